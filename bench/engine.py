@@ -1,4 +1,4 @@
-"""What the engine promises a busy server, measured: every figure is a ratio of two times taken in the same run.
+"""Benchmarks of the engine under load: every figure is a ratio of two times taken in the same run.
 
 Usage: python bench/engine.py [MODEL] [--only NAME,..] [--threads N] [--repeat N] [--json]
 MODEL is what `spore run` takes; SmolLM2 when none is named. The names:
@@ -34,7 +34,7 @@ import numpy as np  # noqa: E402
 from sporelm import LLM, Grammar, SamplingParams  # noqa: E402
 from sporelm.engine import Request  # noqa: E402
 from sporelm.errors import SporeError  # noqa: E402
-from sporelm.weights import store  # noqa: E402
+from sporelm.files import store  # noqa: E402
 
 REPEATING = [
     "List: apple, banana, cherry, date, elderberry, fig, grape, lemon, mango, orange.\n" * 3 + "List:",
@@ -54,11 +54,13 @@ class Bench:
     """The measurements on one model; each gives its ratio in every repeat."""
 
     def __init__(self, model: str | None, threads: int | None, repeat: int) -> None:
-        self.path, self.threads, self.repeat = store.resolve(model), threads, repeat
+        self.path = store.resolve(model)
+        self.threads = threads
+        self.repeat = repeat
         self.random = np.random.default_rng(0)
 
     @contextmanager
-    def opened(self, **options: Any) -> Iterator[LLM]:
+    def open_llm(self, **options: Any) -> Iterator[LLM]:
         with LLM(self.path, threads=self.threads, **options) as llm:
             llm.bench_decode(8, batch=2)  # programs are made, pages touched
             yield llm
@@ -68,8 +70,9 @@ class Bench:
         return found
 
     def stall(self) -> dict[str, list[float]]:
-        with self.opened(max_context=2048) as llm:
-            self.calm, self.typical = list[float](), list[float]()
+        with self.open_llm(max_context=2048) as llm:
+            self.calm = list[float]()
+            self.typical = list[float]()
             busy = [self._stalled(llm) for _ in range(self.repeat)]
             return {"p99 / median": busy, "median / median": self.typical, "calm: p99 / median": self.calm}
 
@@ -78,7 +81,8 @@ class Bench:
         answers = [engine.add(Request(self.ids(llm, 128), max_tokens=1500)) for _ in range(8)]
         while any(not answer.num_generated for answer in answers):
             engine.step()
-        calm, busy = [self._gap(llm) for _ in range(20)][20:], list[float]()
+        calm = [self._gap(llm) for _ in range(20)][20:]
+        busy = list[float]()
         for _ in range(6):
             calm += [self._gap(llm) for _ in range(40)]
             prompt = engine.add(Request(self.ids(llm, 512), max_tokens=1))
@@ -98,7 +102,7 @@ class Bench:
 
     def prefix(self) -> dict[str, list[float]]:
         ratios = []
-        with self.opened(max_context=4096) as llm:
+        with self.open_llm(max_context=4096) as llm:
             for _ in range(self.repeat):
                 shared = self.ids(llm, 3000)
                 first, second = (
@@ -111,7 +115,7 @@ class Bench:
     def wake(self) -> dict[str, list[float]]:
         ratios = []
         params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-        with tempfile.TemporaryDirectory() as folder, self.opened(max_context=4096) as llm:
+        with tempfile.TemporaryDirectory() as folder, self.open_llm(max_context=4096) as llm:
             for number in range(self.repeat):
                 text = " ".join(f"{llm.tokenizer.decode(self.ids(llm, 1))}" for _ in range(1600))
                 path = Path(folder) / f"{number}.session"
@@ -130,10 +134,11 @@ class Bench:
         return {"woken / computed": ratios}
 
     def overhead(self) -> dict[str, list[float]]:
-        shares, native = [], 0.0
-        with self.opened(max_context=1024) as llm:
-            team = llm.backend.team  # type: ignore[attr-defined]
-            inner = team.run
+        shares = []
+        native = 0.0
+        with self.open_llm(max_context=1024) as llm:
+            thread_pool = llm.backend.thread_pool  # type: ignore[attr-defined]
+            inner = thread_pool.run
 
             def timed(*args: Any) -> Any:
                 nonlocal native
@@ -142,7 +147,7 @@ class Bench:
                 native += thread_time() - began
                 return found
 
-            team.run = timed
+            thread_pool.run = timed
             for _ in range(self.repeat):
                 shares.append(self._share(llm, lambda: native))
         return {"share": shares}
@@ -154,7 +159,8 @@ class Bench:
             engine.step()
         shares = []
         for _ in range(200):
-            before, began = native(), thread_time()
+            before = native()
+            began = thread_time()
             engine.step()
             whole = thread_time() - began
             shares.append(1 - (native() - before) / whole)
@@ -167,7 +173,7 @@ class Bench:
         sampled = SamplingParams(max_tokens=160, temperature=0.9, seed=3, ignore_eos=True)
         cases = {"repeating": (REPEATING, greedy), "else, greedy": (OTHER, greedy), "else, sampled": (OTHER, sampled)}
         found: dict[str, list[float]] = {name: [] for name in cases}
-        with self.opened() as plain, self.opened(speculate="ngram") as guessing:
+        with self.open_llm() as plain, self.open_llm(speculate="ngram") as guessing:
             for turn in range(self.repeat + 1):
                 for name, (prompts, params) in cases.items():
                     times = [[self._seconds(llm, prompt, params) for prompt in prompts] for llm in (plain, guessing)]
@@ -183,7 +189,7 @@ class Bench:
     def schema(self) -> dict[str, list[float]]:
         grammar = Grammar(json_schema=SCHEMA)
         found: dict[str, list[float]] = {"greedy": [], "sampled": []}
-        with self.opened(max_context=1024) as llm:
+        with self.open_llm(max_context=1024) as llm:
             for turn in range(self.repeat + 1):
                 for name, temperature in (("greedy", 0.0), ("sampled", 0.8)):
                     params = SamplingParams(max_tokens=150, temperature=temperature, seed=1, ignore_eos=True)
@@ -196,7 +202,7 @@ class Bench:
         """Seconds of the steps in which 8 answers run, by the tokens that each got."""
         engine = llm.engine
         prompts = [f"{OTHER[0]} A JSON list of long names, number {number}:" for number in range(8)]
-        answers = [llm.answer(llm.prompt_ids(prompt), params) for prompt in prompts]
+        answers = [llm.prepare_generation(llm.prompt_ids(prompt), params) for prompt in prompts]
         for answer in answers:
             engine.add(answer.request)
         while any(not answer.request.num_generated for answer in answers):

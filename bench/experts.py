@@ -38,20 +38,22 @@ from peer_experts import VARIANTS, PeerLayers  # noqa: E402
 
 from sporelm import ops  # noqa: E402
 from sporelm.backends.cpu import CpuBackend  # noqa: E402
-from sporelm.backends.cpu.limits import measure as limits_of  # noqa: E402
+from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates as limits_of  # noqa: E402
 from sporelm.ops import Spec, Symbol, trace  # noqa: E402
 from sporelm.plan import Plan  # noqa: E402
 from sporelm.quant import FORMATS  # noqa: E402
-from sporelm.quant.made_up import made_up_blocks  # noqa: E402
+from sporelm.quant.random_blocks import make_random_blocks  # noqa: E402
+from sporelm.quant.stored_tensor import StoredTensor  # noqa: E402
 from sporelm.tensor.dtype import F32  # noqa: E402
-from sporelm.weights.stored import StoredTensor  # noqa: E402
 
 
 class Weights:
     """Random packed matrices of a format. Blocks repeat, which no kernel notices."""
 
     def __init__(self, backend: CpuBackend, form: str) -> None:
-        self.backend, self.form, self.random = backend, FORMATS[form], np.random.default_rng(0)
+        self.backend = backend
+        self.form = FORMATS[form]
+        self.random = np.random.default_rng(0)
 
     def __call__(self, *shape: int) -> Any:
         needed = self.form.tensor_nbytes(shape)
@@ -64,7 +66,7 @@ class Weights:
         values = self.random.standard_normal((count, self.form.values), np.float32) * np.float32(0.05)
         if self.form.can_quantize:
             return self.form.quantize(values)
-        return made_up_blocks(self.form, self.random.integers(0, 256, (count, self.form.nbytes), np.uint8), values)
+        return make_random_blocks(self.form, self.random.integers(0, 256, (count, self.form.nbytes), np.uint8), values)
 
     def router(self, experts: int, width: int) -> Any:
         values = self.random.standard_normal((experts, width), np.float32)
@@ -91,7 +93,7 @@ def layers_of(backend: CpuBackend, args: argparse.Namespace) -> Callable[[Any], 
 
 
 def dense_of(backend: CpuBackend, args: argparse.Namespace, blocks: int, ffn: int) -> Callable[[Any], dict[str, Any]]:
-    """Rows [tokens, width] through so many gated blocks, each with weights of its own, their results added."""
+    """Build a function of rows [tokens, width]: the sum of `blocks` gated blocks, each with its own weights."""
     weights = Weights(backend, args.format)
     layers = [(weights(ffn, args.width), weights(ffn, args.width), weights(args.width, ffn)) for _ in range(blocks)]
 
@@ -110,8 +112,9 @@ class Step:
     def __init__(self, backend: CpuBackend, function: Callable[[Any], dict[str, Any]], tokens: int, width: int) -> None:
         spec = Spec((Symbol("tokens", 512), width), F32)
         self.plan = Plan(trace(function, {"x": spec}), backend)
-        self.random, self.shape = np.random.default_rng(tokens), (tokens, width)
-        self.clock = thread_time if backend.team.threads == 1 else perf_counter
+        self.random = np.random.default_rng(tokens)
+        self.shape = (tokens, width)
+        self.clock = thread_time if backend.thread_pool.threads == 1 else perf_counter
         self.seconds()
 
     def seconds(self) -> float:
@@ -171,9 +174,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     backend = CpuBackend(threads=args.threads)
-    args.threads = backend.team.threads
+    args.threads = backend.thread_pool.threads
     clock = thread_time if args.threads == 1 else perf_counter
-    measured = [limits_of(backend.compiler, backend.team, clock) for _ in range(3)]
+    measured = [limits_of(backend.compiler, backend.thread_pool, clock) for _ in range(3)]
     limits = {name: max(each[name] for each in measured) for name in measured[0]}
     for tokens in map(int, args.tokens.split(",")):
         row = measure(backend, args, tokens, limits)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-POINTER, I32 = ctypes.c_void_p, 26
+POINTER = ctypes.c_void_p
+I32 = 26
 VARIANTS = ("plain", "repacked")
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_new_tensor_2d": (POINTER, (POINTER, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)),
@@ -57,7 +58,8 @@ class Ggml:
     def _function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
         library = self._libraries[name.startswith("ggml_backend_cpu_")]
         function = getattr(library, name)
-        function.restype, function.argtypes = result, list(arguments)
+        function.restype = result
+        function.argtypes = list(arguments)
         return function
 
     def __call__(self, name: str, *arguments: Any) -> Any:
@@ -88,10 +90,14 @@ class PeerLayers:
     """Layers of experts with weights of their own; `blocks` are what every matrix is filled with, again and again."""
 
     def __init__(self, folder: Path, variant: str, form: Any, blocks: np.ndarray, args: Any, tokens: int) -> None:
-        self.ggml, self.args, self.tokens = Ggml(folder), args, tokens
-        call, self.random = self.ggml, np.random.default_rng(tokens)
+        self.ggml = Ggml(folder)
+        self.args = args
+        self.tokens = tokens
+        call = self.ggml
+        self.random = np.random.default_rng(tokens)
         sizes = ((args.width, args.ffn), (args.width, args.ffn), (args.ffn, args.width))
-        self._weights, self._values = call.context(), call.context()
+        self._weights = call.context()
+        self._values = call.context()
         layers = [
             [call("ggml_new_tensor_3d", self._weights, form.ggml_id, *size, args.experts) for size in sizes]
             for _ in range(args.layers)

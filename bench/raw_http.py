@@ -19,8 +19,10 @@ from typing import Any
 
 HOST = "127.0.0.1"
 TAIL = 4096  # bytes of an answer's end that are kept
-STARTING, WAITING = 180.0, 600.0  # seconds in which a server must be ready, and answer
-HEAD_END, LAST_CHUNK = b"\r\n\r\n", b"\r\n0\r\n\r\n"
+STARTING = 180.0  # seconds in which a server must be ready
+WAITING = 600.0  # seconds in which it must answer
+HEAD_END = b"\r\n\r\n"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class ServerFailure(Exception):
@@ -83,7 +85,7 @@ class Reading:
     def __init__(self) -> None:
         self.tail = b""
         self.count = 0
-        self.left: int | None = None  # bytes of the body that are to come; None: it comes in chunks
+        self.num_remaining: int | None = None  # bytes of the body that are to come; None: it comes in chunks
         self.head = b""
         self.in_body = False
 
@@ -99,16 +101,16 @@ class Reading:
             if before.split(b" ", 2)[1] != b"200":
                 raise ServerFailure(f"the server answered {(before + b' ' + data)[:300]!r}")
             length = re.search(rb"\r\ncontent-length: *(\d+)", before, re.IGNORECASE)
-            self.left = int(length[1]) if length else None
-            data = b"\r\n" + data if self.left is None else data
+            self.num_remaining = int(length[1]) if length else None
+            data = b"\r\n" + data if self.num_remaining is None else data
         self.tail = (self.tail + data)[-TAIL:]
-        if self.left is None:
+        if self.num_remaining is None:
             return self.tail.endswith(LAST_CHUNK)
-        self.left -= len(data)
-        return self.left <= 0
+        self.num_remaining -= len(data)
+        return self.num_remaining <= 0
 
     def tokens(self) -> int:
-        """What the server says it made. Raises ServerFailure if it does not say."""
+        """Return the number of generated tokens. Raises ServerFailure if the answer does not contain it."""
         found = re.findall(rb'"completion_tokens": ?(\d+)', self.tail)
         if not found:
             raise ServerFailure(f"the answer does not say how many tokens it has: {self.tail[-300:]!r}")
@@ -138,7 +140,8 @@ def together(server: Address, requests: Sequence[bytes]) -> Together:
         for connection in connections:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             watched.register(connection, selectors.EVENT_READ)
-        began, own = perf_counter(), thread_time()
+        began = perf_counter()
+        own = thread_time()
         for connection, data in zip(connections, requests, strict=True):
             connection.sendall(data)
         waiting = len(connections)
@@ -171,7 +174,7 @@ class Times:
     whole: float
 
 
-class Alone:
+class SingleConnection:
     """One connection that is kept, for one request after the other."""
 
     def __init__(self, server: Address) -> None:
@@ -183,7 +186,9 @@ class Alone:
 
     def ask(self, data: bytes) -> tuple[Times, Reading]:
         """One answer."""
-        reading, first_byte, first_event = Reading(), 0.0, 0.0
+        reading = Reading()
+        first_byte = 0.0
+        first_event = 0.0
         began = perf_counter()
         self.connection.sendall(data)
         done = False
@@ -202,5 +207,5 @@ class Alone:
 def model_file(path: Path) -> Path:
     """A GGUF file, which the peer can read too. Raises ServerFailure."""
     if path.suffix != ".gguf":
-        raise ServerFailure(f"{path.name!r} is no .gguf file: llama-server reads no other")
+        raise ServerFailure(f"{path.name!r} is not a .gguf file: llama-server reads no other format")
     return path

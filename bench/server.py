@@ -1,4 +1,4 @@
-"""What the server promises its users, measured: figures and ratios that were taken in the same run.
+"""Benchmarks of the server: figures and ratios that were taken in the same run.
 
 Usage: python bench/server.py [MODEL] [--only NAME,..] [--peer DIR] [--threads N] [--repeat N] [--json]
 MODEL is what `spore run` takes; SmolLM2 when none is named. The servers are started as processes, and ended. The names:
@@ -29,19 +29,22 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 
 import numpy as np  # noqa: E402
-from raw_http import Address, Alone, ServerFailure, Together, model_file, request, serving, together  # noqa: E402
+from raw_http import Address, ServerFailure, SingleConnection, Together, model_file, request, serving, together  # noqa: E402
 
 from sporelm import LLM, SamplingParams  # noqa: E402
-from sporelm.api.machine import usable_cores  # noqa: E402
-from sporelm.bench.peer import VARIANTS, tool  # noqa: E402
+from sporelm.api.cpu_count import usable_cores  # noqa: E402
+from sporelm.bench.peer import VARIANTS, find_tool  # noqa: E402
 from sporelm.engine import Request  # noqa: E402
 from sporelm.errors import SporeError  # noqa: E402
+from sporelm.files import store  # noqa: E402
 from sporelm.text import load_tokenizer  # noqa: E402
-from sporelm.weights import store  # noqa: E402
 
-USERS, PROMPT, NEW = 16, 128, 64
+USERS = 16
+PROMPT = 128
+NEW = 64
 SLOT = 512  # positions of each of the peer's slots
-ASKED, UNCOUNTED = 50, 5  # requests of `ttfb`, and those before them
+NUM_MEASURED = 50  # requests of `ttfb`
+NUM_WARMUP = 5  # requests before them
 GREEDY = SamplingParams(max_tokens=NEW, temperature=0.0, ignore_eos=True)
 
 Prompts = list[list[int]]
@@ -52,7 +55,9 @@ class Bench:
     """The measurements on one model; each gives rows."""
 
     def __init__(self, model: str | None, threads: int | None, repeat: int, peer: Path | None) -> None:
-        self.path, self.repeat, self.peer_folder = store.resolve(model), repeat, peer
+        self.path = store.resolve(model)
+        self.repeat = repeat
+        self.peer_folder = peer
         self.threads = threads or usable_cores()
         self.random = np.random.default_rng(0)
         self.vocab = load_tokenizer(self.path).vocab_size
@@ -70,7 +75,7 @@ class Bench:
         """llama-server with a slot for each user. It keeps no copies of what slots forget, which would cost time."""
         words = ["-m", str(model_file(self.path)), "-t", str(self.threads), "-np", str(USERS), "-fa", flash]
         words += ["-c", str(USERS * SLOT), "--host", "127.0.0.1", "--port", "{port}", "--no-webui", "--cache-ram", "0"]
-        with serving([str(tool(folder, "llama-server")), *words], "llama-server") as server:
+        with serving([str(find_tool(folder, "llama-server")), *words], "llama-server") as server:
             yield server
 
     def prompts(self) -> Prompts:
@@ -125,7 +130,9 @@ class Bench:
         return sum(each.num_generated for each in requests) / (perf_counter() - began)
 
     def ttfb(self) -> list[Row]:
-        text, more = "Say yes. " * 40, "Say yes. " * 45  # both more than two pages, a chat with its template
+        # Both are longer than two pages, the chat together with its template.
+        text = "Say yes. " * 40
+        more = "Say yes. " * 45
         chat = {"messages": [{"role": "user", "content": text}], "max_tokens": 1, "temperature": 0}
         plain = {"prompt": more, "max_tokens": 1, "temperature": 0}
         rows: list[Row] = []
@@ -138,7 +145,7 @@ class Bench:
 
     def cached(self, server: Address, name: str, data: bytes) -> list[Row]:
         """How much of a prompt is found again once it was asked for."""
-        client = Alone(server)
+        client = SingleConnection(server)
         try:
             client.ask(data)
             tail = client.ask(data)[1].tail
@@ -151,9 +158,9 @@ class Bench:
 
     def first_bytes(self, server: Address, name: str, data: bytes) -> list[Row]:
         """One request after the other."""
-        client = Alone(server)
+        client = SingleConnection(server)
         try:
-            times = [client.ask(data)[0] for _ in range(UNCOUNTED + ASKED)][UNCOUNTED:]
+            times = [client.ask(data)[0] for _ in range(NUM_WARMUP + NUM_MEASURED)][NUM_WARMUP:]
         finally:
             client.close()
         found = [row("ttfb", f"{name}: first byte, ms", [1e3 * each.first_byte for each in times])]

@@ -58,7 +58,7 @@ def measure(vocab: Path, text: str, peer: Path | None, repeat: int) -> dict[str,
 
 
 def row(vocab: Path, size: int, tokens: int, seconds: dict[str, float]) -> dict[str, Any]:
-    """What is printed."""
+    """Return the printed row."""
     result: dict[str, Any] = {"vocab": vocab.name, "bytes": size, "tokens": tokens, "load_s": seconds["load_s"]}
     for when in ("first", "again"):
         result[f"{when}_mb_s"] = size / seconds[when] / 1e6
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("vocab", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--peer", type=Path, help="the folder that holds libllama, or that library")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds, of which the median counts")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds; the median counts")
     parser.add_argument("--bytes", type=int, default=1_000_000, help="how much of the text is taken")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

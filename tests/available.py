@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sporelm.backends.registry import OWN, open_backend
+from sporelm.backends.backend_registry import OWN, open_backend
 from sporelm.errors import BackendError
 
 BACKENDS = sorted(OWN, key=lambda name: (name != "reference", name))  # reference first

@@ -1,4 +1,4 @@
-"""What every test may ask for: the shared data beside the repository, the models, and `--all`."""
+"""Fixtures of all tests: the shared data beside the repository, the models, and the option `--all`."""
 
 import contextlib
 import io
@@ -94,8 +94,8 @@ def story(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2(request: pytest.FixtureRequest) -> Path:
-    """SmolLM2-135M-Instruct Q4_1 in the model store; fetched with --all, otherwise skips where it is not there yet."""
-    from sporelm.weights import store
+    """SmolLM2-135M-Instruct Q4_1 in the model store; fetched with --all, otherwise a test without it is skipped."""
+    from sporelm.files import store
 
     found = store.find("smollm2")
     if found is not None:

@@ -10,21 +10,17 @@ from typing import Any
 import numpy as np
 
 import quantized_folders
-from copied import copied
+from chat_folders import write_chat_folder
 from encoder_files import write_encoder
 from families import ENCODERS
 from lora_files import write_peft
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.output import Output, save
+from sporelm.tools.model_output import OutputFile, save_models
 from tiny_models import WIDE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '' }}{% endif %}"
-)
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 
 
@@ -65,15 +61,9 @@ def shell_lines(block: Block) -> Iterator[tuple[int, str]]:
 
 def write_files(folder: Path, story: Path) -> Mapping[str, str]:
     """Write what the blocks name into a folder; return the variables of the environment that they need."""
-    talker = copied(story, folder / "talker")
-    path = talker / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | {"chat_template": TEMPLATE}), encoding="utf-8")
-    path = talker / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | {"max_position_embeddings": 8192}), encoding="utf-8")  # as pages ask for it
+    chat_folder = write_chat_folder(story, folder / "talker", max_position_embeddings=8192)  # as pages ask for it
     model = folder / "model.gguf"
-    save([Output(model, from_hf(talker).model)])
+    save_models([OutputFile(model, from_hf(chat_folder).model)])
     for name in ("small.gguf", "store/smollm2/model.gguf"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(model.read_bytes())

@@ -48,7 +48,7 @@ def _added(words: list[str], special: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def _filled(words: list[str], size: int, mark: str = "") -> list[str]:
-    """Words of two and three letters until there are so many."""
+    """Extend `words` to `size` with words of two and three letters."""
     more = (f"{mark}{a}{b}{c}" for c in ("", *LETTERS) for a in LETTERS for b in LETTERS)
     return [*words, *(word for _, word in zip(range(size - len(words)), more, strict=False))]
 

@@ -21,7 +21,7 @@ LARGE = 2000  # bytes from which a file is in LFS
 
 @dataclass
 class FakeHub:
-    """What the servers know, and what they were asked.
+    """The repositories that the servers offer, and the requests that they got.
 
     files        repository -> revision ("main" and others) -> path -> content
     token        needed for every repository in `gated`, and refused everywhere if it is another one

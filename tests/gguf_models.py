@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.files.gguf import GgufFile, GgufWriter, open_gguf
 from sporelm.quant import F32, QuantFormat, quantize_tensor
 from sporelm.quant.ggml_types import GGML_TYPES
-from sporelm.weights.gguf import GgufFile, GgufWriter, open_gguf
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 
 HEADS, KV_HEADS, HEAD, WIDTH, FFN, EXPERTS = 4, 2, 16, 64, 96, 3
 META: dict[str, Any] = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F16, Q4_K, Q8_0, QuantFormat, quantize_tensor
-from sporelm.weights.gguf import GgufWriter
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 
 TEMPLATE = "{% for m in messages %}\n{{ m.content }}\n{% endfor %}"
 
@@ -22,7 +22,7 @@ def stored(name: str, number_format: type[QuantFormat], values: np.ndarray) -> S
 
 
 def sample(path: Path, *, more: dict[str, Any] | None = None, tensors: bool = True, **options: Any) -> Path:
-    """A sound file of an architecture nobody knows: five tensors in four formats, metadata of every sort."""
+    """Write a valid file of an unknown architecture: five tensors in four formats, metadata of every type."""
     writer = GgufWriter(path, **options)
     writer.add("general.architecture", "sample")
     writer.add("general.file_type", 15, "u32")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.quant import BF16, F16, F32, QuantFormat, quantize_tensor
-from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.tokenizers.byte_level import byte_alphabet
 from tiny_models import Tiny
 
 GPT2_CUT = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

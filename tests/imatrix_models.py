@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sporelm.tools.lazy import Entry, open_model
-from sporelm.tools.output import Output, save
+from sporelm.tools.lazy_model import MetadataEntry, open_lazy_model
+from sporelm.tools.model_output import OutputFile, save_models
 from tiny_files import write_gguf
 from tiny_models import LLAMA, Tiny
 
@@ -32,8 +32,8 @@ def vocabulary() -> dict[str, Any]:
 
 def write(path: Path, **options: Any) -> Path:
     """The model as a file that llama.cpp takes too, which wants the epsilon as an f32."""
-    model = open_model(write_gguf(path, MODEL, more=vocabulary(), **options))
+    model = open_lazy_model(write_gguf(path, MODEL, more=vocabulary(), **options))
     key = "llama.attention.layer_norm_rms_epsilon"
-    entry = Entry("f32", model.metadata[key].value)
-    save([Output(path, replace(model, metadata={**model.metadata, key: entry}))], force=True)
+    entry = MetadataEntry("f32", model.metadata[key].value)
+    save_models([OutputFile(path, replace(model, metadata={**model.metadata, key: entry}))], force=True)
     return path

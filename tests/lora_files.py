@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from sporelm.checkpoints.tensor_names import COMMON, templated
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, QuantFormat, quantize_tensor
-from sporelm.weights.gguf import GgufWriter
-from sporelm.weights.names import COMMON, templated
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 from tiny_models import Tiny
 
 Pairs = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -41,11 +41,11 @@ def merged(tiny: Tiny, pairs: Pairs, scale: float) -> dict[str, np.ndarray]:
 
 
 def peft_config(rank: int, alpha: float, **more: Any) -> dict[str, Any]:
-    """What PEFT 0.17 writes into adapter_config.json, as far as it matters, and some of what does not."""
+    """Return the fields of PEFT 0.17's adapter_config.json that matter, and some that do not."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": "nobody/tiny",
+        "base_model_name_or_path": "example/tiny",
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": 0.05,

@@ -1,4 +1,4 @@
-"""Shapes of made-up models that meet every rule of the mixes, and how to run llama.cpp's quantizer on them."""
+"""Shapes of synthetic models that meet every rule of the mixes, and a call of llama.cpp's quantizer on them."""
 
 import subprocess
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from sporelm.files.gguf import GgufWriter, open_gguf
 from sporelm.quant import F16, F32
-from sporelm.quant.mixes import Traits
-from sporelm.weights.gguf import GgufWriter, open_gguf
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.quant_mixes import ModelTraits
+from sporelm.quant.stored_tensor import StoredTensor
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class MixModel:
     parts: tuple[str, ...] = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
     @property
-    def traits(self) -> Traits:
-        return Traits(self.architecture, self.layers, self.heads, self.kv_heads, self.experts)
+    def traits(self) -> ModelTraits:
+        return ModelTraits(self.architecture, self.layers, self.heads, self.kv_heads, self.experts)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> logical shape of every tensor."""
@@ -84,7 +84,7 @@ def write(model: MixModel, path: Path) -> Path:
 
 
 def peer_types(quantizer: Path, model: Path, mix: str, options: tuple[str, ...] = ()) -> dict[str, str] | None:
-    """What llama-quantize makes of a file: type by tensor, and the file type as "general.file_type"; None: refused."""
+    """Run llama-quantize; return the type of each tensor, with the file type as "general.file_type"; None: refused."""
     out = model.with_suffix(".peer")
     out.unlink(missing_ok=True)
     command = [str(quantizer), *options, str(model), str(out), mix, "1"]

@@ -108,7 +108,7 @@ def peer_vector(library: Any, file: Path, ids: Sequence[int], width: int) -> np.
 def _computed(
     library: Any, file: Path, ids: Sequence[int], run: Any, read: Any, shape: tuple[int, ...], **options: Any
 ) -> np.ndarray:
-    """What `read` gives of a context once `run` has computed the ids, as an array of this shape."""
+    """Return the result of `read` on a context after `run` has computed the ids, as an array of this shape."""
     model = library.llama_model_load_from_file(str(file).encode(), library.llama_model_default_params())
     if not model:
         raise ValueError(f"llama.cpp cannot read {file}")

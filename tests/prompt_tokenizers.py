@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 
 from sporelm.text import Tokenizer, load_tokenizer
-from sporelm.text.longest_match import escaped
-from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.tokenizers.byte_level import byte_alphabet
+from sporelm.text.tokenizers.rwkv_tokenizer import escape_token
 
 LETTERS = [chr(i) for i in range(33, 127)]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 SPACE = "▁"
 NAMED = ["<unk>", "<s>", "</s>"]
-USER_DEFINED = "<think>"  # a token that is no control token
+USER_DEFINED = "<think>"  # a token, but not a control token
 DATA = Path(__file__).resolve().parent / "data/sentencepiece"
 
 
 def gguf(kind: str, tokens: Sequence[str], types: Sequence[int], **more: Any) -> Tokenizer:
     """The tokenizer of a GGUF file with this vocabulary."""
-    from sporelm.text.load import _of_metadata
+    from sporelm.text.tokenizers.load_tokenizer import load_gguf_tokenizer
 
     found = {"model": kind, "tokens": list(tokens), "token_type": np.array(types, np.int32)} | more
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
-    return _of_metadata(metadata | {"general.architecture": "llama"}, kind)
+    return load_gguf_tokenizer(metadata | {"general.architecture": "llama"}, kind)
 
 
 def control_texts(wanted: Sequence[str]) -> list[str]:
-    """Texts of control tokens beside those that every vocabulary here has."""
+    """Return texts of control tokens, without the ones that every vocabulary here has."""
     return [text for text in dict.fromkeys(wanted) if text not in (*NAMED, USER_DEFINED)]
 
 
@@ -95,8 +95,8 @@ def gguf_wordpiece(wanted: Sequence[str], folder: Path) -> Tokenizer:
 
 
 def gguf_rwkv(wanted: Sequence[str], folder: Path) -> Tokenizer:
-    texts = [escaped(text.encode()) for text in dict.fromkeys(wanted) if text != "<s>"]
-    tokens = ["<s>", *(escaped(bytes([byte])) for byte in range(256)), "in", "er", *texts]
+    texts = [escape_token(text.encode()) for text in dict.fromkeys(wanted) if text != "<s>"]
+    tokens = ["<s>", *(escape_token(bytes([byte])) for byte in range(256)), "in", "er", *texts]
     return gguf("rwkv", tokens, [3, *[1] * 258, *[3] * len(texts)], bos_token_id=0, eos_token_id=0)
 
 
@@ -193,7 +193,7 @@ def hf_wordpiece(wanted: Sequence[str], folder: Path) -> Tokenizer:
 
 
 def hf_words(wanted: Sequence[str], folder: Path) -> Tokenizer:
-    """Words between spaces, of which control tokens are some."""
+    """A tokenizer of words between spaces; some words are control tokens."""
     from tokenizers import Tokenizer as Library
     from tokenizers import models, pre_tokenizers
 

@@ -11,7 +11,7 @@ WIDTH = 256  # a superblock, or eight blocks of 32
 
 
 class Source:
-    """Random integers and bell-shaped floats."""
+    """Random integers and floats."""
 
     def __init__(self, seed: int) -> None:
         self.raw = np.random.PCG64(seed).random_raw
@@ -20,21 +20,21 @@ class Source:
         """int64 of low to high - 1."""
         return (self.raw(int(np.prod(shape))) >> np.uint64(11)).astype(np.int64).reshape(shape) % (high - low) + low
 
-    def bell(self, *shape: int) -> np.ndarray:
-        """float32 with a mean near 0 and a deviation of 1.15: sums of four uniform numbers."""
+    def gaussian(self, *shape: int) -> np.ndarray:
+        """float32 near a Gaussian with mean 0 and a deviation of 1.15: sums of four uniform numbers."""
         fields = np.asarray(self.raw(int(np.prod(shape))), "<u8").view("<u2").reshape(*shape, 4)
         return (fields.astype(np.int64).sum(axis=-1) - 131_070).astype(np.float32) * np.float32(2**-15)
 
     def spread(self, low: int, high: int, n: int, size: int) -> np.ndarray:
-        """`bell` [n, WIDTH], each run of `size` values times its own power of two."""
-        values = self.bell(n * WIDTH // size, size)
+        """`gaussian` [n, WIDTH], each run of `size` values times its own power of two."""
+        values = self.gaussian(n * WIDTH // size, size)
         powers = self.integers(low, high, n * WIDTH // size, 1).astype(np.int32)
         with np.errstate(under="ignore"):
             return np.ldexp(values, powers).reshape(n, WIDTH)
 
 
 def _repeated(source: Source, n: int, size: int) -> np.ndarray:
-    return np.repeat(source.bell(n * WIDTH // size, 1), size, axis=1).reshape(n, WIDTH)
+    return np.repeat(source.gaussian(n * WIDTH // size, 1), size, axis=1).reshape(n, WIDTH)
 
 
 def _finite_bits(source: Source, n: int) -> np.ndarray:
@@ -44,22 +44,22 @@ def _finite_bits(source: Source, n: int) -> np.ndarray:
 
 # What makes float32 [n, WIDTH] from a source.
 CASES: dict[str, Callable[[Source, int], np.ndarray]] = {
-    "bell": lambda s, n: s.bell(n, WIDTH),
+    "bell": lambda s, n: s.gaussian(n, WIDTH),  # old name: the name seeds the values of stored goldens
     "rows of many sizes": lambda s, n: s.spread(-20, 20, n, WIDTH),
     "groups of many sizes": lambda s, n: s.spread(-12, 12, n, 16),
     "groups far apart": lambda s, n: s.spread(-60, 30, n, 16),
     "groups at the ends of float32": lambda s, n: s.spread(-140, 126, n, 16),
-    "huge": lambda s, n: s.bell(n, WIDTH) * np.float32(8e37),
-    "squares overflow": lambda s, n: s.bell(n, WIDTH) * np.float32(1e20),
+    "huge": lambda s, n: s.gaussian(n, WIDTH) * np.float32(8e37),
+    "squares overflow": lambda s, n: s.gaussian(n, WIDTH) * np.float32(1e20),
     "tiny": lambda s, n: s.spread(-149, -100, n, WIDTH),
     "counted as zero or just not": lambda s, n: s.spread(-54, -42, n, WIDTH),
     "groups counted as zero or just not": lambda s, n: s.spread(-52, -45, n, 16),
     "integers": lambda s, n: s.integers(-8, 8, n, WIDTH).astype(np.float32),
     "few different": lambda s, n: s.integers(-2, 3, n, WIDTH).astype(np.float32) / 4,
-    "negative": lambda s, n: -np.abs(s.bell(n, WIDTH)),
-    "positive": lambda s, n: np.abs(s.bell(n, WIDTH)),
-    "far from zero": lambda s, n: s.bell(n, WIDTH) * np.float32(1e-5) - np.float32(1000),
-    "sparse": lambda s, n: s.bell(n, WIDTH) * (s.integers(0, 20, n, WIDTH) == 0),
+    "negative": lambda s, n: -np.abs(s.gaussian(n, WIDTH)),
+    "positive": lambda s, n: np.abs(s.gaussian(n, WIDTH)),
+    "far from zero": lambda s, n: s.gaussian(n, WIDTH) * np.float32(1e-5) - np.float32(1000),
+    "sparse": lambda s, n: s.gaussian(n, WIDTH) * (s.integers(0, 20, n, WIDTH) == 0),
     "constant groups": lambda s, n: _repeated(s, n, 16),
     "constant": lambda s, n: _repeated(s, n, WIDTH),
     "zeros of both signs": lambda s, n: np.where(s.integers(0, 2, n, WIDTH) == 0, np.float32(0), np.float32(-0.0)),
@@ -69,14 +69,14 @@ CASES: dict[str, Callable[[Source, int], np.ndarray]] = {
 # What makes the importance of columns, float32 [width], not below 0, from a source.
 IMPORTANCES: dict[str, Callable[[Source, int], np.ndarray]] = {
     "equal": lambda s, width: np.ones(width, np.float32),
-    "squares": lambda s, width: s.bell(width) ** 2,
-    "with zeros": lambda s, width: s.bell(width) ** 2 * (s.integers(0, 3, width) > 0),
-    "mostly zeros": lambda s, width: s.bell(width) ** 2 * (s.integers(0, 12, width) == 0),
-    "groups of zeros": lambda s, width: s.bell(width) ** 2 * np.repeat(s.integers(0, 2, width // 16), 16),
+    "squares": lambda s, width: s.gaussian(width) ** 2,
+    "with zeros": lambda s, width: s.gaussian(width) ** 2 * (s.integers(0, 3, width) > 0),
+    "mostly zeros": lambda s, width: s.gaussian(width) ** 2 * (s.integers(0, 12, width) == 0),
+    "groups of zeros": lambda s, width: s.gaussian(width) ** 2 * np.repeat(s.integers(0, 2, width // 16), 16),
     "zeros": lambda s, width: np.zeros(width, np.float32),
-    "of many sizes": lambda s, width: np.ldexp(s.bell(width) ** 2, s.integers(-60, 60, width).astype(np.int32)),
-    "huge": lambda s, width: s.bell(width) ** 2 * np.float32(1e37),
-    "tiny": lambda s, width: s.bell(width) ** 2 * np.float32(1e-42),
+    "of many sizes": lambda s, width: np.ldexp(s.gaussian(width) ** 2, s.integers(-60, 60, width).astype(np.int32)),
+    "huge": lambda s, width: s.gaussian(width) ** 2 * np.float32(1e37),
+    "tiny": lambda s, width: s.gaussian(width) ** 2 * np.float32(1e-42),
 }
 
 

@@ -195,7 +195,7 @@ def ternary(divided: bool = False, scale: float = 0.75) -> Scheme:
 
 
 def rounded_online() -> Scheme:
-    """BitNet's, floats of which each becomes -1, 0 or 1 times the mean of magnitudes."""
+    """BitNet's: each float becomes -1, 0 or 1 times the mean of magnitudes."""
 
     def make(weight: np.ndarray, random: np.random.Generator) -> Made:
         mean = np.abs(weight.astype(np.float64)).mean().astype(np.float32)

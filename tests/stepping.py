@@ -7,7 +7,7 @@ import numpy as np
 
 from sporelm.models import Decoder, StepInputs, input_specs, trace_model
 from sporelm.models.blocks import State
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, ElementType
 
@@ -32,17 +32,18 @@ class Stepper:
         count = self.max_pages * sequences
         memory = model.memory()
         shapes = [each.shapes for each in memory if isinstance(each, State)]
-        self.states = backend.state_pool(sequences, shapes) if shapes else []  # a sequence's number is its state's
+        self.states = backend.allocate_states(sequences, shapes) if shapes else []  # a sequence's number is its state's
         left = iter(self.states)
         self.caches = [
-            next(left) if isinstance(each, State) else backend.page_pool(count, [each.kept], kv)[0] for each in memory
+            next(left) if isinstance(each, State) else backend.allocate_pages(count, [each.kept], kv)[0]
+            for each in memory
         ]
         scattered = np.random.RandomState(5).permutation(count).astype(np.int32)
         self.pages = scattered.reshape(sequences, self.max_pages)
         self.lengths = [0] * sequences
         self.plan: Plan | None = None
         if not eager:
-            most = max(backend.regimes.values())
+            most = max(backend.step_buckets.values())
             specs = input_specs(tokens=most, sequences=sequences, rows=most, max_pages=self.max_pages)
             self.plan = Plan(trace_model(model.forward, self.weights, self.caches, specs), backend)
 
@@ -87,7 +88,7 @@ class Stepper:
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> np.ndarray:
         """Logits float32 [len(ids), vocab] of sequence 0, in steps of `chunk` ids (default: the largest allowed)."""
-        size = chunk or max(self.backend.regimes.values())
+        size = chunk or max(self.backend.step_buckets.values())
         steps = [self.step([(0, ids[start : start + size])])["logits"] for start in range(0, len(ids), size)]
         return np.concatenate(steps)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from sporelm.checkpoints.tensor_names import COMMON, templated
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, QuantFormat, quantize_tensor
-from sporelm.weights.gguf import GgufWriter
-from sporelm.weights.names import COMMON, templated
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 from tiny_models import Tiny
 
 
@@ -39,7 +39,7 @@ def write_gguf(
 ) -> Path:
     """A GGUF file of a tiny model; `change` replaces tensors by name, None removes one; `more` metadata is added.
 
-    Matrices are in the format `matrices`, those that `others` names in another one.
+    Matrices are in the format `matrices`; `others` names exceptions with their formats.
     """
     config, writer = tiny.config, GgufWriter(path, **options)
     writer.add("general.architecture", "llama")

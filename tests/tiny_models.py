@@ -47,7 +47,7 @@ class Tiny:
         """The prompt."""
         return np.random.RandomState(self.seed + 1).randint(0, self.config["vocab_size"], self.tokens).tolist()
 
-    def wanted(self) -> list[int]:
+    def compared_positions(self) -> list[int]:
         """Positions whose logits are compared."""
         return list(range(self.tokens) if self.positions is None else self.positions)
 

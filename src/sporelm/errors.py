@@ -1,19 +1,19 @@
-"""Every error a caller can meet, as one tree.
+"""All errors that a caller can get, as one tree.
 
 SporeError
 ├── ModelError            a model, or a part of it, cannot be used
-│   ├── ModelNotFound     no file, folder or name like that
+│   ├── ModelNotFound     no file, folder or stored model has the name
 │   ├── ModelFileError    the file is damaged, truncated or hostile
-│   └── UnsupportedModel  well formed, but of an architecture, type or option we lack
-├── RequestError          the caller asked for something that cannot be done
-│   ├── UsageError        an argument or option is missing, wrong, or excludes another, whatever the files hold
+│   └── UnsupportedModel  valid, but with an architecture, type or option that is not supported
+├── RequestError          a request is invalid or cannot be served
+│   ├── UsageError        an argument or option is missing, invalid, or excludes another, whatever the files contain
 │   ├── ContextOverflow   more tokens than the context holds
-│   └── QueueFull         too many requests wait
-├── MemoryShortage        more memory is needed than there is
+│   └── QueueFull         too many requests are waiting
+├── MemoryShortage        more memory is needed than is available
 ├── BackendError          a back-end is missing, or failed
-│   └── ContextError      a device resource used outside its context
-├── RemoteError           a server that was asked cannot be reached, refuses, or sends what is no answer
-├── OpError               an op's arguments do not fit its signature
+│   └── ContextError      a device resource was used outside its context
+├── RemoteError           another server is unreachable, rejects a request, or sends an invalid response
+├── OpError               the arguments of an op do not fit its signature
 └── GraphError            a traced graph breaks the rules
 
 A message is one line: the value, the limit and the remedy.
@@ -21,7 +21,7 @@ A message is one line: the value, the limit and the remedy.
 
 
 class SporeError(Exception):
-    """Root of every error that is meant for a user."""
+    """The root of all errors meant for users."""
 
 
 class ModelError(SporeError):
@@ -29,33 +29,33 @@ class ModelError(SporeError):
 
 
 class ModelNotFound(ModelError):
-    """No file, folder or store entry answers to the name."""
+    """No file, folder or stored model has the name."""
 
 
 class ModelFileError(ModelError):
-    """A file is damaged, truncated, or claims what its size does not justify."""
+    """A file is damaged or truncated, or its header claims more than its size allows."""
 
 
 class UnsupportedModel(ModelError):
-    """A well-formed model of an architecture, tensor type or option that is not supported."""
+    """A valid model has an architecture, tensor type or option that is not supported."""
 
 
 class RequestError(SporeError):
-    """A request holds a value that cannot be honoured."""
+    """A request is invalid or cannot be served."""
 
 
 class UsageError(RequestError):
-    """A command's argument or option is missing, wrong, or excludes another; `spore` ends with exit code 2."""
+    """A command's argument or option is missing, invalid, or excludes another; `spore` exits with code 2."""
 
 
 class ContextOverflow(RequestError):
-    """A prompt holds more tokens than the context; it is never truncated.
+    """A prompt has more tokens than the context holds; prompts are never truncated.
 
-    fact     the numbers, without a remedy: those of a server's clients are others
-    larger   positions that the context could have; 0: no more
-    rolls    whether what was asked could be done with a window that rolls
-    tokens   of the prompt, and
-    context  positions that the context has; 0: the text was refused before it was tokenized
+    fact     the numbers without a remedy, because the remedies of a server's clients differ
+    larger   the largest possible context in tokens; 0: it cannot be larger
+    rolls    whether the request would fit with a context shift (`SamplingParams.roll`)
+    tokens   number of tokens of the prompt
+    context  size of the context in tokens; 0: the text was refused before it was tokenized
     """
 
     def __init__(
@@ -69,15 +69,19 @@ class ContextOverflow(RequestError):
         context: int = 0,
     ) -> None:
         super().__init__(message)
-        self.fact, self.larger, self.rolls, self.tokens, self.context = fact, larger, rolls, tokens, context
+        self.fact = fact
+        self.larger = larger
+        self.rolls = rolls
+        self.tokens = tokens
+        self.context = context
 
 
 class QueueFull(RequestError):
-    """So many requests wait that no more are taken."""
+    """The queue of waiting requests is full."""
 
 
 class MemoryShortage(SporeError):
-    """More memory is needed than the machine, or the limit given, has."""
+    """More memory is needed than the machine has, or than a limit allows."""
 
 
 class BackendError(SporeError):
@@ -89,28 +93,28 @@ class ContextError(BackendError):
 
 
 class RemoteError(SporeError):
-    """Another server cannot be reached, refuses a request, or sends what is no answer."""
+    """Another server is unreachable, rejects a request, or sends an invalid response."""
 
 
 class OpError(SporeError):
-    """An op's arguments do not fit its signature."""
+    """The arguments of an op do not fit its signature."""
 
 
 class GraphError(SporeError):
     """A traced graph breaks the rules of legal graphs."""
 
 
-def shown(value: object, most: int = 60) -> str:
-    """A value that a caller gave, as an error names it: at most so many characters of one line, whatever it is."""
+def shown(value: object, max_chars: int = 60) -> str:
+    """Return the repr of a caller's value for an error message: one line of at most `max_chars` characters."""
     try:
         text = repr(value)
-    except Exception:  # a number of thousands of digits has none, and an object's own may fail
+    except Exception:  # very long integers have no repr, and an object's own may fail
         text = f"a {type(value).__name__}"
-    return " ".join(text[:most].split())
+    return " ".join(text[:max_chars].split())
 
 
 def thread_shortage(error: BaseException) -> MemoryShortage | None:
-    """Return the user's error for a thread that could not be started; None for any other error.
+    """Return the error for users if a thread could not be started; None for any other error.
 
     Python raises a bare RuntimeError with this message on every system.
     """

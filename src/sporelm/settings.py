@@ -1,8 +1,8 @@
-"""Settings from the environment: the only reader of `os.environ`.
+"""Settings from environment variables; no other module reads `os.environ`.
 
-Each setting is declared once with its default and one sentence; `docs/settings.md` is checked against this list.
-A setting is read when it is first asked for and does not change afterwards. One that makes no sense raises a
-RequestError that names the variable.
+Each setting is declared once with its default and a description; `docs/settings.md` is checked against this list.
+A setting is read when it is first needed and does not change afterwards. An invalid value raises a RequestError that
+names the variable.
 """
 
 import os
@@ -18,7 +18,7 @@ from sporelm.errors import RequestError
 
 @dataclass(frozen=True)
 class Setting:
-    """One environment variable: its name, the value used when it is unset, what it is for; a number's bounds."""
+    """One environment variable: its name, default and description, and the bounds of a number."""
 
     name: str
     default: Callable[[], str]
@@ -29,7 +29,7 @@ class Setting:
     def value(self) -> str:
         try:
             return os.environ.get(self.name) or self.default()
-        except RuntimeError as error:  # no home folder: a container whose user has no entry
+        except RuntimeError as error:  # no home folder, as for some users of containers
             raise RequestError(f"{self.name}: this user has no home folder; set it to a folder's full path") from error
 
     @property
@@ -38,23 +38,23 @@ class Setting:
             return Path(self.value).expanduser()
         except RuntimeError as error:
             raise RequestError(
-                f"{self.name} is {self._shown}: there is no such home folder; give a full path"
+                f"{self.name} is {self._quoted}: there is no such home folder; give a full path"
             ) from error
 
     @property
     def integer(self) -> int | None:
-        """A whole number within the bounds; None where the setting and its default are empty."""
+        """The value as a whole number within the bounds; None if the setting and its default are empty."""
         if not self.value:
             return None
         assert self.bounds is not None
         low, high = self.bounds
         number = int(self.value) if re.fullmatch(r"-?[0-9]{1,30}", self.value) else None
         if number is None or not low <= number <= high:
-            raise RequestError(f"{self.name} is {self._shown}: it must be a whole number from {low} to {high}")
+            raise RequestError(f"{self.name} is {self._quoted}: it must be a whole number from {low} to {high}")
         return number
 
     @property
-    def _shown(self) -> str:
+    def _quoted(self) -> str:
         return repr(self.value if len(self.value) <= 80 else self.value[:80] + "...")
 
 
@@ -69,7 +69,7 @@ def setting(name: str, *, default: str | Callable[[], str], doc: str, bounds: tu
 
 
 def user_folder(kind: str) -> str:
-    """The user's folder for `kind` ("cache" or "data"), as each operating system has it."""
+    """Return the user's folder for `kind`, "cache" or "data", by the conventions of the operating system."""
     home = Path.home()
     if sys.platform == "win32":
         return str(Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "sporelm" / kind)
@@ -82,58 +82,58 @@ def user_folder(kind: str) -> str:
 KERNEL_CACHE = setting(
     "SPORE_KERNEL_CACHE",
     default=lambda: str(Path(user_folder("cache")) / "kernels"),
-    doc="Folder of compiled CPU kernels. It holds native code: mode 0700, owned by the user.",
+    doc="Folder of compiled CPU kernels. It contains native code: mode 0700, owned by the user.",
 )
 KERNEL_CACHE_BYTES = setting(
     "SPORE_KERNEL_CACHE_BYTES",
     default="268435456",
-    doc="Size in bytes above which the oldest compiled kernels are removed.",
+    doc="Size in bytes above which the oldest compiled kernels are deleted.",
     bounds=(0, 1 << 60),
 )
 CPU_TILES = setting(
     "SPORE_CPU_TILES",
     default=lambda: str(Path(user_folder("cache")) / "tiles.json"),
-    doc="File of the register tiles that `spore bench tune` measured on this machine; `shipped` uses none but those "
-    "that come with the program.",
+    doc="File of the register tiles that `spore bench tune` measured on this machine; `shipped` uses only the tiles of "
+    "the program.",
 )
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",
     default=lambda: str(Path(user_folder("data")) / "models"),
-    doc="Folder of the models that `spore pull` fetched.",
+    doc="Folder of the models that `spore pull` downloads.",
 )
 SYNTHETIC_MODELS = setting(
     "SPORE_SYNTHETIC_MODELS",
     default=lambda: str(Path(user_folder("cache")) / "synthetic"),
-    doc="Folder of the made-up models that `spore bench synthetic:...` writes; they may be removed at any time.",
+    doc="Folder of the synthetic models that `spore bench synthetic:...` writes; they may be deleted at any time.",
 )
 CPU_TARGET = setting(
     "SPORE_CPU_TARGET",
     default="",
-    doc="Forces the CPU target by name (cpu.md describes them, `spore doctor` shows those of this CPU); empty takes "
-    "the best the CPU has.",
+    doc="Name of the CPU target to use (cpu.md describes the targets, `spore doctor` shows those of this CPU); empty "
+    "uses the best target of the CPU.",
 )
 THREADS = setting(
     "SPORE_THREADS",
     default="",
-    doc="Number of threads, 1 to twice the usable cores; empty takes the cores that affinity and cgroup leave.",
+    doc="Number of threads, 1 to twice the usable cores; empty uses the cores that affinity and cgroup allow.",
     bounds=(1, 1024),
 )
-BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end used when a command or call names none.")
-SERVE_CONFIG = setting("SPORE_SERVE_CONFIG", default="", doc="TOML file of `spore serve`; --config goes before it.")
-SERVE_HOST = setting("SPORE_HOST", default="", doc="Address on which `spore serve` listens; --host goes before it.")
+BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end of commands and calls that name none.")
+SERVE_CONFIG = setting("SPORE_SERVE_CONFIG", default="", doc="TOML file of `spore serve`; --config takes precedence.")
+SERVE_HOST = setting("SPORE_HOST", default="", doc="Address on which `spore serve` listens; --host takes precedence.")
 SERVE_PORT = setting(
-    "SPORE_PORT", default="", doc="Port on which `spore serve` listens; --port goes before it.", bounds=(0, 65535)
+    "SPORE_PORT", default="", doc="Port on which `spore serve` listens; --port takes precedence.", bounds=(0, 65535)
 )
 API_KEY = setting(
     "SPORE_API_KEY",
     default="",
-    doc="An API key of `spore serve`, as SECRET or NAME:SECRET; and the key that `spore chat --url` and "
-    "`spore bench serve` send, as it is: give these SECRET alone. --api-key goes before it.",
+    doc="An API key of `spore serve`, as SECRET or NAME:SECRET; also the key that `spore chat --url` and "
+    "`spore bench serve` send unchanged, for which it must be only SECRET. --api-key takes precedence.",
 )
 API_KEYS_FILE = setting(
     "SPORE_API_KEYS_FILE",
     default="",
-    doc="File of API keys of `spore serve`, one a line; --api-keys-file goes before it.",
+    doc="File of API keys of `spore serve`, one per line; --api-keys-file takes precedence.",
 )
 
 

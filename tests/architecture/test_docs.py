@@ -2,14 +2,13 @@
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from architecture.sources import DOCS, PACKAGE, ROOT, packages, python_files, relative
+from architecture.sources import DOCS, PACKAGE, ROOT, packages, relative, sources
 from sporelm import SamplingParams, settings
-from sporelm.cli import pages
-from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
+from sporelm.cli import docs_pages
+from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS
 
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -20,11 +19,15 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("package", packages())
-def test_package_has_a_sentence(package: str) -> None:
-    line = re.search(rf"^- `{re.escape(package)}`: (.+)$", read(DOCS / "architecture.md"), re.MULTILINE)
-    assert line, f"docs/architecture.md needs a line '- `{package}`: ...' with one sentence"
-    assert line[1].endswith("."), f"the sentence of {package} ends with a full stop"
+def test_each_package_has_a_sentence() -> None:
+    text, wrong = read(DOCS / "architecture.md"), []
+    for package in packages():
+        line = re.search(rf"^- `{re.escape(package)}`: (.+)$", text, re.MULTILINE)
+        if line is None or not line[1].endswith("."):
+            wrong.append(package)
+    assert not wrong, (
+        f"docs/architecture.md needs a line '- `PACKAGE`: ...' with one sentence and its full stop: {wrong}"
+    )
 
 
 def test_no_sentence_without_a_package() -> None:
@@ -34,34 +37,46 @@ def test_no_sentence_without_a_package() -> None:
         for name in named
         if not (PACKAGE / name.replace(".", "/")).is_dir() and not (PACKAGE / f"{name}.py").is_file()
     ]
-    assert not gone, f"docs/architecture.md describes {gone}, which are not there"
+    assert not gone, f"docs/architecture.md describes {gone}, which do not exist"
 
 
-@pytest.mark.parametrize("setting", settings.ALL, ids=lambda setting: setting.name)
-def test_setting_is_documented(setting: settings.Setting) -> None:
-    assert f"### {setting.name}\n\n{setting.doc}" in read(DOCS / "settings.md"), "write it with: ./run docs"
+def test_each_setting_is_documented() -> None:
+    text = read(DOCS / "settings.md")
+    missing = [each.name for each in settings.ALL if f"### {each.name}\n\n{each.doc}" not in text]
+    assert not missing, f"docs/settings.md lacks {missing}: ./run docs writes it"
 
 
 def test_commands_page_is_the_help() -> None:
-    assert read(DOCS / "commands.md") == pages.commands_page(), "docs/commands.md is out of date: ./run docs writes it"
+    assert read(DOCS / "commands.md") == docs_pages.commands_page(), (
+        "docs/commands.md is out of date: ./run docs writes it"
+    )
 
 
 def test_settings_page_is_current() -> None:
-    assert read(DOCS / "settings.md") == pages.settings_page(), "docs/settings.md is out of date: ./run docs writes it"
+    assert read(DOCS / "settings.md") == docs_pages.settings_page(), (
+        "docs/settings.md is out of date: ./run docs writes it"
+    )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_links_resolve(page: Path) -> None:
+def broken_links(page: Path) -> Iterator[str]:
+    """The links of a page whose file or heading does not exist."""
     for target in LINK.findall(read(page)):
         place, _, anchor = target.partition("#")
         if "://" in place:
             continue
         path = (page.parent / place).resolve() if place else page
-        assert path.exists(), f"{relative(page)} links to {target}, which is not there"
-        if anchor:
+        if not path.exists():
+            yield f"{relative(page)} links to {target}, which does not exist"
+        elif anchor:
             heads = re.findall(r"^#+ (.+)$", read(path), re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
-            assert anchor in anchors, f"{relative(page)} links to {target}; there are {sorted(anchors)}"
+            if anchor not in anchors:
+                yield f"{relative(page)} links to {target}; its headings are {sorted(anchors)}"
+
+
+def test_links_resolve() -> None:
+    broken = [each for page in PAGES for each in broken_links(page)]
+    assert not broken, "\n".join(broken)
 
 
 def test_decisions_are_numbered_and_have_a_status() -> None:
@@ -80,23 +95,22 @@ def test_architecture_follows_a_request_in_eight_steps() -> None:
     assert [int(number) for number in re.findall(r"^(\d)\. ", life, re.MULTILINE)] == list(range(1, 9))
 
 
-@pytest.mark.parametrize("path", python_files(PACKAGE), ids=relative)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    import ast
-
-    assert ast.get_docstring(ast.parse(read(path))), f"{relative(path)} needs a docstring"
+def test_each_module_has_a_docstring() -> None:
+    missing = [relative(each.path) for each in sources(PACKAGE) if not each.has_docstring]
+    assert not missing, f"a docstring is missing: {missing}"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_the_readme_leads_to_every_page(page: Path) -> None:
-    assert f"(docs/{page.name}" in read(ROOT / "README.md")
+def test_the_readme_leads_to_each_page() -> None:
+    text = read(ROOT / "README.md")
+    missing = [page.name for page in sorted(DOCS.glob("*.md")) if f"(docs/{page.name}" not in text]
+    assert not missing, f"README.md has no link to {missing}"
 
 
 def test_every_way_of_choosing_tokens_is_on_its_page() -> None:
     listed = read(DOCS / "sampling.md") + read(DOCS / "sessions.md") + read(DOCS / "lora.md")
     for field in dataclasses.fields(SamplingParams):
         assert field.name in listed
-    for option, *_ in (*CHOOSING, *REPEATING, *ENDING):
+    for option, *_ in (*SAMPLER_OPTIONS, *PENALTY_OPTIONS, *LENGTH_OPTIONS):
         assert f"`{option}`" in listed
 
 

@@ -1,14 +1,12 @@
-"""What others rely on: the public names, the errors, the options, and that importing costs little."""
+"""The public interface: names, errors, options, and cheap imports."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import sporelm
-from architecture.sources import PACKAGE, ROOT, python_files, relative, tree_of
+from architecture.sources import PACKAGE, ROOT, relative, sources
 from sporelm import errors
 from sporelm.cli import main
 
@@ -139,9 +137,8 @@ def test_public_names() -> None:
     assert sorted(sporelm.__all__) == sorted(PUBLIC)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_name_resolves(name: str) -> None:
-    assert getattr(sporelm, name) is not None
+def test_public_names_resolve() -> None:
+    assert not [name for name in PUBLIC if getattr(sporelm, name) is None]
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
@@ -164,13 +161,13 @@ def test_errors_are_one_tree() -> None:
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_options_are_frozen(name: str) -> None:
-    parser = main.load(name).parser()
+    parser = main.load_command(name).make_parser()
     assert {option for action in parser._actions for option in action.option_strings} == OPTIONS[name]
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_help_shows_an_example(name: str) -> None:
-    assert f"spore {name}" in main.load(name).parser().format_help().partition("example")[2]
+    assert f"spore {name}" in main.load_command(name).make_parser().format_help().partition("example")[2]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +193,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 def test_libraries_import_without_llvmlite() -> None:
     code = (
         "import sys; sys.modules['llvmlite'] = None\n"
-        "import sporelm.tensor, sporelm.quant, sporelm.weights, sporelm.text, sporelm.weights.gguf"
+        "import sporelm.tensor, sporelm.quant, sporelm.checkpoints, sporelm.text, sporelm.files.gguf"
     )
     done = python(code)
     assert done.returncode == 0, done.stderr
@@ -206,24 +203,23 @@ def test_default_path_imports_without_posix() -> None:
     code = (
         f"import sys\nfor name in {POSIX_ONLY}: sys.modules[name] = None\n"
         "import sporelm\nfor name in sporelm.__all__: getattr(sporelm, name)\n"
-        "from sporelm.cli import main\nfor name in main.COMMANDS: main.load(name).parser()\n"
-        "import sporelm.cli.sessions, sporelm.weights.store, sporelm.backends.cpu, sporelm.backends.reference"
+        "from sporelm.cli import main\nfor name in main.COMMANDS: main.load_command(name).make_parser()\n"
+        "import sporelm.cli.chat_sessions, sporelm.files.store, sporelm.backends.cpu, sporelm.backends.reference"
     )
     done = python(code)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", python_files(PACKAGE), ids=relative)
-def test_only_settings_reads_the_environment(path: Path) -> None:
-    if path.name == "settings.py":
-        return
-    for node in ast.walk(tree_of(path)):
-        name = getattr(node, "attr", getattr(node, "name", ""))
-        assert name not in ("environ", "getenv", "putenv", "environb"), (
-            f"{relative(path)}:{node.lineno}: use sporelm.settings"
-        )
+def test_only_settings_reads_the_environment() -> None:
+    wrong = [
+        f"{relative(each.path)}:{line}"
+        for each in sources(PACKAGE)
+        for line in each.environment_lines
+        if each.path.name != "settings.py"
+    ]
+    assert not wrong, f"use sporelm.settings: {wrong}"
 
 
 def test_every_command_has_a_file() -> None:
     for name in main.COMMANDS:
-        assert callable(main.load(name).run)
+        assert callable(main.load_command(name).run)

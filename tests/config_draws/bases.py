@@ -6,8 +6,8 @@ from typing import Any
 
 from config_draws.fields import SKIPPED, WITHOUT_MEANING
 from families import EVERY, WHOLE
-from sporelm.models.families import FAMILIES
-from sporelm.models.wrapped import WHOLES
+from sporelm.checkpoints.multimodal_text import WHOLES
+from sporelm.checkpoints.supported_models import MODELS
 
 # Class -> class whose base configuration it has too, where the families' test cases have none of its own.
 LIKE = {
@@ -89,7 +89,7 @@ def classes() -> list[str]:
     """The classes that transformers has and this package reads."""
     import transformers
 
-    names = {name for family in FAMILIES for name in family.names[1:]} | set(WHOLES)
+    names = {name for family in MODELS for name in family.names[1:]} | set(WHOLES)
     return sorted(name for name in names if hasattr(transformers, name))
 
 
@@ -106,7 +106,7 @@ def text_class(outer: Any, inner: dict[str, Any]) -> Any:
 
 def is_encoder(name: str) -> bool:
     """Whether the package computes embeddings or scores with a class, not logits of the next token."""
-    family = next((each for each in FAMILIES if name in each.names), None)
+    family = next((each for each in MODELS if name in each.names), None)
     return family is not None and "encoder" in family.title.lower()
 
 

@@ -19,14 +19,15 @@ from config_draws.fields import declared_types, drawable
 from config_draws.reference import TOKENS, Discard, build_and_run, prompt_ids, run_transformers
 from encoder_files import TOKENIZERS, wordpieces
 from hf_folders import tokenizer_json, write_tokenizer
-from sporelm.backends.registry import open_backend
+from sporelm.backends.backend_registry import open_backend
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
+from sporelm.checkpoints.rope_fields import HF_KEYS
 from sporelm.engine.encoding import EncoderRunner, Text
 from sporelm.errors import SporeError, UnsupportedModel
-from sporelm.models import Encoder, build, open_model
+from sporelm.models import Encoder, build
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.load import load_parameters
-from sporelm.weights.rope_fields import HF_KEYS
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 TOLERANCE = 1e-4  # of the range of the reference's values
@@ -36,7 +37,7 @@ GENERAL_KEYS = {"type", "model_type", "architectures", "dtype", "name_or_path", 
 
 @dataclass
 class Result:
-    """What came of one draw.
+    """The result of one draw.
 
     verdict  "equal", "refused" by the name of a key, or a fault: "different", "nameless", "crash"; "discarded" where
              transformers cannot build or run it
@@ -61,11 +62,11 @@ def draw(name: str, index: int, gguf: bool = False, tries: int = 60) -> Result:
     for attempt in range(tries):
         random = Random(f"{name} {index} {attempt}")
         base = copy.deepcopy(choices[random.randrange(len(choices))])
-        most = max(0, 6 - attempt // 6)
+        max_fields = max(0, 6 - attempt // 6)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             try:
-                form, changes, expected, model = build_and_run(random, name, base, most, folder)
+                form, changes, expected, model = build_and_run(random, name, base, max_fields, folder)
             except Exception as reason:  # whatever transformers raises: the next draw may run
                 discarded, last = discarded + 1, f"{type(reason).__name__}: {str(reason)[:200]}"
                 continue
@@ -113,7 +114,7 @@ def compare_single(name: str, number: int, change: dict[str, Any]) -> Result:
 
 
 def run_ours(path: Path, name: str, backend: Any) -> np.ndarray:
-    """What this package computes of the same ids, from a folder or a GGUF file."""
+    """Compute logits, embeddings or scores of the same ids with this package, from a folder or a GGUF file."""
     source = open_model(path)
     try:
         model = build(source.config)
@@ -174,7 +175,7 @@ def _compared(name: str, index: int, folder: Path, expected: np.ndarray, model: 
 
 
 def distance(ours: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference as a share of the reference's range; infinite for another shape or what is not finite."""
+    """Return the largest difference over the reference's range; infinity if shapes differ or values are not finite."""
     if ours.shape != expected.shape or not np.isfinite(ours).all():
         return float("inf")
     span = float(np.ptp(expected)) if len(expected) > 1 else max(1.0, float(np.abs(expected).max()))
@@ -200,7 +201,7 @@ def _through_gguf(name: str, folder: Path, ours: np.ndarray, config: dict[str, A
         converted = from_hf(folder)
         if any("dynamic rope" in note for note in converted.notes):
             return "noted"
-        save([Output(file, converted.model)])
+        save_models([OutputFile(file, converted.model)])
         there = run_ours(file, name, backend())
     except UnsupportedModel as reason:
         return f"refused: {reason}"

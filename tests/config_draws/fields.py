@@ -26,7 +26,7 @@ LARGEST_DEFAULT = 4096  # of whole numbers that may be a tensor's size
 
 
 def drawable(config_class: Any, base: dict[str, Any]) -> list[str]:
-    """The names of the fields that are drawn: those of the class, and those that its base configuration has."""
+    """Return the names of the fields that are drawn: fields of the class, and keys of its base configuration."""
     declared = [each.name for each in fields(config_class) if not each.name.startswith("_")]
     nested = set(getattr(config_class, "sub_configs_defaults", ()))
     skipped = SKIPPED | NOT_COMPARED.get(config_class.model_type, set())
@@ -34,7 +34,7 @@ def drawable(config_class: Any, base: dict[str, Any]) -> list[str]:
 
 
 def declared_types(config_class: type) -> dict[str, str]:
-    """What the class says of each field's type, as text."""
+    """Return the declared type of each field of the class, as text."""
     return {each.name: _type_name(each.type) for each in fields(config_class)}
 
 
@@ -80,9 +80,9 @@ def draw_value(random: Random, config_class: type, name: str, base: dict[str, An
     if name.endswith(("_act", "activation", "activation_function", "hidden_activation")) or name == "hidden_act":
         return random.choice((*ACTIVATIONS, default or "gelu", default or "gelu"))
     if isinstance(given, dict):
-        return {key: _like(random, value) for key, value in given.items()}
+        return {key: _draw_like(random, value) for key, value in given.items()}
     if isinstance(given, list):
-        return _list_like(random, given)
+        return _draw_like_list(random, given)
     if "bool" in declared or isinstance(given, bool) or isinstance(default, bool):
         return random.random() < 0.5
     if name in POSITIONS:
@@ -163,13 +163,13 @@ def _layer_types(random: Random, base: dict[str, Any]) -> list[str] | None:
     return [random.choice(kinds) for _ in range(layers)]
 
 
-def _list_like(random: Random, given: list[Any]) -> list[Any]:
+def _draw_like_list(random: Random, given: list[Any]) -> list[Any]:
     found = list(given)
     random.shuffle(found)
     return found
 
 
-def _like(random: Random, value: Any) -> Any:
+def _draw_like(random: Random, value: Any) -> Any:
     if isinstance(value, bool):
         return random.random() < 0.5
     if isinstance(value, float):

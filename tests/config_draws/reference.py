@@ -14,13 +14,13 @@ import numpy as np
 from config_draws.bases import is_encoder, text_class
 from config_draws.fields import default_of, draw_shape, draw_value, drawable
 from config_draws.forms import FORMS, rewritten
-from sporelm.weights.beside_vision import OTHERS
-from sporelm.weights.names import ignorable
+from sporelm.checkpoints.beside_vision import OTHERS
+from sporelm.checkpoints.tensor_names import ignorable
 
 TOKENS = 40
 LOWEST_ID = 6  # ids below it are padding in some classes
-MOST_PARAMETERS = 3_000_000
-MOST_LAYERS = 8
+MAX_PARAMETERS = 3_000_000
+MAX_LAYERS = 8
 DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # of MiniMax-Text-01, by the configuration
 HEADS = ("cls.", "lm_head", "predictions", "pooler", "classifier", "vocab_", "head.", "decoder.bias")  # for training
 
@@ -33,13 +33,13 @@ def build_and_run(
     random: Random,
     name: str,
     base: dict[str, Any],
-    most: int,
+    max_fields: int,
     folder: Path,
     change: dict[str, Any] | None = None,
     form: str = "",
 ) -> tuple[str, dict[str, Any], np.ndarray, Any]:
-    """Build a model of a class with up to `most` fields drawn, or with `change`, and save it to the folder in a form of
-    config.json; return that form, what was changed, and what transformers computes and has read from the folder.
+    """Build a model of a class with up to `max_fields` fields drawn, or with `change`, and save it to the folder in a
+    form of config.json; return that form, the changes, and what transformers computes and has read from the folder.
 
     Raises Discard, or whatever transformers raises, where it cannot.
     """
@@ -51,7 +51,7 @@ def build_and_run(
     nested = "text_config" if isinstance(base.get("text_config"), dict) else ""
     inner = base[nested] if nested else base
     inner_class = text_class(kind.config_class, inner) if nested else kind.config_class
-    changes = draw_changes(random, inner_class, inner, most) if change is None else change
+    changes = draw_changes(random, inner_class, inner, max_fields) if change is None else change
     inner |= changes
     for role, token in (("bos_token_id", 1), ("eos_token_id", 2)):
         inner[role] = token
@@ -74,14 +74,14 @@ def build_and_run(
     return form, changes, expected, again
 
 
-def draw_changes(random: Random, config_class: Any, base: dict[str, Any], most: int) -> dict[str, Any]:
-    """Values for up to `most` fields of a class, and more often than others for its shape and its rotary positions."""
+def draw_changes(random: Random, config_class: Any, base: dict[str, Any], max_fields: int) -> dict[str, Any]:
+    """Draw values for up to `max_fields` fields of a class; its shape and its rotary positions are drawn more often."""
     names, found = drawable(config_class, base), dict[str, Any]()
-    if most and random.random() < 0.35:
+    if max_fields and random.random() < 0.35:
         found |= draw_shape(random, config_class, base)
-    for name in random.sample(names, min(len(names), random.randint(0, most))):
+    for name in random.sample(names, min(len(names), random.randint(0, max_fields))):
         found[name] = draw_value(random, config_class, name, base | found)
-    if most and random.random() < 0.3 and "rope_parameters" in names and "rope_parameters" not in found:
+    if max_fields and random.random() < 0.3 and "rope_parameters" in names and "rope_parameters" not in found:
         base.pop("rope_scaling", None)
         found["rope_parameters"] = draw_value(random, config_class, "rope_parameters", base | found)
     return found
@@ -89,11 +89,11 @@ def draw_changes(random: Random, config_class: Any, base: dict[str, Any], most: 
 
 def _check_size(kind: Any, config: Any, torch: Any) -> None:
     text = config.get_text_config(decoder=True)
-    if (getattr(text, "num_hidden_layers", 1) or 1) > MOST_LAYERS:
+    if (getattr(text, "num_hidden_layers", 1) or 1) > MAX_LAYERS:
         raise Discard("too many layers")
     with torch.device("meta"):
         count = sum(each.numel() for each in kind(config).parameters())
-    if count > MOST_PARAMETERS:
+    if count > MAX_PARAMETERS:
         raise Discard(f"{count} parameters")
 
 
@@ -122,7 +122,7 @@ def prompt_ids(name: str, vocab: int) -> list[int]:
 
 @contextmanager
 def _first_among_equals(index_topk: int | None) -> Iterator[None]:
-    """Have indexers take the earlier of equal scores, many of which are exactly zero: torch leaves open which it is."""
+    """Make indexers take the earlier of equal scores: many scores are exactly zero, and torch leaves the order open."""
     import torch
 
     if index_topk is None:
@@ -158,7 +158,7 @@ def run_transformers(name: str, folder: Path, dtype: str) -> tuple[Any, np.ndarr
         plain["attn_implementation"] = "sdpa"
     config = getattr(transformers, name).config_class.from_pretrained(folder)
     text = config.get_text_config()
-    if (getattr(text, "num_hidden_layers", 1) or 1) > MOST_LAYERS:
+    if (getattr(text, "num_hidden_layers", 1) or 1) > MAX_LAYERS:
         raise Discard("too many layers")
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if isinstance(getattr(text, key, None), int):

@@ -10,7 +10,7 @@ import numpy as np
 
 from sporelm.evals.conformance import FORMS, blocks_of
 from sporelm.quant import FORMATS, QuantFormat
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 
 Arrays = list[np.ndarray]
 Work = Callable[["On"], Any]

@@ -21,7 +21,7 @@ def stepped(on: On, shape: tuple[int, ...], call: Call, pooled: bool) -> Any:
     if not pooled:
         state = on.tensor(values)
         return call(state, *whose).numpy(), state.numpy()
-    pool = on.backend.state_pool(COUNT, [[(3,), shape, (5,)]])  # neighbours on both sides
+    pool = on.backend.allocate_states(COUNT, [[(3,), shape, (5,)]])  # neighbours on both sides
     before, behind = (np.ones((COUNT, width), np.float32) for width in (3, 5))
     on.backend.import_states(pool, range(COUNT), [before, values, behind])
     result = call(pool[0][1], *whose).numpy()
@@ -59,7 +59,7 @@ def delta_by_row(
     x, keys, values = (on.rows(ROWS, width) for width in widths)
     count = heads * key_dim if decays_each else heads
     given = x, on.rows(ROWS, count), on.rows(ROWS, heads), decays(on, heads), on.tensor(on.values(count))
-    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "most": 2.0, "least": least}
+    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "max_beta": 2.0, "min_log_decay": least}
     return stepped(
         on,
         (heads * key_dim, value_dim),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conformance.case import Arrays, Case
-from conformance.guarded import GuardedCpu
+from conformance.guarded_cpu import GuardedCpu
 from cpu_targets import TARGETS
 from sporelm.backends.reference import ReferenceBackend
 
@@ -52,7 +52,7 @@ def cpu(opened_cpu: GuardedCpu) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session", params=TARGETS)
-def teams(request: pytest.FixtureRequest) -> Iterator[list[GuardedCpu]]:
+def thread_pools(request: pytest.FixtureRequest) -> Iterator[list[GuardedCpu]]:
     """One target with one, two and three threads."""
     backends = [GuardedCpu(threads, request.param) for threads in (1, 2, 3)]
     yield backends

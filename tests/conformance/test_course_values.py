@@ -17,8 +17,8 @@ from sporelm import ops
 from sporelm.ops import Spec, trace
 from sporelm.plan import Plan
 from sporelm.quant import F32
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor import dtype
-from sporelm.weights.stored import StoredTensor
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

@@ -8,7 +8,8 @@ import pytest
 from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
-from sporelm.evals.conformance import Case, cases, check
+from sporelm.evals.conformance import cases, check
+from sporelm.evals.conformance_case import ConformanceCase
 from sporelm.ops import Op
 from sporelm.tensor.tensor import Tensor
 
@@ -30,7 +31,7 @@ ON_TARGETS = [  # test_ops goes further on every target; what is new here is the
 
 
 @pytest.mark.parametrize(("opened_cpu", "case"), ON_TARGETS, indirect=["opened_cpu"])
-def test_the_cpu_conforms(cpu: Any, reference: ReferenceBackend, case: Case) -> None:
+def test_the_cpu_conforms(cpu: Any, reference: ReferenceBackend, case: ConformanceCase) -> None:
     row = check("cpu", case, cpu, reference)
     assert row["state"] == "equal", row
 
@@ -51,5 +52,5 @@ class Wrong(ReferenceBackend):
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
-def test_a_wrong_result_is_told(reference: ReferenceBackend, case: Case) -> None:
+def test_a_wrong_result_is_told(reference: ReferenceBackend, case: ConformanceCase) -> None:
     assert check("wrong", case, Wrong(), reference)["state"] == "differs"

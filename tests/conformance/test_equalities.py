@@ -8,26 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import cases_attention
+from conformance import cases_paged_attention
+from conformance.all_cases import CASES
 from conformance.case import FEW_FORMATS, FORMAT_NAMES, On, width_of
-from conformance.cases_attention import CHOSEN, COMMON, Heads
-from conformance.guarded import GuardedCpu
-from conformance.test_ops import CASES
+from conformance.cases_paged_attention import CHOSEN, COMMON, Heads
+from conformance.guarded_cpu import GuardedCpu
+from conformance.same_results import assert_same
 from cpu_targets import TARGETS
 from sporelm import ops
-from sporelm.backends.cpu.backend import FEW
+from sporelm.backends.cpu.cpu_backend import FEW_TOKENS
 from sporelm.evals.conformance import ALIKE
-from sporelm.ops.attention import PAGE
-from sporelm.ops.cache import KV_TYPES
+from sporelm.ops.canonical_pages import KV_TYPES
+from sporelm.ops.paged_attention import PAGE
 
 MOST = 131  # rows of the whole batch: one past a block of tokens, and some
-BATCHES = (1, 2, 3, 7, FEW, FEW + 1, 33, 120, 121)
-
-
-def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
-    """Bit for bit."""
-    assert found.shape == expected.shape
-    assert np.array_equal(found.view(np.uint32), expected.view(np.uint32)), f"{(found != expected).sum()} differ"
+BATCHES = (1, 2, 3, 7, FEW_TOKENS, FEW_TOKENS + 1, 33, 120, 121)
 
 
 def products(on: On, form: str, width: int) -> dict[str, Callable[[Any], Any]]:
@@ -114,8 +109,8 @@ class Prompts:
         self.on, self.heads = On(cpu, f"{heads} {lengths}"), heads
         self.reach = {"chunk" if kind == "chunks" else "window": window}
         self.lengths = lengths
-        self.tables = cases_attention.page_tables(self.on, lengths)
-        self.cache = cases_attention.filled(self.on, heads)
+        self.tables = cases_paged_attention.page_tables(self.on, lengths)
+        self.cache = cases_paged_attention.filled(self.on, heads)
         self.queries = [self.on.values(length, heads.width) for length in lengths]
         numbers = self.on.tensor(np.abs(self.on.values(heads.group * heads.kv_heads)) * np.float32(0.1))
         self.numbers = {"sinks": [numbers], "slopes": [None, numbers]}.get(kind, [])
@@ -174,7 +169,7 @@ def test_keys_and_values_are_stored_the_same_alone_and_together(cpu: Any) -> Non
     stores = []
     for chunk in (33, 1):
         on = On(cpu, "stored")
-        cache = on.backend.page_pool(2, [(heads.kv_heads, heads.head_dim)], KV_TYPES[heads.kv])[0]
+        cache = on.backend.allocate_pages(2, [(heads.kv_heads, heads.head_dim)], KV_TYPES[heads.kv])[0]
         keys, values = (on.values(33, heads.kv_heads * heads.head_dim) for _ in range(2))
         slots = on.random.permutation(2 * PAGE)[:33]
         for start in range(0, 33, chunk):
@@ -188,13 +183,13 @@ COMMON_OPS = [case for case in CASES if case.common and not case.rare]
 
 
 @pytest.mark.parametrize("op", sorted(ops.ALL))
-def test_results_do_not_depend_on_the_number_of_threads(teams: list[GuardedCpu], op: str) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(thread_pools: list[GuardedCpu], op: str) -> None:
     """One, two and three threads, on some cases of an op, all of its formats among them; fewer on lesser targets."""
-    step = 5 if teams[0].target.name == TARGETS[0] else 11
+    step = 5 if thread_pools[0].target.name == TARGETS[0] else 11
     for case in [case for case in COMMON_OPS if case.op == op][::step]:
-        expected, *others = (case.run(backend) for backend in teams)
+        expected, *others = (case.run(backend) for backend in thread_pools)
         for found in others:
             for left, right in zip(found, expected, strict=True):
                 assert np.array_equal(left, right, equal_nan=left.dtype.kind == "f"), str(case)
-    for backend in teams:
+    for backend in thread_pools:
         backend.heap.check()

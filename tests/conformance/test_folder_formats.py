@@ -9,10 +9,10 @@ import pytest
 from close import assert_close
 from cpu_targets import TARGETS
 from sporelm import ops
-from sporelm.backends.cpu.formats.folders import FOLDER_FORMATS as PANELS
+from sporelm.backends.cpu.formats.hf_formats import HF_FORMATS as PANELS
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.quant import FOLDER_FORMATS, QuantFormat
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 
 # One of each kind, and of each size of group.
 COMMON = ("UINT4_128", "INT8_32", "UINT8_64", "F8_E4M3_128", "F8_E5M2_32", "NF4")

@@ -8,7 +8,7 @@ import pytest
 
 from close import assert_close
 from conformance.case import FORMAT_NAMES, On, width_of
-from conformance.cases_linear import halves_of
+from conformance.cases_quantized_linear import halves_of
 from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.evals.conformance import ALIKE

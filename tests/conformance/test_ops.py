@@ -1,6 +1,5 @@
 """Every op, on every CPU target, against its numpy meaning."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -9,45 +8,14 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance import (
-    cases_altup,
-    cases_attention,
-    cases_blocks,
-    cases_experts,
-    cases_latent,
-    cases_linear,
-    cases_lora,
-    cases_recurrent,
-    cases_rows,
-    cases_rwkv,
-    cases_selective,
-    cases_sparse,
-    cases_texts,
-)
+from conformance.all_cases import CASES, assert_agrees
 from conformance.case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
 from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.evals.conformance import ALIKE, blocks_of
 from sporelm.quant import FORMATS, dequantize_tensor
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor.dtype import F32
-from sporelm.weights.stored import StoredTensor
-
-PARTS = (
-    cases_rows,
-    cases_linear,
-    cases_experts,
-    cases_lora,
-    cases_altup,
-    cases_attention,
-    cases_latent,
-    cases_recurrent,
-    cases_rwkv,
-    cases_selective,
-    cases_sparse,
-    cases_texts,
-    cases_blocks,
-)
-CASES = list(itertools.chain.from_iterable(part.cases() for part in PARTS))
 
 
 def on_targets() -> list[Any]:
@@ -58,16 +26,6 @@ def on_targets() -> list[Any]:
             rare = case.rare or (target != TARGETS[0] and not case.common)
             found.append(pytest.param(target, case, id=f"{target}-{case}", marks=[pytest.mark.all] if rare else []))
     return found
-
-
-def assert_agrees(actual: Arrays, expected: Arrays, exact: bool) -> None:
-    """Within the table's tolerance of the result's magnitude, or bit for bit; NaN and infinity at the same places."""
-    assert len(actual) == len(expected)
-    for left, right in zip(actual, expected, strict=True):
-        finite = np.abs(right[np.isfinite(right)], dtype=np.float64)
-        magnitude = 1.0 if exact else float(finite.max(initial=0)) or 1.0
-        shares = [array.astype(np.float64) / magnitude for array in (left, right)]
-        assert_close(*shares, "exact" if exact else "f32")
 
 
 @pytest.mark.parametrize(("opened_cpu", "case"), on_targets(), indirect=["opened_cpu"])
@@ -81,7 +39,7 @@ def test_every_op_has_cases_on_every_target() -> None:
 
 @pytest.mark.parametrize("op", ["linear", "linear_group", "linear_silu_mul", "embedding"])
 def test_every_format_has_cases_on_every_target(op: str) -> None:
-    """In every regime: one token, few, many."""
+    """In every bucket: one token, few, many."""
     names = [case.name for case in CASES if case.op == op and case.common and not case.rare]
     several = op in ("linear_group", "linear_silu_mul")
     for form in EACH_KIND if several else sorted({*FORMAT_NAMES} - {*ALIKE}):
@@ -104,7 +62,7 @@ def test_cases_have_names_of_their_own() -> None:
 
 
 def test_the_cpu_has_a_kernel_for_every_op(cpu: Any) -> None:
-    assert cpu.lacks() == []
+    assert cpu.missing_kernels() == []
 
 
 @pytest.mark.parametrize("form", [form for form in FORMAT_NAMES if form not in ALIKE])
@@ -125,7 +83,7 @@ def test_a_sequence_without_rows_changes_nothing(cpu: Any, reference: Any) -> No
     """As many rows as sequences, yet not one each."""
     results = []
     for backend in (reference, cpu):
-        cache = backend.page_pool(4, [(1, 16)], F32)[0]
+        cache = backend.allocate_pages(4, [(1, 16)], F32)[0]
         backend.import_pages(cache, range(4), np.random.default_rng(1).standard_normal((4, 2, 1, 64, 16), np.float32))
         q = backend.tensor(np.random.default_rng(2).standard_normal((2, 16), np.float32))
         numbers = ([0, 0, 2], [5, 70], [[0, 1], [2, 3]])

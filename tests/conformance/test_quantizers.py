@@ -45,14 +45,14 @@ def every_case(blocks: int) -> np.ndarray:
 @pytest.mark.parametrize(("opened_cpu", "name"), on_targets(), indirect=["opened_cpu"])
 def test_blocks_are_those_of_the_meaning(cpu: Any, name: str) -> None:
     assert_equal(cpu, name, every_case(EACH), None, "without importance")
-    if FORMATS[name].weighted:
+    if FORMATS[name].can_weigh:
         assert_equal(cpu, name, every_case(EACH), importance("with zeros", WIDTH), "with importance")
 
 
 @pytest.mark.all
 @pytest.mark.parametrize(("opened_cpu", "name"), [p.values for p in on_targets()], indirect=["opened_cpu"])
 def test_blocks_of_any_importance_are_those_of_the_meaning(cpu: Any, name: str) -> None:
-    kinds = IMPORTANCES if FORMATS[name].weighted else {}
+    kinds = IMPORTANCES if FORMATS[name].can_weigh else {}
     for kind in kinds:
         assert_equal(cpu, name, every_case(6 * EACH), importance(kind, WIDTH), kind)
 
@@ -64,10 +64,10 @@ def test_random_blocks_are_those_of_the_meaning(cpu: Any, name: str, seed: int) 
     """Sizes, offsets and importances drawn anew for every row, in numbers of rows that fill no vector."""
     source = Source(seed)
     rows, width = int(source.integers(1, 40, 1)[0]), 256 * int(source.integers(1, 6, 1)[0])
-    x = source.bell(rows, width) + source.integers(-3, 4, rows, 1).astype(np.float32)
+    x = source.gaussian(rows, width) + source.integers(-3, 4, rows, 1).astype(np.float32)
     x = np.ldexp(x, source.integers(-40, 30, rows, 1).astype(np.int32)).astype(np.float32)
     x[source.integers(0, 3, rows, width) == 0] *= np.float32(2.0**-12)
-    columns = source.bell(width) ** 2 * (source.integers(0, 4, width) > 0)
+    columns = source.gaussian(width) ** 2 * (source.integers(0, 4, width) > 0)
     assert_equal(cpu, name, x, None, f"of seed {seed}")
-    if FORMATS[name].weighted:
+    if FORMATS[name].can_weigh:
         assert_equal(cpu, name, x, columns.astype(np.float32), f"of seed {seed} with importance")

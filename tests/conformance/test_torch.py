@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from available import opened
+from conformance.all_cases import CASES, assert_agrees
 from conformance.case import Case, On
-from conformance.test_ops import CASES, assert_agrees
-from conformance.test_planned import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
-from conformance.test_planned import TABLE as PAGES_EACH
+from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
+from conformance.tiny_decoder import TABLE as PAGES_EACH
 from sporelm import ops
-from sporelm.evals.conformance import Case as DoctorCase
 from sporelm.evals.conformance import cases, check
+from sporelm.evals.conformance_case import ConformanceCase
 from sporelm.ops import trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,16 @@ def test_agrees_with_the_meaning(torch_backend: Any, reference: Any, case: Case)
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
-def test_conforms_on_a_users_machine(torch_backend: Any, reference: Any, case: DoctorCase) -> None:
+def test_conforms_on_a_users_machine(torch_backend: Any, reference: Any, case: ConformanceCase) -> None:
     row = check("torch", case, torch_backend, reference)
     assert row["state"] == "equal", row
 
 
 def test_has_a_function_for_every_op_of_models(torch_backend: Any) -> None:
-    assert torch_backend.lacks() == ["dequantize_blocks", "quantize_blocks"]  # of files; the reference stands in
+    assert torch_backend.missing_kernels() == [
+        "dequantize_blocks",
+        "quantize_blocks",
+    ]  # of files; the reference stands in
 
 
 @pytest.mark.parametrize("form", ["F32", "F16", "Q4_1", "Q8_0"])
@@ -72,7 +75,7 @@ def test_a_step_neither_waits_for_the_device_nor_leaves_it(form: str, monkeypatc
     """On torch's device without data: reading a value there, or mixing it with a tensor elsewhere, would raise."""
     backend = opened("torch")
     monkeypatch.setattr(backend, "device", pytest.importorskip("torch").device("meta"))
-    monkeypatch.setattr(backend, "read", lambda stored: np.zeros(stored.shape, np.float32))
+    monkeypatch.setattr(backend, "copy_out", lambda stored: np.zeros(stored.shape, np.float32))
     decoder, steps = TinyDecoder(On(backend, form), form), Steps()
     plan = Plan(trace(decoder.forward, specs()), backend)
     for counts, rows in STEPS:

@@ -1,4 +1,4 @@
-"""Writes mix_goldens.json: the type that llama.cpp's quantizer gives every matrix of made-up models, in every mix.
+"""Writes mix_goldens.json: the type that llama.cpp's quantizer gives every matrix of synthetic models, in every mix.
 
     PYTHONPATH=src:tests python tests/data/make_mix_goldens.py LLAMA_QUANTIZE
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from mix_models import MODELS, MixModel, peer_types, write
 from sporelm.quant.ggml_types import GGML_TYPES
-from sporelm.quant.mixes import MIXES, in_order
-from sporelm.tools.imatrix_file import Gathered, Imatrix, write_imatrix
+from sporelm.quant.quant_mixes import MIXES, sort_tensor_names
+from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry, write_imatrix
 
 FILE = Path(__file__).with_name("mix_goldens.json")
 CODES = dict(zip(sorted(known.name for known in GGML_TYPES.values()), string.ascii_letters, strict=False))
@@ -29,13 +29,13 @@ OPTIONS = {
 }
 
 
-def made_up_imatrix(model: MixModel, path: Path) -> str:
+def synthetic_imatrix(model: MixModel, path: Path) -> str:
     entries = {
-        name: Gathered(np.ones((shape[0] if len(shape) == 3 else 1, shape[-1]), np.float32), np.array([1]))
+        name: ImatrixEntry(np.ones((shape[0] if len(shape) == 3 else 1, shape[-1]), np.float32), np.array([1]))
         for name, shape in model.shapes().items()
         if len(shape) > 1 and name.startswith("blk.")
     }
-    entries = {name: Gathered(found.sums, np.ones(len(found.sums), np.int64)) for name, found in entries.items()}
+    entries = {name: ImatrixEntry(found.sums, np.ones(len(found.sums), np.int64)) for name, found in entries.items()}
     write_imatrix(path, Imatrix(entries, ("ones",), 1))
     return str(path)
 
@@ -45,10 +45,10 @@ def main(program: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for model in MODELS:
             path = write(model, Path(folder) / "model.gguf")
-            weighted = ("--imatrix", made_up_imatrix(model, Path(folder) / "imatrix.gguf"))
+            weighted = ("--imatrix", synthetic_imatrix(model, Path(folder) / "imatrix.gguf"))
             cases = {(mix, ""): () for mix in MIXES} | {(mix, "imatrix"): weighted for mix in MIXES}
             cases |= {("Q4_K_M", name): options for name, options in OPTIONS.items()}
-            matrices = [name for name in in_order(list(model.shapes())) if len(model.shapes()[name]) > 1]
+            matrices = [name for name in sort_tensor_names(list(model.shapes())) if len(model.shapes()[name]) > 1]
             goldens[model.name] = {}
             for (mix, name), options in cases.items():
                 types = peer_types(Path(program), path, mix, options)

@@ -84,7 +84,7 @@ def main(library: str) -> None:
         if number_format.can_quantize:
             made = [quantized(ggml, number_format, values(case, ROWS)).reshape(ROWS, -1) for case in CASES]
             goldens[f"quantize/{name}"] = np.stack([checksums(blocks) for blocks in made])
-        if number_format.weighted:
+        if number_format.can_weigh:
             goldens[f"weighted/{name}"] = weighted(ggml, number_format)
     np.savez_compressed(HERE / "quant_goldens.npz", **goldens)
 

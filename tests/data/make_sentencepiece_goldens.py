@@ -51,7 +51,7 @@ TEXTS = [
     "the theory of the other",
     "▁literal ▁▁ marks▁",
     "<s>not special</s><unk>",
-    "<0x41> is no byte",
+    "<0x41> is no byte",  # old name: the text of a stored golden
     "a<sep>b <sep> abcabab",
     "我想在 apple 工作，1314151天～",
     "нещо на Български",

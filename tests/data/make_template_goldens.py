@@ -2,8 +2,8 @@
 
     python tests/data/make_template_goldens.py FOLDER_OF_TEMPLATES [template_goldens_peer.json]
 
-The templates themselves are not stored here; of each rendering its hash, its length and its end are, or of those that
-llama.cpp's sources carry the beginning of the hash alone.
+The templates themselves are not stored here, but the hash, the length and the end of each rendering. Of the templates
+in llama.cpp's sources only the beginning of the hash is stored.
 """
 
 import datetime
@@ -77,12 +77,12 @@ CASES = {
 
 
 def digest(text: str) -> dict[str, object]:
-    """What is kept of a rendering."""
+    """Return the stored fields of a rendering."""
     return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "characters": len(text), "end": text[-24:]}
 
 
 def short(kept: Any) -> str:
-    """What is kept of a rendering where there are many."""
+    """Return the short form of a rendering's fields, for files with many renderings."""
     return "error" if kept == "error" else str(kept["sha256"])[:16]
 
 

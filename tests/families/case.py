@@ -1,4 +1,4 @@
-"""A tiny model of a family: its configuration, random weights, and how its logits are vouched for.
+"""A tiny model of a family: its configuration, random weights, and the reference for its logits.
 
 Needs sporelm and numpy alone, so that `make_family_goldens.py` can import it where transformers is.
 """
@@ -13,11 +13,13 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import save_file
 
-from sporelm.models import Decoder, Encoder, build, config_from_hf
-from sporelm.models.wrapped import inner_of, whole_of
-from sporelm.weights.beside_vision import inner_names
-from sporelm.weights.forms import held_as
-from sporelm.weights.names import Param
+from sporelm.checkpoints import config_from_hf
+from sporelm.checkpoints.gguf_schema import GgufSchema
+from sporelm.checkpoints.hf_schema import HfSchema
+from sporelm.checkpoints.multimodal_text import inner_of, whole_of
+from sporelm.checkpoints.schema_registry import find_hf_schema, gguf_schema_for
+from sporelm.models import Decoder, Encoder, build
+from sporelm.models.params import Param
 from tiny_models import LLAMA
 
 TOKENS = 70  # more than a page
@@ -28,7 +30,7 @@ SECOND = 41  # where the second of two texts begins
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration as config.json has it, and how its logits are vouched for.
+    """A configuration as in config.json, and the reference for its logits.
 
     wide   what changes for llama.cpp, whose K-quants want rows of whole blocks of 256; None: this case is not compared
     numpy  the reference is tests/models/paper/NAME.py, for what transformers lacks; else transformers' golden file
@@ -45,10 +47,24 @@ class Case:
     def model(self) -> Decoder | Encoder:
         return build(config_from_hf(self.config, "config.json"))
 
+    @cached_property
+    def schema(self) -> HfSchema:
+        """The schema of its folders, or of its text model's."""
+        return find_hf_schema(self.model.config.architecture)
+
+    @property
+    def gguf_schema(self) -> GgufSchema:
+        """The schema of the GGUF files that its folders are converted to."""
+        return gguf_schema_for(self.schema)
+
+    def stored(self, schema: GgufSchema | HfSchema, *names: str) -> dict[str, np.ndarray]:
+        """The weights as files of a schema store them: in the alternatives that files with these names have."""
+        return schema.for_file(names).resolve(self.model.params(), self.model.config).save(self.weights())
+
     @property
     def family(self) -> str:
-        """The name of the family's file."""
-        return type(self.model).__module__.rpartition(".")[2]
+        """The name of the module of its schemas."""
+        return self.schema.module
 
     def ids(self) -> list[int]:
         """The prompt."""
@@ -67,8 +83,10 @@ class Case:
     def tensors(self) -> dict[str, np.ndarray]:
         """The same as a Hugging Face folder holds them."""
         model, whole = self.model, whole_of(self.config)
-        table = model.family.table(model.config)
-        return held_as(self.weights(), "hf", inner_names(table, inner_of(whole)) if whole else table, model.config)
+        stored = self.schema.resolve(model.params(), model.config).save(self.weights())
+        inner = inner_of(whole) if whole else "model."
+        names = {name: inner + name.removeprefix("model.") if name.startswith("model.") else name for name in stored}
+        return {names[name]: values for name, values in stored.items()}
 
     def widened(self) -> "Case":
         """The model for llama.cpp: with enough tokens for all bytes."""

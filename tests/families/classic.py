@@ -46,7 +46,7 @@ del MAIN["intermediate_size"]
 
 
 def block(group: int | None, times: float | None, *, linear: bool = False) -> dict[str, Any]:
-    """What config.json says of a layer of Llama-Nemotron."""
+    """Return the entry of config.json for a layer of Llama-Nemotron."""
     attention = {"n_heads_in_group": group, "no_op": not group and not linear, "replace_with_linear": linear}
     return {"attention": attention, "ffn": {"ffn_mult": times, "no_op": times is None, "replace_with_linear": False}}
 

@@ -1,4 +1,4 @@
-"""Families with linear biases in place of positions, and those that rotate in ways of their own."""
+"""Families with linear biases (ALiBi) in place of positions, and families with unusual rotary positions."""
 
 from typing import Any
 

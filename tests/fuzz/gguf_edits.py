@@ -1,7 +1,7 @@
-"""GGUF files whose structure is sound and whose content is not: what a careless or hostile tool could write.
+"""GGUF files with a valid structure and invalid content, as a careless or hostile tool could write them.
 
-A file is taken apart, some of its metadata and tensors are changed, and it is put together again, with lengths, counts
-and offsets that agree. So the damage gets past the reader of headers, to those who use what it reads.
+A file is parsed, some of its metadata and tensors are changed, and it is written again with correct lengths, counts and
+offsets. So the damage passes the reader of headers and reaches the code that uses the values.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FILLS = (b"\0", b"\xff", b"\x7f", b"\x00\x7e", b"\x80\x7f\x00\x00", b"\x01\x00",
 
 @dataclass
 class Key:
-    """One entry of the metadata: `kind` is the type's id, `inner` that of an array's elements."""
+    """One entry of the metadata: `kind` is the id of its type, `inner` the id of an array's element type."""
 
     name: bytes
     kind: int
@@ -39,7 +39,7 @@ class Key:
 
 @dataclass
 class Tensor:
-    """One tensor; `dims` as the file has them, innermost first."""
+    """One tensor; `dims` are innermost first, as in the file."""
 
     name: bytes
     type_id: int
@@ -47,8 +47,8 @@ class Tensor:
     data: bytes
 
 
-class Parts:
-    """A file taken apart. Nested arrays end the reading (ValueError): few files have them."""
+class ParsedFile:
+    """The metadata and tensors of a GGUF file. Nested arrays raise ValueError: few files have them."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.position = data, 4
@@ -91,8 +91,8 @@ class Parts:
         dims = [self.number("Q") for _ in range(self.number("I"))]
         return name, dims, self.number("I"), self.number("Q")
 
-    def joined(self) -> bytes:
-        """The file again."""
+    def to_bytes(self) -> bytes:
+        """Write the file."""
         order, out = self.order, bytearray(b"GGUF")
         out += pack(order + "IQQ", self.version, len(self.tensors), len(self.keys))
         for key in self.keys:
@@ -123,32 +123,32 @@ class Parts:
         return pack(self.order + letter.upper(), int(value) % (1 << bits))
 
 
-def edited(data: bytes, random: Random) -> bytes | None:
-    """A sound file with one to four things in it changed; None if it cannot be taken apart or put together."""
+def edit(data: bytes, random: Random) -> bytes | None:
+    """Change one to four entries of a valid file; None if it cannot be parsed or written."""
     try:
-        parts = Parts(data)
+        parsed = ParsedFile(data)
         for _ in range(random.choice((1, 1, 1, 2, 4))):
-            if parts.tensors and random.random() < 0.5:
-                edit_tensor(parts, random)
-            elif parts.keys:
-                edit_key(parts, random)
-        return parts.joined()
-    except Exception:  # it was damaged before, or a number does not fit its kind
+            if parsed.tensors and random.random() < 0.5:
+                edit_tensor(parsed, random)
+            elif parsed.keys:
+                edit_key(parsed, random)
+        return parsed.to_bytes()
+    except Exception:  # it was damaged before, or a number does not fit its type
         return None
 
 
-def edit_key(parts: Parts, random: Random) -> None:
-    """Change one entry of the metadata, or take it away, or put it in twice, or under another name."""
-    place = random.randrange(len(parts.keys))
-    key = parts.keys[place]
+def edit_key(parsed: ParsedFile, random: Random) -> None:
+    """Change, remove, duplicate or rename one entry of the metadata."""
+    place = random.randrange(len(parsed.keys))
+    key = parsed.keys[place]
     how = random.choice(("value", "value", "value", "value", "kind", "out", "twice", "name"))
     if how == "out":
-        del parts.keys[place]
+        del parsed.keys[place]
     elif how == "twice":
-        parts.keys.append(Key(key.name, key.kind, key.value, key.inner))
+        parsed.keys.append(Key(key.name, key.kind, key.value, key.inner))
     elif how == "name":
         key.name = random.choice(
-            (b"", b"a.b", b"general.alignment", random.choice(parts.keys).name, key.name + b"\xff")
+            (b"", b"a.b", b"general.alignment", random.choice(parsed.keys).name, key.name + b"\xff")
         )
     elif how == "kind":
         key.kind = random.choice((4, 5, 6, 7, 8, 10, 12))
@@ -160,7 +160,7 @@ def edit_key(parts: Parts, random: Random) -> None:
 
 
 def edit_array(key: Key, random: Random) -> None:
-    """Shorter, longer, in another order, or with other elements."""
+    """Shorten or extend an array, or change its elements."""
     values, how = key.value, random.choice(("short", "long", "one", "one", "some", "empty", "same"))
     if how == "short":
         del values[random.randrange(len(values) + 1) :]
@@ -189,22 +189,22 @@ def text(random: Random) -> bytes:
     return random.choice((*(each.encode() for each in TEXTS), b"\xff\xfe", b"\xe2\x96"))
 
 
-def edit_tensor(parts: Parts, random: Random) -> None:
-    """Change one tensor, or take it away, or put it in again."""
-    place = random.randrange(len(parts.tensors))
-    tensor, known = parts.tensors[place], GGML_TYPES[parts.tensors[place].type_id]
+def edit_tensor(parsed: ParsedFile, random: Random) -> None:
+    """Change, remove, duplicate or rename one tensor."""
+    place = random.randrange(len(parsed.tensors))
+    tensor, known = parsed.tensors[place], GGML_TYPES[parsed.tensors[place].type_id]
     how = random.choice(
         ("shape", "shape", "type", "type", "data", "data", "data", "name", "out", "twice", "order", "less")
     )
     if how == "out":
-        del parts.tensors[place]
+        del parsed.tensors[place]
     elif how == "twice":
         name = random.choice(NAMES).encode()
-        parts.tensors.append(Tensor(name, tensor.type_id, list(tensor.dims), tensor.data))
+        parsed.tensors.append(Tensor(name, tensor.type_id, list(tensor.dims), tensor.data))
     elif how == "order":
-        random.shuffle(parts.tensors)
+        random.shuffle(parsed.tensors)
     elif how == "name":
-        tensor.name = random.choice((*(name.encode() for name in NAMES), random.choice(parts.tensors).name, b"\xff"))
+        tensor.name = random.choice((*(name.encode() for name in NAMES), random.choice(parsed.tensors).name, b"\xff"))
     elif how == "data":
         fill_data(tensor, random)
     elif how == "less" and len(tensor.dims) > 1 and tensor.dims[-1] > 1:
@@ -233,7 +233,7 @@ def edit_tensor(parts: Parts, random: Random) -> None:
 
 
 def fill_data(tensor: Tensor, random: Random) -> None:
-    """Bytes that make extreme values: everywhere, or in one run."""
+    """Fill the data, or one run of it, with bytes that make extreme values."""
     fill, size = random.choice(FILLS), len(tensor.data)
     start = 0 if random.random() < 0.4 else random.randrange(size + 1)
     length = size - start if random.random() < 0.5 else random.randint(0, min(64, size - start))

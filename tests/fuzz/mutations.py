@@ -1,6 +1,6 @@
-"""Ways to damage a file that keep most of its structure: what a reader believes is changed, not only bytes.
+"""Structure-aware mutations of model files: they change values that a reader trusts, not only bytes.
 
-Everything is drawn from a `random.Random`: a seeded one repeats a case, one of hypothesis lets it be shrunk.
+All choices are drawn from a `random.Random`: a seeded one repeats a case, one of hypothesis can be shrunk.
 """
 
 import json
@@ -11,7 +11,7 @@ from struct import error as struct_error
 from struct import pack_into, unpack_from
 from typing import Any
 
-from fuzz.gguf_edits import FILLS, NAMES, edited
+from fuzz.gguf_edits import FILLS, NAMES, edit
 
 WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of GGUF's value types, by id
 STRING, ARRAY = 8, 9
@@ -25,10 +25,12 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 class GgufFields:
-    """Where the numbers of a sound GGUF header are: (position, width) of counts, lengths, types, shapes, offsets."""
+    """The positions and widths of the numbers in a valid GGUF header: counts, lengths, types, shapes, offsets."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.found, self.position = data, list[tuple[int, int]](), 4
+        self.data = data
+        self.numbers: list[tuple[int, int]] = []
+        self.position = 4
         self.order = ">" if data[4:6] == b"\0\0" else "<"
         self.number(4)
         tensors, keys = self.number(8), self.number(8)
@@ -43,7 +45,7 @@ class GgufFields:
             self.number(8)
 
     def number(self, width: int) -> int:
-        self.found.append((self.position, width))
+        self.numbers.append((self.position, width))
         value: int = unpack_from(f"{self.order}{'BHIQ'[width.bit_length() - 1]}", self.data, self.position)[0]
         self.position += width
         return value
@@ -57,7 +59,7 @@ class GgufFields:
         elif kind == ARRAY:
             inner, count = self.number(4), self.number(8)
             if inner in WIDTHS:
-                self.found.append((self.position, WIDTHS[inner]))
+                self.numbers.append((self.position, WIDTHS[inner]))
                 self.position += count * WIDTHS[inner]
             else:
                 for _ in range(count):
@@ -66,13 +68,13 @@ class GgufFields:
             self.number(WIDTHS[kind])
 
 
-def gguf_field(data: bytearray, random: Random) -> None:
-    """Another number in one of the header's fields."""
+def change_gguf_field(data: bytearray, random: Random) -> None:
+    """Change a number in one field of the header."""
     try:
         fields = GgufFields(bytes(data))
-        position, width = random.choice(fields.found)
+        position, width = random.choice(fields.numbers)
     except (struct_error, KeyError, IndexError, OverflowError):  # damaged before
-        any_bytes(data, random)
+        overwrite_bytes(data, random)
         return
     letter = fields.order + "BHIQ"[width.bit_length() - 1]
     before: int = unpack_from(letter, data, position)[0]
@@ -81,21 +83,21 @@ def gguf_field(data: bytearray, random: Random) -> None:
     pack_into(letter, data, position, drawn % (1 << (8 * width)))
 
 
-def any_bytes(data: bytearray, random: Random) -> None:
-    """A few bytes overwritten, mostly near the beginning, where headers are."""
+def overwrite_bytes(data: bytearray, random: Random) -> None:
+    """Overwrite a few bytes, mostly near the beginning, where headers are."""
     for _ in range(random.randint(1, 8)):
         if data:
             end = len(data) if random.random() < 0.3 else min(len(data), 2000)
             data[random.randrange(end)] = random.choice((0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)))
 
 
-def cut(data: bytearray, random: Random) -> None:
-    """The end is missing."""
+def truncate(data: bytearray, random: Random) -> None:
+    """Remove the end."""
     del data[random.choice((random.randrange(len(data) + 1), min(len(data), random.randrange(200)))) :]
 
 
-def moved(data: bytearray, random: Random) -> None:
-    """A run of bytes is taken out, put in twice, or changes places with another."""
+def move_bytes(data: bytearray, random: Random) -> None:
+    """Remove a run of bytes, insert it twice, or move it."""
     if len(data) < 4:
         return
     start, length = random.randrange(len(data) - 1), random.choice((1, 3, 4, 8, 24, random.randint(1, 400)))
@@ -110,13 +112,13 @@ def moved(data: bytearray, random: Random) -> None:
         data[place:place] = run
 
 
-def longer(data: bytearray, random: Random) -> None:
-    """Something behind the end."""
+def append_bytes(data: bytearray, random: Random) -> None:
+    """Append bytes."""
     data += bytes([random.choice((0, 0x20, 0xFF))]) * random.choice((1, 7, 32, 5000))
 
 
-def json_values(text: str, random: Random) -> str:
-    """A JSON text with one value, or one key, changed. A text that is no JSON comes back as it is."""
+def change_json(text: str, random: Random) -> str:
+    """Change one value or key of a JSON text. Text that is not valid JSON is returned unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -146,7 +148,7 @@ def json_values(text: str, random: Random) -> str:
         node[key] = DEEP
     else:
         other, name = random.choice(places)
-        if not _holds(other[name], node):  # never a ring
+        if not _holds(other[name], node):  # no cycles
             node[key] = other[name]
     depth = random.choice((5, 100, 5000))
     return json.dumps(value).replace(f'"{DEEP}"', "[" * depth + "]" * depth)
@@ -157,42 +159,42 @@ def _holds(value: Any, node: Any) -> bool:
     return value is node or any(_holds(each, node) for each in inner)
 
 
-def json_file(data: bytearray, random: Random) -> None:
-    """One value of a JSON file changed."""
+def change_json_file(data: bytearray, random: Random) -> None:
+    """Change one value of a JSON file."""
     try:
         text = bytes(data).decode()
     except ValueError:
-        any_bytes(data, random)
+        overwrite_bytes(data, random)
         return
-    data[:] = json_values(text, random).encode("utf-8", "surrogatepass")
+    data[:] = change_json(text, random).encode("utf-8", "surrogatepass")
 
 
-def safetensors_header(data: bytearray, random: Random) -> None:
-    """One value of a safetensors header changed, its length told rightly."""
+def change_safetensors_header(data: bytearray, random: Random) -> None:
+    """Change one value of a safetensors header and correct its length."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
-        any_bytes(data, random)
+        overwrite_bytes(data, random)
         return
     try:
         text = bytes(data[8 : 8 + length]).decode()
     except ValueError:
-        any_bytes(data, random)
+        overwrite_bytes(data, random)
         return
-    header = json_values(text, random).encode("utf-8", "surrogatepass")
+    header = change_json(text, random).encode("utf-8", "surrogatepass")
     data[: 8 + length] = len(header).to_bytes(8, "little") + header
 
 
-def gguf_content(data: bytearray, random: Random) -> None:
-    """Other metadata or tensors in a file whose structure stays sound."""
-    changed = edited(bytes(data), random)
+def change_gguf_content(data: bytearray, random: Random) -> None:
+    """Change metadata or tensors; the structure of the file stays valid."""
+    changed = edit(bytes(data), random)
     if changed is None:
-        gguf_field(data, random)
+        change_gguf_field(data, random)
     else:
         data[:] = changed
 
 
-def safetensors_content(data: bytearray, random: Random) -> None:
-    """Other names, shapes, types or values in a safetensors file whose structure stays sound."""
+def change_safetensors_content(data: bytearray, random: Random) -> None:
+    """Change a name, shape, type or value in a safetensors file; its structure stays valid."""
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(bytes(data[8 : 8 + length]))
@@ -218,27 +220,27 @@ def safetensors_content(data: bytearray, random: Random) -> None:
             run = random.choice(FILLS) * (count // 2 + 1)
             data[start : start + count] = run[:count]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        any_bytes(data, random)
+        overwrite_bytes(data, random)
         return
     text = json.dumps(header).encode()
     data[: 8 + length] = len(text).to_bytes(8, "little") + text
 
 
 Mutation = Callable[[bytearray, Random], None]
-GENERAL: tuple[Mutation, ...] = (any_bytes, cut, moved, longer)
+GENERAL: tuple[Mutation, ...] = (overwrite_bytes, truncate, move_bytes, append_bytes)
 
 
 def mutations_of(name: str) -> tuple[Mutation, ...]:
-    """How a file of this name may be damaged: its content most of the time, its structure often."""
+    """Return the mutations for a file name, frequent ones several times: mostly its content, often its structure."""
     if name.endswith(".gguf"):
-        return (gguf_content,) * 12 + (gguf_field,) * 4 + GENERAL
+        return (change_gguf_content,) * 12 + (change_gguf_field,) * 4 + GENERAL
     if name.endswith(".safetensors"):
-        return (safetensors_content,) * 8 + (safetensors_header,) * 4 + GENERAL
-    return ((json_file,) * 12 if name.endswith(".json") else (any_bytes,) * 6) + GENERAL
+        return (change_safetensors_content,) * 8 + (change_safetensors_header,) * 4 + GENERAL
+    return ((change_json_file,) * 12 if name.endswith(".json") else (overwrite_bytes,) * 6) + GENERAL
 
 
-def damaged(files: dict[str, bytes], random: Random) -> dict[str, bytes]:
-    """Those of the files that were damaged, damaged: one of them mostly, in one place or some."""
+def damage(files: dict[str, bytes], random: Random) -> dict[str, bytes]:
+    """Damage one or two files, each by one mutation or several; return the damaged ones."""
     changed: dict[str, bytes] = {}
     for name in random.sample(sorted(files), k=min(len(files), random.choice((1, 1, 1, 2)))):
         data = bytearray(files[name])

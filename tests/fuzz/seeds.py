@@ -1,4 +1,4 @@
-"""Sound models of every kind that the readers and tools take, small, as the fuzzer damages them."""
+"""Small valid models of every kind that readers and tools accept: the seeds of the fuzzer."""
 
 import json
 import tempfile
@@ -13,10 +13,10 @@ from safetensors.numpy import save_file
 import gguf_models
 import gguf_samples
 import tiny_files
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import BF16, F16, Q4_0, Q4_K, Q6_K, Q8_0
 from sporelm.quant.ggml_types import GGML_TYPES
-from sporelm.tools.imatrix_file import Gathered, Imatrix, write_imatrix
-from sporelm.weights.gguf import GgufWriter
+from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry, write_imatrix
 from tiny_models import SUPER, WIDE, Tiny
 
 SENTENCEPIECE = Path(__file__).resolve().parents[1] / "data" / "sentencepiece"
@@ -26,23 +26,23 @@ WORDS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(8)), "▁
 
 @dataclass(frozen=True)
 class Seed:
-    """A model as files: path -> content; `opened` is the one that tools are given, "" for the folder."""
+    """A model as files: path -> content; `main` is the path that tools get, "" for the folder."""
 
     name: str
     files: Mapping[str, bytes]
-    opened: str
+    main: str
 
-    def written(self, folder: Path, changed: Mapping[str, bytes] | None = None) -> Path:
-        """Write the files, some of them changed, and return what tools are given."""
+    def write(self, folder: Path, changed: Mapping[str, bytes] | None = None) -> Path:
+        """Write the files, some of them changed, and return the path for tools."""
         for name, content in {**self.files, **(changed or {})}.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        return folder / self.opened
+        return folder / self.main
 
 
 def vocabulary(kind: str) -> dict[str, Any]:
-    """The metadata of a small tokenizer: "llama", "bert", "t5" or "gpt2"."""
+    """Return the metadata of a small tokenizer: "llama", "bert", "t5" or "gpt2"."""
     words, prefix = WORDS, "tokenizer.ggml."
     more: dict[str, Any] = {}
     if kind == "gpt2":
@@ -66,13 +66,13 @@ def vocabulary(kind: str) -> dict[str, Any]:
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 letters in which GPT-2 writes bytes: printable Latin-1 as it is, the others from U+0100 on."""
+    """Return GPT-2's letters for the 256 bytes: printable Latin-1 as it is, the others from U+0100 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     return [*map(chr, plain), *(chr(256 + number) for number in range(256 - len(plain)))]
 
 
 def _tokenizer(kind: str) -> dict[str, Any]:
-    """The same for a file that names its architecture itself, and how it samples."""
+    """Return the metadata of a tokenizer without the architecture, and with sampling parameters."""
     sampling = {"general.sampling.temp": 0.5, "general.sampling.top_k": 40, "general.license": "mit"}
     return {key: value for key, value in vocabulary(kind).items() if key != "general.architecture"} | sampling
 
@@ -90,7 +90,7 @@ def _vocabulary_file(kind: str) -> Callable[[Path], Path]:
 
 
 def _minicpm() -> dict[str, Any]:
-    """The dense model's metadata as MiniCPM's, which has factors to fold in."""
+    """Return the dense model's metadata as MiniCPM's, which has multipliers."""
     found = {key.replace("llama.", "minicpm."): value for key, value in gguf_models.META.items()}
     scales = {f"minicpm.{name}_scale": 1.5 for name in ("embedding", "residual", "logit")}
     return found | {"general.architecture": "minicpm"} | scales
@@ -164,8 +164,8 @@ def _imatrix(form: str) -> Callable[[Path], Path]:
         path = folder / f"imatrix.{form}"
         values = np.abs(gguf_samples.values_of((3, gguf_models.WIDTH)))
         entries = {
-            "blk.0.attn_q.weight": Gathered(values[:1], np.array([7], np.int64)),
-            "blk.1.ffn_up.weight": Gathered(values, np.array([7, 0, 2], np.int64)),
+            "blk.0.attn_q.weight": ImatrixEntry(values[:1], np.array([7], np.int64)),
+            "blk.1.ffn_up.weight": ImatrixEntry(values, np.array([7, 0, 2], np.int64)),
         }
         write_imatrix(path, Imatrix(entries, ("text",), 3, 8), form=form)
         return path
@@ -196,9 +196,9 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 
 
 def make(name: str) -> Seed:
-    """One seed by its name in `WRITERS`."""
+    """Make a seed by its name in `WRITERS`."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        opened = WRITERS[name](folder)
+        main = WRITERS[name](folder)
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        return Seed(name, files, opened.relative_to(folder).as_posix())
+        return Seed(name, files, main.relative_to(folder).as_posix())

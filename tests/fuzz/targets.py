@@ -1,7 +1,7 @@
-"""What the fuzzer runs on a damaged model: the readers, and every command that takes a model file.
+"""Targets of the fuzzer: the readers of model files, and every command that takes a model file.
 
-A target passes if it ends with exit code 0 or 1 and what a user can read: lines that begin with `spore:`, no traceback,
-nothing unexpected. What a tool wrote is a sound file; where it failed, it left nothing.
+A target passes if it ends with exit code 0 or 1 and with messages for a user: lines that begin with `spore:`, without a
+traceback. A file that a tool wrote must be valid; a tool that failed must leave no file.
 """
 
 import contextlib
@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import map_tensors
 from sporelm.cli import main
 from sporelm.errors import SporeError
-from sporelm.models import open_model
+from sporelm.files.gguf import open_gguf
+from sporelm.files.safetensors import open_safetensors
 from sporelm.text import load_tokenizer
-from sporelm.text.template import ChatTemplate
-from sporelm.weights.gguf import open_gguf
-from sporelm.weights.load import match_names
-from sporelm.weights.safetensors import open_safetensors
+from sporelm.text.chat_templates.chat_template import ChatTemplate
 
 STEPS = (
     *("sort", "permute-qk", "merge-linear", "split-linear", "to-llama", "permute-qk-rev->sort"),
     *("filter-meta:general.*", "filter-tensor:*.weight", "cast:linear:q8_0,embd:f16", "merge-linear->cast:linear:f32"),
 )
 MIXES = ("Q4_K_M", "Q8_0", "IQ4_NL", "Q2_K", "Q5_1", "TQ2_0", "MXFP4", "IQ4_XS", "Q3_K_S")
-# FILE: the damaged model; SOUND: the same before; MODEL: another sound one; TEXT: a file; OUT: a new folder.
+# FILE: the damaged model; SOUND: the same, undamaged; MODEL: another valid one; TEXT: a file; OUT: a new folder.
 COMMANDS: dict[str, list[list[str]]] = {
     "gguf show": [["FILE"], ["FILE", "--full", "--json"], ["FILE", "-m", "*token*", "-n", "all"]],
     "gguf show-data": [["FILE", "*", "--rows", ":"], ["FILE", "*", "--json", "--head", "3"]],
@@ -61,11 +61,11 @@ LOOK = ("gguf show", "gguf show-data", "gguf verify", "gguf diff")
 
 
 class Fault(AssertionError):
-    """What must not happen has happened."""
+    """A target broke one of the rules above."""
 
 
 def read_gguf(path: Path) -> None:
-    """Everything that a GGUF file holds."""
+    """Read all metadata and tensors of a GGUF file."""
     with open_gguf(path) as model:
         for value in model.metadata.values():
             list(value) if hasattr(value, "__iter__") else value
@@ -75,7 +75,7 @@ def read_gguf(path: Path) -> None:
 
 
 def read_safetensors(path: Path) -> None:
-    """Everything that a safetensors file or folder holds."""
+    """Read all tensors of a safetensors file or folder."""
     with open_safetensors(path) as model:
         for name in model.names:
             with contextlib.suppress(SporeError):
@@ -83,18 +83,18 @@ def read_safetensors(path: Path) -> None:
 
 
 def read_model(path: Path) -> None:
-    """What is read before a model is loaded: its configuration and the names of its tensors."""
+    """Read a model's configuration and match the names of its tensors."""
     from sporelm.models import build
 
     source = open_model(path)
     try:
-        match_names(source, build(source.config).params())
+        map_tensors(source, build(source.config).params())
     finally:
         source.close()
 
 
 def read_tokenizer(path: Path) -> None:
-    """A tokenizer, a text through it and back, and the chat template."""
+    """Load a tokenizer, encode and decode a text, and render the chat template."""
     tokenizer = load_tokenizer(path)
     ids = tokenizer.encode("a b ab <s> \u00e9\n\U0001f600 a")
     tokenizer.decode(ids)
@@ -110,31 +110,31 @@ READERS: dict[str, Callable[[Path], None]] = {
 
 
 def names() -> list[str]:
-    """All targets: the readers, and the commands that there are."""
+    """Return all targets: the readers, and the commands that exist."""
     return [*READERS, *(name for name in COMMANDS if name in main.COMMANDS)]
 
 
 def suitable(seed: str) -> list[str]:
-    """The targets that get somewhere with a seed of this name."""
+    """Return the targets that can read a seed of this name."""
     if seed.startswith("imatrix"):
-        wanted = {"gguf imatrix", "gguf quantize", "open_gguf"}
+        found = {"gguf imatrix", "gguf quantize", "open_gguf"}
     elif seed in ("folder", "shards", "two-files"):
-        wanted = {*LOOK, "open_safetensors", "open_model", "load_tokenizer", "tokenize", "info", "gguf from-hf"}
+        found = {*LOOK, "open_safetensors", "open_model", "load_tokenizer", "tokenize", "info", "gguf from-hf"}
     elif seed == "safetensors":
-        wanted = {*LOOK, "open_safetensors"}
+        found = {*LOOK, "open_safetensors"}
     else:
-        wanted = {*LOOK, "open_gguf", "gguf set-meta", "gguf merge"}
+        found = {*LOOK, "open_gguf", "gguf set-meta", "gguf merge"}
         if seed in ("gpt2", "bert", "t5", "llama"):
-            wanted |= {"load_tokenizer", "tokenize", "gguf to-hf"}
+            found |= {"load_tokenizer", "tokenize", "gguf to-hf"}
         if seed not in ("gpt2", "bert", "t5"):
-            wanted |= {"gguf split", "gguf convert", "gguf quantize"}
+            found |= {"gguf split", "gguf convert", "gguf quantize"}
         if seed in ("llama", "super"):
-            wanted |= {"open_model", "info", "gguf imatrix", "gguf to-hf"}
-    return [name for name in names() if name in wanted]
+            found |= {"open_model", "info", "gguf imatrix", "gguf to-hf"}
+    return [name for name in names() if name in found]
 
 
 def fitting(target: str, seed: str, random: Random) -> list[str]:
-    """One of a command's calls; of those about importance matrices one for this seed."""
+    """Choose one of a command's calls, with regard to whether the seed is an importance matrix."""
     about = [call for call in COMMANDS[target] if "--merge" in call or "--imatrix" in call]
     if not about:
         return random.choice(COMMANDS[target])
@@ -143,9 +143,9 @@ def fitting(target: str, seed: str, random: Random) -> list[str]:
 
 
 def run(target: str, seed: str, places: Mapping[str, Path], random: Random) -> tuple[str, bool]:
-    """Run one target on what was made of a seed; what was run, and whether it took the damaged model.
+    """Run one target on a damaged seed; return the command, and whether it accepted the damaged model.
 
-    Raises Fault, and whatever a reader should not.
+    Raises Fault, or an unexpected exception of a reader.
     """
     if target in READERS:
         try:
@@ -156,20 +156,20 @@ def run(target: str, seed: str, places: Mapping[str, Path], random: Random) -> t
     out = places["OUT"]
     chosen = fitting(target, seed, random)
     words = [*target.split(), *(str(places.get(word, word)).replace("OUT", str(out)) for word in chosen)]
-    code, text, errors = captured(words)
+    code, text, errors = run_captured(words)
     shown = " ".join([target, *chosen])
     if code not in (0, 1) or "spore: unexpected " in errors or "Traceback" in text + errors:
         raise Fault(f"{shown}: exit code {code}: {errors[:2000]}")
     if any(not line.startswith("spore: ") for line in errors.splitlines()) or (code == 1 and not text + errors):
         raise Fault(f"{shown}: stderr is not lines of spore: {errors[:2000]}")
     if "\x1b" in text + errors:
-        raise Fault(f"{shown}: an escape sequence out of the file came through")
+        raise Fault(f"{shown}: an escape sequence of the file was printed")
     check_written(shown, code, sorted(path for path in out.rglob("*") if path.is_file()))
     return shown, code == 0
 
 
-def captured(words: list[str]) -> tuple[int, str, str]:
-    """The exit code of a command, and what it printed to stdout and stderr."""
+def run_captured(words: list[str]) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = main.main(words)
@@ -177,7 +177,7 @@ def captured(words: list[str]) -> tuple[int, str, str]:
 
 
 def check_written(shown: str, code: int, files: list[Path]) -> None:
-    """What a tool wrote can be read; a tool that failed wrote nothing."""
+    """Check that written files can be read, and that a tool that failed left none."""
     if code and files:
         raise Fault(f"{shown}: it failed and left {', '.join(path.name for path in files)}")
     for path in first_files(files):
@@ -187,10 +187,10 @@ def check_written(shown: str, code: int, files: list[Path]) -> None:
             else:
                 open_safetensors(path.parent).close()
         except SporeError as error:
-            raise Fault(f"{shown}: what it wrote cannot be read: {error}") from None
+            raise Fault(f"{shown}: its output cannot be read: {error}") from None
 
 
 def first_files(files: list[Path]) -> list[Path]:
-    """The files among these that are opened: of a split the first one."""
+    """Return the files to open: of a split model the first one."""
     kinds = (".gguf", ".safetensors")
     return [path for path in files if path.suffix in kinds and ("-of-" not in path.name or "-00001-of-" in path.name)]

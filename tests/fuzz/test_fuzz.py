@@ -1,4 +1,4 @@
-"""A short slice of the fuzzer in every run of the tests, a longer one with --all; `run.py` is for hours."""
+"""A few fuzz cases in every test run, more with --all; `run.py` runs for hours."""
 
 from pathlib import Path
 from random import Random
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.cases import run_case, seed
 from fuzz.seeds import WRITERS
-from fuzz.targets import captured, names, read_gguf, read_model, read_safetensors, read_tokenizer
+from fuzz.targets import names, read_gguf, read_model, read_safetensors, read_tokenizer, run_captured
 from sporelm.tools.imatrix_file import read_imatrix
 
 FOLDERS = ("folder", "shards", "two-files")
@@ -20,14 +20,14 @@ HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function
 
 @pytest.mark.parametrize("name", sorted(WRITERS))
 def test_seeds_are_sound(name: str, tmp_path: Path) -> None:
-    """What is damaged is worth damaging."""
-    sound = seed(name).written(tmp_path)
+    """The undamaged seeds can be read."""
+    sound = seed(name).write(tmp_path)
     if name == "imatrix-dat":
         read_imatrix(sound)
         return
     read = read_safetensors if name in ("safetensors", *FOLDERS) else read_gguf
     read(sound)
-    assert captured(["gguf", "show", str(sound)])[0] == 0
+    assert run_captured(["gguf", "show", str(sound)])[0] == 0
     if name in MODELS:
         read_model(sound)
     if name in TOKENIZERS:

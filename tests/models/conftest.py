@@ -9,9 +9,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from available import BACKENDS, opened
-from sporelm.models import build, open_model
-from sporelm.ops.cache import KV_TYPES
-from sporelm.weights.load import load_parameters
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
+from sporelm.models import build
+from sporelm.ops.canonical_pages import KV_TYPES
 from stepping import Stepper
 from tiny_models import Tiny
 

@@ -25,7 +25,7 @@ from config_draws.comparison import draw  # noqa: E402
 from config_draws.fields import WITHOUT_MEANING  # noqa: E402
 from config_draws.goldens import DEFAULTS, DRAWN, sampled, written  # noqa: E402
 from config_draws.reference import run_transformers  # noqa: E402
-from sporelm.models.families import FAMILIES  # noqa: E402
+from sporelm.checkpoints.supported_models import MODELS  # noqa: E402
 
 EACH = 3  # configurations of a family
 FIRST = 1000  # number of the first draw, beyond those of the live test
@@ -61,11 +61,11 @@ def main(families: list[str]) -> None:
     held: dict[str, list[Any]] = {}
     for entry in json.loads(DRAWN.read_text(encoding="utf-8")) if DRAWN.exists() else ():
         name = entry["name"].partition(" ")[0]
-        held.setdefault(next(each.module for each in FAMILIES if name in each.names), []).append(entry)
-    for family in FAMILIES:
+        held.setdefault(next(each.module for each in MODELS if name in each.names), []).append(entry)
+    for family in MODELS:
         if not families or family.module in families:
             held[family.module] = drawn(family)
-            lines = [json.dumps(entry) for each in FAMILIES for entry in held.get(each.module, ())]
+            lines = [json.dumps(entry) for each in MODELS for entry in held.get(each.module, ())]
             DRAWN.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     rows = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in class_defaults().items()]
     DEFAULTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")

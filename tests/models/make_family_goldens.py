@@ -21,8 +21,8 @@ POOLED += ("megatron-bert", "xlm-roberta-xl")
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402
-from sporelm.weights.beside_vision import OTHERS  # noqa: E402
-from sporelm.weights.names import ignorable  # noqa: E402
+from sporelm.checkpoints.beside_vision import OTHERS  # noqa: E402
+from sporelm.checkpoints.tensor_names import ignorable  # noqa: E402
 
 
 def transformers_logits(case: Case, folder: Path) -> np.ndarray:

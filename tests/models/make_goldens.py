@@ -36,7 +36,7 @@ def transformers_logits(tiny: Tiny) -> np.ndarray:
 def main() -> None:
     for tiny in (*TINY, *ROPES, COURSE_CHAT):
         logits = transformers_logits(tiny)
-        kept = logits[tiny.wanted(), :: tiny.vocab_step]
+        kept = logits[tiny.compared_positions(), :: tiny.vocab_step]
         path = HERE / "goldens" / f"{tiny.name}.npy"
         np.save(path, kept)
         print(f"{tiny.name}: {list(kept.shape)} in {path.stat().st_size} bytes, up to {np.abs(logits).max():.2f}")

@@ -13,15 +13,16 @@ from available import opened
 from close import assert_close
 from families import CASES, write_case
 from lora_files import merged, random_pairs, write_peft
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
+from sporelm.checkpoints.lora import lora_base, read_adapter
 from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.adapted import Matrices
 from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError
-from sporelm.models import build, open_model
+from sporelm.models import build
 from sporelm.quant import F32, Q4_1, QuantFormat
 from sporelm.tensor.dtype import F32 as KV
-from sporelm.weights.load import load_parameters
-from sporelm.weights.lora import Base, read_adapter
 from tiny_files import write_folder, write_gguf
 from tiny_models import TINY, WIDE, Tiny
 
@@ -45,7 +46,7 @@ class Steps:
         weights = load_parameters(source, model.params(), backend)
         source.close()
         tables = {name: backend.tensor(table) for name, table in model.tables(256).items()}
-        self.base = Base(model.params(), model.family, source.config.head_dim, source.config)
+        self.base = lora_base(model.params(), source.config)
         self.worker = Worker(LoadedModel(model, weights | tables), backend, kv=KV, eager=eager)
         self.backend = backend
 
@@ -231,7 +232,7 @@ def test_an_adapter_by_the_names_of_modules_is_that_by_the_names_of_tensors(
     """Bit for bit."""
     case = next(case for case in CASES if case.name == name)
     made = steps(write_case(tmp_path / "model", case), cpu)
-    known = {f"{each}.weight": np.empty((one.out, one.width)) for each, one in made.base.joints("hf").items()}
+    known = {f"{each}.weight": np.empty((one.out, one.width)) for each, one in made.base.stored_matrices("hf").items()}
     model: Any = SimpleNamespace(weights=lambda: known)
     pairs, renamed = random_pairs(model, 3, ("",)), {}
     for tensor, pair in pairs.items():

@@ -1,41 +1,63 @@
-"""The family that docs/adding-a-model.md builds: its file as it is printed there computes what Qwen3 computes."""
+"""The model that docs/adding-a-model.md adds: its files as they are printed there compute what Qwen3 computes."""
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
 from available import opened
 from close import assert_close
 from families import CASES, write_case
-from sporelm.models import registry
+from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.checkpoints import schema_registry
+from sporelm.models import architecture_registry
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
+
+MODULES = ("models.architectures.example", "checkpoints.gguf.example", "checkpoints.hf.example")
+REGISTRIES = ("_GGUF", "_HF", "_FIRST_GGUF", "_FIRST_HF")
 
 
 @pytest.fixture
-def forgotten() -> Iterator[None]:
-    """What a test registers is gone after it, but not families whose files it was the first to import."""
-    yield
-    for name in [name for name, model in registry._FOUND.items() if model.__module__ == "example"]:
-        del registry._FOUND[name]
-
-
-def test_the_example_runs(root: Path, tmp_path: Path, load: Callable[..., Stepper], forgotten: None) -> None:
+def modules(root: Path) -> Iterator[list[ModuleType]]:
+    """The modules that the page prints, imported. What they registered is forgotten after the test."""
     page = (root / "docs" / "adding-a-model.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    made: dict[str, Any] = {"__name__": "example"}
-    exec(compile(code, "adding-a-model.md", "exec"), made)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == len(MODULES)
+    before = {name: dict(getattr(schema_registry, name)) for name in REGISTRIES}
+    found = []
+    for name, block in zip(MODULES, blocks, strict=True):
+        module = ModuleType(f"sporelm.{name}")
+        sys.modules[module.__name__] = module
+        exec(compile(block, "adding-a-model.md", "exec"), module.__dict__)
+        found.append(module)
+    yield found
+    for name, values in before.items():
+        registry = getattr(schema_registry, name)
+        for key in registry.keys() - values.keys():
+            del registry[key]
+    del architecture_registry._REGISTERED["example"]
+    for module in found:
+        del sys.modules[module.__name__]
+
+
+def test_the_example_runs(modules: list[ModuleType], tmp_path: Path, load: Callable[..., Stepper]) -> None:
     (qwen3,) = (case for case in CASES if case.name == "qwen3")
     example = replace(qwen3, config=qwen3.config | {"architectures": ["ExampleForCausalLM"], "model_type": "example"})
     backend = opened("cpu", threads=1)
-    folders = [write_case(tmp_path / case.family.rpartition(".")[2], case) for case in (qwen3, example)]
-    runners = [load(folder, backend, context=128, eager=False) for folder in folders]
-    wanted, found = (runner.step([(0, qwen3.ids())])["logits"] for runner in runners)
-    assert type(runners[1].model) is made["Example"]
-    assert_close(found, wanted, "exact")
+    folders = [write_case(tmp_path / name, case) for name, case in (("qwen3", qwen3), ("example", example))]
+    write_tokenizer(folders[1], tokenizer_json(example.model.config.vocab))
+    save_models([OutputFile(tmp_path / "example.gguf", from_hf(folders[1]).model)])
+    runners = [load(path, backend, context=128, eager=False) for path in (*folders, tmp_path / "example.gguf")]
+    wanted, *found = (runner.step([(0, qwen3.ids())])["logits"] for runner in runners)
+    assert all(type(runner.model) is modules[0].Example for runner in runners[1:])
+    assert_close(found[0], wanted, "exact")
+    assert_close(found[1], wanted, "f32")  # numbers of the metadata are float32
     for runner in runners:
         runner.close()
     backend.close()

@@ -21,15 +21,15 @@ def test_logits_are_those_of_transformers(
     tiny: Tiny, eager: bool, backend: Any, folder_of: Callable[[Tiny], Path], load: Callable[..., Stepper]
 ) -> None:
     logits = load(folder_of(tiny), backend, context=192, eager=eager).logits(tiny.ids())
-    assert_close(logits[tiny.wanted(), :: tiny.vocab_step], np.load(GOLDENS / f"{tiny.name}.npy"), "logits")
+    assert_close(logits[tiny.compared_positions(), :: tiny.vocab_step], np.load(GOLDENS / f"{tiny.name}.npy"), "logits")
 
 
 def test_course_chat_model(backend: Any, folder_of: Callable[[Tiny], Path], load: Callable[..., Stepper]) -> None:
     """The course's chat model by its configuration, more tokens than its window."""
     tiny = COURSE_CHAT
     runner = load(folder_of(tiny), backend, context=1152, eager=False)
-    ids, wanted = tiny.ids(), tiny.wanted()
-    size = max(backend.regimes.values())
+    ids, wanted = tiny.ids(), tiny.compared_positions()
+    size = max(backend.step_buckets.values())
     for start in range(0, len(ids), size):
         part = ids[start : start + size]
         here = [position for position in wanted if start <= position < start + len(part)]
@@ -59,5 +59,5 @@ def test_goldens_are_what_transformers_says_now(tiny: Tiny) -> None:
         from make_goldens import transformers_logits
     finally:
         sys.path.pop(0)
-    live = transformers_logits(tiny)[tiny.wanted(), :: tiny.vocab_step]
+    live = transformers_logits(tiny)[tiny.compared_positions(), :: tiny.vocab_step]
     assert_close(np.load(GOLDENS / f"{tiny.name}.npy"), live, "logits")

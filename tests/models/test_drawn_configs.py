@@ -15,11 +15,12 @@ import pytest
 from config_draws.comparison import TOLERANCE, named_keys, run_ours
 from config_draws.goldens import DEFAULTS, DRAWN, sampled, written
 from families import EVERY, WHOLE
+from sporelm.checkpoints import config_from_hf
+from sporelm.checkpoints.hf_aliases import ALIASES, with_both_names
+from sporelm.checkpoints.supported_models import MODELS
 from sporelm.errors import SporeError
-from sporelm.models import config_from_hf, model_of
-from sporelm.models.families import FAMILIES
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.hf_aliases import ALIASES, with_both_names
+from sporelm.models import Encoder, model_class
+from sporelm.models.config import ModelConfig
 
 STORED: list[dict[str, Any]] = json.loads(DRAWN.read_text(encoding="utf-8"))
 CONFIGS: dict[str, dict[str, Any]] = json.loads(DEFAULTS.read_text(encoding="utf-8"))
@@ -46,7 +47,7 @@ def test_drawn_configs_compute_what_transformers_does(entry: dict[str, Any], bac
 
 def test_each_family_of_transformers_is_drawn() -> None:
     found = {entry["config"]["architectures"][0] for entry in STORED}
-    lacking = [each.module for each in FAMILIES if set(each.names) & CLASSES.keys() and not set(each.names) & found]
+    lacking = [each.module for each in MODELS if set(each.names) & CLASSES.keys() and not set(each.names) & found]
     assert lacking == []
 
 
@@ -80,7 +81,7 @@ def comparable(config: ModelConfig) -> ModelConfig:
     experts = config.experts
     if experts is not None and experts.groups <= 1:
         config = replace(config, experts=replace(experts, groups=0, top_groups=0))
-    return replace(config, tie_embeddings=False) if model_of(config.architecture).family.reads else config
+    return replace(config, tie_embeddings=False) if issubclass(model_class(config), Encoder) else config
 
 
 @pytest.mark.parametrize("base", PLAIN, ids=lambda base: base["architectures"][0])

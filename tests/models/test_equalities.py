@@ -152,11 +152,11 @@ def test_one_trace_serves_every_length(
     ids = TINY[0].ids()
     for length in (1, 2, 3, 5, 8, 13, 1, 21):
         runner.step([(0, ids[:length])])
-    made = dict(runner.plan.built)
-    assert 1 <= runner.plan.num_programs <= len(backend.regimes)
+    made = dict(runner.plan.bucket_programs)
+    assert 1 <= runner.plan.num_programs <= len(backend.step_buckets)
     runner.step([(0, ids[:4])])
     runner.step([(0, ids[:1])])
-    assert runner.plan.built == made
+    assert runner.plan.bucket_programs == made
 
 
 @every_model

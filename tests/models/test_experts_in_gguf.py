@@ -11,12 +11,12 @@ from available import opened
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.files.safetensors import open_safetensors
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.lazy import LazyTensor
-from sporelm.tools.output import Output, save
-from sporelm.weights.safetensors import open_safetensors
+from sporelm.tools.lazy_model import LazyTensor
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}
@@ -91,8 +91,8 @@ def test_experts_held_otherwise(
     model = from_hf(folder).model
     other = held({tensor.name: tensor for tensor in model.tensors})
     files = tmp_path / "plain.gguf", tmp_path / "other.gguf"
-    save([Output(files[0], model)])
-    save([Output(files[1], replace(model, tensors=list(other.values())))])
+    save_models([OutputFile(files[0], model)])
+    save_models([OutputFile(files[1], replace(model, tensors=list(other.values())))])
     runners = [load(path, cpu, context=64, eager=True) for path in files]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "exact")

@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 from close import assert_close, assert_near_in_nat
 from families import CASES, Case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.files.gguf import open_gguf
 from sporelm.quant import MXFP4
 from sporelm.quant.packing import split_nibbles
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.gguf import open_gguf
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 WIDTHS = {"hidden_size": 64, "intermediate_size": 96}
@@ -69,7 +69,7 @@ def test_a_gguf_file_keeps_the_blocks(
     case: Case, folders: tuple[Path, Path], backend: Any, load: Callable[..., Stepper], tmp_path: Path
 ) -> None:
     file, ids = tmp_path / "m.gguf", case.ids()[:20]
-    save([Output(file, from_hf(folders[0]).model)])
+    save_models([OutputFile(file, from_hf(folders[0]).model)])
     with open_gguf(file) as gguf:
         types = {name: info.type_name for name, info in gguf.tensors.items() if "_exps" in name}
     assert {kind for name, kind in types.items() if name.endswith("weight")} == {"MXFP4"}

@@ -19,15 +19,16 @@ from available import opened
 from close import assert_close, assert_near_in_nat
 from families import CASES, EVERY, POSITIONS, TOKENS, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.checkpoints.schema_registry import gguf_schema_for, schemas_for
+from sporelm.checkpoints.supported_models import MODELS
+from sporelm.checkpoints.transforms import Divide, NormalizeRows
 from sporelm.cli.main import main
 from sporelm.errors import UnsupportedModel
-from sporelm.models.families import FAMILIES
+from sporelm.files.safetensors import open_safetensors
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.names import stored_form, stored_name
-from sporelm.weights.safetensors import open_safetensors
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 GOLDENS = Path(__file__).parent / "goldens" / "families"
@@ -126,11 +127,16 @@ def test_a_cached_prefix_is_a_fresh_one(run: Run) -> None:
 def multiplied(case: Case) -> set[str]:
     """The tensors of a folder that have the configuration's multipliers in them, or columns of length one, once they
     have been in a GGUF file."""
-    config, table = case.model.config, case.model.family.table(case.model.config)
-    forms = {param.name: stored_form(param.name, "gguf", table) for param in case.model.params()}
-    found = {stored_name(name, "hf", table) for name, form in forms.items() if form.is_multiplied(config)}
-    own = (stored_form(name, "hf", table) for name in forms)
-    return found | {form.name for form in own if form.unit is not None and form.unit(config)}
+    config, params = case.model.config, case.model.params()
+    gguf, hf = (schema.resolve(params, config).tensors for schema in schemas_for(config))
+    kinds = ((gguf, Divide), (hf, NormalizeRows))
+    places = {
+        place
+        for tensors, kind in kinds
+        for place, each in enumerate(tensors)
+        if any(isinstance(step, kind) and step.changes_values for step in each.transforms)
+    }
+    return {hf[place].sources[0] for place in places}
 
 
 @every_case
@@ -142,17 +148,14 @@ def test_as_a_gguf_file_and_back(
     if not (place / "tokenizer.json").exists():
         write_tokenizer(place, tokenizer_json(case.model.config.vocab))
     file, back = tmp_path / "m.gguf", tmp_path / "back"
-    family, config = case.model.family, case.model.config
-    if (family.unsaid and family.unsaid(config)) or (
-        config.window and not family.tells_layers and config.full_layers != family.full_layers(config.layers)
-    ):
+    if gguf_schema_for(case.schema).find_lost(case.model.config):
         with pytest.raises(UnsupportedModel, match="which a GGUF file of"):
             from_hf(place)
         return
     converted = from_hf(place)
     if case.wide is not None:  # llama.cpp loads such files, as the comparison with it shows
         assert not [note for note in converted.notes if "refuses this file" in note]
-    save([Output(file, converted.model)])
+    save_models([OutputFile(file, converted.model)])
     runners = [load(path, cpu, context=CONTEXT, eager=True) for path in (place, file)]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "f32")  # numbers of the metadata are float32 in one of them
@@ -167,12 +170,14 @@ def test_as_a_gguf_file_and_back(
         runner.close()
 
 
-@pytest.mark.parametrize("listed", FAMILIES, ids=lambda listed: listed.module)
+@pytest.mark.parametrize("listed", MODELS, ids=lambda listed: listed.module)
 def test_what_vouches_for_a_family_is_tested(listed: Any, root: Path) -> None:
     mine = [case for case in EVERY if case.family == listed.module]
     found = {"numpy" if case.numpy else "transformers" for case in mine}
-    assert {*listed.vouched} == found | ({"llama.cpp"} if any(case.wide for case in mine) else set())
-    row = f"| {listed.title} | {', '.join(f'`{name}`' for name in listed.names)} | {', '.join(listed.vouched)} |"
+    assert {*listed.verified_against} == found | ({"llama.cpp"} if any(case.wide for case in mine) else set())
+    row = (
+        f"| {listed.title} | {', '.join(f'`{name}`' for name in listed.names)} | {', '.join(listed.verified_against)} |"
+    )
     assert row in (root / "docs" / "models.md").read_text(encoding="utf-8")
 
 

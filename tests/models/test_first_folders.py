@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ from safetensors.numpy import save_file
 from available import opened
 from close import assert_close
 from families import CASES, write_case
+from sporelm.checkpoints import config_from_hf
 from sporelm.errors import UnsupportedModel
-from sporelm.models import config_from_hf
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.weights.forms import held_as
-from sporelm.weights.gguf import GgufWriter
-from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
 
 CHATGLM3 = {
@@ -51,12 +49,9 @@ def glm() -> Any:
 
 def test_a_folder_of_chatglm3_is_one_of_glm(glm: Any, load: Callable[..., Stepper], tmp_path: Path) -> None:
     """The same weights under both names, query, key and value in one tensor."""
-    family, config = glm.model.family, glm.model.config
     first, then = tmp_path / "first", tmp_path / "then"
     first.mkdir()
-    tensors = held_as(
-        glm.weights(), "hf", family.of_file("hf", ["transformer.output_layer.weight", *_names()]).names, config
-    )
+    tensors = glm.stored(glm.schema, "transformer.output_layer.weight", *_names())
     assert "transformer.encoder.layers.1.self_attention.query_key_value.bias" in tensors
     angles = np.ones(2, np.float32)
     save_file({**tensors, "transformer.rotary_pos_emb.inv_freq": angles}, first / "model.safetensors", {"format": "pt"})
@@ -84,12 +79,12 @@ def test_chatglm_6b_is_refused_by_its_positions() -> None:
         config_from_hf(values, "config.json")
 
 
-def write_file(path: Path, case: Any, names: Any, keys: dict[str, Any]) -> Path:
-    """A GGUF file of a case: float32, its tensors by these names."""
+def write_file(path: Path, tensors: dict[str, np.ndarray], keys: dict[str, Any]) -> Path:
+    """A GGUF file of these tensors and this metadata."""
     writer = GgufWriter(path)
     for key, value in keys.items():
         writer.add(key, value, "f32" if isinstance(value, float) else None)
-    for name, values in held_as(case.weights(), "gguf", names, case.model.config).items():
+    for name, values in tensors.items():
         blocks = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         writer.add_tensor(name, StoredTensor(name, F32, values.shape, blocks))
     writer.write()
@@ -119,8 +114,8 @@ def test_a_file_of_chatglm3_may_hold_query_key_and_value_in_one(
     glm: Any, load: Callable[..., Stepper], tmp_path: Path
 ) -> None:
     """As llama.cpp's converter writes it, biases among them."""
-    names = glm.model.family.of_file("gguf", ["blk.0.attn_qkv.weight", "blk.0.attn_qkv.bias"]).names
-    file = write_file(tmp_path / "m.gguf", glm, names, keys_of("chatglm", glm))
+    tensors = glm.stored(glm.gguf_schema, "blk.0.attn_qkv.weight", "blk.0.attn_qkv.bias")
+    file = write_file(tmp_path / "m.gguf", tensors, keys_of("chatglm", glm))
     folder = write_case(tmp_path / "folder", glm)
     assert_close(*logits_of([file, folder], glm, load), "f32")
 
@@ -133,9 +128,9 @@ def test_a_file_of_glm_4_1v_has_rows_in_halves(load: Callable[..., Stepper], tmp
     for name in [name for name in weights if ".attn_q." in name or ".attn_k." in name]:
         heads = weights[name].reshape(-1, config.head_dim, *weights[name].shape[1:])
         weights[name] = np.ascontiguousarray(heads[:, order]).reshape(weights[name].shape)
-    turned = SimpleNamespace(weights=lambda: weights, model=case.model)
+    tensors = case.gguf_schema.resolve(case.model.params(), config).save(weights)
     keys = keys_of("glm4", case, **{"rope.dimension_sections": [1, 1, 0, 0]})
-    file = write_file(tmp_path / "m.gguf", turned, case.model.family.names, keys)
+    file = write_file(tmp_path / "m.gguf", tensors, keys)
     folder = write_case(tmp_path / "folder", case)
     assert_close(*logits_of([file, folder], case, load), "f32")
     with pytest.raises(UnsupportedModel, match="of no class of transformers"):

@@ -16,8 +16,8 @@ from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.lazy import LazyTensor
-from sporelm.tools.output import Output, save
+from sporelm.tools.lazy_model import LazyTensor
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 
@@ -41,7 +41,7 @@ def test_gates_and_up_parts_in_one_tensor(form: str, load: Callable[..., Stepper
         both = joined(tensors.pop(name), tensors.pop(name.replace("gate", "up")))
         tensors[both.name] = both
     files = {"apart": model, "joined": replace(model, tensors=list(tensors.values()))}
-    save([Output(tmp_path / f"{name}.gguf", made) for name, made in files.items()])
+    save_models([OutputFile(tmp_path / f"{name}.gguf", made) for name, made in files.items()])
     cpu = opened("cpu", threads=1)
     runners = [load(tmp_path / f"{name}.gguf", cpu, context=64, eager=True) for name in files]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)

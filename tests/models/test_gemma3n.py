@@ -13,12 +13,12 @@ from available import opened
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.models import config_from_gguf, config_from_hf
+from sporelm.files.gguf import open_gguf
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.gguf import open_gguf
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 CASE = next(case for case in CASES if case.name == "gemma3n")
@@ -49,7 +49,7 @@ def test_tokens_without_rows_for_the_layers_have_the_first_ones(load: Callable[.
     (places[1] / "config.json").write_text(config.replace('per_layer_input": 131', 'per_layer_input": 120'))
     write_tokenizer(places[1], tokenizer_json(131))
     file = tmp_path / "m.gguf"
-    save([Output(file, from_hf(places[1]).model)])
+    save_models([OutputFile(file, from_hf(places[1]).model)])
     wanted, found, again = logits(load, *places, file)
     assert_close(found, wanted, "exact")
     assert_close(again, wanted, "f32")
@@ -66,7 +66,7 @@ def test_tokens_without_rows_for_the_layers_have_the_first_ones(load: Callable[.
 def test_what_is_left_out_goes_back_into_config_json(tmp_path: Path) -> None:
     place, file = write_case(tmp_path / "model", CASE), tmp_path / "m.gguf"
     write_tokenizer(place, tokenizer_json(131))
-    save([Output(file, from_hf(place).model)])
+    save_models([OutputFile(file, from_hf(place).model)])
     assert f'"activation_sparsity_pattern": [{chr(10)}    0.95,{chr(10)}    0.6,' in to_hf(file).texts["config.json"]
 
 
@@ -100,7 +100,7 @@ def test_gguf_files_that_do_not_say_it_mean_what_llama_cpp_takes(tmp_path: Path)
     place, file = write_case(tmp_path / "model", CASE), tmp_path / "m.gguf"
     write_tokenizer(place, tokenizer_json(131))
     (place / "config.json").write_text(json.dumps(CASE.config | {"final_logit_softcapping": None}))
-    save([Output(file, from_hf(place).model)])
+    save_models([OutputFile(file, from_hf(place).model)])
     with open_gguf(file) as held:
         metadata, shapes = dict(held.metadata), {name: info.shape for name, info in held.tensors.items()}
     assert config_from_gguf(metadata, shapes, "file").logit_cap is None

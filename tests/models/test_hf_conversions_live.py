@@ -15,7 +15,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.output import Output, save
+from sporelm.tools.model_output import OutputFile, save_models
 from tiny_models import ROPES, TINY, Tiny
 
 LEFT_OUT = ("rope-dynamic",)  # GGUF files have no words for it
@@ -46,7 +46,7 @@ def logits(transformers: Any, folder: Path, ids: list[int]) -> np.ndarray:
 def test_logits_and_ids_come_back(transformers: Any, tiny: Tiny, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", tiny)
     file, back = tmp_path / "m.gguf", tmp_path / "back"
-    save([Output(file, from_hf(folder).model)])
+    save_models([OutputFile(file, from_hf(folder).model)])
     save_folder(to_hf(file), back, shard_bytes=40_000)
     wanted, found = (logits(transformers, place, tiny.ids()) for place in (folder, back))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 if tiny in ROPES else 0)
@@ -75,7 +75,7 @@ def test_folders_of_families_come_back(transformers: Any, goldens: Any, case: Ca
     folder, file, back = write_case(tmp_path / "model", case), tmp_path / "m.gguf", tmp_path / "back"
     write_tokenizer(folder, tokenizer_json(case.model.config.vocab))
     try:
-        save([Output(file, from_hf(folder).model)])
+        save_models([OutputFile(file, from_hf(folder).model)])
     except UnsupportedModel as why:
         pytest.skip(str(why))
     made = to_hf(file)

@@ -83,7 +83,7 @@ def assert_forked_and_woken(engine: Engine, worker: Any, sequence: KvSequence, k
 def test_pages_sleep_and_are_copied_without_loss(story: Path, tmp_path: Path, kind: str) -> None:
     """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
     with LLM(story, kv=kind, max_context=256, threads=1, max_batch=2) as llm:
-        engine, worker = llm.opened.engine, llm.opened.worker
+        engine, worker = llm.loaded_engine.engine, llm.loaded_engine.worker
         sequence = engine.sequence()
         known = [*PROMPT, *GREEDY, *answer(engine, sequence, [*PROMPT, *GREEDY]).generated, 5]
         assert_forked_and_woken(engine, worker, sequence, known, tmp_path / "it.session")

@@ -21,19 +21,19 @@ from models.test_quantized_folders import FP8, GPTQ, dense
 from models.test_state_equalities import CONTEXT, SAMPLED, Right, prompt_of, said
 from models.test_worker import loaded
 from sporelm import LLM
+from sporelm.checkpoints import config_from_hf, open_model
+from sporelm.checkpoints.lora import lora_base
 from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.limits import Limits
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.replay import Recording, Replay
 from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.errors import ModelFileError, SporeError
-from sporelm.models import config_from_hf, open_model
+from sporelm.files.gguf import GgufWriter, open_gguf
 from sporelm.quant import FORMATS, quantize_tensor
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.gguf import GgufWriter, open_gguf
-from sporelm.weights.lora.adapter import Base
-from sporelm.weights.stored import StoredTensor
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 from unit.engine.hashed import SteadySpeculation
 
@@ -53,7 +53,7 @@ def written(place: Path, case: Case) -> tuple[Path, Path]:
     """A folder of the case, and what the converter makes of it."""
     folder, file = write_case(place / "folder", case), place / "m.gguf"
     write_tokenizer(folder, tokenizer_json(case.model.config.vocab))
-    save([Output(file, from_hf(folder).model)])
+    save_models([OutputFile(file, from_hf(folder).model)])
     return folder, file
 
 
@@ -145,7 +145,7 @@ def test_rows_sleep_and_are_copied_without_loss(case: Case, kind: str, tmp_path:
     are of the pages as latents are."""
     folder, _ = written(tmp_path, case)
     with LLM(folder, kv=kind, max_context=128, threads=1, max_batch=2) as llm:
-        engine, worker = llm.opened.engine, llm.opened.worker
+        engine, worker = llm.loaded_engine.engine, llm.loaded_engine.worker
         sequence = engine.sequence()
         known = [*case.ids(), *answer(engine, sequence, case.ids()).generated, 5]
         assert_forked_and_woken(engine, worker, sequence, known, tmp_path / "it.session")
@@ -220,7 +220,7 @@ def test_adapters_add_to_rows_in_another_order(cpu: Any, tmp_path: Path) -> None
     whole = V2.tensors() | merged(model, pairs, 2.0)
     save_file(whole, places[1] / "model.safetensors", metadata={"format": "pt"})
     plain, changed = (Steps(place, cpu) for place in places)
-    plain.base = Base(V2.model.params(), V2.model.family, V2.model.config.head_dim, V2.model.config)
+    plain.base = lora_base(V2.model.params(), V2.model.config)
     before, expected = plain.logits(0), changed.logits(0)
     plain.use({5: adapter})
     found = plain.logits(5)

@@ -11,13 +11,14 @@ import pytest
 
 from close import assert_close
 from sporelm.backends.reference import ReferenceBackend
+from sporelm.checkpoints import loader as loading
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, UnsupportedModel
-from sporelm.models import build, open_model
+from sporelm.models import build
+from sporelm.models.rope_scaling import UNSCALED
 from sporelm.quant import F32, FORMATS, Q4_1, Q8_0, QuantFormat
-from sporelm.weights import load as loading
-from sporelm.weights.load import load_parameters
-from sporelm.weights.rope_scaling import UNSCALED
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 from stepping import Stepper
 from tiny_files import write_folder, write_gguf
 from tiny_models import TINY, WIDE, Tiny

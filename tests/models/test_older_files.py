@@ -10,21 +10,19 @@ from available import opened
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.files.gguf import GgufWriter
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.lazy import Model
-from sporelm.tools.output import Output, save
-from sporelm.weights.forms import held_as
-from sporelm.weights.gguf import GgufWriter
+from sporelm.tools.lazy_model import LazyModel
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}
 GATES = "blk.{}.ffn_gate_up_exps.weight"
 
 
-def written(target: Path, case: Any, model: Model, names: tuple[str, ...]) -> Path:
+def written(target: Path, case: Any, model: LazyModel, names: tuple[str, ...]) -> Path:
     """A GGUF file of the model with some of its weights in the tensors that `names` are templates of."""
-    family = case.model.family.of_file("gguf", [name.replace("{}", "0") for name in names])
-    arrays = held_as(case.weights(), "gguf", family.names, case.model.config)
+    arrays = case.stored(case.gguf_schema, *(name.replace("{}", "0") for name in names))
     assert all(name.replace("{}", "0") in arrays for name in names)
     writer = GgufWriter(target)
     for key, entry in model.metadata.items():
@@ -41,7 +39,7 @@ def test_other_tensors(name: str, names: tuple[str, ...], load: Callable[..., St
     place = write_case(tmp_path / "folder", case)
     write_tokenizer(place, tokenizer_json(case.model.config.vocab))
     made = from_hf(place).model
-    save([Output(tmp_path / "usual.gguf", made)])
+    save_models([OutputFile(tmp_path / "usual.gguf", made)])
     other = written(tmp_path / "other.gguf", case, made, names)
     cpu = opened("cpu", threads=1)
     runners = [load(path, cpu, context=64, eager=True) for path in (tmp_path / "usual.gguf", other)]

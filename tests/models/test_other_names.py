@@ -13,12 +13,12 @@ from available import opened
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.checkpoints import open_model
 from sporelm.errors import UnsupportedModel
-from sporelm.models import open_model
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.lazy import Entry, LazyTensor
-from sporelm.tools.output import Output, save
+from sporelm.tools.lazy_model import LazyTensor, MetadataEntry
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}
@@ -51,7 +51,7 @@ def test_query_key_and_value_of_phi_2_may_be_one_tensor(tmp_path: Path, load: Ca
         for kind in ("weight", "bias"):
             parts = [tensors.pop(f"blk.{layer}.attn_{part}.{kind}") for part in "qkv"]
             tensors[f"blk.{layer}.attn_qkv.{kind}"] = joined(parts, f"blk.{layer}.attn_qkv.{kind}")
-    save([Output(file, replace(model, tensors=list(tensors.values())))])
+    save_models([OutputFile(file, replace(model, tensors=list(tensors.values())))])
     wanted, found = logits(load, place, file)
     assert_close(found, wanted, "f32")
     assert {tensor.name for tensor in to_hf(file).tensors} == set(case.tensors())
@@ -145,15 +145,15 @@ def test_nemotron_h_has_two_names_and_layers_that_predict_further_ahead(
     write_tokenizer(places[0], tokenizer_json(case.model.config.vocab))
     model = from_hf(places[0]).model
     assert model.metadata["general.architecture"].value == "nemotron_h_moe"
-    save([Output(files[0], model)])
+    save_models([OutputFile(files[0], model)])
     own = [tensor for tensor in model.tensors if tensor.name.startswith("blk.3.")]
     further = [replace(tensor, name=tensor.name.replace("blk.3.", "blk.5.")) for tensor in own]
     further.append(replace(own[0], name="blk.5.nextn.enorm.weight"))
-    changed = {key: Entry("u32", count) for key, count in (("block_count", 6), ("nextn_predict_layers", 1))}
+    changed = {key: MetadataEntry("u32", count) for key, count in (("block_count", 6), ("nextn_predict_layers", 1))}
     for key in ("attention.head_count_kv", "feed_forward_length"):
-        changed[key] = Entry("[u32]", [*model.metadata[f"nemotron_h_moe.{key}"].value, 2])
+        changed[key] = MetadataEntry("[u32]", [*model.metadata[f"nemotron_h_moe.{key}"].value, 2])
     metadata = model.metadata | {f"nemotron_h_moe.{key}": entry for key, entry in changed.items()}
-    save([Output(files[1], replace(model, metadata=metadata, tensors=[*model.tensors, *further]))])
+    save_models([OutputFile(files[1], replace(model, metadata=metadata, tensors=[*model.tensors, *further]))])
     found = logits(load, *places, *files)
     assert_close(found[1], found[0], "exact")
     assert_close(found[3], found[2], "exact")

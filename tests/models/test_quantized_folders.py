@@ -13,8 +13,9 @@ import quantized_folders as made_by
 from close import assert_close, assert_near_in_nat
 from quantized_folders import Scheme, write
 from sporelm.backends.reference import ReferenceBackend
-from sporelm.models import build, input_specs, open_model, trace_model
-from sporelm.weights.load import load_parameters
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
+from sporelm.models import build, input_specs, trace_model
 from stepping import Stepper
 from tiny_models import SUPER, WIDE, Tiny
 

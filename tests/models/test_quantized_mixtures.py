@@ -16,7 +16,7 @@ from families import CASES, Case
 from hf_folders import tokenizer_json, write_tokenizer
 from quantized_folders import Scheme
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.output import Output, save
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 WIDTHS = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 32, "vocab_size": 96}
@@ -69,7 +69,7 @@ def test_quantized_experts(scheme: str, case: Case, backend: Any, load: Callable
         load(tmp_path / "parts", backend, context=64, eager=False).logits(ids), expected, 0.01, mean=True
     )
     write_tokenizer(tmp_path / "parts", tokenizer_json(case.model.config.vocab))
-    save([Output(tmp_path / "m.gguf", from_hf(tmp_path / "parts").model)])
+    save_models([OutputFile(tmp_path / "m.gguf", from_hf(tmp_path / "parts").model)])
     assert_near_in_nat(
         load(tmp_path / "m.gguf", backend, context=64, eager=False).logits(ids), expected, 0.01, mean=True
     )

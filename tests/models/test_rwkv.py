@@ -14,14 +14,14 @@ from close import assert_close
 from families.case import write_case
 from families.rwkv import CASES, QRWKV6, RWKV6, RWKV7
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.checkpoints import config_from_hf
+from sporelm.checkpoints.schema_registry import hf_schema_for
 from sporelm.errors import ModelFileError, SporeError, UnsupportedModel
-from sporelm.models import config_from_hf
+from sporelm.files.gguf import GgufWriter
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.lazy import Entry
-from sporelm.tools.output import Output, save
-from sporelm.weights.forms import held_as
-from sporelm.weights.gguf import GgufWriter
+from sporelm.tools.lazy_model import MetadataEntry
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}
@@ -55,11 +55,11 @@ def test_a_norm_of_heads_that_folders_cannot_say(tmp_path: Path) -> None:
     key = "rwkv7.attention.group_norm_epsilon"
     assert made.metadata[key].value == pytest.approx(16e-5)
     metadata = {name: entry for name, entry in made.metadata.items() if name != key}
-    save([Output(file, replace(made, metadata=metadata))])
+    save_models([OutputFile(file, replace(made, metadata=metadata))])
     with pytest.raises(UnsupportedModel, match=r"has the epsilon 0\.00064, folders of RWKV7ForCausalLM 0\.00016"):
         to_hf(file)
     file = tmp_path / "far.gguf"
-    save([Output(file, replace(made, metadata=metadata | {key: Entry("f32", 2.0)}))])
+    save_models([OutputFile(file, replace(made, metadata=metadata | {key: MetadataEntry("f32", 2.0)}))])
     with pytest.raises(ModelFileError, match=r"group_norm_epsilon is 2\.0; it must be a number from 0\.0 to 1\.0"):
         to_hf(file)
 
@@ -68,7 +68,7 @@ def as_file(folder: Path, file: Path, change: Callable[[dict[str, np.ndarray]], 
     """RWKV-6 as a GGUF file of changed tensors, and with these entries for those of its metadata."""
     if not folder.exists():
         write_tokenizer(write_case(folder, FINCH), tokenizer_json(FINCH.model.config.vocab))
-    arrays = held_as(FINCH.weights(), "gguf", FINCH.model.family.names, FINCH.model.config)
+    arrays = FINCH.stored(FINCH.gguf_schema)
     change(arrays)
     writer = GgufWriter(file)
     for key, entry in from_hf(folder).model.metadata.items():
@@ -120,7 +120,7 @@ def test_usual_ranks_of_qrwkv6() -> None:
 def test_ranks_that_finch_folders_cannot_say() -> None:
     config = replace(FINCH.model.config, own=replace(FINCH.model.config.own, mix=16))
     with pytest.raises(UnsupportedModel, match="its ranks are 16 and 64, which a folder"):
-        FINCH.model.family.class_of(config)
+        hf_schema_for(FINCH.gguf_schema, config)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

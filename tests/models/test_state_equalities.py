@@ -13,7 +13,7 @@ from families import linear_attention, recurrent, rwkv, selective, write_case
 from families.case import Case
 from models.test_worker import loaded
 from sporelm.engine import Engine, LoadedModel, Request, Sampling, Worker
-from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.limits import Limits
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.replay import Recording, Replay
@@ -109,12 +109,12 @@ def test_the_same_is_said_however_it_is_run(made: tuple[Case, Worker], sampling:
 def test_a_conversation_that_gave_way_goes_on(made: tuple[Case, Worker], tmp_path: Path) -> None:
     case, worker = made
     prompt, limits = prompt_of(case), replace(limits_of(case), num_states=2)
-    folder = SessionFolder(tmp_path, worker, lambda: "model")
+    folder = OffloadStore(tmp_path, worker, lambda: "model")
     one = Engine(worker, limits, None, folder)
     talk = one.sequence()
     (first,) = said(one, Request(prompt, max_tokens=9, sequence=talk))
-    one.store.evict(lambda: False)
-    assert one.store.sleeps(talk)
+    one.kv_cache.evict_until(lambda: False)
+    assert one.kv_cache.is_offloaded(talk)
     said(one, Request(prompt[9:], max_tokens=9), Request(prompt[5:], max_tokens=9))  # take what it held
     again = Request([*prompt, *first[0], 7], max_tokens=9, sequence=talk)
     assert said(one, again) == said(engine(made), Request(again.prompt, max_tokens=9))

@@ -9,8 +9,9 @@ import pytest
 
 from close import assert_close
 from sporelm import ops
-from sporelm.models import build, open_model
-from sporelm.weights.load import load_parameters
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
+from sporelm.models import build
 from stepping import Stepper
 
 PROMPT = [1, 80, 147, 201, 282, 57]  # <|start_story|> "Once upon a time"

@@ -16,15 +16,16 @@ from close import assert_close
 from families import CASES, POSITIONS, WHOLE, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm import ops
+from sporelm.checkpoints import config_from_hf, open_model
+from sporelm.checkpoints.multimodal_text import REFUSED, TEXTS, WHOLES
+from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, UnsupportedModel
-from sporelm.models import config_from_hf, model_of, open_model
-from sporelm.models.wrapped import REFUSED, TEXTS, WHOLES
-from sporelm.text.hf_folder import Folder
+from sporelm.files.gguf import open_gguf
+from sporelm.models.rope_scaling import UNSCALED
+from sporelm.text.tokenizers.hf_folder import TokenizerFolder
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.gguf import open_gguf
-from sporelm.weights.rope_scaling import UNSCALED
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}
@@ -144,7 +145,7 @@ def test_experts_of_qwen3_vl_lie_either_way(load: Callable[..., Stepper], tmp_pa
     wanted, found = logits(load, case.ids()[:9], *places)
     assert_close(found, wanted, "exact")
     write_tokenizer(places[1], tokenizer_json(case.model.config.vocab))
-    save([Output(tmp_path / "m.gguf", from_hf(places[1]).model)])
+    save_models([OutputFile(tmp_path / "m.gguf", from_hf(places[1]).model)])
     (again,) = logits(load, case.ids()[:9], tmp_path / "m.gguf")
     assert_close(again, wanted, "f32")
     for shape in ((), (4,), (2, 2)):
@@ -175,7 +176,7 @@ def test_a_folder_made_of_a_file_says_how_images_are_placed(tmp_path: Path) -> N
     case, file = BY_NAME["qwen3vl"], tmp_path / "m.gguf"
     place = write_case(tmp_path / "model", case)
     write_tokenizer(place, tokenizer_json(case.model.config.vocab))
-    save([Output(file, from_hf(place).model)])
+    save_models([OutputFile(file, from_hf(place).model)])
     with open_gguf(file) as opened_file:
         metadata = opened_file.metadata
     assert list(metadata["qwen3vl.rope.dimension_sections"]) == [4, 2, 2, 0]
@@ -194,7 +195,7 @@ def test_text_of_a_whole(case: Case, load: Callable[..., Stepper], tmp_path: Pat
     write_tokenizer(place, tokenizer_json(case.model.config.vocab))
     towers = ["model.vision_tower.x.weight", "vision_model.x.weight", "audio_tower.x.weight", "model.image_newline"]
     save_file(case.tensors() | dict.fromkeys(towers, np.ones(3, np.float32)), place / "model.safetensors")
-    save([Output(file, from_hf(place).model)])
+    save_models([OutputFile(file, from_hf(place).model)])
     found, again = logits(load, case.ids(), place, file)
     wanted = np.load(Path(__file__).parent / "goldens" / "families" / f"{case.name}.npy")
     span = float(np.ptp(wanted))
@@ -252,8 +253,8 @@ def test_text_models_of_wholes_are_there_and_documented(whole: str, root: Path) 
             config_from_hf({"architectures": [whole]}, "config.json")
         return
     text = TEXTS[WHOLES[whole]]
-    kind = model_of(text.name).family.class_named(text.name)
-    assert (kind.name, kind.model_type) == (text.name, WHOLES[whole].replace("4v", "4").removesuffix("_text"))
+    schema = find_hf_schema(text.name)
+    assert (schema.class_name, schema.model_type) == (text.name, WHOLES[whole].replace("4v", "4").removesuffix("_text"))
 
 
 @pytest.mark.parametrize(
@@ -278,11 +279,11 @@ def test_where_text_ends_may_be_said_of_the_text_model_alone(tmp_path: Path) -> 
     write_tokenizer(tmp_path, tokenizer_json(131))
     config: dict[str, Any] = {"text_config": {"eos_token_id": [7, 9]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert Folder(tmp_path).ids("eos_token_id") == [7, 9]
+    assert TokenizerFolder(tmp_path).read_ids("eos_token_id") == [7, 9]
     (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": 8}))
-    assert Folder(tmp_path).ids("eos_token_id") == [8]
+    assert TokenizerFolder(tmp_path).read_ids("eos_token_id") == [8]
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
-    assert Folder(tmp_path).ids("eos_token_id") == [5]
+    assert TokenizerFolder(tmp_path).read_ids("eos_token_id") == [5]
 
 
 @pytest.mark.parametrize("by_turns", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from available import opened
 from close import assert_near_in_nat
 from sporelm import LLM, SamplingParams
-from sporelm.evals import kl
+from sporelm.evals import compute_kl
 from sporelm.quant import Q4_1, Q4_K, Q8_0, QuantFormat
 from stepping import Stepper
 from tiny_files import write_gguf
@@ -72,6 +72,6 @@ def test_smollm2_is_near(smollm2: Path, root: Path) -> None:
         LLM(smollm2, backend="torch", max_context=512) as found,
         LLM(smollm2, backend="cpu", max_context=512) as expected,
     ):
-        measured = kl(found, expected, text, 1024)
+        measured = compute_kl(found, expected, text, 1024)
     assert measured.kl <= LIMIT
     assert np.isfinite(measured.perplexity)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from close import assert_close
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
 from sporelm.engine import LoadedModel, Worker
-from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.step import Part, Step
 from sporelm.errors import ContextError, UnsupportedModel
-from sporelm.models import build, open_model
-from sporelm.weights.load import load_parameters
+from sporelm.models import build
 
 PROMPT = [1, 80, 147, 33, 5, 299]
 
@@ -29,7 +30,7 @@ def loaded(path: Path, backend: Any, context: int) -> LoadedModel:
 def test_a_worker_needs_a_model_and_a_device(story: Path, backend: Any) -> None:
     worker = Worker(loaded(story, backend, 100), backend, (0, 1, 1))
     assert worker.limits.max_context == 100, "no more than the table of angles has"
-    assert worker.limits.num_pages >= worker.limits.max_batch * pages_for(100)
+    assert worker.limits.num_pages >= worker.limits.max_batch * count_pages(100)
     scores = worker.run(Step([Part(0, PROMPT, 0, (3, 1), len(PROMPT))], []))
     eager = Worker(loaded(story, backend, 100), backend, eager=True)
     expected = eager.run(Step([Part(0, PROMPT, 0, (0, 2), len(PROMPT))], []))

@@ -1,11 +1,11 @@
-"""What slow templates, regular expressions and grammars cost those who stream beside them.
+"""The cost of slow templates, regular expressions and grammars for streams that run at the same time.
 
 Usage: python tests/soak/bombs.py [MODEL] [--seconds S] [--json]
-MODEL is a .gguf file; the default one of `spore pull` when none is named. The server has it twice: as `honest`, and as
-`hostile` with a chat template of nested loops. 16 streams of `honest` go on all the time, and `/health` is asked every
-10 ms; meanwhile three clients ask again and again, first for nothing that costs, then for a chat of `hostile` and for
-answers in forms that take long to compile, no two alike. Ends with 1 if `/health` answers later than 100 ms at its 99th
-percentile, if the streams' gaps double there, or if an attack is answered by anything but an error.
+MODEL is a .gguf file; default: the model of `spore pull`. The server loads it twice: as `honest`, and as `hostile` with
+a chat template of nested loops. 16 streams of `honest` run all the time, and `/health` is requested every 10 ms. In the
+first phase nothing else runs. In the second, clients repeatedly chat with `hostile` and request formats that are slow
+to compile, each a different one. Exit code 1 if the 99th percentile of `/health` exceeds 100 ms, if that of the gaps
+between tokens doubles, or if an attack gets anything but an error.
 """
 
 import argparse
@@ -31,24 +31,24 @@ NESTED = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{%
 
 
 def patterns(number: int) -> dict[str, Any]:
-    """A schema that takes a minute to compile: an intersection of many expressions."""
+    """Return a schema that takes a minute to compile: an intersection of many expressions."""
     every = [{"type": "string", "pattern": f".*a{{{i}}}.*"} for i in range(1, 40)]
     return {"title": f"{number}", "allOf": every}
 
 
 def multiple(number: int) -> dict[str, Any]:
-    """A schema that takes 8 s and 400 MB."""
+    """Return a schema that takes 8 s and 400 MB to compile."""
     return {"type": "integer", "multipleOf": 999_983 - number}
 
 
 def repeated(number: int) -> dict[str, Any]:
-    """The regular expression of a million letters, as a form that a chat may ask for."""
+    """Return a schema with a regular expression of a million letters."""
     return {"type": "string", "pattern": f"^(a{{1000}}){{{1000 - number % 500}}}$"}
 
 
 @dataclass
-class Watched:
-    """What was seen in one phase."""
+class Phase:
+    """Measurements of one phase."""
 
     gaps: list[float] = field(default_factory=list)  # seconds between two tokens of one stream
     health: list[float] = field(default_factory=list)
@@ -61,23 +61,23 @@ class Load:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.phase = Watched()
+        self.phase = Phase()
         self.stopping = threading.Event()
         self.attacking = threading.Event()
         self.threads: list[threading.Thread] = []
 
-    def start(self, work: Callable[..., None], *args: Any) -> None:
-        thread = threading.Thread(target=work, args=args)
+    def start(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args)
         self.threads.append(thread)
         thread.start()
 
     def stream(self, number: int) -> None:
-        """Tokens of answers, one answer after the other."""
+        """Stream one answer after the other and measure the gaps between tokens."""
         body = {"model": "honest", "temperature": 0.8, "max_tokens": 400, "ignore_eos": True, "stream": True}
         with httpx.Client(base_url=self.url, timeout=120, trust_env=False) as client:
             while not self.stopping.is_set():
-                ask = {**body, "prompt": f"{number} Once upon a time", "seed": number}
-                with client.stream("POST", "/v1/completions", json=ask) as answer:
+                request = {**body, "prompt": f"{number} Once upon a time", "seed": number}
+                with client.stream("POST", "/v1/completions", json=request) as answer:
                     last = None
                     for line in answer.iter_lines():
                         if not line.startswith("data: {"):
@@ -111,12 +111,12 @@ class Load:
                 if answer.status_code not in (400, 429):
                     phase.wrong.append(f"{name}: {answer.status_code} {answer.text[:200]}")
 
-    def watch(self, seconds: float) -> Watched:
-        """What happens from now on."""
-        self.phase = seen = Watched()
+    def watch(self, seconds: float) -> Phase:
+        """Measure one phase."""
+        self.phase = phase = Phase()
         time.sleep(seconds)
-        self.phase = Watched()
-        return seen
+        self.phase = Phase()
+        return phase
 
     def stop(self) -> None:
         self.stopping.set()
@@ -125,7 +125,7 @@ class Load:
 
 
 def hostile_copy(model: Path, folder: Path) -> Path:
-    """The model with a slow template."""
+    """Copy the model and give it a slow template."""
     copy, template = folder / "hostile.gguf", folder / "slow.jinja"
     shutil.copyfile(model, copy)
     template.write_text(NESTED)
@@ -136,7 +136,7 @@ def hostile_copy(model: Path, folder: Path) -> Path:
 
 @contextmanager
 def served(honest: Path, hostile: Path) -> Iterator[str]:
-    """The address of a server of both."""
+    """Start a server with both models and yield its address."""
     words = ["serve", "--model", f"honest={honest}", "--model", f"hostile={hostile}", "--port", "0"]
     server = subprocess.Popen([sys.executable, "-m", "sporelm", *words], stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
@@ -149,9 +149,9 @@ def served(honest: Path, hostile: Path) -> Iterator[str]:
         server.wait()
 
 
-def schema(made: Callable[[int], dict[str, Any]]) -> Callable[[int], dict[str, Any]]:
+def schema(make: Callable[[int], dict[str, Any]]) -> Callable[[int], dict[str, Any]]:
     def body(number: int) -> dict[str, Any]:
-        form = {"type": "json_schema", "json_schema": {"name": "form", "schema": made(number)}}
+        form = {"type": "json_schema", "json_schema": {"name": "form", "schema": make(number)}}
         return {"model": "honest", "messages": [{"role": "user", "content": "Hi"}], "response_format": form}
 
     return body
@@ -165,14 +165,14 @@ ATTACKS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def figures(seen: Watched) -> dict[str, Any]:
-    """Milliseconds: median, 99th percentile and the worst."""
+def figures(phase: Phase) -> dict[str, Any]:
+    """Return milliseconds: median, 99th percentile and maximum."""
 
     def of(values: list[float]) -> list[float]:
         return [round(1e3 * float(value), 1) for value in (*np.percentile(values, [50, 99]), max(values))]
 
-    found: dict[str, Any] = {"gaps": of(seen.gaps), "tokens": len(seen.gaps), "health": of(seen.health)}
-    return found | {name: [*of(times), len(times)] for name, times in seen.attacks.items()}
+    found: dict[str, Any] = {"gaps": of(phase.gaps), "tokens": len(phase.gaps), "health": of(phase.health)}
+    return found | {name: [*of(times), len(times)] for name, times in phase.attacks.items()}
 
 
 def main() -> int:
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.model is None:
-        from sporelm.weights import store
+        from sporelm.files import store
 
         args.model = store.resolve(None)
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +213,7 @@ def main() -> int:
     if args.json:
         print(json.dumps({"quiet": quiet, "loaded": loaded, "ratio": ratio, "wrong": bad}))
     else:
-        print("ms: median, 99th percentile, worst (attacks: and how many)")
+        print("ms: median, 99th percentile, maximum (of attacks also their number)")
         print("quiet ", quiet)
         print("loaded", loaded)
         print(f"gaps, 99th percentile, loaded / quiet: {ratio:.2f}")

@@ -1,4 +1,4 @@
-"""What clients do to an engine in a soak: each act is one thing that a user, or a user's mistake, may do."""
+"""Acts of the clients that load an engine in a soak: requests, cancellations, and mistakes of users."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,8 +11,8 @@ from typing import Any
 from sporelm import AsyncLLM, Conversation, Grammar, SamplingParams
 from sporelm.errors import SporeError
 
-MOST_TALKS = 6
-MOST_CHECKED = 60  # answers that are asked for again, alone
+MAX_TALKS = 6
+MAX_CHECKED = 60  # answers that are generated again at the end, alone
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}, "required": ["name"]}
 GRAMMARS: list[dict[str, Any]] = [
     {"regex": r"[a-z]{2,9}( [a-z]{1,9}){0,5}"},
@@ -31,7 +31,7 @@ BOMBS: list[dict[str, Any]] = [
 
 @dataclass
 class Load:
-    """The clients' shared state: what they talk about, and what was found wrong."""
+    """State that the clients share: prompts, open conversations, answers to check, and faults."""
 
     llm: AsyncLLM
     folder: Path
@@ -48,14 +48,14 @@ class Load:
         self.texts = [[self.random.randrange(vocab) for _ in range(room)] for _ in range(4)]
 
     def prompt(self) -> list[int]:
-        """Ids that often begin as others' do, short ones more often."""
+        """Random token ids. Many prompts share a prefix; short prompts are more frequent."""
         room = self.llm.llm.max_context - 40
         length = min(room, int(room * self.random.random() ** 3) + 1)
         tail = [self.random.randrange(self.llm.llm.config.vocab) for _ in range(self.random.randrange(1, 4))]
         return self.random.choice(self.texts)[:length] + tail
 
     def params(self, **changes: Any) -> SamplingParams:
-        """Some way of choosing tokens."""
+        """Random sampling parameters."""
         random = self.random
         chosen: dict[str, Any] = {
             "max_tokens": random.choice([1, 5, 20, 60]),
@@ -75,30 +75,30 @@ class Load:
 
 
 async def generate(load: Load) -> None:
-    """A whole answer, or several; some are asked for again at the end."""
+    """Generate one answer or several; some are generated again at the end and compared."""
     prompt, params = load.prompt(), load.params(n=load.random.choice([1, 1, 1, 2, 3]))
     answer = await load.llm.generate(prompt, params)
     if answer.finish_reason not in ("stop", "length") and params.grammar is None:
         load.faults.append(f"an answer ended with {answer.finish_reason}: {answer.error}")
     elif params.n == 1 and answer.finish_reason != "error":
-        if len(load.checked) < MOST_CHECKED:
+        if len(load.checked) < MAX_CHECKED:
             load.checked.append((prompt, params, answer.token_ids))
         elif load.random.random() < 0.05:
-            load.checked[load.random.randrange(MOST_CHECKED)] = (prompt, params, answer.token_ids)
+            load.checked[load.random.randrange(MAX_CHECKED)] = (prompt, params, answer.token_ids)
 
 
 async def leave(load: Load) -> None:
-    """A stream that is left after some pieces, perhaps in the middle of its prompt."""
-    wanted = load.random.randrange(6)
+    """Close a stream after a few pieces, possibly while its prompt is being computed."""
+    remaining = load.random.randrange(6)
     async with aclosing(load.llm.stream(load.prompt(), load.params(max_tokens=100))) as pieces:
         async for _ in pieces:
-            wanted -= 1
-            if wanted <= 0:
+            remaining -= 1
+            if remaining <= 0:
                 return
 
 
 async def cancel(load: Load) -> None:
-    """A task that is cancelled at any moment."""
+    """Cancel a task at a random moment."""
     task = asyncio.ensure_future(load.llm.generate(load.prompt(), load.params(max_tokens=100)))
     await asyncio.sleep(load.random.random() ** 2 * 0.3)
     task.cancel()
@@ -106,14 +106,14 @@ async def cancel(load: Load) -> None:
 
 
 async def forget(load: Load) -> None:
-    """A stream that nobody closes: the loop's hooks do when it is collected."""
+    """Drop a stream without closing it: the event loop closes it when it is garbage-collected."""
     pieces = load.llm.stream(load.prompt(), load.params())
     async for _ in pieces:
         break
 
 
 async def vectors(load: Load) -> None:
-    """Embeddings and scores, from another thread."""
+    """Compute embeddings or logits in another thread."""
     ids = load.prompt()[: load.random.choice([1, 30, 200])]
     llm = load.llm.llm
     if load.random.random() < 0.5:
@@ -125,7 +125,7 @@ async def vectors(load: Load) -> None:
 
 
 async def mistake(load: Load) -> None:
-    """What cannot be served is refused, each time."""
+    """Send an invalid request, which must be refused."""
     room, vocab = load.llm.llm.max_context, load.llm.llm.config.vocab
     wrong: list[Callable[[], Awaitable[Any]]] = [
         lambda: load.llm.generate([1] * (room + 1)),
@@ -142,11 +142,11 @@ async def mistake(load: Load) -> None:
     except SporeError:
         load.refused += 1
     else:
-        load.faults.append("a request that cannot be served was")
+        load.faults.append("an invalid request was served")
 
 
 async def bomb(load: Load) -> None:
-    """A grammar that costs too much is refused, or ends its own answer."""
+    """Use a grammar that is too expensive: it is refused, or fails only its own answer."""
     try:
         await load.llm.generate("Once", load.params(grammar=Grammar(**load.random.choice(BOMBS)), max_tokens=20))
     except SporeError:
@@ -154,19 +154,16 @@ async def bomb(load: Load) -> None:
 
 
 async def talk(load: Load) -> None:
-    """Conversations: asked, forked, reverted, slept and woken, closed."""
-    mine = load.talks.pop(load.random.randrange(len(load.talks))) if len(load.talks) >= MOST_TALKS else None
+    """Ask, fork, revert, save and restore, or close a conversation."""
+    mine = load.talks.pop(load.random.randrange(len(load.talks))) if len(load.talks) >= MAX_TALKS else None
     act = load.random.choice(["ask", "ask", "leave", "fork", "revert", "sleep", "close"])
     load.files += 1
     path, params = load.folder / f"{load.files}.session", load.params(grammar=None, max_tokens=12)
-    kept = await asyncio.to_thread(_talked, load.llm, mine, act, path, params)
-    load.talks += kept
+    load.talks += await asyncio.to_thread(_talk, load.llm, mine, act, path, params)
 
 
-def _talked(
-    llm: AsyncLLM, talk: Conversation | None, act: str, path: Path, params: SamplingParams
-) -> list[Conversation]:
-    """One act of a conversation, a new one if there is none; those that are left."""
+def _talk(llm: AsyncLLM, talk: Conversation | None, act: str, path: Path, params: SamplingParams) -> list[Conversation]:
+    """Perform one act on a conversation, or on a new one; return the conversations that stay open."""
     talk = llm.llm.conversation() if talk is None else talk
     try:
         if act == "close":
@@ -204,7 +201,7 @@ ACTS: dict[str, tuple[Callable[[Load], Awaitable[None]], int]] = {
 
 
 async def act(load: Load, patience_s: float) -> None:
-    """One act of a client; a fault if it never ends, or ends with what is no error of ours."""
+    """Perform one random act. A timeout, or an exception that is not a SporeError, is a fault."""
     name = load.random.choices(list(ACTS), [weight for _, weight in ACTS.values()])[0]
     load.acts[name] = load.acts.get(name, 0) + 1
     try:

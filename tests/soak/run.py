@@ -1,14 +1,13 @@
-"""The long run: `python tests/soak/run.py --minutes 30 [--model FILE] [--clients N] [--seed N] [--json]`.
+"""Soak test of the engine: `python tests/soak/run.py --minutes 30 [--model FILE] [--clients N] [--seed N] [--json]`.
 
-Many clients at once do to one engine what they like (`load.py`). At the end every request has ended, all pages are
-back, what some of the answers were is what they are alone, and memory, threads and open files are what they were after
-the first tenth of the time. Exit code 1 if not.
+Many clients load one engine at the same time with random acts (`load.py`). At the end all requests must have finished
+and all KV pages must be free. Some answers are generated again alone and must be the same. Memory, threads and open
+files must be as they were after the first tenth of the time. Exit code 1 otherwise.
 
-Memory is what the system counts as resident of the whole process: pages, programs, threads' stacks, libraries, what
-Python and native code hold, and what they have freed and not given back; nothing is trimmed before it is measured.
-Every page of the pool is written to at first, and the first tenth of the time is not counted: in these what is used
-late is used once. Then the median of the last fifth is at most 1.02 times that of the first; `rss_mb` are the medians
-of six parts, one after the other, which show whether it still grows.
+Memory is the resident set size of the process, measured without trimming the heap first. All pages of the pool are
+written to before the clients start, and the first tenth of the time does not count, so that memory is touched once
+before it is measured. The median of the last fifth may be at most 1.02 times the median of the first fifth. `rss_mb`
+lists the medians of six consecutive parts, which show whether memory still grows.
 """
 
 import argparse
@@ -34,16 +33,16 @@ from copied import copied  # noqa: E402
 from soak.load import Load, act  # noqa: E402
 from sporelm import AsyncLLM  # noqa: E402
 
-PATIENCE_S = 300.0  # in which whatever was asked for has ended, on a busy machine
-WARM_UP = 0.1  # of the time, in which things are made that stay
-WINDOW = 0.2  # of the time, at the beginning and at the end, that are compared
-PARTS = 6  # of the time, of which the report tells the memory
+PATIENCE_S = 300.0  # in which any act finishes, on a busy machine
+WARM_UP = 0.1  # of the time, in which caches fill
+WINDOW = 0.2  # of the time: the length of the first and the last window, which are compared
+PARTS = 6  # of the time; the report gives the memory of each
 LEAK = 1.02
 TEMPLATE = """{% for message in messages %}<|start_story|>{{ message['content'] }}{% endfor %}<|start_story|>"""
 
 
 class Sample(NamedTuple):
-    """What a process has at a moment."""
+    """Resources of a process at one moment."""
 
     rss: int  # bytes
     threads: int
@@ -51,7 +50,7 @@ class Sample(NamedTuple):
 
 
 def sample() -> Sample:
-    """This process now; zeros where the system does not say."""
+    """Measure this process; zeros where the system does not report a value."""
     threads = threading.active_count()
     if not Path("/proc/self/statm").exists():
         return Sample(0, threads, 0)
@@ -60,13 +59,13 @@ def sample() -> Sample:
 
 
 async def soak(model: Path, seconds: float, clients: int, seed: int, folder: Path, **options: Any) -> dict[str, Any]:
-    """Load one engine for so long; the report."""
+    """Load one engine for this many seconds; return the report."""
     async with AsyncLLM(model, **options) as llm:
-        await llm.between_steps(lambda: touch(llm))
+        await llm.run_between_steps(lambda: touch(llm))
         load = Load(llm, folder, Random(seed))
         began = time.monotonic()
         until = began + seconds
-        watching = asyncio.ensure_future(watch(began + WARM_UP * seconds, max(0.05, seconds / 2000), until))
+        watcher = asyncio.ensure_future(watch(began + WARM_UP * seconds, max(0.05, seconds / 2000), until))
 
         async def client() -> None:
             while time.monotonic() < until and len(load.faults) < 20:
@@ -74,14 +73,14 @@ async def soak(model: Path, seconds: float, clients: int, seed: int, folder: Pat
                 await asyncio.sleep(load.random.random() ** 4 * 0.1)
 
         await asyncio.gather(*(client() for _ in range(clients)))
-        samples = await watching
+        samples = await watcher
         await settle(load)
         await compare(load)
         return report(load, samples)
 
 
 def touch(llm: AsyncLLM) -> None:
-    """Write to every page and state, so that memory that is used late is not taken for a leak."""
+    """Write to every page and state, so that memory touched late is not counted as a leak."""
     runner = llm.llm.engine.runner
     for page in range(llm.llm.engine.limits.num_pages):
         runner.import_pages([page], [layer.copy() for layer in runner.export_pages([page])])
@@ -90,7 +89,7 @@ def touch(llm: AsyncLLM) -> None:
 
 
 async def watch(begin: float, pause: float, until: float) -> list[Sample]:
-    """Measure again and again, after the warm-up."""
+    """Measure repeatedly after the warm-up."""
     found = []
     while time.monotonic() < until:
         await asyncio.sleep(pause)
@@ -100,7 +99,7 @@ async def watch(begin: float, pause: float, until: float) -> list[Sample]:
 
 
 async def settle(load: Load) -> None:
-    """All has ended, and everything is given back."""
+    """Wait until all requests have finished; anything that is still held is a fault."""
     for talk in load.talks:
         talk.close()
     load.talks.clear()
@@ -108,29 +107,27 @@ async def settle(load: Load) -> None:
     engine, until = load.llm.llm.engine, time.monotonic() + PATIENCE_S
     while not engine.scheduler.idle and time.monotonic() < until:
         await asyncio.sleep(0.05)
-    await load.llm.between_steps(engine.check_integrity)
-    left = {
+    await load.llm.run_between_steps(engine.check_integrity)
+    held = {
         "requests": len(engine.scheduler.running) + len(engine.scheduler.waiting),
-        "pages": engine.limits.num_pages - engine.store.pool.num_free,
-        "states": engine.limits.num_states - engine.store.states.num_free if engine.store.states else 0,
-        "sequences": len(engine.store.sequences),
+        "pages": engine.limits.num_pages - engine.kv_cache.pages.num_free,
+        "states": engine.limits.num_states - engine.kv_cache.states.num_free if engine.kv_cache.states else 0,
+        "sequences": len(engine.kv_cache.sequences),
         "samplers": len(engine.sampler.choices),
     }
-    load.faults += [f"{count} {what} are left" for what, count in left.items() if count]
+    load.faults += [f"{count} {what} are still held" for what, count in held.items() if count]
 
 
 async def compare(load: Load) -> None:
-    """Answers are what they are alone, with nothing that was computed before."""
+    """Generate answers again, alone and without the prefix cache; they must be the same."""
     for number, (prompt, params, expected) in enumerate(load.checked):
         alone = await load.llm.generate(prompt, replace(params, salt=f"alone {number}"))
         if alone.token_ids != expected:
-            load.faults.append(
-                f"with {params}: {expected} beside others, {alone.token_ids} alone, after {prompt}"[:900]
-            )
+            load.faults.append(f"with {params}: {expected} in a batch, {alone.token_ids} alone, after {prompt}"[:900])
 
 
 def report(load: Load, samples: list[Sample]) -> dict[str, Any]:
-    """What was done and found; `grown` are ratios of medians, the end's to the beginning's."""
+    """The counts and faults of a run; `grown` is the median at the end over the median at the beginning."""
     size = max(1, int(len(samples) * WINDOW))
     first, last = samples[:size], samples[-size:]
     grown = {
@@ -157,29 +154,29 @@ def course(samples: list[Sample]) -> list[float]:
 
 
 def grown_by(first: list[int], last: list[int]) -> float:
-    """The ratio of the medians; 1 where nothing was measured."""
+    """Return the ratio of the medians; 1 where nothing was measured."""
     return round(median(last) / median(first), 4) if first and median(first) else 1.0
 
 
-def told(found: dict[str, Any], *, as_json: bool) -> int:
-    """Print what a soak found; the exit code."""
+def print_report(found: dict[str, Any], *, as_json: bool) -> int:
+    """Print a report; return the exit code."""
     if as_json:
         print(json.dumps(found))
     else:
         print("\n".join(f"{key}: {value}" for key, value in found.items() if key != "faults"))
-        print("\n".join(found["faults"]) or "nothing is wrong")
+        print("\n".join(found["faults"]) or "no faults")
     return 1 if found["faults"] else 0
 
 
 def story(folder: Path) -> Path:
-    """The story model with a chat template, in a folder."""
+    """Copy the story model to a folder and add a chat template."""
     copied(ROOT.parent / "shared" / "data" / "story", folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 
 
 def main() -> int:
-    """Exit code 1 if anything is wrong."""
+    """Run the soak; return 1 if there are faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--model", help="a model as `spore run` takes it; default: the story model of the tests")
@@ -194,7 +191,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         model = args.model or story(Path(name) / "story")
         found = asyncio.run(soak(model, 60 * args.minutes, args.clients, args.seed, Path(name), **options))
-    return told(found, as_json=args.json)
+    return print_report(found, as_json=args.json)
 
 
 if __name__ == "__main__":

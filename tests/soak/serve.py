@@ -1,13 +1,13 @@
-"""The server's long run: `python tests/soak/serve.py --minutes 10 [--model FILE] [--connections N] [--seed N]`.
+"""Soak test of the server: `python tests/soak/serve.py --minutes 10 [--model FILE] [--connections N] [--seed N]`.
 
-A server in a process of its own, and clients who do to it what they like (`serve_load.py`), among them some that behave
-and must not notice. At the end every request has ended, all pages are back, no traceback is in the log, `/health` was
-fine all the time, the streams of the well-behaved were what they are alone, and the process has as many open files and
-threads as when it was idle before. Exit code 1 if not.
+The server runs in its own process. Most clients misbehave at random (`serve_load.py`); a few are well-behaved and must
+not be disturbed. At the end all requests must have finished, all KV pages must be free, and the log must hold no
+traceback. `/health` must have answered in time throughout, the streams of the well-behaved clients must be the same as
+alone, and the process must have the same number of open files and threads as when it was idle. Exit code 1 otherwise.
 
-Memory is what the system counts as resident of the server's process; `rss_mb` are the medians of six parts of the time,
-one after the other. The first tenth is not counted. In a run of five minutes or more the median of the last fifth may
-be 1.05 times that of the first at most: what clients have open differs from one moment to the next.
+Memory is the resident set size of the server's process; `rss_mb` lists the medians of six consecutive parts of the
+time. The first tenth does not count. In a run of five minutes or more the median of the last fifth may be at most 1.05
+times the median of the first fifth: the number of open connections varies.
 """
 
 import argparse
@@ -28,19 +28,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from soak.run import WARM_UP, WINDOW, Sample, course, grown_by, story, told  # noqa: E402
+from soak.run import WARM_UP, WINDOW, Sample, course, grown_by, print_report, story  # noqa: E402
 from soak.serve_load import ACTS, KEYS, ServerLoad, good, streamed  # noqa: E402
-from soak.wire import asked  # noqa: E402
+from soak.wire import fetch  # noqa: E402
 
 GOOD = 6  # of the connections
 BATCH = 8  # requests that run together
-TRUTHS = 6  # prompts of the well-behaved
-PATIENCE_S = 600.0  # in which whatever was asked for has ended, on a busy machine
-HEALTH_S = 5.0  # in which /health is answered
-SETTLE_S = 60.0  # in which all is given back, once nobody asks
+TRUTHS = 6  # prompts of the well-behaved clients
+PATIENCE_S = 600.0  # in which any act finishes, on a busy machine
+HEALTH_S = 5.0  # in which /health must answer
+SETTLE_S = 60.0  # in which all pages are freed after the last request
 TICK_S = 0.25
 LEAK = 1.05
-LEAST_S = 240.0  # of a run whose memory is judged
+MIN_LEAK_CHECK_S = 240.0  # shorter runs are not checked for leaks
 CONFIG = """
 port = 0
 log = "json"
@@ -72,7 +72,7 @@ class Process:
     log: Path
 
     def sample(self) -> Sample:
-        """What it has now; zeros where the system does not say."""
+        """Measure the process; zeros where the system does not report a value."""
         place = Path(f"/proc/{self.popen.pid}")
         if not (place / "statm").exists():
             return Sample(0, 0, 0)
@@ -84,14 +84,14 @@ class Process:
 
 @dataclass
 class Course:
-    """What was measured while clients came and went."""
+    """Measurements taken while the clients run."""
 
     samples: list[Sample] = field(default_factory=list)
     health_s: list[float] = field(default_factory=list)
 
 
-def started(model: Path | str, folder: Path, context: int, threads: int) -> Process:
-    """A server that takes requests. Raises RuntimeError with its log if it does not come up."""
+def start_server(model: Path | str, folder: Path, context: int, threads: int) -> Process:
+    """Start a server and wait until it accepts requests. Raises RuntimeError with its log if it does not."""
     (folder / "keys").write_text("".join(f"{name}:{key}\n" for name, key in KEYS.items()))
     config = folder / "serve.toml"
     config.write_text(
@@ -116,15 +116,15 @@ def started(model: Path | str, folder: Path, context: int, threads: int) -> Proc
 
 
 async def figures(load: ServerLoad) -> dict[str, float]:
-    """The gauges of the server that tell what is left."""
-    answer = await asked(load.port, "GET", "/metrics", None, KEYS["good"])
-    wanted = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "kv_pages_held")
+    """Read the server's gauges of running and waiting requests and of KV pages in use."""
+    answer = await fetch(load.port, "GET", "/metrics", None, KEYS["good"])
+    gauges = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "kv_pages_held")
     pairs = re.findall(r"^\w+:(\w+)\{[^}]*\} ([0-9.e+-]+)$", answer.body.decode(), re.MULTILINE)
-    return {name: float(value) for name, value in pairs if name in wanted}
+    return {name: float(value) for name, value in pairs if name in gauges}
 
 
 async def client(load: ServerLoad, until: float) -> None:
-    """One who is not well-behaved, again and again on connections of its own."""
+    """Perform random acts on new connections, again and again."""
     names, weights = list(ACTS), [weight for _, weight in ACTS.values()]
     while time.monotonic() < until and len(load.faults) < 20:
         name = load.random.choices(names, weights)[0]
@@ -138,23 +138,25 @@ async def well_behaved(load: ServerLoad, until: float) -> None:
         await timed(load, "good", good(load))
 
 
-async def timed(load: ServerLoad, name: str, work: Any) -> None:
-    """An act; a fault if it never ends, or the server hangs up on it where it should not."""
+async def timed(load: ServerLoad, name: str, act: Any) -> None:
+    """Await an act. A timeout is a fault, and so is a connection that the server should not have closed."""
     try:
-        await patient(work, PATIENCE_S)
+        await patient(act, PATIENCE_S)
     except TimeoutError:
         load.faults.append(f"{name} did not end within {PATIENCE_S:.0f} s")
     except (ConnectionError, OSError) as reason:
         if name not in ("bad_head", "leave", "read_slowly", "send_slowly"):
-            load.faults.append(f"{name}: the server hung up: {reason}"[:300])
+            load.faults.append(f"{name}: the server closed the connection: {reason}"[:300])
     except Exception as reason:
         load.faults.append(f"{name}: {type(reason).__name__}: {reason}"[:300])
 
 
-async def patient(work: Any, seconds: float) -> tuple[Any, float]:
-    """What some work gives, and how long it took; TimeoutError if that is too long. Time in which this process was
-    stopped, as whoever measures on the same machine may do, does not count."""
-    task, spent = asyncio.ensure_future(work), 0.0
+async def patient(awaitable: Any, seconds: float) -> tuple[Any, float]:
+    """Await something; return its result and the seconds it took. Raises TimeoutError.
+
+    Time in which this process is stopped, as a benchmark on the same machine may do, does not count.
+    """
+    task, spent = asyncio.ensure_future(awaitable), 0.0
     try:
         while spent <= seconds:
             began = time.monotonic()
@@ -168,19 +170,19 @@ async def patient(work: Any, seconds: float) -> tuple[Any, float]:
 
 
 async def watch(load: ServerLoad, process: Process, until: float) -> Course:
-    """Measure the process and ask how it is, until the end."""
+    """Measure the process and check /health until the end."""
     found, began = Course(), time.monotonic()
     begin = began + WARM_UP * (until - began)
     while time.monotonic() < until:
         try:
-            answer, spent = await patient(asked(load.port, "GET", "/health"), HEALTH_S)
+            answer, spent = await patient(fetch(load.port, "GET", "/health"), HEALTH_S)
             found.health_s.append(spent)
             if answer.status != 200:
                 load.faults.append(f"/health: {answer.status} {answer.body[:200]!r}")
         except (TimeoutError, OSError) as reason:
             load.faults.append(f"/health did not answer in {HEALTH_S:.0f} s: {reason}")
             if process.popen.poll() is not None:
-                load.faults.append(f"the server has ended with {process.popen.returncode}")
+                load.faults.append(f"the server exited with {process.popen.returncode}")
                 return found
         if time.monotonic() >= begin:
             found.samples.append(process.sample())
@@ -189,19 +191,19 @@ async def watch(load: ServerLoad, process: Process, until: float) -> Course:
 
 
 async def soak(process: Process, seconds: float, connections: int, seed: int, room: int) -> dict[str, Any]:
-    """Load the server for so long; the report."""
+    """Load the server for this many seconds; return the report."""
     load = ServerLoad(process.port, Random(seed), room)
     await fill(load)
     await learn(load)
     await settle(load)
     before = process.sample()
     until = time.monotonic() + seconds
-    watching = asyncio.ensure_future(watch(load, process, until))
+    watcher = asyncio.ensure_future(watch(load, process, until))
     others = max(1, connections - GOOD)
     await asyncio.gather(
         *(well_behaved(load, until) for _ in range(GOOD)), *(client(load, until) for _ in range(others))
     )
-    found = await watching
+    found = await watcher
     await settle(load)
     await learn(load)
     await settle(load)
@@ -209,51 +211,52 @@ async def soak(process: Process, seconds: float, connections: int, seed: int, ro
 
 
 async def fill(load: ServerLoad) -> None:
-    """Have every page written to, and a prompt scored: memory that is used late is no leak."""
+    """Write to every KV page and score a prompt, so that memory touched late is not counted as a leak."""
     body = {"max_tokens": 1, "logprobs": 1}
     prompts = [[load.random.randrange(9, 300) for _ in range(load.room - 2)] for _ in range(2 * BATCH)]
     await asyncio.gather(
-        *(asked(load.port, "POST", "/v1/completions", body | {"prompt": ids}, KEYS["good"]) for ids in prompts),
-        asked(load.port, "POST", "/v1/completions", body | {"prompt": prompts[0], "echo": True}, KEYS["good"]),
+        *(fetch(load.port, "POST", "/v1/completions", body | {"prompt": ids}, KEYS["good"]) for ids in prompts),
+        fetch(load.port, "POST", "/v1/completions", body | {"prompt": prompts[0], "echo": True}, KEYS["good"]),
     )
 
 
 async def learn(load: ServerLoad) -> None:
-    """What the prompts of the well-behaved are continued with, one after the other on an idle server."""
+    """Record the continuations of the well-behaved clients' prompts, one by one on an idle server."""
     texts = list(load.truths) or [f"{number} {load.text()}" for number in range(TRUTHS)]
     for text in texts:
-        said = await streamed(load, text, KEYS["good"])
-        if said is None or load.truths.setdefault(text, said) != said:
-            load.faults.append(f"{text!r} is continued with {said!r} on an idle server, was {load.truths.get(text)!r}")
+        answer = await streamed(load, text, KEYS["good"])
+        if answer is None or load.truths.setdefault(text, answer) != answer:
+            before = load.truths.get(text)
+            load.faults.append(f"{text!r} is continued with {answer!r} on an idle server, was {before!r}")
 
 
 async def settle(load: ServerLoad) -> None:
-    """All has ended, and all pages are back once the sessions are dropped."""
-    for owner in ("anna", "ben", "cleo"):
+    """Drop all sessions and wait until all pages are free; anything that is still held is a fault."""
+    for tenant in ("anna", "ben", "cleo"):
         for number in range(40):
-            await asked(load.port, "POST", "/drop", {"session_id": f"s{number}"}, KEYS[owner])
-    left = await figures(load)
+            await fetch(load.port, "POST", "/drop", {"session_id": f"s{number}"}, KEYS[tenant])
+    held = await figures(load)
     for _ in range(round(SETTLE_S / TICK_S)):
-        if not any(left.values()):
+        if not any(held.values()):
             break
         await asyncio.sleep(TICK_S)
-        left = await figures(load)
-    load.faults += [f"{name} is {value:g} after the end" for name, value in left.items() if value]
+        held = await figures(load)
+    load.faults += [f"{name} is {value:g} after the end" for name, value in held.items() if value]
 
 
 def report(load: ServerLoad, process: Process, found: Course, before: Sample, seconds: float) -> dict[str, Any]:
-    """What was done and found; `grown` are ratios of medians, the end's to the beginning's."""
+    """The counts, faults and measurements of a run; `rss_grown` is the median at the end over that at the beginning."""
     after, samples = process.sample(), found.samples
     size = max(1, int(len(samples) * WINDOW))
     grown = grown_by([each.rss for each in samples[:size]], [each.rss for each in samples[-size:]])
     faults = list(load.faults)
-    if seconds >= LEAST_S and grown > LEAK:
+    if seconds >= MIN_LEAK_CHECK_S and grown > LEAK:
         faults.append(f"memory grew {grown}-fold")
     if after.files > before.files + 2:
-        faults.append(f"{after.files} files are open, {before.files} were")
+        faults.append(f"{after.files} files are open, {before.files} were open before")
     threads = max((each.threads for each in samples[: len(samples) // 2]), default=0)
-    if after.threads > threads:  # those that read and write files stay once they are there
-        faults.append(f"there are {after.threads} threads, there were {threads} at half-time")
+    if after.threads > threads:  # threads that read and write files are kept once started
+        faults.append(f"{after.threads} threads run, {threads} ran at half-time")
     process.popen.send_signal(signal.SIGTERM)
     try:
         code = process.popen.wait(60)
@@ -261,7 +264,7 @@ def report(load: ServerLoad, process: Process, found: Course, before: Sample, se
         code = -1
     log = process.log.read_text(errors="replace")
     if code not in (0, 143):
-        faults.append(f"the server ended with {code}")
+        faults.append(f"the server exited with {code}")
     faults += [line[:300] for line in log.splitlines() if "raceback" in line or '"level": "error"' in line][:5]
     return {
         "acts": dict(sorted(load.acts.items())),
@@ -279,8 +282,8 @@ def report(load: ServerLoad, process: Process, found: Course, before: Sample, se
 
 
 def run(model: Path | str, seconds: float, connections: int, seed: int, folder: Path, **options: int) -> dict[str, Any]:
-    """The whole of it, in an empty folder; `options` are those of `started`."""
-    process = started(model, folder, **options)
+    """Start a server in an empty folder and load it; `options` are those of `start_server`."""
+    process = start_server(model, folder, **options)
     try:
         return asyncio.run(soak(process, seconds, connections, seed, options["context"]))
     finally:
@@ -289,7 +292,7 @@ def run(model: Path | str, seconds: float, connections: int, seed: int, folder: 
 
 
 def main() -> int:
-    """Exit code 1 if anything is wrong."""
+    """Run the soak; return 1 if there are faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--model", default="smollm2", help="as `spore serve` takes it, or 'story', that of the tests")
@@ -297,7 +300,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if sys.platform == "linux" else 2)
     parser.add_argument("--max-context", type=int, default=512)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep-log", type=Path, metavar="FILE", help="where the server's log is put at the end")
+    parser.add_argument("--keep-log", type=Path, metavar="FILE", help="copy the server's log to this file at the end")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -311,7 +314,7 @@ def main() -> int:
         finally:
             if args.keep_log is not None and (folder / "log").exists():
                 shutil.copyfile(folder / "log", args.keep_log)
-    return told(found, as_json=args.json)
+    return print_report(found, as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What clients do to a server in a soak: each act is one thing that a client, or who attacks one, may do."""
+"""Acts of the clients that load a server in a soak, well-behaved and hostile ones."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from soak.load import BOMBS
-from soak.wire import Line, asked, line_to, request
+from soak.wire import Line, fetch, line_to, request
 
 KEYS = {"good": "key-of-good", "anna": "key-of-anna", "ben": "key-of-ben", "cleo": "key-of-cleo"}
 OTHERS = ("anna", "ben", "cleo")
@@ -73,7 +73,7 @@ MALFORMED_HEADS: list[bytes] = [
 
 @dataclass
 class ServerLoad:
-    """What the clients share, and what was found wrong."""
+    """State that the clients share: counts, faults, and the expected continuations."""
 
     port: int
     random: Random
@@ -82,64 +82,64 @@ class ServerLoad:
     statuses: Counter[int] = field(default_factory=Counter)
     compared: int = 0
     faults: list[str] = field(default_factory=list)
-    truths: dict[str, str] = field(default_factory=dict)  # what prompts are continued with, alone
+    truths: dict[str, str] = field(default_factory=dict)  # prompt -> its continuation on an idle server
 
     @property
     def key(self) -> str:
-        """One of those who are not well-behaved."""
+        """The API key of a random client that is not well-behaved."""
         return KEYS[self.random.choice(OTHERS)]
 
     def text(self, longest: int = 0) -> str:
-        """Words, few more often than many; as begun by others at times."""
-        most = longest or self.room // 3
-        count = 1 + int(most * self.random.random() ** 3)
+        """Random words; short texts are more frequent, and some share their beginning with others."""
+        limit = longest or self.room // 3
+        count = 1 + int(limit * self.random.random() ** 3)
         seed = Random(self.random.randrange(8)) if self.random.random() < 0.5 else self.random
         return " ".join(seed.choice(WORDS) for _ in range(count))
 
-    def wish(self, **more: Any) -> dict[str, Any]:
-        """A completion that is asked for."""
+    def completion(self, **more: Any) -> dict[str, Any]:
+        """The body of a random completion request."""
         random = self.random
-        asks: dict[str, Any] = {
+        body: dict[str, Any] = {
             "prompt": self.text(), "max_tokens": random.choice([1, 4, 16, 40]), "temperature": random.choice([0, 0.8]),
             "stream": random.random() < 0.5, "seed": random.randrange(1 << 30),
         }  # fmt: skip
         if random.random() < 0.1:
-            asks["response_format"] = random.choice(FORMS)
+            body["response_format"] = random.choice(FORMS)
         if random.random() < 0.1:
-            asks |= {"logprobs": 3, "n": 2}
-        return asks | more
+            body |= {"logprobs": 3, "n": 2}
+        return body | more
 
-    def note(self, status: int, expected: tuple[int, ...], what: str, body: bytes = b"") -> None:
-        """Count an answer; a fault if it is none that may be."""
+    def note(self, status: int, expected: tuple[int, ...], what: str, answer: bytes = b"") -> None:
+        """Count a response; an unexpected status is a fault."""
         self.statuses[status] += 1
-        if status == 400 and b"vocabulary has no token" in body:
-            return  # a model whose tokens do not reach the form
+        if status == 400 and b"vocabulary has no token" in answer:
+            return  # the model's tokens cannot spell the format
         if status not in expected and status not in REFUSED:
-            self.faults.append(f"{what} was answered with {status}: {body[:200]!r}")
+            self.faults.append(f"{what} was answered with {status}: {answer[:200]!r}")
 
 
 @asynccontextmanager
 async def sent(load: ServerLoad, path: str, body: Any, **more: Any) -> AsyncGenerator[Line, None]:
-    """A connection on which a request was sent."""
+    """Open a connection and send a request on it."""
     async with line_to(load.port, more.pop("window", None)) as line:
         await line.send(request("POST", path, body, load.key, **more))
         yield line
 
 
 async def ask(load: ServerLoad, path: str, body: Any, what: str, *expected: int, key: str = "") -> Any:
-    """What a request that may be made is answered with; None if it is refused for now."""
-    answer = await asked(load.port, "POST", path, body, key or load.key)
+    """Send a valid request; return the body of the response, or None if the server is busy."""
+    answer = await fetch(load.port, "POST", path, body, key or load.key)
     load.note(answer.status, expected or (200,), what, answer.body)
     if answer.status == 200 and answer.headers["content-type"].startswith("application/json"):
         return answer.json()
     return answer.body if answer.status == 200 else None
 
 
-# ---- the well-behaved
+# ---- well-behaved clients
 
 
 async def streamed(load: ServerLoad, prompt: str, key: str) -> str | None:
-    """A prompt's greedy continuation, piece by piece; None if there is no place for it now."""
+    """Stream a prompt's greedy continuation; None if the server is busy."""
     body = {"prompt": prompt, "max_tokens": 24, "temperature": 0, "stream": True, "ignore_eos": True}
     async with line_to(load.port) as line:
         await line.send(request("POST", "/v1/completions", body, key))
@@ -159,7 +159,7 @@ async def streamed(load: ServerLoad, prompt: str, key: str) -> str | None:
 
 
 async def good(load: ServerLoad) -> None:
-    """A stream that nobody disturbs: its text is what it is alone."""
+    """Stream a known prompt: other clients must not change its text."""
     prompt = load.random.choice(list(load.truths))
     text = await streamed(load, prompt, KEYS["good"])
     if text is not None:
@@ -168,18 +168,18 @@ async def good(load: ServerLoad) -> None:
             load.faults.append(f"{prompt!r} was continued with {text!r}, alone with {load.truths[prompt]!r}")
 
 
-# ---- the others
+# ---- other clients
 
 
 async def complete(load: ServerLoad) -> None:
-    """A completion, read to its end."""
-    async with sent(load, "/v1/completions", load.wish()) as line:
+    """Read a whole completion."""
+    async with sent(load, "/v1/completions", load.completion()) as line:
         answer = await line.answer()
         load.note(answer.status, (200,), "a completion", answer.body)
 
 
 async def chat(load: ServerLoad) -> None:
-    """A chat by one of the three APIs."""
+    """Chat through one of the three APIs."""
     messages = [{"role": "user", "content": load.text(60)}]
     path, more = load.random.choice(
         [
@@ -193,8 +193,8 @@ async def chat(load: ServerLoad) -> None:
 
 
 async def leave(load: ServerLoad) -> None:
-    """A client that goes at any moment: in the head, in the body, in the prompt, in the answer."""
-    data = request("POST", "/v1/completions", load.wish(max_tokens=60), load.key)
+    """Disconnect at a random moment: in the header, the body, the prompt or the answer."""
+    data = request("POST", "/v1/completions", load.completion(max_tokens=60), load.key)
     async with line_to(load.port) as line:
         moment = load.random.random()
         if moment < 0.3:
@@ -210,8 +210,8 @@ async def leave(load: ServerLoad) -> None:
 
 
 async def read_slowly(load: ServerLoad) -> None:
-    """A reader with a small window who takes little at a time, and at times nothing at all."""
-    body = load.wish(max_tokens=60, stream=True, logprobs=20, n=load.random.choice([1, 4]), response_format=None)
+    """Read slowly with a small receive window, or pause."""
+    body = load.completion(max_tokens=60, stream=True, logprobs=20, n=load.random.choice([1, 4]), response_format=None)
     async with sent(load, "/v1/completions", body, window=2048) as line:
         until = asyncio.get_running_loop().time() + 8 * load.random.random()
         if load.random.random() < 0.3:
@@ -221,8 +221,8 @@ async def read_slowly(load: ServerLoad) -> None:
 
 
 async def send_slowly(load: ServerLoad) -> None:
-    """A request that comes byte by byte, until it is whole, or the server hangs up, or the client does."""
-    data = request("POST", "/v1/completions", load.wish(max_tokens=2), load.key)
+    """Send a request in small pieces, until it is complete or either side closes the connection."""
+    data = request("POST", "/v1/completions", load.completion(max_tokens=2), load.key)
     step = load.random.choice([1, 20, 200])
     async with line_to(load.port) as line:
         for at in range(0, min(len(data), 40 * step), step):
@@ -231,7 +231,7 @@ async def send_slowly(load: ServerLoad) -> None:
 
 
 async def bad_body(load: ServerLoad) -> None:
-    """A body that is no request."""
+    """Send a malformed body."""
     body, path = load.random.choice(MALFORMED_BODIES), load.random.choice(["/v1/completions", "/infer"])
     async with sent(load, path, body) as line:
         answer = await line.answer()
@@ -239,63 +239,65 @@ async def bad_body(load: ServerLoad) -> None:
 
 
 async def bad_head(load: ServerLoad) -> None:
-    """Bytes that are no request at all."""
+    """Send bytes that are not an HTTP request."""
     async with line_to(load.port) as line:
         await line.send(load.random.choice(MALFORMED_HEADS))
-        said = await line.said()
-        if said and (b"HTTP/1.1 " not in said[:9] or said[9:10] not in b"45"):
-            load.faults.append(f"a head that is none was answered with {said[:60]!r}")
+        answer = await line.read_all()
+        if answer and (b"HTTP/1.1 " not in answer[:9] or answer[9:10] not in b"45"):
+            load.faults.append(f"a malformed header was answered with {answer[:60]!r}")
 
 
 async def pipeline(load: ServerLoad) -> None:
-    """Several requests at once on one connection, the answers in their order; at times the client goes before."""
-    paths = [f"/there-is-no-{load.random.randrange(1 << 20)}" for _ in range(5)]
-    made = [request("GET", path, None, load.key, close=False) for path in paths]
+    """Pipeline requests on one connection; responses come in order. Sometimes disconnect before they do."""
+    paths = [f"/missing-{load.random.randrange(1 << 20)}" for _ in range(5)]
+    requests = [request("GET", path, None, load.key, close=False) for path in paths]
     async with line_to(load.port) as line:
-        await line.send(b"".join(made))
+        await line.send(b"".join(requests))
         if load.random.random() < 0.3:
             return
         for path in paths:
             answer = await line.answer()
-            load.note(answer.status, (404,), "a request in a row", answer.body)
+            load.note(answer.status, (404,), "a pipelined request", answer.body)
             if path.encode() not in answer.body:
-                load.faults.append(f"of requests in a row {path} was answered with {answer.body[:200]!r}")
+                load.faults.append(f"the pipelined request {path} was answered with {answer.body[:200]!r}")
 
 
 async def wrong_key(load: ServerLoad) -> None:
-    """What is not open to everybody is shut."""
-    key = load.random.choice(["", "key-of-nobody", "key-of-good" * 900])
+    """Use a wrong API key: protected paths must refuse it."""
+    key = load.random.choice(["", "unknown-key", "key-of-good" * 900])
     path = load.random.choice(["/v1/models", "/metrics", "/nowhere", "/infer"])
-    answer = await asked(load.port, "GET", path, None, key)
+    answer = await fetch(load.port, "GET", path, None, key)
     load.note(answer.status, (401,), f"{path} without a key")
 
 
 async def session(load: ServerLoad) -> None:
-    """A session: made, gone on with, forked, cancelled, left, dropped; it is not there for others."""
-    owner, other = load.random.sample(OTHERS, 2)
-    name, key = f"s{load.random.randrange(40)}", KEYS[owner]
+    """Create, continue, fork, cancel, leave or drop a session; other tenants cannot see it."""
+    tenant, other = load.random.sample(OTHERS, 2)
+    name, key = f"s{load.random.randrange(40)}", KEYS[tenant]
     say: dict[str, Any] = {"encoding": "text", "session_id": name, "max_tokens": 6, "temperature": 0}
 
-    def said(text: str) -> list[dict[str, str]]:
+    def messages(text: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": text}]
 
     act = load.random.choice(["ask", "ask", "go on", "leave", "fork", "cancel", "drop", "steal"])
     if act == "ask":
-        await ask(load, "/infer", say | {"messages": said(load.text(40))}, "a session", 200, 406, key=key)
+        await ask(load, "/infer", say | {"messages": messages(load.text(40))}, "a session", 200, 406, key=key)
     elif act == "go on":
-        await ask(load, "/infer", say | {"messages": said("And"), "dialog_pos": 2}, "more", 200, 404, 406, 416, key=key)
+        await ask(
+            load, "/infer", say | {"messages": messages("And"), "dialog_pos": 2}, "more", 200, 404, 406, 416, key=key
+        )
     elif act == "leave":
         async with line_to(load.port) as line:
-            body = say | {"messages": said(load.text()), "max_tokens": 100}
+            body = say | {"messages": messages(load.text()), "max_tokens": 100}
             await line.send(request("POST", "/infer", body, key, {"accept": "text/event-stream"}))
             await asyncio.sleep(load.random.random())
     elif act == "fork":
-        twin = {"session_id": name, "new_session_id": f"s{load.random.randrange(40)}"}
-        await ask(load, "/fork", twin, "a fork", 200, 404, 406, 409, key=key)
+        body = {"session_id": name, "new_session_id": f"s{load.random.randrange(40)}"}
+        await ask(load, "/fork", body, "a fork", 200, 404, 406, 409, key=key)
     elif act == "steal":
-        mine = f"{owner}-{load.random.randrange(1 << 40)}"
-        made = await ask(load, "/infer", say | {"session_id": mine, "messages": said("Hi")}, "a session", key=key)
-        if made is not None:
+        mine = f"{tenant}-{load.random.randrange(1 << 40)}"
+        answer = await ask(load, "/infer", say | {"session_id": mine, "messages": messages("Hi")}, "a session", key=key)
+        if answer is not None:
             await ask(load, "/drop", {"session_id": mine}, "another's session", 404, key=KEYS[other])
             await ask(load, "/drop", {"session_id": mine}, "one's own session", 200, key=key)
     else:
@@ -303,7 +305,7 @@ async def session(load: ServerLoad) -> None:
 
 
 async def vectors(load: ServerLoad) -> None:
-    """Embeddings, or scores of a prompt; at times the client goes before they are done."""
+    """Request embeddings or prompt scores; sometimes disconnect before they are ready."""
     texts = [load.text(load.room // 8) for _ in range(load.random.choice([1, 1, 2, 12]))]
     path, body = load.random.choice(
         [
@@ -317,23 +319,23 @@ async def vectors(load: ServerLoad) -> None:
             await asyncio.sleep(load.random.random())
             return
         answer = await line.answer()
-        load.note(answer.status, (200, 504), path, answer.body)  # where all want vectors, some come too late
+        load.note(answer.status, (200, 504), path, answer.body)  # under load some time out
 
 
 async def bomb(load: ServerLoad) -> None:
-    """A grammar that costs too much is refused, or ends its own answer."""
+    """Use a grammar that is too expensive: it is refused, or fails only its own answer."""
     form = load.random.choice(BOMBS)
     kind = "json_schema" if "json_schema" in form else next(iter(form))
-    made = {"name": "x", "schema": form["json_schema"]} if kind == "json_schema" else form[kind]
-    body = load.wish(response_format={"type": kind, kind: made}, stream=False, n=1, max_tokens=8)
+    value = {"name": "x", "schema": form["json_schema"]} if kind == "json_schema" else form[kind]
+    body = load.completion(response_format={"type": kind, kind: value}, stream=False, n=1, max_tokens=8)
     await ask(load, "/v1/completions", body, f"the grammar {str(form)[:60]}", 200, 400)
 
 
 async def burst(load: ServerLoad) -> None:
-    """More at once than may wait: some are told to come again, and when."""
+    """Send more requests at once than may wait: some get 429 with Retry-After."""
 
     async def one() -> None:
-        async with sent(load, "/v1/completions", load.wish(max_tokens=2, n=1, stream=False)) as line:
+        async with sent(load, "/v1/completions", load.completion(max_tokens=2, n=1, stream=False)) as line:
             answer = await line.answer()
             load.note(answer.status, (200,), "one of many", answer.body)
             if answer.status == 429 and not int(answer.headers.get("retry-after", 0)):
@@ -343,22 +345,22 @@ async def burst(load: ServerLoad) -> None:
 
 
 async def page(load: ServerLoad) -> None:
-    """The web chat's files, and a conversation of it."""
-    shown = load.random.choice(["/", "/docs", "/openapi.json", "/metrics"])
-    answer = await asked(load.port, "GET", shown, None, load.key)
+    """Load a page of the web chat; create, change and delete one of its conversations."""
+    target = load.random.choice(["/", "/docs", "/openapi.json", "/metrics"])
+    answer = await fetch(load.port, "GET", target, None, load.key)
     load.note(answer.status, (200,), "a page")
     key, path = load.key, "/api/ui/conversations"
-    made = await asked(load.port, "POST", path, {"title": load.text(5)}, key)
-    load.note(made.status, (201, 200), "a conversation", made.body)
-    if made.status in (200, 201):
-        kept = made.json()
+    created = await fetch(load.port, "POST", path, {"title": load.text(5)}, key)
+    load.note(created.status, (201, 200), "a conversation", created.body)
+    if created.status in (200, 201):
+        stored = created.json()
         message = {"id": f"{load.random.getrandbits(128):032x}", "role": "user", "content": load.text()}
-        change = {"version": kept["version"], "messages": [message]}
-        done = await asked(load.port, "PATCH", f"{path}/{kept['id']}", change, key)
+        change = {"version": stored["version"], "messages": [message]}
+        done = await fetch(load.port, "PATCH", f"{path}/{stored['id']}", change, key)
         load.note(done.status, (200,), "a change", done.body)
         if load.random.random() < 0.9:
-            gone = await asked(load.port, "DELETE", f"{path}/{kept['id']}", None, key)
-            load.note(gone.status, (200,), "a conversation that goes", gone.body)
+            deleted = await fetch(load.port, "DELETE", f"{path}/{stored['id']}", None, key)
+            load.note(deleted.status, (200,), "a deleted conversation", deleted.body)
 
 
 Act = Callable[[ServerLoad], Awaitable[None]]

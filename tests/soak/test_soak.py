@@ -1,4 +1,4 @@
-"""The driver of the soak works, for some seconds; `run.py` is for half an hour."""
+"""A short run of the engine's soak; `run.py` runs for half an hour."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ def model(shared: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("speculate", [None, pytest.param("ngram", marks=pytest.mark.all)])
-def test_some_seconds_of_everything(model: Path, tmp_path: Path, speculate: str | None) -> None:
+def test_a_short_soak_finds_no_faults(model: Path, tmp_path: Path, speculate: str | None) -> None:
     found = asyncio.run(soak(model, 2.0, 8, 1, tmp_path, threads=1, max_context=256, max_batch=4, speculate=speculate))
     assert [fault for fault in found["faults"] if "grew" not in fault] == []  # two seconds are all warm-up
     assert sum(found["acts"].values()) > 5
@@ -23,7 +23,7 @@ def test_some_seconds_of_everything(model: Path, tmp_path: Path, speculate: str 
     assert not list(tmp_path.glob("*.session"))
 
 
-def test_growth_is_said() -> None:
+def test_growth_is_reported() -> None:
     from soak.load import Load
 
     load = Load.__new__(Load)

@@ -1,19 +1,13 @@
 """The fixtures that run `spore`, and a model to chat with."""
 
-import json
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from copied import copied
+from chat_folders import write_chat_folder
 from system.processes import SECONDS, Spore, command, environment
-
-TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '' }}{% endif %}"
-)
 
 
 @pytest.fixture
@@ -33,11 +27,7 @@ def spore(tmp_path: Path) -> Spore:
 @pytest.fixture
 def talker(story: Path, tmp_path: Path) -> Path:
     """The story model with a chat template that puts the messages in a row."""
-    folder = copied(story, tmp_path / "talker")
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | {"chat_template": TEMPLATE}), encoding="utf-8")
-    return folder
+    return write_chat_folder(story, tmp_path / "talker")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from hf_folders import write_model
 from lora_files import merged, random_pairs, write_gguf_adapter, write_peft
 from sporelm import LLM, AsyncLLM, LoraAdapter, SamplingParams
-from sporelm.api import adapters
+from sporelm.api import lora_adapters
 from sporelm.errors import ModelNotFound, RequestError
 from tiny_models import WIDE
 
@@ -125,8 +125,8 @@ def test_wrong_names_and_too_many(
         llm.load_adapter(tmp_path / "nowhere")
     with pytest.raises(RequestError, match="adapter is 3: it must be the name"):
         SamplingParams(adapter=3)  # type: ignore[arg-type]
-    monkeypatch.setattr(adapters, "MOST_ADAPTERS", 2)
-    with pytest.raises(RequestError, match="2 adapters are loaded, which is the most"):
+    monkeypatch.setattr(lora_adapters, "MAX_ADAPTERS", 2)
+    with pytest.raises(RequestError, match="2 adapters are loaded, which is the maximum"):
         llm.load_adapter(paths["blue"])
     assert llm.adapters.names == ["red", "leaf"]
     with pytest.raises(RequestError, match="must be a path or a LoraAdapter"):
@@ -213,7 +213,7 @@ def test_an_event_loop_loads_and_unloads(folder: Path, paths: dict[str, Path]) -
             with pytest.raises(RequestError, match="still use"):
                 await model.unload_adapter("red")
             await stream.aclose()
-            await model.between_steps(lambda: None)
+            await model.run_between_steps(lambda: None)
             await model.unload_adapter("red")
             with pytest.raises(RequestError, match="none is loaded"):
                 await model.generate(PROMPT, greedy("red"))

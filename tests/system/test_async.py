@@ -12,7 +12,7 @@ import pytest
 from sporelm import LLM, AsyncLLM, Completion, Piece, SamplingParams
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, QueueFull, RequestError
-from sporelm.text.rendered_prompt import RenderedPrompt
+from sporelm.text.chat_templates.rendered_prompt import RenderedPrompt
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WILD = SamplingParams(max_tokens=24, temperature=1.0, seed=5)
@@ -93,8 +93,8 @@ def test_leaving_a_stream_or_its_task_cancels_that_request_alone(story: Path, al
             answer = await other
             while not llm.llm.engine.scheduler.idle:
                 await asyncio.sleep(0.001)
-            await llm.between_steps(llm.llm.engine.check_integrity)
-            return answer, len(llm.llm.engine.store.sequences)
+            await llm.run_between_steps(llm.llm.engine.check_integrity)
+            return answer, len(llm.llm.engine.kv_cache.sequences)
 
     answer, sequences = run(leave())
     assert answer.token_ids == alone.generate(PROMPTS[0], GREEDY)[0].token_ids
@@ -125,7 +125,7 @@ def test_the_loop_goes_on_while_a_step_runs(story: Path) -> None:
             assert not first.done()
             leave.set()
             said = len((await first).token_ids) + len((await second).token_ids)
-            await llm.between_steps(lambda: None)
+            await llm.run_between_steps(lambda: None)
             assert llm.llm.engine.scheduler.idle, "who has left before he was added is added and stays"
             return said
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_served_is_refused_and_the_others_go_on(story: Path) -> N
                 await llm.generate([5] * 65, GREEDY)
             with pytest.raises(RequestError, match="token 99999"):
                 await all_of(llm, [99999], GREEDY)
-            with pytest.raises(RequestError, match="in pieces"):
+            with pytest.raises(RequestError, match="a stream has one completion"):
                 llm.stream(PROMPTS[0], SamplingParams(n=2))
             return await good
 
@@ -179,19 +179,19 @@ def test_a_full_queue_is_said(story: Path) -> None:
         async with AsyncLLM(story, threads=1, max_batch=1) as llm:
             llm.llm.engine.scheduler.waiting.limit = 2
             asked, all_asked = list[object](), threading.Event()
-            between_steps, step = llm.between_steps, llm.llm.engine.runner.run
+            run_between_steps, step = llm.run_between_steps, llm.llm.engine.runner.run
 
             def noted(what: Callable[[], Any]) -> Any:
                 asked.append(what)
                 if len(asked) == len(PROMPTS):
                     all_asked.set()
-                return between_steps(what)
+                return run_between_steps(what)
 
             def late(what: Step) -> Scores:
                 assert all_asked.wait(60)
                 return step(what)
 
-            llm.between_steps, llm.llm.engine.runner.run = noted, late  # type: ignore[method-assign]
+            llm.run_between_steps, llm.llm.engine.runner.run = noted, late  # type: ignore[method-assign]
             return await asyncio.gather(*(llm.generate(each, GREEDY) for each in PROMPTS), return_exceptions=True)
 
     found = run(crowd())

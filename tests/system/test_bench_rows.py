@@ -16,13 +16,22 @@ import pytest
 
 from families import EVERY
 from sporelm import __version__
-from sporelm.bench import Case, LlamaPeer, cases, context_for, measure
-from sporelm.bench.limits import Work, work_of
-from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown, check_file
-from sporelm.cli.bench import CONTEXT, commit, without_folders
+from sporelm.bench import BenchCase, LlamaPeer, build_cases, choose_context, measure_cases
+from sporelm.bench.bench_rows import (
+    CSV_COLUMNS,
+    BenchRow,
+    PeerFigure,
+    SpeedLimit,
+    append_rows,
+    check_results_file,
+    rows_to_csv,
+    rows_to_markdown,
+)
+from sporelm.bench.roofline import Workload, compute_workload
+from sporelm.cli.bench import CONTEXT, find_commit, strip_folders
 from sporelm.errors import RequestError
-from sporelm.models.blocks.memory import State
-from sporelm.weights.config import Experts, ModelConfig
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.config import Experts, ModelConfig
 
 
 class SteadyEngine:
@@ -45,9 +54,13 @@ class SteadyEngine:
 
 
 def test_cases_of_the_contract() -> None:
-    assert cases([512], [128], [1, 8], [0]) == [Case(512, False), Case(128, True), Case(64, True, batch=8, depth=128)]
-    assert cases([0], [128], [1], [0, 1024]) == [Case(128, True), Case(128, True, depth=1024)]
-    assert [case.test for case in cases([512], [128], [1], [0])] == ["pp512", "tg128"]
+    assert build_cases([512], [128], [1, 8], [0]) == [
+        BenchCase(512, False),
+        BenchCase(128, True),
+        BenchCase(64, True, batch=8, depth=128),
+    ]
+    assert build_cases([0], [128], [1], [0, 1024]) == [BenchCase(128, True), BenchCase(128, True, depth=1024)]
+    assert [case.test for case in build_cases([512], [128], [1], [0])] == ["pp512", "tg128"]
 
 
 @pytest.mark.parametrize(
@@ -55,13 +68,13 @@ def test_cases_of_the_contract() -> None:
 )
 def test_cases_that_cannot_be_measured(wrong: tuple[list[int], ...]) -> None:
     with pytest.raises(RequestError):
-        cases(*wrong)
+        build_cases(*wrong)
 
 
 def test_measure_warms_up_and_alternates() -> None:
     engine = SteadyEngine()
-    wanted = cases([50], [20], [1, 4], [0])
-    found = measure(engine, wanted, 3, lambda case: None)
+    wanted = build_cases([50], [20], [1, 4], [0])
+    found = measure_cases(engine, wanted, 3, lambda case: None)
     assert engine.calls == [(50,), (20, 1, 0), (64, 4, 128)] * 4, "one warm-up, three samples, in turn"
     assert [row.tok_s for row in found] == pytest.approx([100, 10, 40])
     assert [len(row.samples) for row in found] == [3, 3, 3]
@@ -69,8 +82,8 @@ def test_measure_warms_up_and_alternates() -> None:
 
 def test_whole_runs_count_their_prompts() -> None:
     engine = SteadyEngine()
-    wanted = cases([0], [0], [1, 4], [0], whole=True)
-    found = measure(engine, wanted, 1, lambda case: None)
+    wanted = build_cases([0], [0], [1, 4], [0], whole=True)
+    found = measure_cases(engine, wanted, 1, lambda case: None)
     assert [row.test for row in found] == ["pp128+tg64"] * 2
     assert engine.calls == [(64, 1, 128, 0), (64, 4, 128, 0)] * 2
     assert [row.tok_s for row in found] == pytest.approx([64 / (1.28 + 6.4), 256 / (5.12 + 6.4)])
@@ -80,18 +93,21 @@ def test_whole_runs_count_their_prompts() -> None:
 
 def test_repeat_must_be_positive() -> None:
     with pytest.raises(RequestError, match="--repeat is 0"):
-        measure(SteadyEngine(), cases([1], [1], [1], [0]), 0, lambda case: None)
+        measure_cases(SteadyEngine(), build_cases([1], [1], [1], [0]), 0, lambda case: None)
 
 
 def test_decode_limit_counts_weights_once_and_kv_per_sequence() -> None:
-    work = Work(weight_bytes=1000, kv_bytes=2, matrix_values=10, output_values=5, integer=True)
+    work = Workload(weight_bytes=1000, kv_bytes=2, matrix_values=10, output_values=5, integer=True)
     machine = {"stream_bytes_s": 1e6, "int8_dot_ops_s": 1e9, "f32_ops_s": 1e8}
-    assert work.limit(Case(100, True), machine) == Limit("stream", 1e6 / (1000 + 50 * 2))
-    assert work.limit(Case(64, True, batch=8, depth=128), machine).value == 8 * 1e6 / (1000 + 8 * 160 * 2)
-    whole = work.limit(Case(64, True, batch=8, prompt=128), machine)
-    prompts, tokens = work.limit(Case(128, False), machine), work.limit(Case(64, True, batch=8, depth=128), machine)
+    assert work.limit(BenchCase(100, True), machine) == SpeedLimit("stream", 1e6 / (1000 + 50 * 2))
+    assert work.limit(BenchCase(64, True, batch=8, depth=128), machine).value == 8 * 1e6 / (1000 + 8 * 160 * 2)
+    whole = work.limit(BenchCase(64, True, batch=8, prompt=128), machine)
+    prompts, tokens = (
+        work.limit(BenchCase(128, False), machine),
+        work.limit(BenchCase(64, True, batch=8, depth=128), machine),
+    )
     assert whole.value == pytest.approx(512 / (8 * 128 / prompts.value + 512 / tokens.value))
-    assert work.limit(Case(10, False), machine) == Limit("compute", 10 * 1e9 / (2 * (100 + 5)))
+    assert work.limit(BenchCase(10, False), machine) == SpeedLimit("compute", 10 * 1e9 / (2 * (100 + 5)))
 
 
 def test_work_of_a_model() -> None:
@@ -99,23 +115,25 @@ def test_work_of_a_model() -> None:
         name="m", architecture="llama", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16, vocab=32,
         eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=False, dtype="F32",
     )  # fmt: skip
-    work = work_of(config, 10_000, 4)
+    work = compute_workload(config, 10_000, 4)
     # q 8x8, k 8x4, v 8x4, o 8x8 and three 8x16, in two layers.
     assert work.matrix_values == 2 * (64 + 32 + 32 + 64 + 3 * 128)
     assert work.kv_bytes == 2 * 2 * 4 * 4
     assert work.weight_bytes == 10_000 - 32 * 8 * 4
     assert not work.integer
-    windowed = work_of(replace(config, window=10, full_layers=frozenset({1})), 10_000, 4)
+    windowed = compute_workload(replace(config, window=10, full_layers=frozenset({1})), 10_000, 4)
     assert (windowed.kv_bytes, windowed.window, windowed.window_bytes) == (2 * 2 * 2 * 4, 10, 2 * 2 * 2 * 4)
     machine = {"stream_bytes_s": 1e6}
-    assert windowed.limit(Case(2, True, depth=50), machine).value == 1e6 / (work.weight_bytes + 51 * 32 + 10 * 32)
-    assert windowed.limit(Case(2, True), machine) == work.limit(Case(2, True), machine), "all is within the window"
+    assert windowed.limit(BenchCase(2, True, depth=50), machine).value == 1e6 / (work.weight_bytes + 51 * 32 + 10 * 32)
+    assert windowed.limit(BenchCase(2, True), machine) == work.limit(BenchCase(2, True), machine), (
+        "all is within the window"
+    )
 
 
 def test_of_sparse_attention_the_rows_chosen_count() -> None:
     """An indexer's keys are read for all positions, latents for those that it chooses."""
     config = next(case for case in EVERY if case.name == "deepseek32").model.config
-    own, work = config.own, work_of(config, 10_000, 2)
+    own, work = config.own, compute_workload(config, 10_000, 2)
     assert (work.kv_bytes, work.window) == (2 * config.layers * own.index_dim, own.chosen)
     assert work.window_bytes == 2 * config.layers * (own.rank + own.rotary)
 
@@ -123,25 +141,25 @@ def test_of_sparse_attention_the_rows_chosen_count() -> None:
 def test_layers_gone_through_twice_count_twice_and_tables_do_not() -> None:
     by_name = {case.name: case.model.config for case in EVERY}
     looped = by_name["nanbeige"]
-    once = work_of(replace(looped, own=replace(looped.own, count=1)), 300_000, 4)
-    work, loops = work_of(looped, 300_000, 4), looped.own.count
+    once = compute_workload(replace(looped, own=replace(looped.own, count=1)), 300_000, 4)
+    work, loops = compute_workload(looped, 300_000, 4), looped.own.count
     assert (loops, work.kv_bytes, work.matrix_values) == (3, 3 * once.kv_bytes, 3 * once.matrix_values)
     output_bytes = 4 * work.output_values
     assert work.weight_bytes - output_bytes == loops * (once.weight_bytes - output_bytes)
     fed, tied = (replace(by_name["gemma3n"], tie_embeddings=ties) for ties in (False, True))
     rows = 4 * fed.own.vocab * fed.own.inputs * fed.layers
-    assert work_of(tied, 9_000_000, 4).weight_bytes == 9_000_000 - rows
-    assert work_of(fed, 9_000_000, 4).weight_bytes == 9_000_000 - rows - 4 * fed.vocab * fed.width
-    assert work_of(fed, 9_000_000, 4).kv_bytes > 0
+    assert compute_workload(tied, 9_000_000, 4).weight_bytes == 9_000_000 - rows
+    assert compute_workload(fed, 9_000_000, 4).weight_bytes == 9_000_000 - rows - 4 * fed.vocab * fed.width
+    assert compute_workload(fed, 9_000_000, 4).kv_bytes > 0
 
 
 def test_of_recurrent_states_all_is_read_and_written() -> None:
     case = next(case for case in EVERY if case.name == "qwen3next")
-    work, config = work_of(case.model.config, 10_000, 2), case.model.config
+    work, config = compute_workload(case.model.config, 10_000, 2), case.model.config
     assert work.kv_bytes == 2 * config.kv_heads * config.head_dim * 2, "of four layers one has keys and values"
     shapes = [shape for each in case.model.memory() if isinstance(each, State) for shape in each.shapes]
     assert work.state_bytes == sum(4 * prod(shape) for shape in shapes) > 0
-    limit = work.limit(Case(2, True, batch=3), {"stream_bytes_s": 1e6}).value
+    limit = work.limit(BenchCase(2, True, batch=3), {"stream_bytes_s": 1e6}).value
     assert limit == 3e6 / (work.read_bytes(3) + 3 * (work.kv_bytes + 2 * work.state_bytes))
 
 
@@ -151,7 +169,7 @@ def test_of_experts_those_that_tokens_chose_count() -> None:
         eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=True, dtype="F32",
         experts=Experts(count=8, used=2, ffn=12, renormalize=True),
     )  # fmt: skip
-    work = work_of(config, 10_000, 4, 8_000)
+    work = compute_workload(config, 10_000, 4, 8_000)
     # q 8x8, k 8x4, v 8x4, o 8x8, the router 8x8, and of eight experts of three 8x12 two.
     assert work.matrix_values == 2 * (64 + 32 + 32 + 64 + 64 + 2 * 3 * 96)
     assert (work.weight_bytes, work.expert_bytes) == (10_000, 8_000)
@@ -159,11 +177,11 @@ def test_of_experts_those_that_tokens_chose_count() -> None:
     assert work.read_bytes(2) == 2_000 + 8_000 * (1 - 0.75**2)
     assert work.read_bytes(1000) == pytest.approx(10_000)
     machine = {"stream_bytes_s": 1e6}
-    assert work.limit(Case(2, True), machine).value == 1e6 / (4_000 + work.kv_bytes)
+    assert work.limit(BenchCase(2, True), machine).value == 1e6 / (4_000 + work.kv_bytes)
 
 
-ROW = Row(
-    "tg128", 1, 0, (90.0, 110.0, 100.0), Limit("stream", 200.0), PeerFigure("llama.cpp fa=on", (40.0, 60.0, 50.0))
+ROW = BenchRow(
+    "tg128", 1, 0, (90.0, 110.0, 100.0), SpeedLimit("stream", 200.0), PeerFigure("llama.cpp fa=on", (40.0, 60.0, 50.0))
 )
 
 
@@ -177,69 +195,69 @@ def test_row_as_json_is_the_contract() -> None:
         "limit": {"kind": "stream", "value": 200.0, "share": 0.5},
         "peer": {"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0},
     }
-    bare = Row("pp1", 1, 0, (1.0,)).as_json()
+    bare = BenchRow("pp1", 1, 0, (1.0,)).as_json()
     assert bare["limit"] is None
     assert bare["peer"] is None
 
 
 def test_tables() -> None:
-    lines = as_markdown([ROW]).splitlines()
+    lines = rows_to_markdown([ROW]).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert "| 2.00 |" in lines[2]
-    assert as_csv([ROW]).splitlines()[0] == ",".join(CSV_HEADS)
+    assert rows_to_csv([ROW]).splitlines()[0] == ",".join(CSV_COLUMNS)
 
 
 def test_append_keeps_one_header(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     for _ in range(2):
-        append(path, [ROW], {"machine": "m, two cores", "commit": "abc"})
+        append_rows(path, [ROW], {"machine": "m, two cores", "commit": "abc"})
     lines = path.read_text().splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("machine,commit,test,")
     assert lines[1].startswith('"m, two cores",abc,tg128,')
     with pytest.raises(RequestError, match="other columns"):
-        append(path, [ROW], {"other": "x"})
+        append_rows(path, [ROW], {"other": "x"})
 
 
 def test_a_place_for_rows_is_checked_before(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    assert check_file(path, ["time"]) is False
-    append(path, [ROW], {"time": "now"})
-    assert check_file(path, ["time"]) is True
+    assert check_results_file(path, ["time"]) is False
+    append_rows(path, [ROW], {"time": "now"})
+    assert check_results_file(path, ["time"]) is True
     with pytest.raises(RequestError, match="other columns"):
-        check_file(path, ["when"])
+        check_results_file(path, ["when"])
     for wrong in (tmp_path, tmp_path / "no" / "rows.csv"):
         with pytest.raises(RequestError, match="--save"):
-            check_file(wrong, ["time"])
+            check_results_file(wrong, ["time"])
 
 
 def test_a_place_that_may_not_be_written_is_known_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda place, mode: False)  # whoever runs the tests may write anywhere
-    with pytest.raises(RequestError, match="may not be written"):
-        check_file(tmp_path / "rows.csv", ["time"])
+    with pytest.raises(RequestError, match="is not writable"):
+        check_results_file(tmp_path / "rows.csv", ["time"])
 
 
 def test_context_for_what_is_measured() -> None:
-    wanted = cases([512], [128], [1, 8], [0, 9000])
-    assert context_for(wanted, 16384, None, 8192) == 9128
-    assert context_for(wanted, 16384, 10000, 8192) == 10000
-    assert context_for(wanted[:1], 16384, None, 8192) is None
-    assert Case(64, True, batch=8, depth=128).context == 192
+    wanted = build_cases([512], [128], [1, 8], [0, 9000])
+    assert choose_context(wanted, 16384, None, 8192) == 9128
+    assert choose_context(wanted, 16384, 10000, 8192) == 10000
+    assert choose_context(wanted[:1], 16384, None, 8192) is None
+    assert BenchCase(64, True, batch=8, depth=128).context == 192
     with pytest.raises(RequestError, match=r"-n 128 -d 9000 needs .* 9128 positions, the model has 8192"):
-        context_for(wanted, 8192, None, 8192)
+        choose_context(wanted, 8192, None, 8192)
     with pytest.raises(RequestError, match=r"-p 512 needs .* --max-context is 256: raise it"):
-        context_for(wanted[:1], 8192, 256, 8192)
+        choose_context(wanted[:1], 8192, 256, 8192)
     with pytest.raises(RequestError, match=r"-b 8 needs"):
-        context_for([Case(64, True, batch=8, depth=128)], 8192, 64, 8192)
+        choose_context([BenchCase(64, True, batch=8, depth=128)], 8192, 64, 8192)
 
 
 def test_commands_are_kept_without_folders() -> None:
-    assert [without_folders(word) for word in ("-p", "512", "1,8", "synthetic:tiny:q4_0")] == [
+    assert [strip_folders(word) for word in ("-p", "512", "1,8", "synthetic:tiny:q4_0")] == [
         *["-p", "512", "1,8", "synthetic:tiny:q4_0"]
     ]
-    assert without_folders("/home/me/models/m.gguf") == "m.gguf"
-    assert without_folders("/home/me/peer/build-avx2/bin") == "build-avx2/bin"
-    assert without_folders("--save=/home/me/rows.csv") == "--save=rows.csv"
+    assert strip_folders("/home/me/models/m.gguf") == "m.gguf"
+    assert strip_folders("/home/me/peer/build-avx2/bin") == "build-avx2/bin"
+    assert strip_folders("--save=/home/me/rows.csv") == "--save=rows.csv"
 
 
 @pytest.mark.parametrize(
@@ -252,8 +270,8 @@ def test_commands_are_kept_without_folders() -> None:
     ],
 )
 def test_commands_keep_addresses_without_secrets(address: str, kept: str) -> None:
-    assert without_folders(address) == kept
-    assert without_folders(f"--url={address}") == f"--url={kept}"
+    assert strip_folders(address) == kept
+    assert strip_folders(f"--url={address}") == f"--url={kept}"
 
 
 def test_kept_results_are_explained_and_traceable(root: Path) -> None:
@@ -269,9 +287,9 @@ def test_kept_results_are_explained_and_traceable(root: Path) -> None:
         served = path.stem.endswith("-server")  # by `spore bench serve`
         needed = ("model", "output_tok_s", "samples") if served else ("test", "tok_s", "samples")
         assert list(rows[0])[: len(CONTEXT)] == list(CONTEXT)
-        assert served or list(rows[0])[len(CONTEXT) :] == list(CSV_HEADS)
+        assert served or list(rows[0])[len(CONTEXT) :] == list(CSV_COLUMNS)
         assert all(row[column] for row in rows for column in (*CONTEXT, *needed))
-    for column in (*CONTEXT, *CSV_HEADS):
+    for column in (*CONTEXT, *CSV_COLUMNS):
         assert f"`{column}`" in explained, f"bench/results/README.md does not say what {column} is"
 
 
@@ -294,7 +312,7 @@ def test_peer_takes_the_best_variant(tmp_path: Path) -> None:
         (tmp_path / name).write_text(FAKE_TOOL.format(python=sys.executable))
         (tmp_path / name).chmod(stat.S_IRWXU)
     peer = LlamaPeer(tmp_path, Path("m.gguf"), threads=2)
-    found = measure(SteadyEngine(), cases([50], [20], [1, 4], [0]), 2, lambda case: None, peer)
+    found = measure_cases(SteadyEngine(), build_cases([50], [20], [1, 4], [0]), 2, lambda case: None, peer)
     assert [row.peer for row in found] == [
         PeerFigure("llama.cpp fa=on", (speed, speed)) for speed in (500.0, 50.0, 30.0)
     ]
@@ -319,13 +337,13 @@ def test_the_commit_is_that_of_our_own_repository(tmp_path: Path, monkeypatch: p
     source = tmp_path / "site-packages" / "bench.py"
     source.parent.mkdir()
     source.touch()
-    assert commit(source) == __version__
+    assert find_commit(source) == __version__
     made = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run([*made, "init", "-q"], check=True)
     subprocess.run([*made, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
-    assert commit(source) == __version__
+    assert find_commit(source) == __version__
     subprocess.run([*made, "add", "."], check=True)
     subprocess.run([*made, "commit", "-q", "-m", "ours"], check=True)
-    assert re.fullmatch("[0-9a-f]{7,40}", commit(source))
+    assert re.fullmatch("[0-9a-f]{7,40}", find_commit(source))
     source.write_text("changed")
-    assert re.fullmatch(r"[0-9a-f]{7,40}\+", commit(source))
+    assert re.fullmatch(r"[0-9a-f]{7,40}\+", find_commit(source))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sporelm.api import SamplingParams
-from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
-from sporelm.cli.sessions import ARGUMENTS, Leave, Sessions
+from sporelm.cli.chat_sessions import ARGUMENTS, ChatExit, Sessions
+from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS
 from sporelm.errors import RequestError
 
 
@@ -49,70 +49,70 @@ def say(sessions: Sessions, text: str) -> None:
 
 def test_create_switch_and_list(sessions: Sessions) -> None:
     say(sessions, "first words")
-    assert sessions.command("/create") == "conversation 2 (new)"
+    assert sessions.run_command("/create") == "conversation 2 (new)"
     assert sessions.current.messages == [{"role": "system", "content": "Be brief."}]
-    assert sessions.command("/list") == "  1  1 turn  first words\n* 2  0 turns  (empty)"
-    assert sessions.command("/switch 1") == "conversation 1"
+    assert sessions.run_command("/list") == "  1  1 turn  first words\n* 2  0 turns  (empty)"
+    assert sessions.run_command("/switch 1") == "conversation 1"
     assert sessions.current_id == 1
 
 
 def test_fork_goes_on_in_the_copy(sessions: Sessions) -> None:
     say(sessions, "shared")
-    assert sessions.command("/fork") == "conversation 2 (copy of 1)"
+    assert sessions.run_command("/fork") == "conversation 2 (copy of 1)"
     say(sessions, "only in the copy")
-    sessions.command("/switch 1")
+    sessions.run_command("/switch 1")
     assert [message["content"] for message in sessions.current.messages] == ["Be brief.", "shared"]
-    assert sessions.command("/fork 2") == "conversation 3 (copy of 2)"
+    assert sessions.run_command("/fork 2") == "conversation 3 (copy of 2)"
     assert len(sessions.current.messages) == 3
 
 
 def test_drop_another_keeps_the_current(sessions: Sessions) -> None:
-    sessions.command("/create")
+    sessions.run_command("/create")
     dropped = sessions.conversations[1]
-    assert sessions.command("/drop 1") == "dropped 1"
+    assert sessions.run_command("/drop 1") == "dropped 1"
     assert dropped.closed
     assert sessions.current_id == 2
 
 
 def test_drop_the_current_switches_or_creates(sessions: Sessions) -> None:
-    sessions.command("/create")
-    assert sessions.command("/drop") == "dropped 2; conversation 1"
-    assert sessions.command("/drop") == "dropped 1; conversation 3 (new)"
+    sessions.run_command("/create")
+    assert sessions.run_command("/drop") == "dropped 2; conversation 1"
+    assert sessions.run_command("/drop") == "dropped 1; conversation 3 (new)"
     assert list(sessions.conversations) == [3], "numbers are not used twice"
 
 
 def test_list_shows_who_sleeps(sessions: Sessions) -> None:
     sessions.current.is_asleep = True
-    sessions.command("/create")
-    assert sessions.command("/list") == "  1  0 turns  (empty)  (asleep)\n* 2  0 turns  (empty)"
+    sessions.run_command("/create")
+    assert sessions.run_command("/list") == "  1  0 turns  (empty)  (asleep)\n* 2  0 turns  (empty)"
 
 
 def test_save_and_load_take_the_rest_of_the_line_as_a_name(sessions: Sessions, tmp_path: Path) -> None:
     say(sessions, "kept words")
     path = tmp_path / "my talk.session"
-    assert sessions.command(f"/save  {path} ") == f"wrote {path}, 1.5 MB"
-    assert sessions.command(f"/load {path}") == f"conversation 2 (from {path}, 1 turn)"
-    assert "kept words" in sessions.command("/list").splitlines()[1]
+    assert sessions.run_command(f"/save  {path} ") == f"wrote {path}, 1.5 MB"
+    assert sessions.run_command(f"/load {path}") == f"conversation 2 (from {path}, 1 turn)"
+    assert "kept words" in sessions.run_command("/list").splitlines()[1]
 
 
 def test_args_shows_and_sets(sessions: Sessions) -> None:
-    shown = sessions.command("/args")
+    shown = sessions.run_command("/args")
     assert [line.split()[0] for line in shown.splitlines()] == list(ARGUMENTS)
-    sessions.command("/args temperature 0.25")
-    sessions.command("/args top-k 7")
-    sessions.command("/args seed 5")
+    sessions.run_command("/args temperature 0.25")
+    sessions.run_command("/args top-k 7")
+    sessions.run_command("/args seed 5")
     assert (sessions.params.temperature, sessions.params.top_k, sessions.params.seed) == (0.25, 7, 5)
-    sessions.command("/args seed none")
+    sessions.run_command("/args seed none")
     assert sessions.params.seed is None
-    sessions.command("/args --temp 0.5")
-    sessions.command("/args dry_multiplier 0.8")
-    sessions.command("/args roll on")
+    sessions.run_command("/args --temp 0.5")
+    sessions.run_command("/args dry_multiplier 0.8")
+    sessions.run_command("/args roll on")
     params = sessions.params
     assert (params.temperature, params.dry_multiplier, params.roll) == (0.5, 0.8, True)
 
 
 def test_args_knows_what_options_know() -> None:
-    options = {option.removeprefix("--") for option, *_ in (*CHOOSING, *REPEATING, *ENDING)}
+    options = {option.removeprefix("--") for option, *_ in (*SAMPLER_OPTIONS, *PENALTY_OPTIONS, *LENGTH_OPTIONS)}
     assert {name for name in ARGUMENTS if name != "temperature"} >= options - {"temp"}
     assert {name.replace("-", "_") for name in ARGUMENTS} <= SamplingParams.__dataclass_fields__.keys()
 
@@ -127,7 +127,7 @@ def test_args_knows_what_options_know() -> None:
         ("/switch " + "9" * 5000, "there are 1"),
         ("/switch one", "no conversation 'one'"),
         ("/drop 0", "no conversation '0'"),
-        ("/args colour 1", "/args knows temperature"),
+        ("/args colour 1", "/args: unknown parameter 'colour'. There are temperature"),
         ("/args top-k many", "top-k cannot be 'many'"),
         ("/args top-k", "usage: /args"),
         ("/args roll perhaps", "roll cannot be 'perhaps': it must be on or off"),
@@ -141,15 +141,15 @@ def test_args_knows_what_options_know() -> None:
 def test_wrong_commands_change_nothing(sessions: Sessions, line: str, message: str) -> None:
     before = sessions.params
     with pytest.raises(RequestError) as caught:
-        sessions.command(line)
+        sessions.run_command(line)
     assert message in str(caught.value)
     assert sessions.params == before
     assert list(sessions.conversations) == [1]
 
 
 def test_help_names_every_command_and_exit_leaves(sessions: Sessions) -> None:
-    text = sessions.command("/help")
+    text = sessions.run_command("/help")
     for name in ("list", "create", "fork", "switch", "drop", "save", "load", "args", "help", "exit"):
         assert f"/{name}" in text
-    with pytest.raises(Leave):
-        sessions.command("/exit")
+    with pytest.raises(ChatExit):
+        sessions.run_command("/exit")

@@ -24,16 +24,16 @@ else:
 SLOW = """
 import os, sys, time
 from dataclasses import replace
-import sporelm.api.loading as loading
+import sporelm.api.engine_loader as engine_loader
 from sporelm.engine import Engine
-step, limits = Engine.step, loading._limits
+step, limits = Engine.step, engine_loader._choose_limits
 def slow(self):
     sys.stderr.write(os.environ.get("STEP", ""))
     sys.stderr.flush()
     time.sleep(0.05)
     return step(self)
 Engine.step = slow
-loading._limits = lambda *given: replace(limits(*given), token_budget=1)
+engine_loader._choose_limits = lambda *given: replace(limits(*given), token_budget=1)
 from sporelm.cli.main import main
 sys.exit(main())
 """
@@ -132,7 +132,7 @@ def test_ctrl_c_stops_a_prompt_that_is_still_computed(talker: Path, tmp_path: Pa
 
 def test_without_a_folder_for_the_history_the_chat_goes_on(talker: Path) -> None:
     terminal = slow_chat(talker, Path("/dev/null"), "reference")
-    terminal.until("Not a directory; what you type is not remembered")
+    terminal.until("Not a directory; the chat history is not saved")
     terminal.until("1>")
     terminal.type(b"/list\r")
     terminal.until("(?s)0 turns.*1>")

@@ -59,7 +59,7 @@ def test_a_server_hears_of_its_end_in_its_own_way(story: Path, name: str) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("where", ["listening.words_at_start", "models._file_bytes", "models.AsyncLLM"])
+@pytest.mark.parametrize("where", ["uvicorn_runner.startup_lines", "model_pool._file_bytes", "model_pool.AsyncLLM"])
 def test_a_server_that_is_ended_while_it_starts_says_nothing_of_errors(story: Path, where: str, name: str) -> None:
     """The signal comes when the server calls a certain function: between its address is told and it listens, before its
     model is loaded, and in the thread that loads it."""
@@ -67,7 +67,8 @@ def test_a_server_that_is_ended_while_it_starts_says_nothing_of_errors(story: Pa
     code = f"""
 import os, signal, sys
 from sporelm.cli.main import main
-from sporelm.serve import listening, models
+from sporelm.serve import uvicorn_runner
+from sporelm.serve.model_pool import model_pool
 inner = {module}.{function}
 def ended(*given, **named):
     os.kill(os.getpid(), signal.{name})

@@ -17,11 +17,11 @@ from sporelm import LLM
 from sporelm.errors import ContextOverflow, RequestError, UnsupportedModel
 from sporelm.quant import F32
 from sporelm.text import load_tokenizer
-from sporelm.text.reranking import QWEN3, answer_ids, rerank_prompt
+from sporelm.text.chat_templates.rerank_prompt import QWEN3, encode_rerank_prompt, find_answer_ids
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.lazy import Entry, LazyTensor
-from sporelm.tools.output import Output, save
+from sporelm.tools.lazy_model import LazyTensor, MetadataEntry
+from sporelm.tools.model_output import OutputFile, save_models
 
 BASE = next(case for case in CASES if case.name == "qwen3")
 CASE: Case = replace(BASE, config=BASE.config | TIED | {"vocab_size": 400, "max_position_embeddings": 1024})
@@ -56,8 +56,8 @@ def expected(llm: LLM) -> list[float]:
     """Of each document the probability of yes, where the answer is yes or no."""
     found = []
     for document in DOCUMENTS:
-        logits = llm.logits(rerank_prompt(llm.tokenizer, QWEN3, QUERY, document))[-1]
-        yes, no = logits[list(answer_ids(llm.tokenizer))]
+        logits = llm.logits(encode_rerank_prompt(llm.tokenizer, QWEN3, QUERY, document))[-1]
+        yes, no = logits[list(find_answer_ids(llm.tokenizer))]
         found.append(float(1 / (1 + np.exp(np.float64(no) - yes))))
     return found
 
@@ -65,12 +65,12 @@ def expected(llm: LLM) -> list[float]:
 def test_the_prompt_is_the_templates(place: Path) -> None:
     """Control tokens of the template are tokens, those of a text are letters; a text that names a place is a text."""
     tokenizer = load_tokenizer(place)
-    ids = rerank_prompt(tokenizer, QWEN3, "{document}", DOCUMENTS[2])
+    ids = encode_rerank_prompt(tokenizer, QWEN3, "{document}", DOCUMENTS[2])
     whole = QWEN3.replace("{query}", "\0").replace("{document}", DOCUMENTS[2]).replace("\0", "{document}")
     assert tokenizer.decode(ids) == whole
     assert (ids.count(397), ids.count(398)) == (3, 2)
-    with pytest.raises(RequestError, match="has no place, or several"):
-        rerank_prompt(tokenizer, "{query}", "a", "b")
+    with pytest.raises(RequestError, match="must have one"):
+        encode_rerank_prompt(tokenizer, "{query}", "a", "b")
 
 
 def test_documents_are_ranked_by_yes_and_no(ranker: LLM) -> None:
@@ -85,16 +85,16 @@ def test_documents_are_ranked_by_yes_and_no(ranker: LLM) -> None:
 
 def write_with_head(place: Path, case: Case, file: Path) -> Path:
     """A file as llama.cpp's converter writes it: with rows of yes and no, and a template of its own."""
-    model, answers = from_hf(place).model, answer_ids(load_tokenizer(place))
+    model, answers = from_hf(place).model, find_answer_ids(load_tokenizer(place))
     rows = case.weights()["embedding.weight"][list(answers)]
     blocks = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).reshape(-1, 4)
     head = LazyTensor("cls.output.weight", F32.ggml_id, rows.shape, lambda start, stop: blocks[start:stop])
     more = {
-        "qwen3.pooling_type": Entry("u32", 4),
-        "qwen3.classifier.output_labels": Entry("[str]", ["yes", "no"]),
-        "tokenizer.chat_template.rerank": Entry("str", QWEN3),
+        "qwen3.pooling_type": MetadataEntry("u32", 4),
+        "qwen3.classifier.output_labels": MetadataEntry("[str]", ["yes", "no"]),
+        "tokenizer.chat_template.rerank": MetadataEntry("str", QWEN3),
     }
-    save([Output(file, replace(model, metadata={**model.metadata, **more}, tensors=[*model.tensors, head]))])
+    save_models([OutputFile(file, replace(model, metadata={**model.metadata, **more}, tensors=[*model.tensors, head]))])
     return file
 
 
@@ -104,7 +104,7 @@ def test_a_gguf_file_with_a_head(place: Path, ranker: LLM, tmp_path: Path) -> No
         found = llm.rerank(QUERY, DOCUMENTS)
         assert_close([each.score for each in found], [each.score for each in ranker.rerank(QUERY, DOCUMENTS)], "f32")
         for ask in (lambda: llm.generate("a"), lambda: llm.logits([5])):
-            with pytest.raises(RequestError, match="is a reranker, which continues no text; ask it to rerank"):
+            with pytest.raises(RequestError, match="is a reranker, which generates no text: use it to rerank"):
                 ask()
     with pytest.raises(UnsupportedModel, match="is a reranker: its head has no place"):
         to_hf(file)
@@ -123,7 +123,7 @@ def test_llama_cpp_scores_the_same_file_alike(root: Path, tmp_path: Path) -> Non
     file = write_with_head(place, wide, tmp_path / "m.gguf")
     with LLM(file, threads=1, kv="f32") as llm:
         (found,) = llm.rerank(QUERY, DOCUMENTS[:1])
-        ids = rerank_prompt(llm.tokenizer, QWEN3, QUERY, DOCUMENTS[0])
+        ids = encode_rerank_prompt(llm.tokenizer, QWEN3, QUERY, DOCUMENTS[0])
     assert found.score == pytest.approx(peer_scores(load(Path(peer), root), file, ids, 2)[0], abs=1e-3)
 
 
@@ -140,7 +140,7 @@ def test_pooling_of_a_decoder_is_as_its_files_say(tmp_path: Path) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "add_eos_token": True}))
     file = tmp_path / "m.gguf"
-    save([Output(file, from_hf(folder).model)])
+    save_models([OutputFile(file, from_hf(folder).model)])
     for path in (folder, file):
         with LLM(path, threads=1) as llm:
             ids = llm.tokenizer.encode("some text")

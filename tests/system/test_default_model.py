@@ -107,4 +107,4 @@ def test_a_folder_without_a_model_is_called_a_folder(tmp_path: Path, capsys: pyt
 
 def test_positions_count_in_the_users_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenize", "Once \udcff"]) == 1
-    assert "the text holds the byte 0xFF at position 5, which is not UTF-8" in capsys.readouterr().err
+    assert "the text contains the byte 0xFF at position 5, which is not UTF-8" in capsys.readouterr().err

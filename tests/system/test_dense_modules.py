@@ -14,14 +14,14 @@ from close import assert_close
 from encoder_files import write_encoder
 from families import CASES, ENCODERS
 from sporelm import LLM, AsyncLLM
+from sporelm.checkpoints.pooling import pooling_of_folder
+from sporelm.checkpoints.prompts import Prompts, prompts_of
 from sporelm.cli.main import main
 from sporelm.errors import BackendError, ContextOverflow, ModelFileError, RequestError, UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.output import Output, save
-from sporelm.weights.pooling import pooling_of_folder
-from sporelm.weights.prompts import Prompts, prompts_of
+from sporelm.tools.model_output import OutputFile, save_models
 
 EVERY = {case.name: case for case in (*ENCODERS, *CASES)}
 TEXTS = ["a dog", "some words, and more of them", "the"]
@@ -124,7 +124,7 @@ def gemma(folder: Path, name: str = "gemma-embedding", **more: Any) -> Path:
 def test_embedding_gemma_goes_to_gguf_and_back_with_its_dense_layers(tmp_path: Path) -> None:
     folder, file, back = gemma(tmp_path / "model"), tmp_path / "m.gguf", tmp_path / "back"
     converted = from_hf(folder).model
-    save([Output(file, converted)])
+    save_models([OutputFile(file, converted)])
     said = {key: entry.value for key, entry in converted.metadata.items() if "dense" in key or "pooling" in key}
     ends = {"2_feat_in": 48, "2_feat_out": 192, "3_feat_in": 192, "3_feat_out": 48}
     assert said == {f"gemma-embedding.dense_{key}": size for key, size in ends.items()} | {
@@ -176,7 +176,7 @@ def test_llama_cpp_makes_the_same_vectors_of_the_same_file(
     wide = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "vocab_size": 320, "head_dim": 32}
     folder = gemma(tmp_path / "model", **wide, query_pre_attn_scalar=32)
     file = tmp_path / "m.gguf"
-    save([Output(file, from_hf(folder, type_name="f16").model)])
+    save_models([OutputFile(file, from_hf(folder, type_name="f16").model)])
     if form != "F16":
         assert main(["gguf", "quantize", str(file), "-t", form, "-o", str(tmp_path / "q.gguf")]) == 0
         file = tmp_path / "q.gguf"
@@ -201,7 +201,7 @@ def test_prompts_of_the_models_makers(tmp_path: Path, capsys: pytest.CaptureFixt
             llm.embed("a dog", prompt_name="passage")
         with pytest.raises(RequestError, match="prompt_name is \\['query'\\]: it is one of document, query"):
             llm.embed("a dog", prompt_name=["query"])  # type: ignore[arg-type]
-        with pytest.raises(RequestError, match="prompts are put before texts, not before ids"):
+        with pytest.raises(RequestError, match="a prompt can precede a text only, not token ids"):
             llm.embed([[5, 6]], prompt_name="query")
     assert main(["embed", str(folder), "a dog", "--prompt-name", "query", "--threads", "1", "--json"]) == 0
     assert_close(json.loads(capsys.readouterr().out)["vectors"], query, "f32")
@@ -322,8 +322,8 @@ def test_a_decoder_without_its_head_makes_vectors(tmp_path: Path, named: str, ch
     (folder / "config.json").write_text(json.dumps(config | {"architectures": [named]} | change))
     with LLM(folder, threads=1) as llm:
         assert_close(llm.embed(TEXTS), wanted, "exact")
-        assert not llm.generates
-        with pytest.raises(RequestError, match="without the head that scores tokens: it continues no text"):
+        assert not llm.can_generate
+        with pytest.raises(RequestError, match="has no output head and generates no text"):
             llm.generate("a")
     assert any("for embeddings, not for generation" in note for note in from_hf(folder, pre="default").notes)
 

@@ -22,7 +22,7 @@ from threading import Timer
 import pytest
 
 from documentation import PAGES, ROOT, blocks, shell_lines, write_files
-from sporelm.cli.main import COMMANDS, load
+from sporelm.cli.main import COMMANDS, load_command
 from system.processes import SECONDS, command, environment
 
 Place = tuple[Path, Mapping[str, str]]
@@ -77,11 +77,11 @@ def serving(words: list[str], folder: Path, variables: Mapping[str, str]) -> Ite
             for line in process.stderr:
                 said.append(line)
                 if found := re.search(r"serving .*?(https?://[^\s/,]+)", line):
+                    watchdog.cancel()  # it bounds the start; the tests that share the server may take longer
                     yield found[1]
                     break
             else:
                 pytest.fail("".join(said))
-            watchdog.cancel()
             process.send_signal(signal.SIGTERM if sys.platform != "win32" else signal.SIGINT)
             rest = process.stderr.read()
             assert process.wait(SECONDS) in (0, 130, 143), rest
@@ -187,13 +187,14 @@ def check_words(words: list[str]) -> None:
     else:
         assert program in ("spore", "./run"), program
         length = 2 if " ".join(rest[:2]) in COMMANDS else 1
-        load(" ".join(rest[:length])).parser().parse_args(rest[length:])
+        load_command(" ".join(rest[:length])).make_parser().parse_args(rest[length:])
 
 
 def check_script(rest: list[str]) -> None:
     """A script, or a module below tests/ as `-m NAME`, exists and takes these options."""
     if rest[0] == "-m":
-        assert (ROOT / "tests" / rest[1] / "__main__.py").is_file()
+        module = ROOT.joinpath("tests", *rest[1].split("."))
+        assert (module / "__main__.py").is_file() or module.with_suffix(".py").is_file()
         program, rest = rest[:2], rest[2:]
     else:
         assert (ROOT / rest[0]).is_file()
@@ -223,12 +224,12 @@ def test_examples_of_the_help_are_taken() -> None:
 
 def test_configurations_are_read(tmp_path: Path) -> None:
     """The server's TOML by its own reader; others, and systemd's and Docker's files, by form and commands."""
-    from sporelm.serve.config import from_file
+    from sporelm.serve.serve_config import values_from_file
 
     for block in BLOCKS:
         if block.language == "toml" and block.page == "server.md":
             (tmp_path / "serve.toml").write_text(block.text, encoding="utf-8")
-            assert from_file(tmp_path / "serve.toml")
+            assert values_from_file(tmp_path / "serve.toml")
         elif block.language == "toml":
             assert "sporelm.backends" in tomllib.loads(block.text)["project"]["entry-points"]
         elif block.language == "ini":

@@ -73,8 +73,8 @@ def test_a_model_that_drafts_for_itself_is_right(plain: LLM, story: Path) -> Non
 def test_a_model_that_knows_nothing_of_it_changes_no_token(plain: LLM, stranger: Path, story: Path) -> None:
     long = SamplingParams(max_tokens=120, temperature=0.0, ignore_eos=True)  # beyond the draft model's context
     with LLM(story, threads=1, speculate="draft", draft_model=stranger) as quick:
-        assert quick.opened.draft is not None
-        assert quick.opened.draft.limits.max_context == 96
+        assert quick.loaded_engine.draft is not None
+        assert quick.loaded_engine.draft.limits.max_context == 96
         for params in (GREEDY, WILD, long):
             assert same(quick.generate(TEXTS, params), plain.generate(TEXTS, params))
         assert quick.engine.speculation is not None
@@ -105,15 +105,15 @@ def test_memory_counts_the_draft_too(story: Path) -> None:
         LLM(story, threads=1, kv_memory="8M", draft_model=story) as both,
     ):
         assert np.isclose(both.engine.limits.num_pages, alone.engine.limits.num_pages / 2, atol=1)
-        assert both.opened.draft is not None
-        assert both.opened.draft.limits.num_pages == both.engine.limits.num_pages
+        assert both.loaded_engine.draft is not None
+        assert both.loaded_engine.draft.limits.num_pages == both.engine.limits.num_pages
 
 
 def test_an_event_loop_gets_the_same_answers(plain: LLM, story: Path) -> None:
     async def together() -> list[Completion]:
         async with AsyncLLM(story, threads=1, max_batch=3, draft_model=story) as llm:
             found = await asyncio.gather(*(llm.generate(text, WILD) for text in TEXTS))
-            await llm.between_steps(llm.llm.engine.check_integrity)
+            await llm.run_between_steps(llm.llm.engine.check_integrity)
             return found
 
     assert same(asyncio.run(asyncio.wait_for(together(), 120)), plain.generate(TEXTS, WILD))
@@ -138,7 +138,7 @@ def test_the_command_shows_how_many_guesses_were_right(story: Path, capsys: pyte
     printed = json.loads(capsys.readouterr().out)
     assert 0 < printed["accepted"] <= printed["drafted"]
     assert main(words) == 0
-    assert f"{printed['accepted']} of {printed['drafted']} guesses right" in capsys.readouterr().err
+    assert f"{printed['accepted']} of {printed['drafted']} drafts accepted" in capsys.readouterr().err
     assert main([*words, "--speculate", "ngram"]) == 2
     assert "takes no --draft-model" in capsys.readouterr().err
     assert main(["run", str(story), "-p", "x", "--speculate", "draft"]) == 2

@@ -40,7 +40,7 @@ class Steps:
     def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[list[list[int]]] = []
         self.broken = False
-        runner: Any = llm.opened.worker.runner
+        runner: Any = llm.loaded_engine.worker.runner
         embed = runner.embed
 
         def counted(texts: Sequence[Text]) -> Any:
@@ -155,9 +155,9 @@ def test_clients_of_a_loop_share_steps(place: Path, monkeypatch: pytest.MonkeyPa
                 held.set()
                 assert may.wait(30)
 
-            llm.pump.ask(hold)
+            llm.engine_thread.submit(hold)
             tasks = [asyncio.ensure_future(llm.embed(SHORT[at : at + 8], normalize=False)) for at in range(0, 64, 8)]
-            while len(llm.pump._unfinished) < 8:
+            while len(llm.engine_thread._unfinished) < 8:
                 await asyncio.sleep(0.001)
             may.set()
             found = await asyncio.gather(*tasks)

@@ -15,14 +15,14 @@ from close import assert_close
 from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM, AsyncLLM, SamplingParams
-from sporelm.api import Ranked
+from sporelm.api import RerankResult
 from sporelm.cli.main import main
 from sporelm.errors import ContextOverflow, MemoryShortage, ModelNotFound, RequestError, SporeError, UnsupportedModel
 from sporelm.text import load_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.output import Output, save
+from sporelm.tools.model_output import OutputFile, save_models
 
 CASES = {case.name: case for case in ENCODERS}
 TEXTS = ["a dog", "some words, and more of them", "the", "one two three four five six seven eight nine ten " * 2]
@@ -87,7 +87,7 @@ def test_many_texts_are_many_steps(reader: LLM) -> None:
 
 
 def test_a_loop_of_events_gets_the_same(place: Path, reader: LLM, ranker: LLM) -> None:
-    async def ask() -> tuple[np.ndarray, list[Ranked]]:
+    async def ask() -> tuple[np.ndarray, list[RerankResult]]:
         async with AsyncLLM(place / "bert", threads=1) as first, AsyncLLM(place / "bert-scores", threads=1) as second:
             return await first.embed(TEXTS), await second.rerank(QUERY, DOCUMENTS)
 
@@ -136,7 +136,7 @@ def test_pairs_from_folders_and_from_gguf_files(
     place: Path, tmp_path: Path, name: str, pair: tuple[str, ...], second: int | None
 ) -> None:
     file = tmp_path / "m.gguf"
-    save([Output(file, from_hf(place / name, pre="default" if "xlm" in name else None).model)])
+    save_models([OutputFile(file, from_hf(place / name, pre="default" if "xlm" in name else None).model)])
     for where in (place / name, file):
         tokenizer = load_tokenizer(where)
         ids, found = tokenizer.encode_pair("a b", "c")
@@ -180,7 +180,7 @@ def test_pairs_of_folders_without_a_post_processor(
         assert found is None
         return
     unigram = name.startswith(("xlm", "camembert", "jina"))
-    save([Output(file, from_hf(folder, pre="default" if unigram else None).model)])
+    save_models([OutputFile(file, from_hf(folder, pre="default" if unigram else None).model)])
     save_folder(to_hf(file), tmp_path / "back", shard_bytes=1 << 30)
     for where in (folder, file, tmp_path / "back"):
         tokenizer = load_tokenizer(where)
@@ -200,14 +200,14 @@ def test_a_vocab_txt_is_the_tokenizer_json_that_it_amounts_to(tmp_path: Path, na
         load_tokenizer(folder)
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     file = tmp_path / "m.gguf"
-    save([Output(file, from_hf(folder).model)])
+    save_models([OutputFile(file, from_hf(folder).model)])
     for found in (load_tokenizer(folder), load_tokenizer(file)):
         for text in (*TEXTS, QUERY, *DOCUMENTS, "A Dog, \u00e9t\u00e9?", "[SEP] x", "</s> x"):
             assert found.encode(text) == wanted.encode(text), text
             assert found.encode_pair(text, "c") == wanted.encode_pair(text, "c")
     config = folder / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "BertJapaneseTokenizer"}))
-    with pytest.raises(UnsupportedModel, match="how 'BertJapaneseTokenizer' uses it is not known"):
+    with pytest.raises(UnsupportedModel, match="tokenizer class is not supported"):
         load_tokenizer(folder)
 
 
@@ -227,7 +227,7 @@ REFUSED = {
     "wake": (lambda llm: llm.wake("nowhere"), "is an encoder"),
     "logits": (lambda llm: llm.logits([5, 6]), "is an encoder"),
     "adapter": (lambda llm: llm.load_adapter("nowhere"), "is an encoder: adapters are for models that generate"),
-    "rerank": (lambda llm: llm.rerank("a", ["b"]), "is no reranker: it has no head that scores texts"),
+    "rerank": (lambda llm: llm.rerank("a", ["b"]), "is not a reranker: it has no head that scores texts"),
     "no tokens": (lambda llm: llm.embed([[]]), "has no tokens"),
     "unknown token": (lambda llm: llm.embed([[131]]), "holds token 131: the model knows 0 to 130"),
     "pooling": (lambda llm: llm.embed("a", pooling="max"), "it must be one of mean, last, cls"),
@@ -261,10 +261,10 @@ def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"speculate": "ngram"}, RequestError, "--speculate is given, but this model is an encoder"),
-        ({"kv": "f16"}, RequestError, "--kv is given, but"),
+        ({"speculate": "ngram"}, RequestError, "--speculate: this model is an encoder"),
+        ({"kv": "f16"}, RequestError, "--kv: this model is an encoder"),
         ({"max_context": 97}, RequestError, "--max-context is 97: this model allows 1 to 96"),
-        ({"record": "steps"}, RequestError, "record is given, but an encoder"),
+        ({"record": "steps"}, RequestError, "record: an encoder's steps cannot be replayed"),
     ],
 )
 def test_options_that_an_encoder_has_no_use_for(
@@ -321,7 +321,7 @@ def modules(folder: Path, *kinds: str, **pooling: object) -> Path:
 def test_pooling_is_as_the_files_say(tmp_path: Path, reader: LLM, pooling: dict[str, object], expected: str) -> None:
     folder = modules(write_encoder(tmp_path, CASES["bert"]), "Transformer", "Pooling", "Normalize", **pooling)
     file = tmp_path / "m.gguf"
-    save([Output(file, from_hf(folder).model)])
+    save_models([OutputFile(file, from_hf(folder).model)])
     for path in (folder, file):
         with LLM(path, threads=1) as llm:
             assert llm.config.pooling == expected
@@ -388,7 +388,7 @@ def test_what_rows_make_of_distances_has_its_place_in_memory(tmp_path: Path, mon
     folder = write_encoder(tmp_path, CASES["deberta2-scores"])
     with LLM(folder, threads=1) as llm:
         ranked, room = llm.rerank(QUERY, DOCUMENTS), llm.model_bytes + 200_000
-    monkeypatch.setattr("sporelm.api.encoding.available_on", lambda backend: room)
+    monkeypatch.setattr("sporelm.api.encoder_loading.available_on", lambda backend: room)
     each = 4 * (12 * 48 + 3 * 88 + 2 * 6 * 2 * 16)  # of a token, in a step: twice 32 columns for each of six heads
     with LLM(folder, threads=1) as llm:
         assert llm.max_context == 200_000 // each
@@ -398,7 +398,7 @@ def test_what_rows_make_of_distances_has_its_place_in_memory(tmp_path: Path, mon
 def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(place / "bert", threads=1) as llm:
         room = llm.model_bytes + 100_000
-    monkeypatch.setattr("sporelm.api.encoding.available_on", lambda backend: room)
+    monkeypatch.setattr("sporelm.api.encoder_loading.available_on", lambda backend: room)
     with LLM(place / "bert", threads=1) as llm:
         assert 1 <= llm.max_context < 96
     with pytest.raises(MemoryShortage, match="give a smaller --max-context"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sporelm.errors import ModelFileError, RequestError
-from sporelm.evals import cut, kl, perplexity
-from sporelm.text.windows import begin_token
+from sporelm.evals import compute_kl, compute_perplexity, cut_windows
+from sporelm.text.token_windows import find_bos_token
 
 VOCAB = 7
 
@@ -43,24 +43,24 @@ TEXT = "the quick brown fox " * 60  # 1200 tokens
 
 
 def test_windows_are_those_of_llama_perplexity() -> None:
-    windows = cut(ByteTokenizer(bos=True), TEXT)
+    windows = cut_windows(ByteTokenizer(bos=True), TEXT)
     assert windows.tokens == 1201
     assert [len(ids) for ids in windows.ids] == [512, 512]
     assert [ids[0] for ids in windows.ids] == [6, 6], "BOS takes the place of the first token of each"
     assert windows.scored == 2 * 255
-    plain = cut(ByteTokenizer(bos=False), TEXT)
+    plain = cut_windows(ByteTokenizer(bos=False), TEXT)
     assert plain.ids[1] == tuple(ord(letter) % 6 for letter in TEXT[512:1024])
 
 
 def test_begin_token() -> None:
-    assert begin_token(ByteTokenizer(bos=True)) == 6
-    assert begin_token(ByteTokenizer(bos=False)) is None
+    assert find_bos_token(ByteTokenizer(bos=True)) == 6
+    assert find_bos_token(ByteTokenizer(bos=False)) is None
 
 
 @pytest.mark.parametrize("bos", [True, False])
 def test_perplexity_of_known_probabilities(bos: bool) -> None:
     model = FixedModel(0.25, bos)
-    found = perplexity(model, TEXT)
+    found = compute_perplexity(model, TEXT)
     assert found.perplexity == pytest.approx(4.0, rel=1e-6)
     assert found.error == pytest.approx(0.0, abs=1e-6)
     assert found.scored == 510
@@ -68,29 +68,29 @@ def test_perplexity_of_known_probabilities(bos: bool) -> None:
 
 
 def test_max_tokens_and_short_texts() -> None:
-    assert perplexity(FixedModel(0.5), TEXT, max_tokens=600).windows == 1
+    assert compute_perplexity(FixedModel(0.5), TEXT, max_tokens=600).windows == 1
     with pytest.raises(RequestError, match="511 tokens are too few"):
-        perplexity(FixedModel(0.5), TEXT, max_tokens=511)
+        compute_perplexity(FixedModel(0.5), TEXT, max_tokens=511)
 
 
 def test_nan_scores_are_an_error() -> None:
     model = FixedModel(0.5)
     model.logits = lambda ids: np.full((len(ids), VOCAB), np.nan, np.float32)
     with pytest.raises(ModelFileError, match="not finite"):
-        perplexity(model, TEXT)
+        compute_perplexity(model, TEXT)
 
 
 def test_divergence_of_known_distributions() -> None:
     reference, model = FixedModel(0.5), FixedModel(0.25)
-    found = kl(model, reference, TEXT)
+    found = compute_kl(model, reference, TEXT)
     expected = 0.5 * log(0.5 / 0.25) + 0.5 * log(0.5 / 0.75)
     assert found.kl == pytest.approx(expected, rel=1e-5)
     assert found.kl_max == pytest.approx(expected, rel=1e-5)
     assert found.top1_agreement == 1.0
     assert found.perplexity_ratio == pytest.approx(2.0, rel=1e-6)
-    assert kl(reference, reference, TEXT).kl == 0.0
+    assert compute_kl(reference, reference, TEXT).kl == 0.0
 
 
 def test_agreement_counts_the_likeliest_token() -> None:
     # Below 1/7 the right token is not the likeliest any more.
-    assert kl(FixedModel(0.05), FixedModel(0.5), TEXT).top1_agreement < 0.01
+    assert compute_kl(FixedModel(0.05), FixedModel(0.5), TEXT).top1_agreement < 0.01

@@ -15,7 +15,7 @@ from sporelm import LLM, Completion, SamplingParams, pipeline, settings
 from sporelm.api import Piece
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
-from sporelm.weights.safetensors import open_safetensors
+from sporelm.files.safetensors import open_safetensors
 
 PROMPT = "Once upon a time"
 PROMPT_IDS = [1, 80, 147, 201, 282, 57]
@@ -178,28 +178,28 @@ def test_stop_ids_and_the_end_of_text(llm: LLM) -> None:
 
 
 def test_closing_a_stream_frees_its_pages(llm: LLM) -> None:
-    free = llm.engine.store.pool.num_free
+    free = llm.engine.kv_cache.pages.num_free
     stream = llm.stream(PROMPT, GREEDY)
     other = llm.stream(PROMPTS[1], GREEDY)
     next(stream)
     next(other)
-    assert llm.engine.store.pool.num_free == free - 2
+    assert llm.engine.kv_cache.pages.num_free == free - 2
     stream.close()
-    assert llm.engine.store.pool.num_free == free - 1
+    assert llm.engine.kv_cache.pages.num_free == free - 1
     assert "".join(piece.text for piece in other)
-    assert llm.engine.store.pool.num_free == free
+    assert llm.engine.kv_cache.pages.num_free == free
     llm.engine.check_integrity()
 
 
 def test_a_stream_can_be_closed_while_its_prompt_is_computed(name: str, story: Path) -> None:
     with LLM(story, backend=name, threads=1, token_budget=4) as llm, Recorder(llm) as recorder:
-        free = llm.engine.store.pool.num_free
+        free = llm.engine.kv_cache.pages.num_free
         stream = llm.stream([5] * 100, GREEDY)
         assert [next(stream) for _ in range(3)] == [Piece("", [])] * 3
         stream.close()
         assert len(recorder.steps) == 3
         assert llm.engine.scheduler.idle
-        assert llm.engine.store.pool.num_free == free
+        assert llm.engine.kv_cache.pages.num_free == free
         assert llm.generate(PROMPT, GREEDY)[0].token_ids == STORY_IDS
 
 
@@ -284,7 +284,7 @@ def test_slips_of_other_calls_are_one_line(llm: LLM) -> None:
         ({"stop": [""]}, "text of stop is empty"),
         ({"stop": ["x"] * 65}, "stop has 65 texts"),
         ({"stop": 5}, "stop is 5: it must be a text or a list"),
-        ({"stop": [5]}, "no text"),
+        ({"stop": [5]}, "not a text"),
         ({"stop_token_ids": 5}, "stop_token_ids is 5: it must be a list"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids is 'a': it must be a whole number"),
         ({"max_tokens": "8"}, "max_tokens is '8': it must be a whole number"),
@@ -387,7 +387,7 @@ def test_the_pipeline_that_others_know(name: str, story: Path) -> None:
         assert many[0].text == ", a little girl named Lily lived in a small hou"
         with pytest.raises(RequestError, match="warmth"):
             pipe(PROMPT, warmth=1)
-        with pytest.raises(RequestError, match="n is 2: a pipeline gives one"):
+        with pytest.raises(RequestError, match="n is 2: a pipeline returns one"):
             pipe(PROMPT, n=2)
         with pytest.raises(RequestError, match="prompts is 5"):
             pipe(5)  # type: ignore[call-overload]
@@ -480,7 +480,7 @@ def test_the_best_of_several_answers_are_the_likeliest(llm: LLM) -> None:
     assert best.logprobs is None
     with pytest.raises(RequestError, match="best_of is 1"):
         SamplingParams(n=2, best_of=1)
-    with pytest.raises(RequestError, match="in pieces"):
+    with pytest.raises(RequestError, match="a stream has one completion"):
         llm.stream("The dog", params)
 
 
@@ -532,8 +532,8 @@ def test_urgent_answers_come_first(story: Path) -> None:
     """One runs at a time; who has the lower priority overtakes those that came before."""
     with LLM(story, max_batch=1, max_context=128) as one:
         params = [SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, priority=each) for each in (5, 5, -1)]
-        answers = [one.answer(one.prompt_ids("Once"), each) for each in params]
-        one.run(answers)
+        answers = [one.prepare_generation(one.prompt_ids("Once"), each) for each in params]
+        one.run_generations(answers)
         began = [answer.request.started for answer in answers]
         assert began[2] < began[0] < began[1]
     with pytest.raises(RequestError, match="priority is 1048577: it must be from -1048576 to 1048576"):

@@ -73,7 +73,7 @@ def test_another_type_of_keys_and_values_is_told(talker: Path, tmp_path: Path) -
         conversation, _ = held(llm)
         conversation.sleep(path)
     with LLM(talker, backend="reference", kv="f32") as llm:
-        with pytest.raises(RequestError, match="keys and values in f16: open the model with --kv f16"):
+        with pytest.raises(RequestError, match=r"in f16\. Open the model with --kv f16"):
             llm.wake(path)
         with pytest.raises(ModelFileError, match="is a folder"):
             llm.wake(tmp_path)
@@ -110,10 +110,10 @@ def test_notes_that_are_no_conversation_are_refused(quiet: LLM, tmp_path: Path, 
     conversation = quiet.conversation()
     conversation.sleep(tmp_path / "forged")
     rewrite(tmp_path / "forged", honest=False, notes=json.dumps(notes))
-    before = len(quiet.engine.store.sequences)
-    with pytest.raises(ModelFileError, match="holds no conversation"):
+    before = len(quiet.engine.kv_cache.sequences)
+    with pytest.raises(ModelFileError, match="is not a saved conversation"):
         quiet.wake(tmp_path / "forged")
-    assert len(quiet.engine.store.sequences) == before
+    assert len(quiet.engine.kv_cache.sequences) == before
 
 
 def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path
     assert re.search(r"wrote my talk, [1-9][0-9.]* kB", done.stdout)
     assert "conversation 2 (from my talk, 1 turn)" in done.stdout
     assert "* 2  1 turn  Once upon a time" in done.stdout
-    assert "README is there and is no session" in done.stderr
+    assert "README: exists and is not a session file" in done.stderr
     assert "nothing does not exist" in done.stderr
     assert (tmp_path / "README").read_text() == "mine"
     assert not list((tmp_path / "asleep").iterdir())

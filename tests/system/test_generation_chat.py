@@ -146,7 +146,7 @@ def test_an_answer_of_other_tokens_than_the_tokenizer_would_take_is_kept(words_f
 
 def test_a_fork_goes_its_own_way_from_shared_pages(llm: LLM, conversation: Conversation) -> None:
     say(conversation, TURNS[0])
-    pool = llm.engine.store.pool
+    pool = llm.engine.kv_cache.pages
     free = pool.num_free
     twin = conversation.fork()
     assert pool.num_free == free
@@ -183,11 +183,11 @@ def test_of_a_long_dialog_only_the_later_renderings_are_kept(
 ) -> None:
     first = say(conversation, TURNS[0])
     say(conversation, TURNS[1])
-    assert len(conversation._told) == 2
-    monkeypatch.setattr("sporelm.api.conversation.MOST_TOLD", 100)
+    assert len(conversation._prefixes) == 2
+    monkeypatch.setattr("sporelm.api.conversation.MAX_PREFIX_CHARS", 100)
     for turn in TURNS[2:5]:
         assert say(conversation, turn).token_ids == fresh(llm, conversation).token_ids
-    assert len(conversation._told) == 1
+    assert len(conversation._prefixes) == 1
     conversation.revert(2)
     assert say(conversation, TURNS[1]).token_ids == fresh(llm, conversation).token_ids
     conversation.revert(0)
@@ -301,9 +301,9 @@ def test_a_conversation_sleeps_in_a_file_and_goes_on_elsewhere(
     held = len(last.prompt_token_ids) + len(last.token_ids) - 1
     twin = conversation.fork()
     path = tmp_path / "talk.session"
-    free = llm.engine.store.pool.num_free
+    free = llm.engine.kv_cache.pages.num_free
     assert conversation.sleep(path) == path.stat().st_size
-    assert llm.engine.store.pool.num_free >= free
+    assert llm.engine.kv_cache.pages.num_free >= free
     with pytest.raises(RequestError, match="was closed"):
         conversation.ask("More")
     awake = say(twin, TURNS[3])
@@ -323,12 +323,12 @@ def test_a_file_that_holds_no_conversation_is_refused(llm: LLM, tmp_path: Path) 
     ):
         sequence = llm.engine.sequence()
         path = tmp_path / str(number)
-        llm.engine.sleep(sequence, path, llm.opened.identity, notes)
+        llm.engine.sleep(sequence, path, llm.loaded_engine.identity, notes)
         llm.engine.drop(sequence)
-        count = len(llm.engine.store.sequences)
-        with pytest.raises(ModelFileError, match="holds no conversation"):
+        count = len(llm.engine.kv_cache.sequences)
+        with pytest.raises(ModelFileError, match="is not a saved conversation"):
             llm.wake(path)
-        assert len(llm.engine.store.sequences) == count
+        assert len(llm.engine.kv_cache.sequences) == count
 
 
 @pytest.mark.parametrize("parts", [False, True])

@@ -61,7 +61,7 @@ def test_a_conversation_goes_on_past_the_context(llm: LLM) -> None:
 def test_run_says_what_was_left_out(spore: Spore, talker: Path) -> None:
     words = ("run", talker, "-p", STORY, "--max-context", CONTEXT, "-n", 80, "--temp", 0, "--ignore-eos")
     done = spore(*words, "--roll")
-    assert "tokens left out | seed" in done.stderr
+    assert "tokens dropped | seed" in done.stderr
     found = json.loads(spore(*words, "--roll", "--json").stdout)
     assert (found["dropped_tokens"], len(found["token_ids"])) == (CONTEXT // 2, 80)
     assert json.loads(spore(*words, "--json").stdout)["dropped_tokens"] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sporelm import LLM, settings
-from sporelm.api.machine import choose_threads, last_level_cache_bytes, quotas, usable_cores
+from sporelm.api.cpu_count import cgroup_quotas, choose_threads, last_level_cache_bytes, usable_cores
 from sporelm.cli.main import main
 from sporelm.errors import RequestError
 
@@ -52,7 +52,7 @@ def system(folder: Path, files: Mapping[str, str]) -> Path:
     ],
 )
 def test_quotas_of_control_groups(tmp_path: Path, files: Mapping[str, str], expected: list[int]) -> None:
-    assert quotas(system(tmp_path, files)) == expected
+    assert cgroup_quotas(system(tmp_path, files)) == expected
 
 
 def test_cores_are_at_least_one_and_at_most_the_quota(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 import imatrix_models as models
 from gguf_models import contents, write_model
 from sporelm.cli.main import main
+from sporelm.files.gguf import open_gguf
 from sporelm.quant import F16
-from sporelm.weights.gguf import open_gguf
 from system.processes import SECONDS, command, environment, one_line
 
 FULL = Path("/dev/full")
@@ -76,16 +76,16 @@ def test_imatrix_checks_before_it_loads(
     def load(*args: object, **options: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("sporelm.tools.imatrix.watched_model", load)
+    monkeypatch.setattr("sporelm.tools.imatrix.observe_model", load)
     model, text = models.write(tmp_path / "m.gguf"), tmp_path / "t"
     text.write_text("")
     words = ["gguf", "imatrix", str(model), str(text), "-o"]
     assert main([*words, str(tmp_path / "i.gguf")]) == 1
-    assert "is empty; there is nothing to gather from" in one_line(capsys.readouterr().err)
+    assert "is empty: give a text to run the model over" in one_line(capsys.readouterr().err)
     text.write_text(models.TEXT)
     assert main([*words, str(tmp_path / "no" / "i.gguf")]) == 1
     assert "there is no folder" in one_line(capsys.readouterr().err)
-    monkeypatch.setattr("sporelm.tools.output.os.access", lambda path, mode: False)
+    monkeypatch.setattr("sporelm.tools.model_output.os.access", lambda path, mode: False)
     assert main([*words, str(tmp_path / "i.gguf")]) == 1
     assert "may not be written to" in one_line(capsys.readouterr().err)
 
@@ -100,7 +100,7 @@ def test_a_full_disk_behind_standard_output(good: Path, words: list[str]) -> Non
         )  # fmt: skip
     assert done.returncode == 1
     assert one_line(done.stderr) == (
-        f"spore: standard output cannot be written: {os.strerror(28)}; make room, or write elsewhere"
+        f"spore: standard output: cannot be written ({os.strerror(28)}). Free disk space, or write elsewhere."
     )
 
 
@@ -110,5 +110,5 @@ def test_a_file_whose_name_begins_with_a_dash(
     monkeypatch.chdir(good.parent)
     good.rename("-dash.gguf")
     assert main(["gguf", "show", "-dash.gguf"]) == 2
-    assert "the file of that name is './-dash.gguf'" in one_line(capsys.readouterr().err)
+    assert "for the file of that name write './-dash.gguf'" in one_line(capsys.readouterr().err)
     assert main(["gguf", "show", "./-dash.gguf"]) == 0

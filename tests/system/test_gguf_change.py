@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gguf_models import contents, write_model
+from sporelm.files.gguf import open_gguf
 from sporelm.quant import Q8_0
-from sporelm.weights.gguf import open_gguf
 from system.processes import HELD, command, environment, one_line
 
 
@@ -94,7 +94,7 @@ def test_a_text_from_a_file(model: Path, tmp_path: Path) -> None:
         (["merge", "{m}", "-o", "{m}"], "is there already; --force"),
         (["set-meta", "{m}", "a=1"], "either -o OUT"),
         (["set-meta", "{m}", "--in-place"], "nothing to change"),
-        (["set-meta", "{m}", "--file", "a", "--in-place"], "is no KEY=PATH"),
+        (["set-meta", "{m}", "--file", "a", "--in-place"], "is not KEY=PATH"),
         (["set-meta", "{m}", "--file", "a={no}", "--in-place"], "cannot be read: No such file"),
         (["set-meta", "{m}", "llama.block_count=7", "--in-place"], "--force changes it"),
         (["convert", "{m}", "-o", "{no}"], "-x STEPS is missing"),

@@ -18,10 +18,10 @@ from gguf_models import contents
 from hf_folders import write_model
 from peer_logits import load_peer_vocab
 from sporelm.cli.main import main
+from sporelm.files.safetensors import open_safetensors
 from sporelm.quant import BF16
 from sporelm.text import load_tokenizer
-from sporelm.text.exchange.comparison import TEXTS
-from sporelm.weights.safetensors import open_safetensors
+from sporelm.text.tokenizers.conversion.tokenizer_comparison import TEXTS
 from system.processes import HELD, command, environment, one_line
 from tiny_models import TINY, Tiny
 
@@ -99,11 +99,11 @@ def test_notes_are_told(tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (["from-hf", "{no}"], "no model at"),
-        (["from-hf", "{m}/config.json"], "is no folder"),
+        (["from-hf", "{m}/config.json"], "is not a folder"),
         (["from-hf", "{m}/*.json"], "stands for 3 models"),
         (["from-hf", "{m}", "--threads", "0"], "--threads is 0"),
         (["from-hf", "{m}", "-o", "{no}/x.gguf"], "there is no folder"),
-        (["from-hf", "{m}", "--pre", "x"], "tokenizer.ggml.pre 'x' is not supported"),
+        (["from-hf", "{m}", "--pre", "x"], "tokenizer.ggml.pre is not supported (got 'x'"),
         (["to-hf", "{m}"], "is a folder; give a .gguf file"),
         (["to-hf", "{m}/config.json"], "is not a GGUF file"),
         (["to-hf", "{m}/model.safetensors", "--shard-size", "5X"], "size '5X' must be"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gguf_samples import patch_entry, sample, splits, values_of
-from sporelm.weights.gguf import GgufWriter
+from sporelm.files.gguf import GgufWriter
 from system.processes import SECONDS, Spore, command, environment, one_line
 
 LOOKING = (["show"], ["show-data", "*"], ["verify"])
@@ -109,7 +109,7 @@ def test_show_data_of_names_that_are_not_there(spore: Spore, small: Path) -> Non
     done = spore("gguf", "show-data", small, "wide.wieght")
     assert done.returncode == 1
     assert "the nearest name is 'wide.weight'" in one_line(done.stderr)
-    assert "no tensor fits 'x*'" in one_line(spore("gguf", "show-data", small, "x*").stderr)
+    assert "no tensor matches 'x*'" in one_line(spore("gguf", "show-data", small, "x*").stderr)
 
 
 @pytest.mark.parametrize("words", LOOKING, ids=lambda words: words[0])
@@ -146,7 +146,7 @@ def test_verify(spore: Spore, small: Path) -> None:
     patch_entry(small, "end.bias", offset=1)
     done = spore("gguf", "verify", small, "--check", "list")
     assert done.returncode == 1
-    assert "error   place end.bias: offset 1 is no multiple of 32" in done.stdout
+    assert "error   place end.bias: offset 1 is not a multiple of 32" in done.stdout
     assert "damaged" in done.stdout
 
 

@@ -13,9 +13,9 @@ import pytest
 import imatrix_models as models
 from gguf_models import contents, write_model
 from sporelm.cli.main import main
+from sporelm.files.gguf import open_gguf
 from sporelm.quant import F16, Q8_0
 from sporelm.tools.imatrix_file import read_imatrix
-from sporelm.weights.gguf import open_gguf
 from system.processes import command, environment, one_line
 
 
@@ -103,18 +103,18 @@ def test_several_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["quantize", "{m}", "--type", "Q8_0", "--tensor", "x=Q8_0"], "no tensor that is quantized fits 'x'"),
         (["quantize", "{m}", "--type", "Q8_0", "--tensor", "x"], "PATTERN=TYPE"),
         (["quantize", "{m}", "--type", "Q8_0", "--imatrix", "{no}"], "does not exist"),
-        (["quantize", "{m}", "--type", "Q8_0", "--imatrix", "{m}"], "is no importance matrix"),
+        (["quantize", "{m}", "--type", "Q8_0", "--imatrix", "{m}"], "is not an importance matrix"),
         (["quantize", "{m}", "--type", "Q8_0", "--threads", "0"], "--threads is 0"),
         (["quantize", "{m}", "--type", "Q8_0", "--threads", "99999"], "twice the usable cores"),
         (["quantize", "{m}", "--type", "Q8_0", "-o", "{no}/"], "there is no folder"),
         (["quantize", "{no}", "--type", "Q8_0"], "no model at"),
-        (["quantize", "{m}", "{no}", "--type", "Q8_0"], "the file to write is named with -o"),
+        (["quantize", "{m}", "{no}", "--type", "Q8_0"], "name the output with -o"),
         (["imatrix", "{m}", "-o", "{no}"], "give a MODEL and a TEXT, not 1 names"),
         (["imatrix", "{m}", "{m}"], "-o OUT is missing"),
         (["imatrix", "{m}", "{m}", "-o", "{no}"], "is not UTF-8 text"),
         (["imatrix", "{m}", "{no}", "-o", "{no}"], "No such file"),
         (["imatrix", "{m}", "{t}", "-o", "{no}", "--chunks", "0"], "--chunks is 0"),
-        (["imatrix", "--merge", "{m}", "-o", "{no}"], "is no importance matrix"),
+        (["imatrix", "--merge", "{m}", "-o", "{no}"], "is not an importance matrix"),
         (["imatrix", "--merge", "{no}", "-o", "{m}"], "is there already"),
         (["imatrix", "--merge", "{no}", "-o", "{m}", "--resume"], "--merge runs no model: leave out --resume"),
         (["imatrix", "--merge", "{no}", "-o", "{m}", "--process-output"], "leave out --process-output"),
@@ -136,12 +136,12 @@ def test_wrong_calls_end_with_one_line(
 SLOW = """
 import time
 from sporelm.tools import imatrix
-gather = imatrix.gather
+gather = imatrix.collect_imatrix
 def slow(*given, **more):
     for found in gather(*given, **more):
         time.sleep(0.02)
         yield found
-imatrix.gather = slow
+imatrix.collect_imatrix = slow
 """
 
 

@@ -18,9 +18,9 @@ from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
 from sporelm.cli.run import as_json
 from sporelm.errors import RequestError
 from sporelm.text import load_tokenizer
-from sporelm.text.grammar import MOST_KEPT, CompiledGrammar, _kept, compiled
-from sporelm.text.grammar_text import DEEPEST_SCHEMA, LONGEST_GRAMMAR
-from sporelm.text.tokenizer import MOST_FOUND
+from sporelm.text.grammar.grammar_checks import MAX_GRAMMAR_CHARACTERS, MAX_SCHEMA_DEPTH
+from sporelm.text.grammar.grammar_matcher import MAX_CACHED_GRAMMARS, CompiledGrammar, _cache, compile_grammar
+from sporelm.text.tokenizers.tokenizer import MAX_CACHED_SEARCHES
 from system.test_generation_chat import folder
 
 SCHEMA = {
@@ -95,19 +95,19 @@ def test_several_answers_have_the_form_each(llm: LLM) -> None:
         ({"regex": r"(a)\1"}, "cannot be used"),
         ({"regex": 5}, "regex is a int"),
         ({"lark": "start: nothing"}, "cannot be used"),
-        ({"json_schema": "{"}, "is no JSON"),
+        ({"json_schema": "{"}, "not valid JSON"),
         ({"json_schema": [1]}, "json_schema is a list"),
         ({"json_schema": {"type": "frob"}}, "cannot be used"),
         ({"json_schema": {"$ref": "https://example.org/x"}}, "cannot be used"),
-        ({"json_schema": {"a": float}}, "is no JSON"),
+        ({"json_schema": {"a": float}}, "not valid JSON"),
         ({"choice": []}, "choice is empty"),
         ({"lark": ""}, "lark is empty"),
         ({"regex": ""}, "regex is empty"),
         ({"json_schema": " \n"}, "json_schema is empty"),
         ({"choice": "abc"}, "choice must be"),
         ({"choice": ["a", ""]}, "choice must be"),
-        ({"choice": ["x"] * 5000}, "choice has 5000 texts"),
-        ({"regex": "a" * (LONGEST_GRAMMAR + 1)}, "at most 262144 are taken"),
+        ({"choice": ["x"] * 5000}, "choice has too many texts"),
+        ({"regex": "a" * (MAX_GRAMMAR_CHARACTERS + 1)}, "allowed 262144"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_runs(llm: LLM, grammar: Any, message: str) -> None:
@@ -132,16 +132,16 @@ BOMBS = {
     "a definition of nothing": ({"json_schema": {"$ref": "#/$defs/a~1b"}}, "points to nothing"),
     "a chain of rules": (
         {"lark": "start: r0\n" + "\n".join(f'r{n}: r{n + 1} "x"' for n in range(8000)) + '\nr8000: "a"'},
-        "8002 lines with rules",
+        "too many lines with rules",
     ),
     "deep parentheses": ({"lark": "start: " + "(" * 20000 + '"a"' + ")" * 20000}, "too deeply nested"),
-    "many grammars inside": ({"lark": "start: " + "%lark {\nstart: " * 30 + '"a"' + "\n}" * 30}, "grammars inside"),
-    "JSON that is none": ({"lark": "start: %json {"}, "is no JSON"),
-    "JSON without end": ({"lark": "start: %json " + '{"a":' * 5000}, "is no JSON"),
+    "many grammars inside": ({"lark": "start: " + "%lark {\nstart: " * 30 + '"a"' + "\n}" * 30}, "nested grammars"),
+    "invalid JSON": ({"lark": "start: %json {"}, "not followed by valid JSON"),
+    "JSON without end": ({"lark": "start: %json " + '{"a":' * 5000}, "not followed by valid JSON"),
     "a great count": ({"regex": "(a{1000}){1000}"}, "it forces .* bytes at once"),
-    "a long text": ({"json_schema": {"const": "x" * 20000}}, "a text of 20000 characters"),
+    "a long text": ({"json_schema": {"const": "x" * 20000}}, "got 20000 characters"),
     "a great number": ({"json_schema": {"type": "integer", "minimum": -(10**4000)}}, "cannot be used: number out of"),
-    "a large schema": ({"json_schema": json.dumps({"enum": ["x" * 100] * 100000})}, "at most 262144 are taken"),
+    "a large schema": ({"json_schema": json.dumps({"enum": ["x" * 100] * 100000})}, "allowed 262144"),
     "deep regular expression": ({"regex": "(" * 50000 + "a" + ")" * 50000}, "cannot be used"),
     "alternatives of all": (
         {"json_schema": {"allOf": [{"anyOf": [{"properties": {f"{i}{j}": {}}} for j in range(8)]} for i in range(12)]}},
@@ -193,13 +193,13 @@ def test_many_choices_and_those_that_begin_alike(llm: LLM) -> None:
 
 def test_a_grammar_is_compiled_once_and_few_are_kept(letters: Path) -> None:
     tokenizer = load_tokenizer(letters)
-    first = compiled(tokenizer, Grammar(choice=["yes", "no"]))
-    assert compiled(tokenizer, Grammar(choice=["yes", "no"])) is first
-    assert compiled(tokenizer, Grammar(choice=["yes", "nay"])) is not first
-    for number in range(MOST_KEPT):
-        compiled(tokenizer, Grammar(choice=[f"{number}"]))
-    assert len(_kept[tokenizer]) == MOST_KEPT
-    assert compiled(tokenizer, Grammar(choice=["yes", "no"])) is not first
+    first = compile_grammar(tokenizer, Grammar(choice=["yes", "no"]))
+    assert compile_grammar(tokenizer, Grammar(choice=["yes", "no"])) is first
+    assert compile_grammar(tokenizer, Grammar(choice=["yes", "nay"])) is not first
+    for number in range(MAX_CACHED_GRAMMARS):
+        compile_grammar(tokenizer, Grammar(choice=[f"{number}"]))
+    assert len(_cache[tokenizer]) == MAX_CACHED_GRAMMARS
+    assert compile_grammar(tokenizer, Grammar(choice=["yes", "no"])) is not first
 
 
 def test_one_thread_compiles_for_all(letters: Path) -> None:
@@ -208,7 +208,7 @@ def test_one_thread_compiles_for_all(letters: Path) -> None:
     def make(number: int) -> bool:
         """Whether it was refused."""
         try:
-            compiled(tokenizer, Grammar(regex="(a" if number % 3 == 0 else f"one{number}"))
+            compile_grammar(tokenizer, Grammar(regex="(a" if number % 3 == 0 else f"one{number}"))
         except RequestError:
             return True
         return False
@@ -237,9 +237,9 @@ def test_what_is_allowed_is_what_the_mask_says(letters: Path) -> None:
 
 def test_a_schema_that_is_too_deep_is_refused(llm: LLM) -> None:
     schema: Any = {"type": "string"}
-    for _ in range(DEEPEST_SCHEMA):
+    for _ in range(MAX_SCHEMA_DEPTH):
         schema = {"type": "array", "items": schema}
-    with pytest.raises(RequestError, match="nested more than 64 deep"):
+    with pytest.raises(RequestError, match="nested too deep"):
         CompiledGrammar(llm.tokenizer, Grammar(json_schema=schema))
 
 
@@ -273,9 +273,9 @@ def test_a_tokenizer_goes_when_nobody_needs_it(letters: Path) -> None:
 def test_sets_of_ids_are_kept_within_limits(letters: Path) -> None:
     tokenizer = load_tokenizer(letters)
     wanted = tokenizer.ids_with(("a", "\ud800"))
-    for number in range(2 * MOST_FOUND):
+    for number in range(2 * MAX_CACHED_SEARCHES):
         tokenizer.ids_with((f"{number}",))
-        assert len(tokenizer._found) <= MOST_FOUND
+        assert len(tokenizer._search_cache) <= MAX_CACHED_SEARCHES
     assert tokenizer.ids_with(("a", "\ud800")) == wanted
     assert all(b"a" in tokenizer.token_bytes(token) for token in wanted)
     assert wanted

@@ -10,10 +10,10 @@ import pytest
 
 from sporelm import LLM, SamplingParams
 from sporelm.errors import SporeError
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, Q4_1, quantize_tensor
-from sporelm.text.token_bytes import byte_alphabet
-from sporelm.weights.gguf import GgufWriter
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
+from sporelm.text.tokenizers.byte_level import byte_alphabet
 from tiny_files import gguf_weights
 from tiny_models import WIDE
 

@@ -15,9 +15,9 @@ import pytest
 from fake_hub import FakeHub, serving
 from sporelm import settings
 from sporelm.errors import ModelFileError, ModelNotFound
-from sporelm.weights import store
-from sporelm.weights.store import address, hold, hub, transfer
-from sporelm.weights.store.hold import held_alone
+from sporelm.files import store
+from sporelm.files.store import downloads, folder_lock, hub, hub_address
+from sporelm.files.store.folder_lock import held_alone
 from system.processes import Spore, command, environment, one_line
 
 CONTENT = np.random.default_rng(1).bytes(1_500_000)
@@ -58,7 +58,7 @@ def fake(folder: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere/token")
-    monkeypatch.setattr(transfer, "PAUSE_S", 0.0)
+    monkeypatch.setattr(downloads, "PAUSE_S", 0.0)
     with serving(FakeHub(files)) as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.address)
         yield served
@@ -79,21 +79,21 @@ def left(folder: Path) -> list[str]:
 )  # fmt: skip
 def test_addresses_are_strict(text: str) -> None:
     with pytest.raises(ModelNotFound, match="is not an address"):
-        address.parse(text)
+        hub_address.parse(text)
 
 
 def test_address() -> None:
-    found = address.parse("hf:some-one/model.v1:dir/file.Q4_1.gguf")
-    assert found == address.Address("some-one", "model.v1", "dir/file.Q4_1.gguf")
-    assert address.parse("hf:a/b").file is None
-    revised = address.parse("hf:a/b@refs/pr/1:Q4_K_M")
+    found = hub_address.parse("hf:some-one/model.v1:dir/file.Q4_1.gguf")
+    assert found == hub_address.Address("some-one", "model.v1", "dir/file.Q4_1.gguf")
+    assert hub_address.parse("hf:a/b").file is None
+    revised = hub_address.parse("hf:a/b@refs/pr/1:Q4_K_M")
     assert (revised.revision, revised.file, revised.folder_name) == ("refs/pr/1", "Q4_K_M", "b@refs%2Fpr%2F1")
-    assert address.of_folder("a", revised.folder_name).whole == "hf:a/b@refs/pr/1"
-    assert address.parse("hf:a/b:x", "v1").text == "hf:a/b@v1:x"
+    assert hub_address.of_folder("a", revised.folder_name).whole == "hf:a/b@refs/pr/1"
+    assert hub_address.parse("hf:a/b:x", "v1").text == "hf:a/b@v1:x"
     with pytest.raises(ModelNotFound, match="give one of them"):
-        address.parse("hf:a/b@v2", "v1")
+        hub_address.parse("hf:a/b@v2", "v1")
     with pytest.raises(ModelNotFound, match="cannot be a revision"):
-        address.parse("hf:a/b", "../v1")
+        hub_address.parse("hf:a/b", "../v1")
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_address() -> None:
     ],
 )  # fmt: skip
 def test_patterns_and_tags(wanted: str, file: str | None) -> None:
-    assert address.chosen_gguf(QUANTS, address.parse(f"hf:a/b:{wanted}")) == file
+    assert hub_address.chosen_gguf(QUANTS, hub_address.parse(f"hf:a/b:{wanted}")) == file
 
 
 def test_choices() -> None:
-    only = address.only_gguf
+    only = hub_address.only_gguf
     assert only(["config.json", "model.safetensors", "x.gguf"], "hf:a/b") is None
     assert only(["README.md", "x.gguf", "mmproj-x.gguf"], "hf:a/b") == "x.gguf"
     assert only([*SPLITS, "picture.png"], "hf:a/b") == SPLITS[0]
@@ -122,9 +122,9 @@ def test_choices() -> None:
         with pytest.raises(ModelNotFound, match="neither safetensors"):
             only(halves, "hf:a/b")
     with pytest.raises(ModelNotFound, match=r"fits 2 GGUF models: give one of m-Q4_K_M\.gguf, m-Q4_K_S\.gguf"):
-        address.wanted_files(QUANTS, address.parse("hf:a/b:*Q4*"))
+        hub_address.wanted_files(QUANTS, hub_address.parse("hf:a/b:*Q4*"))
     with pytest.raises(ModelNotFound, match=r"fits no file of a/b: there are .*m-q8_0"):
-        address.wanted_files(QUANTS, address.parse("hf:a/b:Q5_K_M"))
+        hub_address.wanted_files(QUANTS, hub_address.parse("hf:a/b:Q5_K_M"))
 
 
 # ---- fetching
@@ -184,7 +184,7 @@ def test_tag_fetches_one_file(folder: Path, fake: FakeHub) -> None:
 
 
 def test_what_was_interrupted_goes_on(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TRIES", 1)
+    monkeypatch.setattr(downloads, "TRIES", 1)
     fake.cut["only.gguf"] = [600_000, 0, 0]
     with pytest.raises(ModelNotFound, match=r"lost after 0\.6 of 1\.5 MB.*what has arrived is kept"):
         store.pull("hf:owner/one")
@@ -239,7 +239,7 @@ def test_what_cannot_be_checked_is_not_fetched(folder: Path, fake: FakeHub) -> N
 
 
 def test_a_file_that_is_shorter_than_said(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TRIES", 2)
+    monkeypatch.setattr(downloads, "TRIES", 2)
     fake.lies["only.gguf"] = CONTENT[:-10]
     with pytest.raises((ModelNotFound, ModelFileError)):
         store.pull("hf:owner/one")
@@ -303,7 +303,7 @@ def test_a_full_disk_is_left_free(tmp_path: Path, number: int, is_kept: bool) ->
     part = tmp_path / "x.part"
     part.write_bytes(b"12345678")
     with pytest.raises(OSError, match="no"):
-        transfer.write(Disk(), part, b"12345678")
+        downloads.write(Disk(), part, b"12345678")
     assert part.exists() == is_kept
 
 
@@ -323,14 +323,14 @@ def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="a file that is open cannot be taken away here")
 def test_a_folder_that_is_taken_away_is_held_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who held it before removed it, after we had opened its lock."""
-    scratch, real = folder / ".pull-one", hold.take
+    scratch, real = folder / ".pull-one", folder_lock.take
 
     def late(file: BinaryIO) -> bool:
-        monkeypatch.setattr(hold, "take", real)
+        monkeypatch.setattr(folder_lock, "take", real)
         shutil.rmtree(scratch)
         return real(file)
 
-    monkeypatch.setattr(hold, "take", late)
+    monkeypatch.setattr(folder_lock, "take", late)
     with held_alone(scratch, "one"):
         assert (scratch / "lock").is_file()
         with pytest.raises(ModelNotFound, match="another process"), held_alone(scratch, "one"):
@@ -355,7 +355,7 @@ def test_another_process_was_faster(folder: Path, fake: FakeHub, monkeypatch: py
 def test_parts_of_another_model_stay_and_those_of_an_older_one_go(
     folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "TRIES", 1)
+    monkeypatch.setattr(downloads, "TRIES", 1)
     for name in QUANTS[:2]:
         fake.cut[name] = [50_000, 0, 0]
         with pytest.raises(ModelNotFound, match="lost"):
@@ -395,7 +395,7 @@ def test_a_pull_that_is_ended_goes_on(folder: Path, fake: FakeHub, spore: Spore,
     variables = {"HF_ENDPOINT": fake.address, "SPORE_MODEL_STORE": str(folder)}
     # Tests that run in a shell's background inherit that Ctrl-C is ignored.
     slow = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    slow += "import sporelm.weights.store.transfer as t; t.PAUSE_S = 600; "
+    slow += "import sporelm.files.store.downloads as t; t.PAUSE_S = 600; "
     words = command("pull", "hf:owner/one")
     words[2] = slow + words[2]
     with subprocess.Popen(words, env=environment(**variables), stderr=subprocess.PIPE, text=True) as process:

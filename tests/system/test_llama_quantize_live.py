@@ -9,8 +9,8 @@ import pytest
 
 from mix_models import MODELS, MixModel, write
 from sporelm.cli.main import main
-from sporelm.tools.imatrix_file import Gathered, Imatrix, write_imatrix
-from sporelm.tools.quantize import makeable
+from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry, write_imatrix
+from sporelm.tools.quantize_model import list_quantizable_mixes
 
 PROGRAM = os.environ.get("TEST_LLAMA_QUANTIZE", "")
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="TEST_LLAMA_QUANTIZE names no llama-quantize")
@@ -24,7 +24,7 @@ def imatrix_of(model: MixModel) -> Imatrix:
         if len(shape) > 1 and name.startswith("blk."):
             counts = random.integers(0, 4, shape[0]) * 50 if len(shape) == 3 else np.array([100])
             sums = random.random((len(counts), shape[-1]), np.float32) * np.float32(100)
-            entries[name] = Gathered(sums * (counts > 0)[:, None].astype(np.float32), counts.astype(np.int64))
+            entries[name] = ImatrixEntry(sums * (counts > 0)[:, None].astype(np.float32), counts.astype(np.int64))
     return Imatrix(entries, ("text",), 3)
 
 
@@ -36,7 +36,7 @@ def test_files_are_those_of_llama_quantize(
     write(model, Path("m.gguf"))
     for form in ("gguf", "dat"):
         write_imatrix(Path(f"i.{form}"), imatrix_of(model))
-    mixes = [mix for mix in makeable() if mix != "Q1_0"] if request.config.getoption("--all") else FEW
+    mixes = [mix for mix in list_quantizable_mixes() if mix != "Q1_0"] if request.config.getoption("--all") else FEW
     for mix in mixes:
         for given in ((), ("--imatrix", "i.gguf"), ("--imatrix", "i.dat")):
             theirs = subprocess.run([PROGRAM, *given, "m.gguf", "b.gguf", mix, "1"], capture_output=True, check=False)

@@ -65,7 +65,7 @@ def test_the_context_is_the_extended_one(story: Path, tmp_path: Path) -> None:
 
 
 def test_dynamic_scaling_begins_beyond_the_original(story: Path, tmp_path: Path) -> None:
-    """Opened with the original context it is the model as it was; opened with more, other frequencies."""
+    """LoadedEngine with the original context it is the model as it was; opened with more, other frequencies."""
     model, prompt = extended(story, tmp_path / "model", DYNAMIC), ids(40)
     with LLM(story, backend="reference") as llm:
         plain = llm.logits(prompt)

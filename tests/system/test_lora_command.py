@@ -34,8 +34,8 @@ def test_a_run_uses_the_first_adapter(spore: Spore, tmp_path: Path) -> None:
 def test_a_text_is_scored_with_the_first_adapter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sporelm.evals.windows.WINDOW", 32)
-    monkeypatch.setattr("sporelm.evals.windows.FIRST_SCORED", 16)
+    monkeypatch.setattr("sporelm.evals.scoring_windows.WINDOW", 32)
+    monkeypatch.setattr("sporelm.evals.scoring_windows.FIRST_SCORED", 16)
     model = write_model(tmp_path / "model", WIDE)
     pairs = random_pairs(WIDE, 2)
     write_peft(tmp_path / "strong", pairs, 4.0)

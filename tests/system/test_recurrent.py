@@ -12,8 +12,8 @@ from families.recurrent import CASES
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm import LLM, Completion, SamplingParams
 from sporelm.errors import MemoryShortage
-from sporelm.serve.config import ModelSpec, ServeConfig
-from system.serve.conftest import options, run
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import run_server, server_options
 from system.test_generation_chat import TEMPLATE, say
 
 WORDS = "a dog it is so no " * 10  # some 200 tokens
@@ -94,7 +94,7 @@ def test_options_change_nothing_of_what_is_said(hybrid: Path, llm: LLM, how: dic
 
 def test_states_are_counted_where_memory_is_given(hybrid: Path) -> None:
     with LLM(hybrid, threads=1, max_batch=4, kv_memory="900kB") as llm:
-        limits, worker = llm.engine.limits, llm.opened.worker
+        limits, worker = llm.engine.limits, llm.loaded_engine.worker
         state = sum(array[0].nbytes for array in worker.export_states([0]))
         page = sum(layer[0].nbytes for layer in worker.export_pages([0]))
         assert 1 < limits.num_states <= 16
@@ -107,7 +107,7 @@ def test_states_are_counted_where_memory_is_given(hybrid: Path) -> None:
 
 def test_a_server_has_everything_for_it_too(hybrid: Path, tmp_path: Path) -> None:
     models = (ModelSpec("hybrid", str(hybrid)),)
-    config = ServeConfig(models=models, session_dir=tmp_path, max_sessions=1, **options())
+    config = ServeConfig(models=models, session_dir=tmp_path, max_sessions=1, **server_options())
 
     def infer(session: str, text: str, place: int) -> tuple[str, str]:
         body = {"messages": [{"role": "user", "content": text}], "encoding": "text", "temperature": 0, "max_tokens": 8}
@@ -120,7 +120,7 @@ def test_a_server_has_everything_for_it_too(hybrid: Path, tmp_path: Path) -> Non
         usage = client.post("/v1/completions", json=asked).json()["usage"]
         return usage["prompt_tokens_details"]["cached_tokens"]
 
-    running, stop = run(config)
+    running, stop = run_server(config)
     client = running.client()
     try:
         assert (cached(WORDS), cached(WORDS) > 100) == (0, True)
@@ -135,7 +135,7 @@ def test_a_server_has_everything_for_it_too(hybrid: Path, tmp_path: Path) -> Non
         last = infer("a", "so", 4)
     finally:
         stop()
-    running, stop = run(config)
+    running, stop = run_server(config)
     client = running.client()
     try:
         assert infer("b", "so", 4) == last, "woken by the next server"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import sporelm.text.grammar
+import sporelm.text.grammar.grammar_matcher
 from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
 from sporelm.cli import run
-from sporelm.cli.sampling import sampling_params
+from sporelm.cli.sampling_options import parse_sampling
 from sporelm.errors import RequestError
 from system.processes import Spore, one_line
 
@@ -70,14 +70,14 @@ def test_tokens_that_the_model_does_not_have_are_refused(llm: LLM, name: str, va
 def test_a_grammar_that_is_being_compiled_holds_nobody_up(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other answers begin and end while one compiles; then that one comes too."""
     go_on, threads = threading.Event(), []
-    compiled = sporelm.text.grammar.CompiledGrammar.__init__
+    compiled = sporelm.text.grammar.grammar_matcher.CompiledGrammar.__init__
 
     def slow(self: Any, *args: Any) -> None:
         threads.append(threading.current_thread().name)
         assert go_on.wait(60)
         compiled(self, *args)
 
-    monkeypatch.setattr(sporelm.text.grammar.CompiledGrammar, "__init__", slow)
+    monkeypatch.setattr(sporelm.text.grammar.grammar_matcher.CompiledGrammar, "__init__", slow)
 
     async def both() -> tuple[str, str]:
         async with AsyncLLM(story, threads=1) as many:
@@ -145,14 +145,14 @@ def test_forms_come_from_files_and_words(tmp_path: Path) -> None:
         ("--choice", "a", "--choice", "b"): Grammar(choice=["a", "b"]),
     }
     for words, wanted in forms.items():
-        assert sampling_params(run.parser().parse_args(["-p", "a", *words])).grammar == wanted
+        assert parse_sampling(run.make_parser().parse_args(["-p", "a", *words])).grammar == wanted
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--choice", "a", "--regex", "b"], "regex, choice are given together"),
-        (["--json-schema", "{"], "json_schema is no JSON"),
+        (["--json-schema", "{"], "json_schema is not valid JSON"),
         (["--json-schema", "nowhere.json"], "the JSON schema 'nowhere.json' cannot be read"),
         (["--logprobs", "3"], "add --json"),
         (["--num-answers", "2", "--temp", "0"], "2 answers at --temp 0 are all the same"),
@@ -178,5 +178,5 @@ def test_what_contradicts_is_one_line(words: list[str], message: str, capsys: py
 
 
 def test_true_is_a_schema_and_no_file() -> None:
-    params = sampling_params(run.parser().parse_args(["-p", "a", "--json-schema", " true"]))
+    params = parse_sampling(run.make_parser().parse_args(["-p", "a", "--json-schema", " true"]))
     assert params.grammar == Grammar(json_schema=" true")

@@ -12,8 +12,8 @@ import pytest
 
 from available import opened
 from sporelm import LLM
-from sporelm.evals import kl
-from sporelm.weights import store
+from sporelm.evals import compute_kl
+from sporelm.files import store
 from system.processes import SOURCE
 
 TOKENS = 17 * 512  # more than 8,000
@@ -61,7 +61,7 @@ def text(root: Path) -> str:
 
 def test_what_quantized_weights_and_activations_cost(model: Path, text: str) -> None:
     with LLM(model, max_context=512) as llm, LLM(model, max_context=512, dequantize=True) as reference:
-        found = kl(llm, reference, text, TOKENS)
+        found = compute_kl(llm, reference, text, TOKENS)
     assert found.windows * 512 >= 8000
     assert found.kl <= 0.01
     assert abs(found.perplexity_ratio - 1) <= 0.005

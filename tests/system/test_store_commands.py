@@ -10,16 +10,16 @@ import pytest
 from gguf_samples import sample
 from hf_folders import write_model
 from sporelm import settings
-from sporelm.bench.estimate import Estimate
+from sporelm.bench.resource_estimate import ResourceEstimate
+from sporelm.checkpoints import open_model
 from sporelm.cli import list as list_command
 from sporelm.cli import rm
 from sporelm.cli.main import main
 from sporelm.errors import ModelError, ModelNotFound, RequestError
-from sporelm.models import open_model
+from sporelm.files import store
 from sporelm.quant import Q8_0
-from sporelm.tools.describe import describe
-from sporelm.tools.sources import find_models
-from sporelm.weights import store
+from sporelm.tools.model_files import find_models
+from sporelm.tools.model_summary import summarize_model
 from tiny_files import write_folder, write_gguf
 from tiny_models import LLAMA, WIDE, Tiny
 
@@ -82,7 +82,7 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     text = capsys.readouterr().out
     assert "little" in text
-    assert "hf:owner/half: 5.0 kB fetched so far" in text
+    assert "hf:owner/half: 5.0 kB downloaded" in text
     assert "\x1b" not in text
 
 
@@ -157,13 +157,13 @@ def test_rm_of_what_is_not_there_names_the_nearest(folder: Path) -> None:
 
 def test_rm_asks(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     before = held(folder)
-    monkeypatch.setattr(rm, "agreed", lambda: False)
+    monkeypatch.setattr(rm, "ask_to_confirm", lambda: False)
     assert main(["rm", "little"]) == 1
     assert held(folder) == before
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115 - closed with the interpreter
     with pytest.raises(RequestError, match="give --yes"):
-        rm.agreed()
+        rm.ask_to_confirm()
     sys.stdin.close()
 
 
@@ -275,7 +275,7 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--context", "257"]) == 1
     assert "this model allows 1 to 256" in capsys.readouterr().err
     assert main(words) == 0
-    assert "for 256 positions on reference" in capsys.readouterr().out
+    assert "for 256 tokens of context on reference" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -289,16 +289,16 @@ def test_info_says_why_its_speed_may_be_too_low(
     load: float,
     cache: int,
 ) -> None:
-    from sporelm.api import machine as computer
-    from sporelm.backends.reference.backend import ReferenceBackend
+    from sporelm.api import cpu_count
+    from sporelm.backends.reference.reference_backend import ReferenceBackend
 
     machine = {"stream_bytes_s": 1e10, "stream_median_bytes_s": middle, "int8_dot_ops_s": 1e12, "f32_ops_s": 1e11}
-    monkeypatch.setattr(ReferenceBackend, "limits", lambda self: machine)
-    monkeypatch.setattr(computer, "load_average", lambda: load)
-    monkeypatch.setattr(computer, "last_level_cache_bytes", lambda: cache)
+    monkeypatch.setattr(ReferenceBackend, "measure_limits", lambda self: machine)
+    monkeypatch.setattr(cpu_count, "load_average", lambda: load)
+    monkeypatch.setattr(cpu_count, "last_level_cache_bytes", lambda: cache)
     assert main(["info", "little", "--backend", "reference"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "about so many tokens/s, if every weight is read from memory at 10.0 GB/s (the best of several" in printed
+    assert "estimated tokens/s if all weights are read from memory at 10.0 GB/s (the best of several" in printed
     assert "at most" not in printed
     assert ("half of the reads reach 4.0 GB/s or less" in printed) == (middle == 4e9)
     assert ("the load average is 1000000.0 on " in printed) == (load > 0)
@@ -308,12 +308,12 @@ def test_info_says_why_its_speed_may_be_too_low(
 
 def test_the_bandwidth_is_that_of_the_best_read() -> None:
     """A clock that makes two of the reads slow: they must not make the limit lower."""
-    from sporelm.backends.cpu import limits
+    from sporelm.backends.cpu.tuning import peak_rates
 
     slow = {3: 5.0, 4: 5.0}
-    moments = iter([moment for read in range(limits.REPEATS) for moment in (0.0, slow.get(read, 0.5))])
-    times = limits._times(lambda: None, lambda: next(moments))
-    assert (len(times), min(times), max(times)) == (limits.REPEATS, 0.5, 5.0)
+    moments = iter([moment for read in range(peak_rates.REPEATS) for moment in (0.0, slow.get(read, 0.5))])
+    times = peak_rates._times(lambda: None, lambda: next(moments))
+    assert (len(times), min(times), max(times)) == (peak_rates.REPEATS, 0.5, 5.0)
 
 
 def test_info_of_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,11 +327,11 @@ def test_info_of_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_more_context_and_batch_need_more_and_are_slower(tmp_path: Path) -> None:
-    from sporelm.backends.registry import open_backend
+    from sporelm.backends.backend_registry import open_backend
 
     machine = {"stream_bytes_s": 1e9, "int8_dot_ops_s": 1e12, "f32_ops_s": 1e11}
     source = open_model(write_gguf(tmp_path / "x.gguf", WIDE, matrices=Q8_0))
-    estimate = Estimate(source, open_backend("reference", threads=1))
+    estimate = ResourceEstimate(source, open_backend("reference", threads=1))
     assert estimate.memory(256, 2).kv == 2 * estimate.memory(256).kv == 8 * estimate.memory(64).kv
     alone, deep, many = (estimate.decode(machine, *case).tok_s for case in ((1, 0), (1, 255), (4, 0)))
     assert deep < alone < many
@@ -347,6 +347,6 @@ def test_more_context_and_batch_need_more_and_are_slower(tmp_path: Path) -> None
 def test_description_of_a_quantized_folder(tmp_path: Path) -> None:
     path = write_folder(tmp_path / "m", Tiny("llama", LLAMA, 11), quantization_config={"quant_method": "gptq"})
     (path / "chat_template.jinja").write_text("{{ messages }}")
-    found = describe(path)
+    found = summarize_model(path)
     assert (found.quantization, found.chat_template, found.architecture) == ("gptq (F32)", True, "llama")
     assert found.vocabulary == LLAMA["vocab_size"]

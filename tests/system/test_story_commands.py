@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from available import BACKENDS, opened
-from sporelm.api.machine import usable_cores
+from sporelm.api.cpu_count import usable_cores
 from system.processes import SECONDS, Spore, command, environment, one_line
 
 # Confirmed with transformers; see the tests of the models.

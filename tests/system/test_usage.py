@@ -112,7 +112,7 @@ def test_failure_is_one_line_and_1(spore: Spore, tmp_path: Path, words: list[str
         (["gguf", "convert", "f", "-o", "x", "-x", "cast:linear:Q99"], "cannot make 'Q99'"),
         (["gguf", "set-meta", "f", "a=1"], "either -o OUT"),
         (["gguf", "set-meta", "f", "a=1", "-o", "x", "--in-place"], "either -o OUT"),
-        (["gguf", "set-meta", "f", "noequals", "-o", "x"], "is no KEY=VALUE"),
+        (["gguf", "set-meta", "f", "noequals", "-o", "x"], "is not KEY=VALUE"),
         (["gguf", "split", "f", "--max-size", "5X"], "size '5X'"),
         (["gguf", "split", "f", "--max-tensors", "-3"], "--max-tensors is -3"),
         (["gguf", "split", "f", "--max-tensors", "3", "--max-size", "5M"], "exclude each other"),
@@ -186,7 +186,7 @@ def test_tokenize_takes_a_folder_without_a_model(spore: Spore, tmp_path: Path) -
 
 
 def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.fail("no\x1b[31m such\nfile \x9b1m\u202e é", []) == 1
+    assert main.print_error("no\x1b[31m such\nfile \x9b1m\u202e é", []) == 1
     assert capsys.readouterr().err == "spore: no\\x1b[31m such file \\x9b1m\\u202e é\n"
 
 

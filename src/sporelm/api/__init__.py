@@ -1,15 +1,17 @@
-"""A path in, text out: models that answer, what is asked of them and what comes back."""
+"""The Python API: load a model and generate text, chat, embed, rerank."""
 
-from sporelm.api.adapters import LoraAdapter
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
+from sporelm.api.cpu_count import choose_threads, usable_cores
+from sporelm.api.document_ranking import RerankResult
 from sporelm.api.llm import LLM
-from sporelm.api.machine import choose_threads, usable_cores
-from sporelm.api.params import SamplingParams
+from sporelm.api.lora_adapters import LoraAdapter
 from sporelm.api.pipeline import Pipeline, Response, pipeline
-from sporelm.api.reranking import Ranked
-from sporelm.text.grammar import Grammar
+from sporelm.api.sampling_params import SamplingParams
+from sporelm.text.grammar.grammar import Grammar
+
+Ranked = RerankResult  # the old name, kept for callers
 
 __all__ = [
     "LLM",
@@ -20,7 +22,7 @@ __all__ = [
     "LoraAdapter",
     "Piece",
     "Pipeline",
-    "Ranked",
+    "RerankResult",
     "Response",
     "SamplingParams",
     "Timings",

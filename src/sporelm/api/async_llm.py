@@ -1,4 +1,4 @@
-"""AsyncLLM: many answers at once, from one event loop."""
+"""AsyncLLM: serves many concurrent requests from one event loop."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -10,28 +10,30 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.api.adapters import LoraAdapter
-from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.embedding import finished, pooled_all, pooling_of
+from sporelm.api.conversation import Conversation
+from sporelm.api.cooperative import CooperativeTask
+from sporelm.api.document_ranking import RerankResult, encode_pairs, score_texts, sort_by_score
+from sporelm.api.embeddings import choose_pooling, finish_vectors, pool_texts
+from sporelm.api.engine_thread import EngineTask, EngineThread
 from sporelm.api.isolation import Isolation
-from sporelm.api.llm import LLM, several
-from sporelm.api.open_model import Message, Prompt
-from sporelm.api.params import SamplingParams, single
-from sporelm.api.pump import Pump, Work
-from sporelm.api.reranking import Ranked, pairs_of, ranked, scored
-from sporelm.api.stepwise import Stepwise
-from sporelm.engine import Metrics, Request
+from sporelm.api.llm import LLM, as_prompt_list
+from sporelm.api.loaded_llm import Message, Prompt
+from sporelm.api.lora_adapters import LoraAdapter
+from sporelm.api.sampling_params import SamplingParams, check_single
+from sporelm.api.text_generation import TextGeneration
+from sporelm.engine import Metrics
 from sporelm.errors import SporeError
-from sporelm.text.budget import GRAMMAR_SECONDS, RENDER_SECONDS
+from sporelm.text.chat_templates.render_budget import RENDER_SECONDS
+from sporelm.text.grammar.grammar_checks import GRAMMAR_SECONDS
 
 T = TypeVar("T")
 
 
 class AsyncLLM:
-    """An `LLM` whose steps run in a thread of their own; its methods never hold up the event loop.
+    """An `LLM` whose engine runs in its own thread, so that no method blocks the event loop.
 
-    Requests that are made while others run join them in the next step.
+    Requests are batched continuously: a new one joins the running ones in the next step.
     """
 
     def __init__(
@@ -44,69 +46,160 @@ class AsyncLLM:
     ) -> None:
         """Load a model. Raises SporeError.
 
-        render_seconds   of CPU that rendering a chat may take, beside 0.2 ms for each message
-        grammar_seconds  of CPU that compiling a grammar may take
+        render_seconds   CPU time for rendering a chat, plus 0.2 ms for each message
+        grammar_seconds  CPU time for compiling a grammar
         options          those of `LLM`
 
-        What takes longer is stopped, and its request ends with RequestError or ModelFileError.
+        A rendering or compilation that exceeds its limit is stopped; its request gets RequestError or ModelFileError.
         """
         self.llm = LLM(model, **options)
         self.isolation = self.llm.isolation = Isolation(self.llm.tokenizer, render_seconds, grammar_seconds)
-        self.pump = Pump(self.llm.engine)
+        self.engine_thread = EngineThread(self.llm.engine)
 
     @property
     def healthy(self) -> bool:
-        """Whether requests are taken."""
-        return self.pump.failure is None and self.llm.is_open
+        """Whether requests are accepted."""
+        return self.engine_thread.failure is None and self.llm.is_open
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that stopped the engine; None while it runs."""
+        return self.engine_thread.failure
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits or runs."""
+        return self.llm.engine.scheduler.idle
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their first step."""
+        return len(self.llm.engine.scheduler.waiting)
+
+    def limit_waiting(self, max_waiting: int) -> None:
+        """Refuse new requests with QueueFull while `max_waiting` requests wait."""
+        self.llm.engine.scheduler.waiting.limit = max_waiting
+
+    def notify_after_steps(self, notify: Callable[[], None]) -> None:
+        """Call `notify` in the engine's thread after each step, behind the `on_update` calls of that step."""
+        self.engine_thread.on_step = notify
+
+    async def start(self, generations: Sequence[TextGeneration], on_update: Callable[[TextGeneration], None]) -> None:
+        """Start generations, all or none.
+
+        `on_update(generation)` is called in the engine's thread when a generation has new tokens or has ended; `take`
+        returns them. If this coroutine is cancelled, the generations are too.
+
+        Raises QueueFull, BackendError, RequestError, ContextOverflow.
+        """
+
+        def add(generation: TextGeneration) -> None:
+            self.engine_thread.add_request(generation.request, lambda request: on_update(generation))
+
+        def add_all() -> None:
+            added: list[TextGeneration] = []
+            try:
+                for generation in generations:
+                    add(generation)
+                    added.append(generation)
+            except BaseException:
+                for generation in added:
+                    self.engine_thread.engine.cancel(generation.request)
+                raise
+
+        try:
+            await self.run_between_steps(add_all)
+        except BaseException:
+            for generation in generations:
+                self.cancel(generation)
+            raise
+
+    def take(self, generation: TextGeneration) -> Piece | None:
+        """Return the new text of a started generation, or None; the last piece has the completion.
+
+        Raises BackendError if the engine has stopped.
+        """
+        piece = generation.take(self.engine_thread)
+        if piece is None or not piece.finish_reason:
+            return piece
+        if self.engine_thread.failure is not None:
+            raise self.engine_thread.stopped_error() from self.engine_thread.failure
+        return replace(piece, completion=generation.completion(self.llm.timings))
+
+    def cancel(self, generation: TextGeneration) -> None:
+        """Cancel a generation unless it has ended. Returns at once; cancelling again does nothing."""
+        if generation.finish_reason is None:
+            self.engine_thread.cancel(generation.request)
+
+    async def conversation(self, system: str | None = None, *, salt: str = "") -> Conversation:
+        """Start a conversation, between two steps. Only requests with the same `salt` share its cached prefixes."""
+        return await self.run_between_steps(lambda: Conversation(self.llm, system, salt=salt))
+
+    async def wake(self, path: Path, *, salt: str = "") -> Conversation:
+        """Restore a conversation as `LLM.wake` does, while requests run. Raises the same errors."""
+        return await asyncio.to_thread(Conversation.restore, self.llm, path, salt=salt)
+
+    async def prompt_logits(
+        self, ids: Sequence[int], take: Callable[[NDArray[np.float32]], None], adapter: str | None = None
+    ) -> None:
+        """Compute the logits of `LLM.logits` in several steps, while other requests run.
+
+        `take` gets each chunk in the engine's thread: float32 [tokens, vocab], valid during the call.
+
+        Raises ContextOverflow, RequestError, MemoryShortage.
+        """
+        await self.run_task(self.llm.engine.logits(ids, take, self.llm.adapters.adapter_id(adapter)))
 
     @property
     def metrics(self) -> Metrics:
-        """As `LLM.metrics`: reading them waits for no step."""
+        """The same as `LLM.metrics`. Reading them does not wait for a step."""
         return self.llm.metrics
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[Piece, None]:
-        """Continue one prompt piece by piece; closing the iterator, or cancelling the task, cancels the request.
+        """Continue one prompt and yield pieces. Closing the iterator or cancelling the task cancels the request.
 
-        Raises RequestError at once for parameters that ask for several answers. The prompt is read, and a grammar
-        compiled, beside the event loop: with the first piece RequestError for either, ContextOverflow, QueueFull.
+        The prompt is tokenized and a grammar compiled outside the event loop. Raises RequestError at once for
+        parameters that ask for several completions; with the first piece RequestError, ContextOverflow, QueueFull.
         """
-        chosen = single(params)
+        chosen = check_single(params)
 
-        async def make() -> Answer:
-            await self.isolation.try_grammar(chosen.grammar)
-            return await asyncio.to_thread(lambda: self.llm.answer(self.llm.prompt_ids(prompt), chosen))
+        async def prepare() -> TextGeneration:
+            await self.isolation.try_grammar(chosen.grammar, chosen.salt)
+            return await asyncio.to_thread(lambda: self.llm.prepare_generation(self.llm.prompt_ids(prompt), chosen))
 
-        return self._begun(make)
+        return self._prepare_and_stream(prepare)
 
     def chat_stream(
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> AsyncGenerator[Piece, None]:
-        """The answer to messages {"role", "content"}, piece by piece. What others said before is found again."""
-        chosen = single(params)
+        """Answer messages {"role", "content"} and yield pieces. Prefixes of other requests are reused."""
+        chosen = check_single(params)
 
-        async def make() -> Answer:
+        async def prepare() -> TextGeneration:
             prompt = await self.isolation.render(lambda: self.llm.render(messages), large=True)
-            await self.isolation.try_grammar(chosen.grammar)
-            return await asyncio.to_thread(lambda: self.llm.answer(self.llm.chat_ids(prompt), chosen, continues=False))
+            await self.isolation.try_grammar(chosen.grammar, chosen.salt)
+            return await asyncio.to_thread(
+                lambda: self.llm.prepare_generation(self.llm.chat_ids(prompt), chosen, continues=False)
+            )
 
-        return self._begun(make)
+        return self._prepare_and_stream(prepare)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
-        """Continue one prompt; with n > 1 the completion has alternatives. Raises as `stream`."""
+        """Continue one prompt; with n > 1 the completion has alternatives. Raises like `stream`."""
         chosen = SamplingParams() if params is None else params
-        await self.isolation.try_grammar(chosen.grammar)
-        group = await asyncio.to_thread(lambda: self.llm.several_answers(self.llm.prompt_ids(prompt), chosen))
-        tasks = [asyncio.ensure_future(_last(self._pieces(answer))) for answer in group]
+        await self.isolation.try_grammar(chosen.grammar, chosen.salt)
+        group = await asyncio.to_thread(lambda: self.llm.prepare_generations(self.llm.prompt_ids(prompt), chosen))
+        tasks = [asyncio.ensure_future(_wait_for_completion(self._pieces(generation))) for generation in group]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
-        return self.llm.best_of(group)
+        return self.llm.merge_completions(group)
 
     async def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
-        """The answer to messages. Raises as `stream`."""
-        return await _last(self.chat_stream(messages, params))
+        """Answer messages. Raises like `stream`."""
+        return await _wait_for_completion(self.chat_stream(messages, params))
 
     async def embed(
         self,
@@ -118,42 +211,42 @@ class AsyncLLM:
         truncate: bool = False,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
-        """`LLM.embed`, one text after the other, in steps between which what else runs goes on. Raises likewise."""
-        prompts = several(texts)
-        chosen = pooling_of(self.llm.config, pooling, prompts)
-        number, engine = self.llm.adapters.number(adapter), self.llm.engine
+        """Embed texts as `LLM.embed` does, while other requests run. Raises the same errors."""
+        prompts = as_prompt_list(texts)
+        chosen = choose_pooling(self.llm.config, pooling, prompts)
+        adapter_id = self.llm.adapters.adapter_id(adapter)
         ids = await asyncio.to_thread(
             lambda: [self.llm.embed_ids(prompt, prompt_name, truncate=truncate) for prompt in prompts]
         )
-        found = await self.stepwise(pooled_all(engine, ids, chosen, number))
-        return finished(self.llm, found, normalize=normalize)
+        pooled = await self.run_task(pool_texts(self.llm.engine, ids, chosen, adapter_id))
+        return finish_vectors(self.llm, pooled, normalize=normalize)
 
     async def rerank(
         self, query: str, documents: Sequence[str], *, top_n: int | None = None, normalize: bool = True
-    ) -> list[Ranked]:
-        """`LLM.rerank`, in steps between which what else runs goes on. Raises likewise."""
-        texts = await asyncio.to_thread(pairs_of, self.llm, query, documents, top_n)
-        return ranked(await self.stepwise(scored(self.llm, texts)), top_n, normalize=normalize)
+    ) -> list[RerankResult]:
+        """Rerank documents as `LLM.rerank` does, while other requests run. Raises the same errors."""
+        texts = await asyncio.to_thread(encode_pairs, self.llm, query, documents, top_n)
+        return sort_by_score(await self.run_task(score_texts(self.llm, texts)), top_n, normalize=normalize)
 
-    def learn_templates(self) -> None:
-        """Compile the model's chat templates and try their habits, so that no request waits for that."""
-        if not self.llm.generates or not self.llm.tokenizer.chat_templates:
+    def warm_up_templates(self) -> None:
+        """Compile the model's chat templates and probe their behaviour, so that no request waits for that."""
+        if not self.llm.can_generate or not self.llm.tokenizer.chat_templates:
             return
         for tools in (False, True):
-            with suppress(SporeError):  # told to those who chat
-                self.llm.chat_template(tools=tools).learn_habits()
+            with suppress(SporeError):  # raised again for each chat
+                self.llm.chat_template(tools=tools).probe_features()
 
     async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
-        """`LLM.load_adapter`, while answers go on; its name. Raises likewise."""
+        """Load a LoRA adapter as `LLM.load_adapter` does, while requests run. Returns its name."""
         source = LoraAdapter(path, name, scale)
-        return (await asyncio.to_thread(self.llm.adapters.load, [source], self.pump.wait_for))[0]
+        return (await asyncio.to_thread(self.llm.adapters.load, [source], self.engine_thread.run_between_steps))[0]
 
     async def unload_adapter(self, name: str) -> None:
-        """`LLM.unload_adapter`, while answers go on. Raises likewise."""
-        await asyncio.to_thread(self.llm.adapters.unload, name, self.pump.wait_for)
+        """Unload a LoRA adapter as `LLM.unload_adapter` does, while requests run."""
+        await asyncio.to_thread(self.llm.adapters.unload, name, self.engine_thread.run_between_steps)
 
     async def close(self) -> None:
-        """Cancel what runs, and free the model. Closing again does nothing."""
+        """Cancel running requests and free the model. Closing twice does nothing."""
         await asyncio.to_thread(self._close)
 
     def __reduce__(self) -> NoReturn:
@@ -165,72 +258,70 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def between_steps(self, what: Callable[[], T]) -> T:
-        """The result of a call that happens between two steps, in the engine's thread; it raises what that raises."""
+    async def run_between_steps(self, call: Callable[[], T]) -> T:
+        """Run a call in the engine's thread, between two steps. Returns its result, or raises its error."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
         def run() -> None:
             try:
-                result = what()
+                result = call()
             except BaseException as error:
-                _tell(loop, done, None, error)
+                _set_result(loop, done, None, error)
             else:
-                _tell(loop, done, result, None)
+                _set_result(loop, done, result, None)
 
-        self.pump.ask(run)
+        self.engine_thread.submit(run)
         return await done
 
-    async def stepwise(self, steps: Stepwise[T]) -> T:
-        """The result of work in the engine's thread, of which one step at a time is done between two steps of the
-        requests'. Whoever leaves ends it. It raises what the work raises."""
+    async def run_task(self, steps: CooperativeTask[T]) -> T:
+        """Run a task in the engine's thread, one of its steps between two engine steps.
+
+        Returns the result, or raises the task's error. Cancelling this coroutine cancels the task.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        work = Work(steps, lambda result, error: _tell(loop, done, result, error))
-        self.pump.work(work)
+        task = EngineTask(steps, lambda result, error: _set_result(loop, done, result, error))
+        self.engine_thread.submit_task(task)
         try:
             return await done
         finally:
-            self.pump.leave(work)
+            self.engine_thread.cancel_task(task)
 
     def _close(self) -> None:
-        self.pump.close()
+        self.engine_thread.close()
         self.isolation.close()
-        self.llm.close()  # files are finished and removed, and threads are waited for
+        self.llm.close()  # finishes and removes files, and joins threads
 
-    async def _begun(self, make: Callable[[], Awaitable[Answer]]) -> AsyncGenerator[Piece, None]:
-        """The pieces of an answer that is made beside the event loop."""
-        async with aclosing(self._pieces(await make())) as pieces:
+    async def _prepare_and_stream(
+        self, prepare: Callable[[], Awaitable[TextGeneration]]
+    ) -> AsyncGenerator[Piece, None]:
+        async with aclosing(self._pieces(await prepare())) as pieces:
             async for piece in pieces:
                 yield piece
 
-    async def _pieces(self, answer: Answer) -> AsyncGenerator[Piece, None]:
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-
-        def tell(request: Request) -> None:
-            _call_soon(loop, news.set)
-
+    async def _pieces(self, generation: TextGeneration) -> AsyncGenerator[Piece, None]:
+        loop = asyncio.get_running_loop()
+        updated = asyncio.Event()
         try:
-            # Whoever leaves while a step runs has asked to be added after it, and is cancelled next.
-            await self.between_steps(lambda: self.pump.follow(answer.request, tell))
+            await self.start([generation], lambda _: _call_in_loop(loop, updated.set))
             while True:
-                await news.wait()
-                news.clear()
-                piece = answer.take(self.pump)
+                await updated.wait()
+                updated.clear()
+                piece = self.take(generation)
                 if piece is None:
                     continue
-                if piece.finish_reason:
-                    if self.pump.failure is not None:
-                        raise self.pump.stopped() from self.pump.failure
-                    yield replace(piece, completion=answer.completion(self.llm.timings))
-                    return
                 yield piece
+                if piece.finish_reason:
+                    return
         finally:
-            self.pump.cancel(answer.request)
+            self.cancel(generation)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]", result: Any, error: BaseException | None) -> None:
-    """Settle a future of another thread's loop, unless nobody waits for it any more."""
+def _set_result(
+    loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]", result: Any, error: BaseException | None
+) -> None:
+    """Set a future's result or error from another thread, unless it is done already."""
 
     def settle() -> None:
         if done.done():
@@ -240,17 +331,17 @@ def _tell(loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]", result: An
         else:
             done.set_result(result)
 
-    _call_soon(loop, settle)
+    _call_in_loop(loop, settle)
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, what: Callable[[], object]) -> None:
-    """Have something done in another thread's loop, unless that is closed: then nobody waits there."""
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Schedule a call in another thread's event loop; does nothing if the loop is closed."""
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(what)
+        loop.call_soon_threadsafe(call)
 
 
-async def _last(pieces: AsyncGenerator[Piece, None]) -> Completion:
-    """The completion at the end of a stream."""
+async def _wait_for_completion(pieces: AsyncGenerator[Piece, None]) -> Completion:
+    """Consume a stream and return its completion."""
     async for piece in pieces:
         if piece.completion is not None:
             await pieces.aclose()

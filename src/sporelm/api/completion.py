@@ -1,19 +1,22 @@
-"""What comes back: pieces while an answer is made, and the completion at its end."""
+"""The results of a request: pieces of text while it runs, and a completion at the end."""
 
 from dataclasses import dataclass, field
 
 from sporelm.engine import FinishReason, Request, TokenScores
+from sporelm.engine.kv.prefix_cache import NEW_SALT
+
+FIRST_WITH_SALT = NEW_SALT  # the `cache_miss` of a salt's first request
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds and tokens per second. Rates are 0 where nothing was measured.
+    """Durations in seconds and rates in tokens per second. A rate is 0 where nothing was measured.
 
-    load_s         reading and packing the weights
-    compile_s      tracing the model and making its programs
-    ttft_s         from the request to its first token
-    prefill_tok_s  prompt tokens computed (those found in the cache do not count) until the first token
-    decode_tok_s   tokens after the first
+    load_s         time to read and pack the weights
+    compile_s      time to trace the model and compile its programs
+    ttft_s         time from the request to its first token
+    prefill_tok_s  prompt tokens computed per second until the first token; cached tokens do not count
+    decode_tok_s   tokens per second after the first token
     """
 
     load_s: float
@@ -22,13 +25,14 @@ class Timings:
     prefill_tok_s: float = 0.0
     decode_tok_s: float = 0.0
 
-    def of(self, request: Request) -> "Timings":
-        """These, with what was measured for one request."""
+    def for_request(self, request: Request) -> "Timings":
+        """Return these timings with the measurements of one request filled in."""
         if not request.first_token_at:
             return self
         computed = request.num_shown - request.cached_tokens
         later = request.num_generated - 1
-        prefill, decode = request.first_token_at - request.started, request.last_token_at - request.first_token_at
+        prefill = request.first_token_at - request.started
+        decode = request.last_token_at - request.first_token_at
         return Timings(
             self.load_s,
             self.compile_s,
@@ -40,23 +44,24 @@ class Timings:
 
 @dataclass(frozen=True)
 class Completion:
-    """A finished answer.
+    """A finished request.
 
-    text              without the stop string, special tokens not shown
-    token_ids         every id that was generated, an end token included
+    text              generated text, without the stop string and without special tokens
+    token_ids         all generated ids, including an end token
     finish_reason     stop, length, cancelled or error
-    prompt_token_ids  the prompt
-    seed              with which the same prompt gives the same text
-    cached_tokens     ids of the prompt whose keys and values were held already
-    cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt",
-                      "no state kept between tokens M and N"; None where all but the last page of 64 was held
-    drafted           tokens that were guessed (`speculate`), and
-    accepted          those of them that were right
-    computed_tokens   ids of the prompt that were computed
-    dropped_tokens    ids of prompt and answer that were left out of a context that rolled (`SamplingParams.roll`)
-    logprobs          for each id the log probability and the likeliest alternatives', if asked for
-    error             what went wrong, if finish_reason is error
-    alternatives      the other answers to the prompt, if several were asked for
+    prompt_token_ids  ids of the prompt
+    seed              seed that reproduces the text for the same prompt
+    cached_tokens     prompt tokens whose keys and values came from the prefix cache
+    cache_miss        why no more tokens came from the cache: "first seen", "evicted", "differs at token N", "first
+                      request with this salt", "no state kept between tokens M and N"; None if at most the last page of
+                      64 tokens was computed
+    computed_tokens   prompt tokens that were computed
+    dropped_tokens    tokens of prompt and answer that were dropped when the context was full (`SamplingParams.roll`)
+    logprobs          for each generated id its log probability and those of the likeliest alternatives, if requested
+    error             reason of the failure, if finish_reason is error
+    alternatives      the other completions of this prompt, if several were requested
+    drafted           tokens proposed by speculative decoding (`speculate`)
+    accepted          proposed tokens that the model accepted
     """
 
     text: str
@@ -78,9 +83,9 @@ class Completion:
 
 @dataclass(frozen=True)
 class Piece:
-    """What has come since the piece before; nothing, where a step computed a part of the prompt.
+    """The text and tokens generated since the previous piece; empty if the step computed a part of the prompt.
 
-    The last one carries the reason of the end and the whole completion.
+    The last piece has the finish reason and the whole completion.
     """
 
     text: str

@@ -1,14 +1,14 @@
-"""A conversation: messages, and the keys and values of what was said, so that a turn costs only its own tokens."""
+"""A conversation: its messages and its KV cache, so that a turn computes only its own tokens."""
 
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
-from sporelm.api.params import SamplingParams, single
-from sporelm.api.paths import path_of
+from sporelm.api.sampling_params import SamplingParams, check_single
+from sporelm.api.text_generation import TextGeneration
+from sporelm.api.user_paths import parse_path
 from sporelm.engine import KvSequence
 from sporelm.engine.request import whole_number
 from sporelm.errors import ModelFileError, RequestError, shown
@@ -18,123 +18,134 @@ if TYPE_CHECKING:
     from sporelm.api.llm import LLM
 
 
-MOST_TOLD = 1 << 21  # characters of renderings that are kept, each of which has all that was said before it
+MAX_PREFIX_CHARS = 1 << 21  # total length of the kept prefixes; each contains the ones before it
 
 
-class Told(NamedTuple):
-    """A beginning of the rendered history: its text, the ids that stand for it, and how many messages it holds."""
+class RenderedPrefix(NamedTuple):
+    """A prefix of the rendered history: the number of its messages, its text, and the token ids in the KV cache."""
 
     messages: int
     text: str
     ids: list[int]
 
 
-NOTHING = Told(0, "", [])
+EMPTY_PREFIX = RenderedPrefix(0, "", [])
 
 
 class Conversation:
-    """Made by `LLM.conversation`. Messages are dicts {"role", "content"}; the system message, if any, is the first."""
+    """A chat with history, created by `LLM.conversation`. Its messages are dicts {"role", "content"}.
+
+    The system message, if any, is the first.
+    """
 
     def __init__(self, llm: "LLM", system: str | None = None, *, salt: str = "") -> None:
-        """What it computes is found by others of the same `salt` alone. Raises RequestError."""
+        """Start a conversation, whose KV cache is shared only with requests of the same `salt`. Raises RequestError."""
         if system is not None and not isinstance(system, str):
             raise RequestError(f"the system message is {shown(system)}: it must be a text, or None")
-        llm.check_generates()
+        llm.check_can_generate()
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-        self._told: list[Told] = []  # after each answer, the latest last; of long dialogs only the later ones
+        self._prefixes: list[
+            RenderedPrefix
+        ] = []  # after each answer, the latest last; old ones of long chats are dropped
         self._sequence: KvSequence | None = llm.engine.sequence(salt)
 
     def ask(self, text: str, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
 
-        Closing the iterator early keeps what was answered so far; before the answer begins, nothing of the turn. Raises
-        ContextOverflow, RequestError before anything is changed.
+        Closing the iterator early keeps the answer so far; before the answer begins, it keeps nothing of the turn.
+        Raises ContextOverflow or RequestError before anything changes.
         """
         if not isinstance(text, str):
-            raise RequestError(f"what is said is {shown(text)}: it must be a text")
+            raise RequestError(f"the message is {shown(text)}: it must be a text")
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.llm.render(messages)
-        ids = self.ids_of(rendered)
-        answer = self.llm.answer(ids, single(params), self.sequence, continues=False)
-        return self._pieces(answer, messages, rendered, ids)
+        ids = self.prompt_ids(rendered)
+        generation = self.llm.prepare_generation(ids, check_single(params), self.sequence, continues=False)
+        return self._pieces(generation, messages, rendered, ids)
 
-    def ids_of(self, rendered: RenderedPrompt) -> list[int]:
-        """The ids of a rendered history: those that were used and generated so far, and new ones for the rest.
+    def prompt_ids(self, rendered: RenderedPrompt) -> list[int]:
+        """Return the token ids of a rendered history, reusing the ids in the KV cache for the part already computed.
 
-        They are those of a fresh rendering wherever it begins with them. Where it does not, because the model put an
-        answer together from other tokens than the tokenizer would, the tokens of the answer stay as they are.
+        They equal a fresh tokenization if that begins with the cached ids. Otherwise, when the model generated a text
+        with other tokens than the tokenizer would use, the generated tokens are kept.
         """
         fresh = self.llm.chat_ids(rendered)
-        told = self._told[-1] if self._told else NOTHING
-        if fresh[: len(told.ids)] == told.ids or not rendered.text.startswith(told.text):
+        prefix = self._prefixes[-1] if self._prefixes else EMPTY_PREFIX
+        if fresh[: len(prefix.ids)] == prefix.ids or not rendered.text.startswith(prefix.text):
             return fresh
-        # How much of the fresh ids stands for the same text? Only if it ends between two tokens can it be exchanged.
-        same = self.llm.chat_ids(rendered.up_to(len(told.text)))
-        if fresh[: len(same)] != same:
+        # The fresh ids of the prefix can be replaced only if its text ends between two of them.
+        fresh_prefix = self.llm.chat_ids(rendered.up_to(len(prefix.text)))
+        if fresh[: len(fresh_prefix)] != fresh_prefix:
             return fresh
-        return told.ids + fresh[len(same) :]
+        return prefix.ids + fresh[len(fresh_prefix) :]
 
     def fork(self) -> "Conversation":
-        """A second conversation that begins with the same messages; it shares the keys and values held so far."""
-        twin = Conversation.__new__(Conversation)
-        twin.llm = self.llm
-        twin.messages = [dict(message) for message in self.messages]
-        twin._told = list(self._told)
-        twin._sequence = self.llm.engine.fork(self.sequence)
-        return twin
+        """Return a second conversation with the same messages, which shares the KV cache so far."""
+        child = Conversation.__new__(Conversation)
+        child.llm = self.llm
+        child.messages = [dict(message) for message in self.messages]
+        child._prefixes = list(self._prefixes)
+        child._sequence = self.llm.engine.fork(self.sequence)
+        return child
 
     def revert(self, n: int) -> None:
-        """Keep the first n messages (the system message counts) and forget the rest.
+        """Keep the first n messages (the system message counts) and drop the rest.
 
-        Raises RequestError unless 0 <= n <= the number of messages, or while an answer is being made.
+        Raises RequestError unless 0 <= n <= the number of messages, or while an answer is being generated.
         """
         if not 0 <= whole_number("the message to revert to", n) <= len(self.messages):
             raise RequestError(f"cannot revert to message {shown(n)}: there are {len(self.messages)} messages")
         self.check_idle()
         del self.messages[n:]
-        while self._told and self._told[-1].messages > n:
-            self._told.pop()
+        while self._prefixes and self._prefixes[-1].messages > n:
+            self._prefixes.pop()
 
     def save(self, path: str | Path) -> int:
-        """Write the conversation to a file, keys and values too; the file's bytes.
+        """Write the conversation with its KV cache to a file, and return the file's size in bytes.
 
-        `LLM.wake` goes on from there, without computing anything again. Raises RequestError while an answer is being
-        made, if the file cannot be written, or if there is one already that is no session.
+        `LLM.wake` restores it without recomputing anything. Raises RequestError while an answer is being generated, if
+        the file cannot be written, or if it exists and is not a session.
         """
         self.check_idle()
-        notes = {"messages": self.messages, "told": [list(told) for told in self._told]}
-        place = path_of("the path of a session", path)
-        return self.llm.engine.sleep(self.sequence, place, self.llm.opened.identity, notes)
+        # "told" is the key of the prefixes in session files.
+        notes = {"messages": self.messages, "told": [list(prefix) for prefix in self._prefixes]}
+        session_path = parse_path("the path of a session", path)
+        return self.llm.engine.sleep(self.sequence, session_path, self.llm.loaded_engine.identity, notes)
 
     def sleep(self, path: str | Path) -> int:
-        """`save`, and close the conversation. Where the file cannot be written it stays as it was."""
+        """Save the conversation and close it. If the file cannot be written, the conversation stays open."""
         written = self.save(path)
         self.close()
         return written
 
     @property
     def is_asleep(self) -> bool:
-        """Whether others needed its pages, and it sleeps in the folder for that until the next turn."""
-        return self._sequence is not None and self.llm.is_open and self.llm.engine.store.sleeps(self._sequence)
+        """Whether the KV cache was offloaded to `session_dir` because others needed its pages; the next turn restores
+        it."""
+        return self._sequence is not None and self.llm.is_open and self.llm.engine.kv_cache.is_offloaded(self._sequence)
 
     @classmethod
-    def woken(cls, llm: "LLM", path: Path, *, salt: str = "") -> "Conversation":
-        """What `sleep` wrote. Raises as `Engine.wake`."""
-        llm.check_generates()
-        sequence, notes = llm.engine.wake(path, llm.opened.identity, salt)
-        made = cls.__new__(cls)
-        made.llm, made._sequence = llm, sequence
+    def restore(cls, llm: "LLM", path: Path, *, salt: str = "") -> "Conversation":
+        """Restore a conversation that `save` or `sleep` wrote. Raises like `Engine.wake`."""
+        llm.check_can_generate()
+        loaded_engine = llm.loaded_engine
+        sequence, notes = llm.engine.wake(
+            path, loaded_engine.identity, salt, legacy_models=[loaded_engine.model_identity.legacy_sha256]
+        )
+        conversation = cls.__new__(cls)
+        conversation.llm = llm
+        conversation._sequence = sequence
         try:
-            made.messages = messages_of(notes)
-            made._told = told_of(notes, len(made.messages), llm.config.vocab)
+            conversation.messages = read_messages(notes)
+            conversation._prefixes = read_prefixes(notes, len(conversation.messages), llm.config.vocab)
         except (AttributeError, KeyError, TypeError, ValueError):
             llm.engine.drop(sequence)
-            raise ModelFileError(f"{path} holds no conversation: its notes are not what sleeping writes") from None
-        return made
+            raise ModelFileError(f"{path} is not a saved conversation: its notes have another form") from None
+        return conversation
 
     def close(self) -> None:
-        """Forget the keys and values; the messages stay readable. Closing again does nothing."""
+        """Free the KV cache; the messages stay readable. Closing twice does nothing."""
         if self._sequence is not None and self.llm.is_open:
             self.check_idle()
             self.llm.engine.drop(self._sequence)
@@ -145,70 +156,74 @@ class Conversation:
 
     @property
     def sequence(self) -> KvSequence:
+        """The sequence in the engine's KV cache. Raises RequestError after `close`."""
         if self._sequence is None:
             raise RequestError("this conversation was closed: begin a new one")
         return self._sequence
 
     def check_idle(self) -> None:
-        """Raise RequestError while an answer is being made."""
+        """Raise RequestError while an answer is being generated."""
         if self.llm.engine.scheduler.uses(self.sequence):
             raise RequestError("this conversation is still answering: finish or close that answer first")
 
     def _pieces(
-        self, answer: Answer, messages: list[dict[str, Any]], rendered: RenderedPrompt, ids: list[int]
+        self, generation: TextGeneration, messages: list[dict[str, Any]], rendered: RenderedPrompt, ids: list[int]
     ) -> Generator[Piece, None, None]:
         try:
-            with closing(self.llm.pieces(answer)) as pieces:
+            with closing(self.llm.stream_pieces(generation)) as pieces:
                 for piece in pieces:
-                    # A failed answer says nothing that could be kept; a cancelled one is kept below.
+                    # A failed answer has no text to keep; a cancelled one is kept below.
                     if piece.finish_reason in ("stop", "length"):
-                        self.keep(answer, messages, rendered, ids)
+                        self.append_answer(generation, messages, rendered, ids)
                     yield piece
         finally:
-            if answer.finish_reason == "cancelled" and answer.token_ids and self.llm.is_open:
-                self.keep(answer, messages, rendered, ids)
+            if generation.finish_reason == "cancelled" and generation.token_ids and self.llm.is_open:
+                self.append_answer(generation, messages, rendered, ids)
 
-    def keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: RenderedPrompt, ids: list[int]) -> None:
-        """Take an answer into the history, with its ids as far as they stand for exactly its text.
+    def append_answer(
+        self, generation: TextGeneration, messages: list[dict[str, Any]], rendered: RenderedPrompt, ids: list[int]
+    ) -> None:
+        """Append an answer to the history, with its token ids as far as they stand for exactly its text.
 
-        For those who have answers made themselves: `messages` are all up to the answer, `rendered` is their text, and
-        `ids`, which `ids_of` gave for it, were continued in this conversation's `sequence`.
+        For callers that run the generation themselves: `messages` are all before the answer, `rendered` is their text,
+        and `ids` are its `prompt_ids`, which were continued in this conversation's `sequence`.
         """
-        self.messages = [*messages, {"role": "assistant", "content": answer.text}]
-        generated = list(answer.token_ids)
-        if generated and generated[-1] in answer.request.stop_ids:
-            generated.pop()  # the template writes the end of a message itself
-        reader = Detokenizer(self.llm.tokenizer, skip_special_tokens=True)
-        said = reader.push_all(generated) + reader.flush()
-        if said != answer.text:  # cut at a stop string, or inside a character
-            generated, said = [], ""
-        self._told.append(Told(len(self.messages), rendered.text + said, ids + generated))
-        held = sum(len(told.text) for told in self._told)
-        while held > MOST_TOLD and len(self._told) > 1:
-            held -= len(self._told.pop(0).text)
+        self.messages = [*messages, {"role": "assistant", "content": generation.text}]
+        generated_ids = list(generation.token_ids)
+        if generated_ids and generated_ids[-1] in generation.request.stop_ids:
+            generated_ids.pop()  # the template writes the end of a message itself
+        detokenizer = Detokenizer(self.llm.tokenizer, skip_special_tokens=True)
+        generated_text = detokenizer.push_all(generated_ids) + detokenizer.flush()
+        if generated_text != generation.text:  # cut at a stop string, or inside a character
+            generated_ids = []
+            generated_text = ""
+        self._prefixes.append(RenderedPrefix(len(self.messages), rendered.text + generated_text, ids + generated_ids))
+        total_chars = sum(len(prefix.text) for prefix in self._prefixes)
+        while total_chars > MAX_PREFIX_CHARS and len(self._prefixes) > 1:
+            total_chars -= len(self._prefixes.pop(0).text)
 
 
-def messages_of(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages in a session's notes. Raises AttributeError, KeyError, TypeError or ValueError if they are none."""
+def read_messages(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages in a session's notes. Raises AttributeError, KeyError, TypeError, ValueError if invalid."""
     messages = notes["messages"]
     if not isinstance(messages, list):
         raise TypeError("the messages are a list")
     for message in messages:
-        message["role"].encode()  # text, and no half of a character
+        message["role"].encode()  # must be a text without lone surrogates
         message["content"].encode()
     return [dict(message) for message in messages]
 
 
-def told_of(notes: Mapping[str, Any], num_messages: int, vocab: int) -> list[Told]:
-    """What was rendered so far, in a session's notes. Raises as `messages_of`."""
-    found = []
-    before = 0
+def read_prefixes(notes: Mapping[str, Any], num_messages: int, vocab: int) -> list[RenderedPrefix]:
+    """Return the rendered prefixes in a session's notes. Raises like `read_messages`."""
+    prefixes = []
+    previous = 0
     for messages, text, ids in notes["told"]:
         text.encode()
         if not isinstance(ids, list) or not all(type(number) is int for number in (messages, *ids)):
-            raise ValueError("a rendered history is a count, a text and ids")
-        if not before <= messages <= num_messages or any(not 0 <= token < vocab for token in ids):
-            raise ValueError("counts of messages grow, and ids are those of the model")
-        before = messages
-        found.append(Told(messages, text, ids))
-    return found
+            raise ValueError("a rendered prefix is a count, a text and ids")
+        if not previous <= messages <= num_messages or any(not 0 <= token < vocab for token in ids):
+            raise ValueError("counts of messages grow, and ids are in the vocabulary")
+        previous = messages
+        prefixes.append(RenderedPrefix(messages, text, ids))
+    return prefixes

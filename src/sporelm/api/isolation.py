@@ -6,18 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sporelm.errors import BackendError
-from sporelm.text.budget import GRAMMAR_SECONDS, RENDER_SECONDS
-from sporelm.text.grammar import Grammar, GrammarTrials, raise_failure
+from sporelm.text.chat_templates.chat_template import NeedsIsolation, without_waiting
+from sporelm.text.chat_templates.render_budget import RENDER_SECONDS
+from sporelm.text.grammar.grammar import Grammar
+from sporelm.text.grammar.grammar_checks import GRAMMAR_SECONDS
+from sporelm.text.grammar.grammar_trials import GrammarTrials, raise_failure
 from sporelm.text.isolated_process import IsolatedProcess
-from sporelm.text.template import NeedsIsolation, at_once
-from sporelm.text.tokenizer import Tokenizer
+from sporelm.text.tokenizers.tokenizer import Tokenizer
 
-MAX_THREADS = 4  # that wait for renderings; a pool of their own, so that slow templates delay nothing else
+MAX_THREADS = 4  # threads that wait for renderings; their own pool, so that slow templates delay nothing else
 T = TypeVar("T")
 
 
 class Isolation:
-    """The child processes of one open model: one for slow renderings, one that tries grammars.
+    """The child processes of one open model: one renders slow templates, one compiles grammars on trial.
 
     A process starts when it is first needed; ordinary chats never need one.
     """
@@ -25,7 +27,8 @@ class Isolation:
     def __init__(
         self, tokenizer: Tokenizer, render_seconds: float = RENDER_SECONDS, grammar_seconds: float = GRAMMAR_SECONDS
     ) -> None:
-        """
+        """Start no process yet.
+
         render_seconds    CPU time for rendering a chat
         grammar_seconds   CPU time for compiling a grammar
         """
@@ -37,12 +40,14 @@ class Isolation:
         self._closed = False
 
     async def render(self, render: Callable[[], T], *, large: bool) -> T:
-        """Return the result of a call that renders a chat: run here if that is fast, else in a thread that may wait for
-        the child process. A `large` chat goes there directly. The call may be repeated; its errors are passed on.
+        """Return the result of a call that renders a chat. Passes its errors on.
+
+        The call runs here if it is fast, else in a thread that may wait for the child process. A `large` chat goes to
+        the thread directly. The call may run twice.
         """
         if not large:
             try:
-                with at_once():
+                with without_waiting():
                     return render()
             except NeedsIsolation:
                 pass
@@ -50,16 +55,19 @@ class Isolation:
             raise BackendError("the model was closed; open it again")
         return await asyncio.get_running_loop().run_in_executor(self._threads, render)
 
-    async def try_grammar(self, grammar: Grammar | None) -> None:
-        """Wait until a grammar, if there is one, has passed its trial. Raises RequestError, QueueFull, BackendError."""
+    async def try_grammar(self, grammar: Grammar | None, tenant: str = "") -> None:
+        """Wait until a grammar, if any, has passed its trial. Raises RequestError, QueueFull, BackendError.
+
+        Trials are served round robin by `tenant`, the salt of a request.
+        """
         if grammar is not None:
-            trial = await asyncio.to_thread(self._trials.submit, grammar)
+            trial = await asyncio.to_thread(self._trials.submit, grammar, tenant)
             raise_failure(await asyncio.wrap_future(trial))
 
-    def check_grammar(self, grammar: Grammar | None) -> None:
-        """`try_grammar` for a thread that may wait. Raises likewise."""
+    def check_grammar(self, grammar: Grammar | None, tenant: str = "") -> None:
+        """Run `try_grammar` in a thread that may wait. Raises the same errors."""
         if grammar is not None:
-            self._trials.check(grammar)
+            self._trials.check(grammar, tenant)
 
     def close(self) -> None:
         """Kill the processes; pending jobs raise BackendError. Closing again does nothing."""
@@ -69,8 +77,8 @@ class Isolation:
         self._threads.shutdown(cancel_futures=True)
 
 
-async def render_apart(isolation: Isolation | None, render: Callable[[], T], *, large: bool) -> T:
-    """`Isolation.render`; without one, at once or in a thread."""
+async def render_isolated(isolation: Isolation | None, render: Callable[[], T], *, large: bool) -> T:
+    """Render with an `Isolation`; without one, render here, or in a thread if the chat is `large`."""
     if isolation is not None:
         return await isolation.render(render, large=large)
     return await asyncio.to_thread(render) if large else render()

@@ -1,4 +1,4 @@
-"""LLM: a path in, text out."""
+"""LLM: loads a model and generates text, chats, embeds, reranks and scores."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -7,52 +7,53 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.api import measure
-from sporelm.api.adapters import LoraAdapter
-from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
 from sporelm.api.conversation import Conversation
-from sporelm.api.embedding import embed, pooling_of
-from sporelm.api.loading import Options
-from sporelm.api.open_model import Message, OpenModel, Prompt
-from sporelm.api.params import SamplingParams, single
-from sporelm.api.paths import path_of
-from sporelm.api.reranking import Ranked, rerank
-from sporelm.api.stepwise import whole
-from sporelm.backends.backend import Progress
+from sporelm.api.cooperative import run_to_completion
+from sporelm.api.document_ranking import RerankResult, rerank
+from sporelm.api.embeddings import choose_pooling, embed
+from sporelm.api.engine_loader import EngineOptions
+from sporelm.api.engine_timing import time_decode, time_prefill, time_requests
+from sporelm.api.loaded_llm import LoadedLLM, Message, Prompt
+from sporelm.api.lora_adapters import LoraAdapter
+from sporelm.api.sampling_params import SamplingParams, check_single
+from sporelm.api.text_generation import TextGeneration
+from sporelm.api.user_paths import parse_path
+from sporelm.backends.memory_residency import available_bytes
+from sporelm.backends.protocol import Progress
 from sporelm.engine import KvSequence
-from sporelm.engine.kv.session_folder import DEFAULT_BYTES
+from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.request import MOST_IDS, size_of, token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import RenderedPrompt
-from sporelm.weights.resident import available_bytes
 
 
-class LLM(OpenModel):
-    """A model that is loaded and ready. Threads may share one, and their requests run together; so do open streams.
+class LLM(LoadedLLM):
+    """A loaded model. Threads may share it: their requests, and open streams, run in one batch.
 
     backend       None: SPORE_BACKEND, else "cpu"
-    threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave; at most twice as many
-    max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
-    kv            numbers of the cache: "f16", "f32", or "q8_0" in half of f16's memory; None: f32 for f32
+    threads       None: SPORE_THREADS, else the cores that affinity and cgroup allow; at most twice as many
+    max_context   maximum tokens of a sequence; None: the smallest of the model's context, 8192 and what memory allows
+    kv            data type of the KV cache: "f16", "f32", or "q8_0" in half the memory of f16; None: f32 for f32
                   weights, else f16
     eager         run op by op, without a plan
-    progress      called with (stage, done, total) while it loads
-    max_batch     requests that run together
-    dequantize    compute with the weights' values in float32: the reference that quantization is judged by
-    token_budget  tokens of a step at most; None: as many as the back-end's largest program takes, which is the limit
-    speculate     guess the next tokens and check several at once, where that pays; the answers are the same.
-                  "ngram": out of the text itself; "draft": by the draft model
-    draft_model   a smaller model with the same tokens, whose guesses are checked; means speculate="draft"
-    session_dir   a folder in which conversations sleep whose pages others need, instead of being computed anew
-    session_bytes of its files at most; the longest asleep go first
-    kv_memory     what the cache takes: bytes, or a size as "2G", "1.5GiB"; None: what contexts need, half of what
-                  is free at most
-    trace         a file for where the time of each step goes, per op: a Chrome trace, whole once this is closed
-    record        a file for every step with its results, which `spore replay` repeats
-    adapters      loaded as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
-    chat_template in place of the model's own: a name of `BUILTIN_TEMPLATES` ("chatml", ...), or a file of jinja
-    any_kind      the options are for models of any kind: an encoder leaves out those for which it has no use
+    progress      called with (stage, done, total) during loading
+    max_batch     maximum number of requests in a batch; more wait
+    dequantize    dequantize the weights to float32: the reference that quantized models are compared with
+    token_budget  maximum tokens of a step; None: those of the back-end's largest program, which is the upper limit
+    speculate     speculative decoding: draft tokens and verify several at once, where that is faster; the output is the
+                  same. "ngram": drafts from the text itself; "draft": drafts from the draft model
+    draft_model   a smaller model with the same vocabulary that drafts tokens; implies speculate="draft"
+    session_dir   folder to which the KV cache of idle conversations is offloaded when others need its pages, so that it
+                  is not recomputed
+    session_bytes maximum total size of the files in session_dir; the least recently used are deleted first
+    kv_memory     memory of the KV cache: bytes, or a size such as "2G" or "1.5GiB"; None: what the contexts need, at
+                  most half of the free memory
+    trace         file for the time of each step, per op: a Chrome trace, complete once the model is closed
+    record        file for every step and its results, which `spore replay` repeats
+    adapters      LoRA adapters to load, as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
+    chat_template replaces the model's own template: a name of `BUILTIN_TEMPLATES` ("chatml", ...), or a Jinja file
+    any_kind      allow options that an encoder does not use; it ignores them
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class LLM(OpenModel):
         speculate: str | None = None,
         draft_model: str | Path | None = None,
         session_dir: str | Path | None = None,
-        session_bytes: int = DEFAULT_BYTES,
+        session_bytes: int = DEFAULT_MAX_BYTES,
         kv_memory: int | str | None = None,
         trace: str | Path | None = None,
         record: str | Path | None = None,
@@ -82,47 +83,47 @@ class LLM(OpenModel):
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
-        The options are those of the class. Raises SporeError with one line that says what to do.
+        The class documents the options. Raises SporeError, whose message is one line with a remedy.
         """
-        options = Options(
+        options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters)
-        self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next
+        self._chat: KvSequence | None = None  # the KV cache that `chat` keeps between calls
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Continue prompts, raw texts or token ids, together; the completions come in the order of the prompts.
+        """Continue prompts, raw texts or token ids, in one batch. Returns completions in the order of the prompts.
 
-        `params` are for all prompts, or one for each. Raises RequestError, ContextOverflow, which say which of several
-        prompts it is that cannot be served; then none is.
+        `params` apply to all prompts, or are one for each. Raises RequestError and ContextOverflow, which name the
+        invalid prompt; then no prompt is run.
         """
-        texts = several(prompts)
-        one = SamplingParams() if params is None else params
-        chosen = one if isinstance(one, Sequence) else [one] * len(texts)
-        if size_of(chosen) != len(texts):
-            count = size_of(chosen)
-            raise RequestError(f"{count} sampling parameters for {len(texts)} prompts: give one, or one for each")
+        prompt_list = as_prompt_list(prompts)
+        shared = SamplingParams() if params is None else params
+        params_list = shared if isinstance(shared, Sequence) else [shared] * len(prompt_list)
+        if size_of(params_list) != len(prompt_list):
+            count = size_of(params_list)
+            raise RequestError(f"{count} sampling parameters for {len(prompt_list)} prompts: give one, or one for each")
         groups = [
-            self._group(number, len(texts), text, each)
-            for number, (text, each) in enumerate(zip(texts, chosen, strict=True), 1)
+            self._prepare_numbered(number, len(prompt_list), prompt, each)
+            for number, (prompt, each) in enumerate(zip(prompt_list, params_list, strict=True), 1)
         ]
-        self.run([answer for group in groups for answer in group])
-        return [self.best_of(group) for group in groups]
+        self.run_generations([generation for group in groups for generation in group])
+        return [self.merge_completions(group) for group in groups]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
-        """Continue one prompt piece by piece; closing the iterator cancels, even while the prompt is computed.
+        """Continue one prompt and yield the text piece by piece. Closing the iterator cancels the request.
 
-        A piece may be empty. Raises as `generate`, before it returns.
+        A piece may be empty, for example during prefill. Raises like `generate`, before the first piece.
         """
-        return self.pieces(self.answer(self.prompt_ids(prompt), single(params)))
+        return self.stream_pieces(self.prepare_generation(self.prompt_ids(prompt), check_single(params)))
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
-        """The answer to messages {"role", "content"}. What they share with the last call is not computed again."""
+        """Answer messages {"role", "content"}. The prefix they share with the last call is not recomputed."""
         for piece in self.chat_stream(messages, params):
             if piece.completion is not None:
                 return piece.completion
@@ -131,48 +132,50 @@ class LLM(OpenModel):
     def chat_stream(
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> Generator[Piece, None, None]:
-        """`chat`, piece by piece."""
+        """Answer messages and yield the text piece by piece; see `chat`."""
         ids = self.chat_ids(self.render(messages))
         if self._chat is None:
             self._chat = self.engine.sequence()
         sequence = None if self.engine.scheduler.uses(self._chat) else self._chat
-        return self.pieces(self.answer(ids, single(params), sequence, continues=False))
+        return self.stream_pieces(self.prepare_generation(ids, check_single(params), sequence, continues=False))
 
     def conversation(self, system: str | None = None) -> Conversation:
-        """A chat that keeps its history, and the keys and values of it."""
+        """Start a conversation, which keeps its messages and its KV cache."""
         return Conversation(self, system)
 
     def wake(self, path: str | Path) -> Conversation:
-        """A conversation that `Conversation.sleep` wrote; nothing is computed again.
+        """Restore a conversation that `Conversation.sleep` or `save` wrote, without recomputing anything.
 
-        Raises ModelNotFound, ModelFileError for a damaged file, RequestError for one of another model, MemoryShortage
-        while running requests leave too few pages.
+        Raises ModelNotFound, ModelFileError for a damaged file, RequestError for a session of another model,
+        MemoryShortage while running requests leave too few pages.
         """
-        return Conversation.woken(self, path_of("the path of a session", path))
+        return Conversation.restore(self, parse_path("the path of a session", path))
 
     def logits(self, ids: Sequence[int], adapter: str | None = None) -> NDArray[np.float32]:
-        """Scores of the next token at every position: float32 [len(ids), vocab], the caller's own.
+        """Return the logits of the next token at every position, as a new array: float32 [len(ids), vocab].
 
         Raises ContextOverflow, RequestError, MemoryShortage.
         """
-        self.check_generates()
+        self.check_can_generate()
         ids = token_ids("the prompt", ids)
-        needed, available = len(ids) * self.config.vocab * 4, available_bytes()
+        needed = len(ids) * self.config.vocab * 4
+        available = available_bytes()
         if available is not None and needed > available:
             raise MemoryShortage(
                 f"logits of {len(ids)} tokens need {needed / 1e6:.0f} MB, {available / 1e6:.0f} MB are available: "
                 "ask for fewer tokens at a time"
             )
         self.engine.limits.check_prompt(len(ids))
-        scores, done = np.empty((len(ids), self.config.vocab), np.float32), 0
+        logits = np.empty((len(ids), self.config.vocab), np.float32)
+        done = 0
 
-        def take(chunk: NDArray[np.float32]) -> None:
+        def copy_chunk(chunk: NDArray[np.float32]) -> None:
             nonlocal done
-            scores[done : done + len(chunk)] = chunk
+            logits[done : done + len(chunk)] = chunk
             done += len(chunk)
 
-        whole(self.engine.logits(ids, take, self.adapters.number(adapter)), self.engine)
-        return scores
+        run_to_completion(self.engine.logits(ids, copy_chunk, self.adapters.adapter_id(adapter)), self.engine)
+        return logits
 
     def embed(
         self,
@@ -184,135 +187,143 @@ class LLM(OpenModel):
         truncate: bool = False,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
-        """A vector for each text, or list of token ids: float32 [texts, width].
+        """Return a vector for each text, or list of token ids: float32 [texts, width].
 
-        pooling      of what the model makes of each position: "mean", "last", or "cls", the first; None: as its files
-                     say, and the mean where they do not
-        normalize    to length 1, so that the product of two is the cosine between them
-        prompt_name  of the prompts that the model's folder has, the one to put before each text: "query", say; None: as
-                     the folder says; "": none
-        truncate     longer texts are cut at the max_seq_length of the model's folder, or where the context ends, as
-                     sentence-transformers does; else all of a text counts, and one that is too long is refused
-        adapter      the name of one that is loaded
+        pooling      how the positions are combined: "mean", "last", or "cls", the first; None: as the model's files
+                     say, else the mean
+        normalize    scale vectors to length 1, so that the dot product of two is their cosine similarity
+        prompt_name  name of a prompt of the model's folder to put before each text, such as "query"; None: the folder's
+                     default; "": none
+        truncate     truncate longer texts to the max_seq_length of the model's folder and to the context, as
+                     sentence-transformers does; else a text that is too long raises ContextOverflow
+        adapter      name of a loaded LoRA adapter
 
         Raises RequestError, ContextOverflow.
         """
-        ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in several(texts)]
-        number = self.adapters.number(adapter)
-        chosen = pooling_of(self.config, pooling, ids)
-        return embed(self, ids, chosen, normalize=normalize, adapter=number)
+        ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in as_prompt_list(texts)]
+        adapter_id = self.adapters.adapter_id(adapter)
+        chosen = choose_pooling(self.config, pooling, ids)
+        return embed(self, ids, chosen, normalize=normalize, adapter_id=adapter_id)
 
     def rerank(
         self, query: str, documents: Sequence[str], *, top_n: int | None = None, normalize: bool = True
-    ) -> list[Ranked]:
-        """Documents by how well they answer a query, the best first, with the score that a reranker gives each.
+    ) -> list[RerankResult]:
+        """Score how well documents answer a query, and return them sorted, the best first.
 
-        top_n      of them; None: all
-        normalize  scores are between 0 and 1; else they are what the model's head says
+        top_n      number of documents to return; None: all
+        normalize  map scores to 0..1; else they are the raw outputs of the model's head
 
-        Raises RequestError for a model that is no reranker, ContextOverflow for a query and document too long together.
+        Raises RequestError for a model that is not a reranker, ContextOverflow for a pair that is too long.
         """
         return rerank(self, query, documents, top_n, normalize=normalize)
 
     def bench_prefill(self, n: int, adapter: str | None = None) -> float:
-        """Seconds from submitting a random prompt of n tokens to its first token."""
-        return measure.prefill(self.engine, n, self.adapters.number(adapter))
+        """Return the seconds from submitting a random prompt of n tokens to its first token."""
+        return time_prefill(self.engine, n, self.adapters.adapter_id(adapter))
 
     def bench_decode(self, n: int, batch: int = 1, depth: int = 0, adapter: str | None = None) -> float:
-        """Seconds to decode n tokens in each of `batch` sequences that hold `depth` tokens already (see `measure`)."""
-        return measure.decode(self.engine, n, batch, depth, self.adapters.number(adapter))
+        """Return the seconds to decode n tokens in each of `batch` sequences of `depth` tokens (see `time_decode`)."""
+        return time_decode(self.engine, n, batch, depth, self.adapters.adapter_id(adapter))
 
     def bench_whole(self, n: int, batch: int, prompt: int, adapter: str | None = None) -> float:
-        """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more."""
-        return measure.whole(self.engine, n, batch, prompt, self.adapters.number(adapter))
+        """Return the seconds from submitting `batch` random prompts of `prompt` tokens until each has n more tokens."""
+        return time_requests(self.engine, n, batch, prompt, self.adapters.adapter_id(adapter))
 
-    def answer(
+    def prepare_generation(
         self,
         ids: list[int],
         params: SamplingParams,
         sequence: KvSequence | None = None,
         *,
         continues: bool = True,
-    ) -> Answer:
-        """An answer that is checked and not begun; its grammar is compiled. Raises RequestError, ContextOverflow."""
+    ) -> TextGeneration:
+        """Check a request and compile its grammar, without starting it. Raises RequestError, ContextOverflow.
+
+        continues   the text continues the prompt's, so a leading space is kept
+        """
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params is a {type(params).__name__}: it must be SamplingParams")
-        self.check_generates()
-        adapter = self.adapters.number(params.adapter)
-        answer = Answer(ids, params, self.tokenizer, sequence, continues=continues, adapter=adapter)
-        self.engine.scheduler.check(answer.request)
+        self.check_can_generate()
+        adapter_id = self.adapters.adapter_id(params.adapter)
+        generation = TextGeneration(ids, params, self.tokenizer, sequence, continues=continues, adapter=adapter_id)
+        self.engine.scheduler.check(generation.request)
         if self.isolation is not None:
-            self.isolation.check_grammar(params.grammar)
-        answer.prepare()
-        return answer
+            self.isolation.check_grammar(params.grammar, params.salt)
+        generation.prepare()
+        return generation
 
-    def _group(self, number: int, count: int, prompt: Prompt, params: SamplingParams) -> list[Answer]:
-        """The answers to one prompt of a list; an error says which it is."""
+    def _prepare_numbered(
+        self, number: int, count: int, prompt: Prompt, params: SamplingParams
+    ) -> list[TextGeneration]:
+        """Prepare the generations of one prompt of a list; an error names the prompt."""
         try:
-            return self.several_answers(self.prompt_ids(prompt), params)
+            return self.prepare_generations(self.prompt_ids(prompt), params)
         except RequestError as reason:
             if count == 1:
                 raise
             raise type(reason)(f"prompt {number} of {count}: {reason}") from None
 
-    def several_answers(self, ids: list[int], params: SamplingParams, *, continues: bool = True) -> list[Answer]:
-        """The answers that are made of one prompt, not begun; `continues`: they go on with its text."""
-        first = self.answer(ids, params, continues=continues)
-        others = range(1, params.made)
-        return [
-            first,
-            *(Answer(ids, params, self.tokenizer, continues=continues, first=first, number=each) for each in others),
+    def prepare_generations(
+        self, ids: list[int], params: SamplingParams, *, continues: bool = True
+    ) -> list[TextGeneration]:
+        """Prepare all generations that `n` and `best_of` ask for of one prompt. Raises like `prepare_generation`."""
+        first = self.prepare_generation(ids, params, continues=continues)
+        others = [
+            TextGeneration(ids, params, self.tokenizer, continues=continues, first=first, index=index)
+            for index in range(1, params.num_sequences)
         ]
+        return [first, *others]
 
-    def best_of(self, answers: list[Answer]) -> Completion:
-        """Of the answers to one prompt those that are wanted, as one completion."""
-        params = answers[0].params
-        if params.made > params.n:
-            answers = sorted(answers, key=lambda answer: -answer.likelihood)[: params.n]
-        first, *others = answers
+    def merge_completions(self, generations: list[TextGeneration]) -> Completion:
+        """Return the best `n` of a prompt's finished generations as one completion with alternatives."""
+        params = generations[0].params
+        if params.num_sequences > params.n:
+            generations = sorted(generations, key=lambda generation: -generation.mean_logprob)[: params.n]
+        first, *others = generations
         return first.completion(self.timings, [other.completion(self.timings) for other in others])
 
-    def pieces(self, answer: Answer) -> Generator[Piece, None, None]:
-        """Begin an answer and yield its pieces; closing the iterator cancels it.
+    def stream_pieces(self, generation: TextGeneration) -> Generator[Piece, None, None]:
+        """Start a generation and yield its pieces. Closing the iterator cancels it.
 
-        A step without news, as most of a long prompt's are, yields an empty piece: the caller can stop there too.
+        A step without new text, such as one of a long prefill, yields an empty piece, so that the caller can stop.
         """
         engine = self.engine
-        engine.add(answer.request)
+        engine.add(generation.request)
         try:
-            piece = answer.take(engine)
+            piece = generation.take(engine)
             while piece is None or not piece.finish_reason:
                 if piece is None:
                     self.engine.step()
-                    piece = answer.take(engine) or Piece("", [])
+                    piece = generation.take(engine) or Piece("", [])
                 else:
                     yield piece
-                    piece = answer.take(engine)
-            yield replace(piece, completion=answer.completion(self.timings))
+                    piece = generation.take(engine)
+            yield replace(piece, completion=generation.completion(self.timings))
         finally:
-            if answer.finish_reason is None and self._opened is not None:
-                answer.end(engine)
+            if generation.finish_reason is None and self._loaded_engine is not None:
+                generation.end(engine)
 
-    def run(self, answers: Sequence[Answer]) -> None:
-        """Begin answers and finish them together; cancel all of them if interrupted."""
-        engine, following = self.engine, dict[int, Answer]()
+    def run_generations(self, generations: Sequence[TextGeneration]) -> None:
+        """Start generations and run them to their ends in one batch. Cancels all of them if interrupted."""
+        engine = self.engine
+        running = dict[int, TextGeneration]()
         try:
-            for answer in answers:
-                following[engine.add(answer.request).id] = answer
-            while following:
-                engine.step()  # or another thread's step brought the news
-                for number, answer in list(following.items()):
-                    answer.take(engine)
-                    if answer.finish_reason:
-                        del following[number]
+            for generation in generations:
+                running[engine.add(generation.request).id] = generation
+            while running:
+                engine.step()  # a step of another thread may have advanced them too
+                for request_id, generation in list(running.items()):
+                    generation.take(engine)
+                    if generation.finish_reason:
+                        del running[request_id]
         finally:
-            for answer in answers:
-                if answer.finish_reason is None and answer.request.id:
-                    answer.end(engine)
+            for generation in generations:
+                if generation.finish_reason is None and generation.request.id:
+                    generation.end(engine)
 
 
-def several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """The prompts of a call that may give one: a text, or token ids. Raises RequestError for what is neither."""
+def as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """Return the prompts of a call that may pass a single text or list of token ids. Raises RequestError."""
     if isinstance(prompts, str | RenderedPrompt):
         return [prompts]
     if not isinstance(prompts, Sequence | np.ndarray):

@@ -1,4 +1,4 @@
-"""The one-liner that users of LMDeploy know: a pipeline that takes prompts and gives responses."""
+"""LMDeploy's interface: a pipeline that takes prompts and returns responses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from sporelm.api.completion import Completion
 from sporelm.api.llm import LLM
-from sporelm.api.params import SamplingParams
+from sporelm.api.sampling_params import SamplingParams
 from sporelm.engine import TokenScores
 from sporelm.errors import RequestError, shown
 
@@ -16,27 +16,34 @@ Chat = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Response:
-    """An answer of a pipeline."""
+    """The response of a pipeline to one prompt."""
 
     text: str
     token_ids: list[int]
     finish_reason: str
     input_token_len: int
     generate_token_len: int
-    index: int  # of the prompt it answers
-    logprobs: list[TokenScores] | None = None  # if asked for
-    error: str | None = None  # what went wrong, if finish_reason is "error"
+    index: int  # of the prompt
+    logprobs: list[TokenScores] | None = None  # if requested
+    error: str | None = None  # reason of the failure, if finish_reason is "error"
 
     @classmethod
-    def of(cls, completion: Completion, index: int) -> "Response":
-        """A completion under the names that pipelines use."""
-        prompt, ids = completion.prompt_token_ids, completion.token_ids
-        counts = len(prompt), len(ids), index
-        return cls(completion.text, ids, completion.finish_reason, *counts, completion.logprobs, completion.error)
+    def from_completion(cls, completion: Completion, index: int) -> "Response":
+        """Convert a completion to LMDeploy's field names."""
+        return cls(
+            text=completion.text,
+            token_ids=completion.token_ids,
+            finish_reason=completion.finish_reason,
+            input_token_len=len(completion.prompt_token_ids),
+            generate_token_len=len(completion.token_ids),
+            index=index,
+            logprobs=completion.logprobs,
+            error=completion.error,
+        )
 
 
 class Pipeline:
-    """Answers prompts together. Made by `pipeline`."""
+    """Answers prompts in one batch. Created by `pipeline`."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -56,26 +63,27 @@ class Pipeline:
         do_preprocess: bool = True,
         **sampling: Any,
     ) -> Response | list[Response]:
-        """Responses to prompts in their order; one response if there is one prompt that is no list.
+        """Return the responses in the order of the prompts; a single response for a single text.
 
-        request_output_len  tokens at most
-        do_preprocess       put each prompt, a text or messages, into the model's chat template; False: raw text
+        request_output_len  maximum number of generated tokens
+        do_preprocess       apply the chat template to each prompt, a text or messages; False: raw text
         sampling            fields of SamplingParams
 
-        Raises RequestError for a sampling value that does not exist, and for n > 1.
+        Raises RequestError for an unknown sampling parameter, and for n > 1.
         """
         if unknown := sampling.keys() - SamplingParams.__dataclass_fields__.keys() | (sampling.keys() & {"max_tokens"}):
             known = ", ".join(sorted(SamplingParams.__dataclass_fields__.keys() - {"max_tokens"}))
-            raise RequestError(f"no sampling value {', '.join(sorted(unknown))}: there are request_output_len, {known}")
+            names = ", ".join(sorted(unknown))
+            raise RequestError(f"unknown sampling parameter {names}: there are request_output_len, {known}")
         params = SamplingParams(max_tokens=request_output_len, **sampling)
         if params.n > 1:
-            raise RequestError(f"n is {params.n}: a pipeline gives one response to each prompt; use LLM.generate")
+            raise RequestError(f"n is {params.n}: a pipeline returns one response per prompt; use LLM.generate")
         if not isinstance(prompts, str | Sequence):
             raise RequestError(f"prompts is {shown(prompts)}: it must be a text, or a list of texts and chats")
-        several = [prompts] if isinstance(prompts, str) else list(prompts)
-        ids = [self._ids(prompt, do_preprocess) for prompt in several]
+        prompt_list = [prompts] if isinstance(prompts, str) else list(prompts)
+        ids = [self._encode(prompt, do_preprocess) for prompt in prompt_list]
         completions = self.llm.generate(ids, params)
-        responses = [Response.of(completion, index) for index, completion in enumerate(completions)]
+        responses = [Response.from_completion(completion, index) for index, completion in enumerate(completions)]
         return responses[0] if isinstance(prompts, str) else responses
 
     def close(self) -> None:
@@ -88,17 +96,17 @@ class Pipeline:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ids(self, prompt: str | Chat, do_preprocess: bool) -> list[int]:
+    def _encode(self, prompt: str | Chat, do_preprocess: bool) -> list[int]:
         if not do_preprocess:
             if not isinstance(prompt, str):
-                raise RequestError("messages need the chat template: leave do_preprocess at True, or give a text")
+                raise RequestError("messages need the chat template: set do_preprocess to True, or give a text")
             return self.llm.prompt_ids(prompt)
         messages: Chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         return self.llm.chat_ids(self.llm.render(messages))
 
 
 def pipeline(model: str | Path | None = None, device: str = "cpu", tp: int = 1, **options: Any) -> Pipeline:
-    """Open a model for prompts. `options` are those of `LLM`. Raises RequestError for tp other than 1."""
+    """Load a model for prompts; `options` are those of `LLM`. Raises RequestError for tp other than 1."""
     if tp != 1:
-        raise RequestError(f"tp is {tp}: tensor parallelism is not supported, give tp=1")
+        raise RequestError(f"tp is {tp}: tensor parallelism is not supported, set tp=1")
     return Pipeline(LLM(model, device=device, **options))

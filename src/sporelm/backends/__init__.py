@@ -1,1 +1,1 @@
-"""What runs ops: the protocol of a back-end, the registry that finds them, and one folder each."""
+"""Back-ends, which run ops: the protocol, the registry, and one folder per back-end."""

@@ -1,8 +1,17 @@
 """Speed of the whole engine, beside the limits of the machine and the figures of a peer, all from one run."""
 
-from sporelm.bench.driver import Case, cases, context_for, measure
+from sporelm.bench.bench_rows import BenchRow
+from sporelm.bench.driver import BenchCase, build_cases, choose_context, measure_cases
 from sporelm.bench.peer import LlamaPeer
-from sporelm.bench.rows import Row
 from sporelm.bench.synthetic import is_synthetic, synthetic_file
 
-__all__ = ["Case", "LlamaPeer", "Row", "cases", "context_for", "is_synthetic", "measure", "synthetic_file"]
+__all__ = [
+    "BenchCase",
+    "BenchRow",
+    "LlamaPeer",
+    "build_cases",
+    "choose_context",
+    "is_synthetic",
+    "measure_cases",
+    "synthetic_file",
+]

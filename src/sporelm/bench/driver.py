@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
+from sporelm.bench.bench_rows import BenchRow, PeerFigure, SpeedLimit
 from sporelm.bench.peer import NAME, VARIANTS, LlamaPeer
-from sporelm.bench.rows import Limit, PeerFigure, Row
 from sporelm.errors import RequestError, UsageError
 
 # As `llama-batched-bench -npp 128 -ntg 64` has it.
@@ -16,8 +16,8 @@ BATCH_TOKENS = 64
 Announce = Callable[[str, int, int], None]  # stage, done, total
 
 
-class Engine(Protocol):
-    """What is measured; `LLM` offers it."""
+class BenchEngine(Protocol):
+    """The measured engine; `LLM` implements it."""
 
     def bench_prefill(self, n: int) -> float:
         """Seconds from submitting a random prompt of n tokens to its first token."""
@@ -30,7 +30,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One row to measure. `decode` tells tg from pp; `prompt` is the length of prompts that the clock counts too."""
 
     tokens: int
@@ -61,7 +61,7 @@ class Case:
             return f"-b {self.batch}"
         return f"-n {self.tokens} -d {self.depth}" if self.depth else f"-n {self.tokens}"
 
-    def sample(self, engine: Engine) -> float:
+    def sample(self, engine: BenchEngine) -> float:
         """Tokens per second of our engine, once."""
         if self.prompt:
             return self.batch * self.tokens / engine.bench_whole(self.tokens, self.batch, self.prompt)
@@ -80,14 +80,14 @@ class Case:
         return peer.decode(self.tokens, self.depth, flash)
 
 
-def cases(
+def build_cases(
     prompts: Sequence[int],
     new: Sequence[int],
     batches: Sequence[int],
     depths: Sequence[int],
     *,
     whole: bool = False,
-) -> list[Case]:
+) -> list[BenchCase]:
     """The rows that the options ask for; 0 leaves a test out. `whole`: batches with the time of their prompts too.
 
     Raises RequestError for what cannot be measured.
@@ -95,19 +95,19 @@ def cases(
     for name, values, least in (("-p", prompts, 0), ("-n", new, 0), ("-b", batches, 1), ("-d", depths, 0)):
         if wrong := [value for value in values if value < least]:
             raise RequestError(f"{name} {wrong[0]} cannot be measured: at least {least} is needed")
-    found = [Case(count, decode=False) for count in prompts if count]
+    found = [BenchCase(count, decode=False) for count in prompts if count]
     if 1 in batches:
-        found += [Case(count, decode=True, depth=depth) for depth in depths for count in new if count]
+        found += [BenchCase(count, decode=True, depth=depth) for depth in depths for count in new if count]
     if any(new):
-        found += [Case(BATCH_TOKENS, decode=True, batch=size, depth=BATCH_PROMPT) for size in batches if size > 1]
+        found += [BenchCase(BATCH_TOKENS, decode=True, batch=size, depth=BATCH_PROMPT) for size in batches if size > 1]
     if whole:
-        found += [Case(BATCH_TOKENS, decode=True, batch=size, prompt=BATCH_PROMPT) for size in batches]
+        found += [BenchCase(BATCH_TOKENS, decode=True, batch=size, prompt=BATCH_PROMPT) for size in batches]
     if not found:
         raise UsageError("nothing to measure: give -p or -n with a number above 0")
     return found
 
 
-def context_for(wanted: Sequence[Case], model_context: int, asked: int | None, default: int) -> int | None:
+def choose_context(wanted: Sequence[BenchCase], model_context: int, asked: int | None, default: int) -> int | None:
     """The --max-context with which every case fits: `asked` where it was given, else more than `default` if need be.
 
     None leaves the choice to the engine. Raises RequestError for a case that does not fit into `asked`, or into the
@@ -122,19 +122,19 @@ def context_for(wanted: Sequence[Case], model_context: int, asked: int | None, d
     return largest.context if asked is None and largest.context > default else asked
 
 
-def measure(
-    engine: Engine,
-    wanted: Sequence[Case],
+def measure_cases(
+    engine: BenchEngine,
+    wanted: Sequence[BenchCase],
     repeat: int,
-    limit: Callable[[Case], Limit | None],
+    limit: Callable[[BenchCase], SpeedLimit | None],
     peer: LlamaPeer | None = None,
     announce: Announce = lambda stage, done, total: None,
-) -> list[Row]:
+) -> list[BenchRow]:
     """Take `repeat` samples of every case, after one unmeasured run each; the peer's best variant counts."""
     if repeat < 1:
         raise RequestError(f"--repeat is {repeat}: it must be at least 1")
-    ours: dict[Case, list[float]] = {case: [] for case in wanted}
-    theirs: dict[Case, dict[str, list[float]]] = {case: {flash: [] for flash in VARIANTS} for case in wanted}
+    ours: dict[BenchCase, list[float]] = {case: [] for case in wanted}
+    theirs: dict[BenchCase, dict[str, list[float]]] = {case: {flash: [] for flash in VARIANTS} for case in wanted}
     rounds = 1 + repeat
     for turn in range(rounds):
         for index, case in enumerate(wanted):
@@ -148,12 +148,19 @@ def measure(
                     theirs[case][flash].append(case.sample_peer(peer, flash))
     announce("measuring", 1, 1)
     return [
-        Row(case.test, case.batch, case.depth, tuple(ours[case]), limit(case), best(theirs[case]) if peer else None)
+        BenchRow(
+            case.test,
+            case.batch,
+            case.depth,
+            tuple(ours[case]),
+            limit(case),
+            pick_best_variant(theirs[case]) if peer else None,
+        )
         for case in wanted
     ]
 
 
-def best(variants: Mapping[str, Sequence[float]]) -> PeerFigure:
+def pick_best_variant(variants: Mapping[str, Sequence[float]]) -> PeerFigure:
     """The variant with the highest median."""
     flash = max(variants, key=lambda name: median(variants[name]))
     return PeerFigure(f"{NAME} fa={flash}", tuple(variants[flash]))

@@ -19,11 +19,11 @@ class LlamaPeer:
     def __init__(self, folder: Path, model: Path, threads: int) -> None:
         """Raises RequestError when a tool is missing or the model is not a GGUF file."""
         if model.suffix != ".gguf":
-            raise RequestError(f"--peer needs a .gguf file, {model.name!r} is none: llama.cpp reads no other")
+            raise RequestError(f"--peer needs a .gguf file, not {model.name!r}: llama.cpp reads no other format")
         self.model = model
         self.threads = threads
-        self.bench = tool(folder, "llama-bench")
-        self.batched = tool(folder, "llama-batched-bench")
+        self.bench = find_tool(folder, "llama-bench")
+        self.batched = find_tool(folder, "llama-batched-bench")
 
     def prefill(self, tokens: int, flash: str) -> float:
         """A prompt of `tokens` tokens."""
@@ -35,18 +35,18 @@ class LlamaPeer:
 
     def decode_batch(self, tokens: int, batch: int, prompt: int, flash: str) -> float:
         """`batch` sequences together, each after a prompt of `prompt` tokens: the speed of the decode phase (S_TG)."""
-        return speed([self.run_batched(tokens, batch, prompt, flash)], "speed_tg", self.batched)
+        return read_speed([self.run_batched(tokens, batch, prompt, flash)], "speed_tg", self.batched)
 
     def whole_batch(self, tokens: int, batch: int, prompt: int, flash: str) -> float:
         """The same, with the time of the prompts: new tokens of all sequences a second."""
-        return batch * tokens / speed([self.run_batched(tokens, batch, prompt, flash)], "t", self.batched)
+        return batch * tokens / read_speed([self.run_batched(tokens, batch, prompt, flash)], "t", self.batched)
 
     def run_batched(self, tokens: int, batch: int, prompt: int, flash: str) -> dict[str, Any]:
-        """What llama-batched-bench says of one run."""
+        """Run llama-batched-bench once and return its result."""
         context = batch * (prompt + tokens)
         words = ["-c", str(context), "-npp", str(prompt), "-ntg", str(tokens), "-npl", str(batch)]
         command = [str(self.batched), "-m", str(self.model), "-t", str(self.threads), "-fa", flash, *words]
-        output = execute([*command, "--output-format", "jsonl"])
+        output = run_tool([*command, "--output-format", "jsonl"])
         found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         if len(found) != 1:
             raise RequestError(f"{self.batched.name} printed {len(found)} results, expected one: see bench/peer.sh")
@@ -55,10 +55,10 @@ class LlamaPeer:
     def run_bench(self, words: Sequence[str], flash: str) -> float:
         """One sample of llama-bench, after its own warm-up."""
         command = [str(self.bench), "-m", str(self.model), "-t", str(self.threads), "-fa", flash, "-r", "1", *words]
-        return speed(json.loads(execute([*command, "-o", "json"])), "avg_ts", self.bench)
+        return read_speed(json.loads(run_tool([*command, "-o", "json"])), "avg_ts", self.bench)
 
 
-def tool(folder: Path, name: str) -> Path:
+def find_tool(folder: Path, name: str) -> Path:
     """A tool of the folder, or of its bin/. Raises RequestError with the remedy."""
     for place in (folder / name, folder / "bin" / name, folder / f"{name}.exe"):
         if place.is_file():
@@ -66,7 +66,7 @@ def tool(folder: Path, name: str) -> Path:
     raise RequestError(f"no {name} in {str(folder)!r}: bench/peer.sh DIR builds it and says which folder to give")
 
 
-def execute(command: list[str]) -> str:
+def run_tool(command: list[str]) -> str:
     """Standard output of a peer's tool. Raises RequestError with its last words if it fails."""
     try:
         done = subprocess.run(
@@ -86,7 +86,7 @@ def execute(command: list[str]) -> str:
     return done.stdout
 
 
-def speed(found: list[dict[str, Any]], key: str, program: Path) -> float:
+def read_speed(found: list[dict[str, Any]], key: str, program: Path) -> float:
     """The one speed that a tool printed. Raises RequestError if it printed none, or several."""
     if len(found) != 1 or key not in found[0]:
         raise RequestError(f"{program.name} printed {len(found)} results, expected one with {key!r}: see bench/peer.sh")

@@ -1,4 +1,4 @@
-"""`spore bench`: the speed of the whole engine, beside the machine's limits and a peer's figures."""
+"""`spore bench`: measure the speed of the whole engine, next to the machine's limits and a peer."""
 
 import argparse
 import json
@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm import __version__
-from sporelm.cli import bench_output, lora, options, terminal_layout, watching
-from sporelm.cli.parser import Parser, listed
+from sporelm.cli import bench_output, lora_options, options, terminal_layout, trace_options
+from sporelm.cli.parser import Parser, comma_separated
 from sporelm.cli.terminal_layout import NARROW, terminal_width
 from sporelm.errors import UsageError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
-    from sporelm.backends.backend import Missing, Ready
-    from sporelm.bench import Case, Row
-    from sporelm.bench.rows import Limit
+    from sporelm.backends.protocol import Missing, Ready
+    from sporelm.bench import BenchCase, BenchRow
+    from sporelm.bench.bench_rows import SpeedLimit
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "bench",
-        "Measure the speed of the whole engine, as llama-bench does: pp is a prompt, tg is decoding. Each row has the "
-        "limit of this machine, measured in the same run (reading memory for tg, products for pp), and with --peer "
-        "the figure of llama.cpp on the same file, sample by sample in turn.",
+        "Measure the speed of the whole engine, as llama-bench does: pp is prompt processing, tg is text generation. "
+        "Each row has the limit of this machine, measured in the same run (memory bandwidth for tg, compute for pp), "
+        "and with --peer the speed of llama.cpp on the same file, with alternating samples.",
         "[MODEL] [options]",
         [
             "spore bench -p 512 -n 128 -b 1,8",
@@ -39,47 +39,47 @@ def parser() -> Parser:
             "spore bench synthetic:llama-1b:q4_0 -n 64 --plot speed.svg",
         ],
     )
-    made.add_argument(
+    parser.add_argument(
         "model",
         nargs="?",
         metavar="MODEL",
         help=f"{options.MODEL_HELP}; or synthetic:SHAPE:FORMAT, random weights of a known shape, written once "
-        "('synthetic:' lists what there is)",
+        "('synthetic:' lists the shapes)",
     )
-    numbers = listed(int)
-    made.add_argument(
-        "-p", type=numbers, default=[512], metavar="N,..", help="lengths of prompts, 0 for none; default: 512"
+    numbers = comma_separated(int)
+    parser.add_argument(
+        "-p", type=numbers, default=[512], metavar="N,..", help="prompt lengths, 0 for none; default: 512"
     )
-    made.add_argument(
+    parser.add_argument(
         "-n", type=numbers, default=[128], metavar="N,..", help="tokens to decode, 0 for none; default: 128"
     )
-    made.add_argument(
+    parser.add_argument(
         "-b",
         type=numbers,
         default=[1],
         metavar="N,..",
-        help="sequences decoded together; above 1: 128 + 64 tokens each; default: 1",
+        help="batch sizes for decoding; above 1: 128 + 64 tokens per sequence; default: 1",
     )
-    made.add_argument(
-        "--whole", action="store_true", help="for every -b also a row whose clock begins with the prompts"
+    parser.add_argument(
+        "--whole", action="store_true", help="for every -b also a row that includes the time of the prompts"
     )
-    made.add_argument(
+    parser.add_argument(
         "-d", type=numbers, default=[0], metavar="N,..", help="tokens in the context before decoding; default: 0"
     )
-    made.add_argument(
-        "--repeat", type=int, default=5, metavar="N", help="samples per row, of which the median counts; default: 5"
+    parser.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="samples per row, whose median is printed; default: 5"
     )
-    made.add_argument("--peer", type=Path, metavar="DIR", help="folder of llama.cpp's tools (see bench/peer.sh)")
-    bench_output.add_output(made, plotted="draw the rows as a chart", as_json="print a JSON list of rows")
-    options.add_engine(made)
-    lora.add_lora(made)
-    watching.add_watching(made)
-    options.add_help(made)
-    return made
+    parser.add_argument("--peer", type=Path, metavar="DIR", help="folder of llama.cpp's tools (see bench/peer.sh)")
+    bench_output.add_output(parser, plot_help="draw the rows as a chart", json_help="print a JSON list of rows")
+    options.add_engine(parser)
+    lora_options.add_lora(parser)
+    trace_options.add_trace_and_record(parser)
+    options.add_help(parser)
+    return parser
 
 
-class Adapted(NamedTuple):
-    """A model with one of its adapters, as what is measured."""
+class AdaptedModel(NamedTuple):
+    """A model with one of its LoRA adapters, to be measured."""
 
     llm: "LLM"
     adapter: str
@@ -95,53 +95,58 @@ class Adapted(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.bench import LlamaPeer, cases, context_for, measure, plot, rows
-    from sporelm.cli.progress import ProgressLine
+    from sporelm.bench import LlamaPeer, bench_chart, bench_rows, build_cases, choose_context, measure_cases
+    from sporelm.cli.progress_line import ProgressLine
     from sporelm.engine.capacity import DEFAULT_CONTEXT
 
-    wanted, adapters = cases(args.p, args.n, args.b, args.d, whole=args.whole), lora.adapters(args)
+    selected = build_cases(args.p, args.n, args.b, args.d, whole=args.whole)
+    adapters = lora_options.parse_lora(args)
     if adapters and args.peer:
-        raise UsageError("--peer has no adapter, so its figures say nothing of --lora: leave one of them out")
-    bench_output.check(args, CONTEXT)
-    asked, path = args.model, find(args.model)
+        raise UsageError("--peer cannot use adapters, so the comparison would be unfair: leave one of them out")
+    bench_output.check_files(args, CONTEXT)
+    requested = args.model
+    path = find_model(args.model)
     args.model = str(path)
-    args.max_context = context_for(wanted, model_context(path), args.max_context, DEFAULT_CONTEXT)
-    llm = watching.open_model(args, max_batch=max(case.batch for case in wanted), adapters=adapters)
+    args.max_context = choose_context(selected, read_context_length(path), args.max_context, DEFAULT_CONTEXT)
+    llm = trace_options.open_traced_model(args, max_batch=max(case.batch for case in selected), adapters=adapters)
     try:
         peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
-        # Measured at both ends of the run, the better counts: a busy moment must not make a limit that can be passed.
-        before = llm.backend.limits()
+        # Measured before and after; the better counts, because a busy moment would give a limit that can be exceeded.
+        before = llm.backend.measure_limits()
 
-        def limit(case: "Case") -> "Limit":
+        def limit(case: "BenchCase") -> "SpeedLimit":
             return limit_of(llm, case, machine())
 
         @cache
         def machine() -> dict[str, float]:
-            after = llm.backend.limits()
+            after = llm.backend.measure_limits()
             return {name: max(value, after[name]) for name, value in before.items()}
 
-        name = lora.first(adapters)
-        measured = llm if name is None else Adapted(llm, name)
+        name = lora_options.first_name(adapters)
+        measured = llm if name is None else AdaptedModel(llm, name)
         with ProgressLine() as progress:
-            found = measure(measured, wanted, args.repeat, limit, peer, progress)
-        about = context(sys.argv[1:], llm.backend.probe())
-        title = f"{asked if asked and ':' in asked else llm.config.name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
+            found = measure_cases(measured, selected, args.repeat, limit, peer, progress)
+        about = describe_run(sys.argv[1:], llm.backend.probe())
+        model_name = requested if requested and ":" in requested else llm.config.name
+        title = f"{model_name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
     finally:
         llm.close()
-        code = watching.tell(llm)
-    print(render(found, args), flush=True)  # first: a full disk must not take minutes of measuring with it
+        code = trace_options.report(llm)
+    print(render(found, args), flush=True)  # first, because a full disk must not lose minutes of measuring
     if args.save:
-        rows.append(args.save, found, about)
+        bench_rows.append_rows(args.save, found, about)
     if args.plot:
-        plot.write_svg(args.plot, plot.as_svg(found, title, f"{about['machine']}; {about['commit']}"))
+        bench_chart.write_svg(
+            args.plot, bench_chart.render_chart(found, title, f"{about['machine']}; {about['commit']}")
+        )
     return code
 
 
-def find(model: str | None) -> Path:
-    """The file or folder that MODEL names, fetched, or written if it is a made-up one. Raises SporeError."""
+def find_model(model: str | None) -> Path:
+    """Return the file or folder of MODEL, downloaded, or written if it is synthetic. Raises SporeError."""
     from sporelm.bench import is_synthetic, synthetic_file
-    from sporelm.cli.progress import ProgressLine
-    from sporelm.weights import store
+    from sporelm.cli.progress_line import ProgressLine
+    from sporelm.files import store
 
     with ProgressLine() as progress:
         if model is not None and is_synthetic(model):
@@ -149,9 +154,9 @@ def find(model: str | None) -> Path:
         return store.resolve(model, progress)
 
 
-def model_context(path: Path) -> int:
-    """Positions that the model itself allows."""
-    from sporelm.models import open_model
+def read_context_length(path: Path) -> int:
+    """Return the context length of the model's files."""
+    from sporelm.checkpoints import open_model
 
     source = open_model(path)
     try:
@@ -160,90 +165,92 @@ def model_context(path: Path) -> int:
         source.close()
 
 
-def limit_of(llm: "LLM", case: "Case", machine: dict[str, float]) -> "Limit":
-    from sporelm.bench.limits import work_of
-    from sporelm.ops.cache import KV_TYPES
+def limit_of(llm: "LLM", case: "BenchCase", machine: dict[str, float]) -> "SpeedLimit":
+    from sporelm.bench.roofline import compute_workload
+    from sporelm.ops.canonical_pages import KV_TYPES
 
     kind = KV_TYPES[llm.kv]
-    work = work_of(llm.config, llm.model_bytes, kind.nbytes / kind.values, llm.expert_bytes)
+    work = compute_workload(llm.config, llm.model_bytes, kind.nbytes / kind.values, llm.expert_bytes)
     return work.limit(case, machine)
 
 
-def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
-    """The rows in the form that was asked for; a table for a person otherwise."""
-    from sporelm.bench import rows
+def render(found: Sequence["BenchRow"], args: argparse.Namespace) -> str:
+    """Return the rows in the requested form, by default a table."""
+    from sporelm.bench import bench_rows
 
     if args.json:
         return json.dumps([row.as_json() for row in found], indent=2)
     if args.md:
-        return rows.as_markdown(found).rstrip()
+        return bench_rows.rows_to_markdown(found).rstrip()
     if args.csv:
-        return rows.as_csv(found).rstrip()
+        return bench_rows.rows_to_csv(found).rstrip()
     from rich.console import Console
     from rich.table import Table
 
     width = terminal_width()
-    if width is not None and width < NARROW:  # where a table would cut figures
-        return "\n".join(terminal_layout.table([rows.HEADS, *(row.cells() for row in found)], width))
-    table = Table(*rows.HEADS)
+    if width is not None and width < NARROW:  # a table would truncate numbers
+        return "\n".join(
+            terminal_layout.format_table([bench_rows.TABLE_COLUMNS, *(row.cells() for row in found)], width)
+        )
+    table = Table(*bench_rows.TABLE_COLUMNS)
     for row in found:
         table.add_row(*row.cells())
-    # A narrow terminal wraps the table as it must; a file or a pipe gets all of it.
+    # A narrow terminal wraps the table; a file or a pipe gets the full width.
     console = Console() if sys.stdout.isatty() else Console(width=160)
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip()
 
 
-CONTEXT = ("time", "machine", "commit", "command")  # the columns of `context`
+CONTEXT = ("time", "machine", "commit", "command")  # the columns of `describe_run`
 
 
-def context(words: Sequence[str], state: "Ready | Missing | None") -> dict[str, str]:
-    """What makes a row traceable: when, on which machine, of which commit, by which command (paths without folders)."""
-    from sporelm.api.machine import usable_cores
-    from sporelm.cli.doctor import cpu_model
+def describe_run(words: Sequence[str], state: "Ready | Missing | None") -> dict[str, str]:
+    """Return what makes a row reproducible: time, machine, commit and command (paths without folders)."""
+    from sporelm.api.cpu_count import usable_cores
+    from sporelm.cli.doctor import read_cpu_model
 
     details = getattr(state, "details", {})
-    hardware = [cpu_model(), *(details[name] for name in ("cpu", "target") if name in details)]
+    hardware = [read_cpu_model(), *(details[name] for name in ("cpu", "target") if name in details)]
     values = (
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         "; ".join([*hardware, f"{usable_cores()} cores", platform.system()]),
-        commit(),
-        shlex.join(["spore", *map(without_folders, words)]),
+        find_commit(),
+        shlex.join(["spore", *map(strip_folders, words)]),
     )
     return dict(zip(CONTEXT, values, strict=True))
 
 
-def without_folders(word: str) -> str:
-    """A word of a command line, paths cut to their last part: folders are the user's own, and differ between machines.
+def strip_folders(word: str) -> str:
+    """Return a word of a command line without the folders of its path, which are the user's own.
 
-    Of a build's folder of programs the build's name stays too: it tells which build of the peer it was. An address
-    stays, but for what may be a secret in it: user and password, and what stands after '?' or '#'.
+    Of a build's folder of programs the build's name stays too, to identify the build of the peer. An address loses its
+    user and password, and the part after '?' or '#'.
     """
     option, sign, value = word.partition("=")
     if word.startswith("--") and sign:
-        return f"{option}={without_folders(value)}"
+        return f"{option}={strip_folders(value)}"
     if "://" in word:
         scheme, _, rest = re.split(r"[?#]", word, maxsplit=1)[0].partition("://")
-        place, slash, below = rest.partition("/")
-        return f"{scheme}://{place.rpartition('@')[2]}{slash}{below}"
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
     if not Path(word).is_absolute() and "/" not in word:
         return word
     path = Path(word)
     return f"{path.parent.name}/{path.name}" if path.name == "bin" else path.name
 
 
-def commit(source: Path = Path(__file__)) -> str:
-    """The commit of this source tree, '+' if it has changes; the version where no repository tracks `source`.
+def find_commit(source: Path = Path(__file__)) -> str:
+    """Return the commit of this source tree, with '+' if it has changes; the version if `source` is not tracked.
 
-    An installed package may lie inside somebody's repository, whose commit would say nothing about it.
+    An installed package may lie inside another repository, whose commit is unrelated.
     """
-    tracked = git(source, "ls-files", "--error-unmatch", source.name)
-    return (tracked and git(source, "describe", "--always", "--dirty=+", "--match", "")) or __version__
+    tracked = run_git(source, "ls-files", "--error-unmatch", source.name)
+    return (tracked and run_git(source, "describe", "--always", "--dirty=+", "--match", "")) or __version__
 
 
-def git(source: Path, *words: str) -> str:
-    """What git says in the folder of `source`; nothing if it fails or is not there."""
+def run_git(source: Path, *words: str) -> str:
+    """Return the output of git in the folder of `source`; empty if it fails or is not installed."""
     command = ["git", "-C", str(source.parent), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

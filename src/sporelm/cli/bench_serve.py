@@ -1,4 +1,4 @@
-"""`spore bench serve`: how fast a running server answers, ours or another's."""
+"""`spore bench serve`: measure how fast a running server answers."""
 
 import argparse
 import json
@@ -6,24 +6,24 @@ import sys
 from typing import TYPE_CHECKING
 
 from sporelm.cli import bench_output, options, terminal_layout
-from sporelm.cli.parser import Parser, listed
+from sporelm.cli.parser import Parser, comma_separated
 from sporelm.cli.terminal_layout import NARROW, terminal_width
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sporelm.bench.serving.measure import Plan, Report
+    from sporelm.bench.serving.serving_measurement import ServingPlan, ServingReport
 
-WIDE = 132  # columns that the table needs
-LONGEST_SEED = 31  # bits of one that is drawn
+TABLE_COLUMNS = 132  # columns that the full table needs
+SEED_BITS = 31  # of a random seed
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "bench serve",
-        "Measure a running server that speaks OpenAI's API: tokens and requests a second, and percentiles of the time "
-        "to the first token, between tokens and of whole answers. Either so many users who each wait for their answer "
-        "(-c), or requests that come at random moments (--rate). Failures are counted and told.",
+        "Measure a running server with OpenAI's API: tokens and requests per second, and percentiles of the time to "
+        "first token, the inter-token latency and the total latency. The load is either a number of users who each "
+        "wait for their answer (-c), or a request rate (--rate). Failures are counted and reported.",
         "--url URL [options]",
         [
             "spore bench serve --url http://127.0.0.1:8000",
@@ -31,180 +31,194 @@ def parser() -> Parser:
             "spore bench serve --url https://host/v1 --model NAME --rate 2,8 --json",
         ],
     )
-    made.add_argument("--url", required=True, metavar="URL", help="of the server; without a path it is URL/v1")
-    made.add_argument("--model", default="", metavar="NAME", help="default: the first one that the server lists")
-    made.add_argument("--api-key", metavar="KEY", help="the key that the server wants, sent as it is (SPORE_API_KEY)")
-    made.add_argument(
+    parser.add_argument(
+        "--url", required=True, metavar="URL", help="address of the server; without a path it is URL/v1"
+    )
+    parser.add_argument("--model", default="", metavar="NAME", help="default: the first model that the server lists")
+    parser.add_argument("--api-key", metavar="KEY", help="API key of the server, sent unchanged (SPORE_API_KEY)")
+    parser.add_argument(
         "--endpoint", choices=("chat", "completions"), default="chat", metavar="E", help="chat (default) or completions"
     )
-    load = made.add_argument_group("load")
+    load = parser.add_argument_group("load")
     load.add_argument(
-        "-c", type=listed(int), metavar="N,..", help="users at a time; default: 1,4,16 unless --rate is given"
+        "-c", type=comma_separated(int), metavar="N,..", help="concurrent users; default: 1,4,16 unless --rate is given"
     )
-    load.add_argument("--rate", type=rates, metavar="R,..", help="requests a second, with exponential gaps")
+    load.add_argument("--rate", type=parse_rates, metavar="R,..", help="requests per second, with exponential gaps")
     load.add_argument(
-        "--requests", type=int, metavar="N", help="per load; default: 4 a user, or 10 s of a rate, at least 16"
+        "--requests",
+        type=int,
+        metavar="N",
+        help="requests per load; default: 4 per user, or 10 s of a rate, at least 16",
     )
-    load.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before, not counted; default: 1")
-    load.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each load, in turns; default: 1")
-    load.add_argument("-p", type=int, default=128, metavar="N", help="tokens of a prompt, about; default: 128")
+    load.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before the measurement; default: 1")
+    load.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each load, alternating; default: 1")
+    load.add_argument("-p", type=int, default=128, metavar="N", help="approximate tokens of a prompt; default: 128")
     load.add_argument("-n", type=int, default=64, metavar="N", help="tokens of an answer; default: 64")
     load.add_argument(
         "--shared-prefix",
         type=float,
         default=0.0,
         metavar="S",
-        help="share of a prompt, from its beginning, that is the same in all; default: 0, so that no cache answers",
+        help="fraction of the prompts that is a common prefix; default: 0, so that no prefix cache helps",
     )
     load.add_argument("--temp", type=float, default=0.0, metavar="T", help="temperature; default: 0")
-    load.add_argument("--seed", type=int, metavar="S", help="of prompts and moments; default: random, and told")
-    load.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds of a request; default: 600")
-    output = made.add_argument_group("output")
-    bench_output.add_output(output, plotted="draw them as charts", as_json="print one JSON object")
-    options.add_help(made)
-    return made
+    load.add_argument(
+        "--seed", type=int, metavar="S", help="seed of prompts and arrival times; default: random, and printed"
+    )
+    load.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds per request; default: 600")
+    output = parser.add_argument_group("output")
+    bench_output.add_output(output, plot_help="draw them as charts", json_help="print one JSON object")
+    options.add_help(parser)
+    return parser
 
 
-def rates(text: str) -> list[float]:
-    """The type of --rate."""
+def parse_rates(text: str) -> list[float]:
+    """Parse --rate."""
     return [float(word) for word in text.split(",")]
 
 
-rates.__name__ = "list of numbers"  # argparse names it in its message
+parse_rates.__name__ = "list of numbers"  # argparse names it in its message
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.bench import plot, rows
-    from sporelm.bench.serving import chart, forms
-    from sporelm.bench.serving.measure import measure
-    from sporelm.cli.bench import CONTEXT, context
+    from sporelm.bench import bench_chart, bench_rows
+    from sporelm.bench.serving import serving_chart, serving_tables
+    from sporelm.bench.serving.serving_measurement import measure_server
+    from sporelm.cli.bench import CONTEXT, describe_run
     from sporelm.cli.interrupt import interrupt_flag
-    from sporelm.cli.plain_text import plain
-    from sporelm.cli.progress import ProgressLine
+    from sporelm.cli.progress_line import ProgressLine
+    from sporelm.cli.terminal_text import escape_line
 
-    wanted = plan_of(args)
-    bench_output.check(args, CONTEXT, forms.CSV_HEADS)
+    plan = make_plan(args)
+    bench_output.check_files(args, CONTEXT, serving_tables.SERVING_CSV_COLUMNS)
     with interrupt_flag() as stopped, ProgressLine() as progress:
-        found = measure(wanted, progress, lambda: bool(stopped))
+        found = measure_server(plan, progress, lambda: bool(stopped))
     print(render(found, args), flush=True)
     if not args.json:
         for note in found.notes:
-            sys.stderr.write(f"spore: {plain(note)}\n")  # notes quote the server
-    about = context(without_secrets(sys.argv[1:]), None)
+            sys.stderr.write(f"spore: {escape_line(note)}\n")  # notes quote the server
+    about = describe_run(hide_secrets(sys.argv[1:]), None)
     if args.save and found.rows:
-        rows.append_lines(args.save, about, forms.CSV_HEADS, forms.csv_lines(found))
+        bench_rows.append_lines(
+            args.save, about, serving_tables.SERVING_CSV_COLUMNS, serving_tables.report_to_csv_lines(found)
+        )
     if args.plot and found.rows:
-        plot.write_svg(args.plot, chart.as_svg(found.rows, found.title, f"{about['machine']}; {about['commit']}"))
+        bench_chart.write_svg(
+            args.plot,
+            serving_chart.render_serving_chart(found.rows, found.title, f"{about['machine']}; {about['commit']}"),
+        )
     if found.stopped:
-        sys.stderr.write("spore: stopped: these are the answers that had come\n")
+        sys.stderr.write("spore: stopped: only answers so far are counted\n")
     return 130 if found.stopped else 0
 
 
-def plan_of(args: argparse.Namespace) -> "Plan":
-    """What the options ask for. Raises UsageError."""
+def make_plan(args: argparse.Namespace) -> "ServingPlan":
+    """Return the plan of the measurement. Raises UsageError."""
     import secrets
 
-    from sporelm.bench.serving.loads import Load
-    from sporelm.bench.serving.measure import Plan
-    from sporelm.bench.serving.target import Target
-    from sporelm.cli.remote.address import Address
-    from sporelm.cli.remote.key import key_of
+    from sporelm.bench.serving.load_generator import OfferedLoad
+    from sporelm.bench.serving.server_target import ServerTarget
+    from sporelm.bench.serving.serving_measurement import ServingPlan
+    from sporelm.cli.remote.api_key_option import resolve_key
+    from sporelm.cli.remote.server_address import ServerAddress
 
     users = args.c if args.c is not None else ([] if args.rate else [1, 4, 16])
-    loads = [*(Load(users=count) for count in users), *(Load(rate=rate) for rate in args.rate or ())]
-    place = Address.of(args.url)
-    return Plan(
-        Target(place.scheme, place.host, place.port, place.origin, place.path, key_of(args.api_key) or ""),
+    loads = [*(OfferedLoad(users=count) for count in users), *(OfferedLoad(rate=rate) for rate in args.rate or ())]
+    address = ServerAddress.parse(args.url)
+    return ServingPlan(
+        ServerTarget(
+            address.scheme, address.host, address.port, address.origin, address.path, resolve_key(args.api_key) or ""
+        ),
         tuple(dict.fromkeys(loads)),
-        **options.given(args, "model", "endpoint", "requests", "warmup", "repeat", "timeout"),
+        **options.select(args, "model", "endpoint", "requests", "warmup", "repeat", "timeout"),
         prompt_tokens=args.p,
         new_tokens=args.n,
         shared=args.shared_prefix,
-        seed=secrets.randbits(LONGEST_SEED) if args.seed is None else args.seed,
+        seed=secrets.randbits(SEED_BITS) if args.seed is None else args.seed,
         temperature=args.temp,
     )
 
 
-def render(found: "Report", args: argparse.Namespace) -> str:
-    """The rows in the form that was asked for; a table for a person otherwise."""
-    from sporelm.bench.serving import forms
+def render(found: "ServingReport", args: argparse.Namespace) -> str:
+    """Return the rows in the requested form, by default a table."""
+    from sporelm.bench.serving import serving_tables
 
     if args.json:
         return json.dumps(found.as_json(), indent=2)
     if args.md:
-        return forms.as_markdown(found.rows).rstrip()
+        return serving_tables.serving_rows_to_markdown(found.rows).rstrip()
     if args.csv:
-        return forms.as_csv(found).rstrip()
-    return table(found)
+        return serving_tables.report_to_csv(found).rstrip()
+    return format_rows(found)
 
 
-def table(found: "Report") -> str:
-    """A line that says what was asked, and the rows."""
+def format_rows(found: "ServingReport") -> str:
+    """Return a line about the load, and a table of the rows."""
     from rich.console import Console
     from rich.text import Text
 
-    from sporelm.cli.plain_text import plain
+    from sporelm.cli.terminal_text import escape_line
 
     # A file or a pipe gets the wide table.
-    console = Console() if sys.stdout.isatty() else Console(width=2 * WIDE)
+    console = Console() if sys.stdout.isatty() else Console(width=2 * TABLE_COLUMNS)
     width = terminal_width()
-    if width is not None and width < NARROW:  # where a table would cut figures
-        return "\n".join(records(found, width))
-    made = wide(found) if console.width >= WIDE else narrow(found)
+    if width is not None and width < NARROW:  # a table would truncate numbers
+        return "\n".join(format_records(found, width))
+    table = make_wide_table(found) if console.width >= TABLE_COLUMNS else make_narrow_table(found)
     counted = ", ".join(sorted({row.counted_by for row in found.rows} - {""}))
     with console.capture() as capture:
         words = f"{found.title}, seed {found.plan.seed}" + (f", tokens counted by {counted}" if counted else "")
-        console.print(Text(plain(words)))
-        console.print(made)
+        console.print(Text(escape_line(words)))
+        console.print(table)
     return capture.get().rstrip()
 
 
-def records(found: "Report", width: int) -> list[str]:
-    """What was asked for, and the figures of each load one below the other."""
-    from sporelm.bench.serving.figures import HEADS
-    from sporelm.cli.plain_text import plain
+def format_records(found: "ServingReport", width: int) -> list[str]:
+    """Return a line about the load, and one record per load."""
+    from sporelm.bench.serving.serving_rows import SERVING_COLUMNS
+    from sporelm.cli.terminal_text import escape_line
 
-    lines = terminal_layout.fold(plain(f"{found.title}, seed {found.plan.seed}"), width)
-    cells = [[plain(cell) for cell in row.cells()] for row in found.rows]
-    return lines + terminal_layout.table([list(HEADS), *cells], width)
+    lines = terminal_layout.fold(escape_line(f"{found.title}, seed {found.plan.seed}"), width)
+    cells = [[escape_line(cell) for cell in row.cells()] for row in found.rows]
+    return lines + terminal_layout.format_table([list(SERVING_COLUMNS), *cells], width)
 
 
-def wide(found: "Report") -> "Table":
-    """A line for each load."""
+def make_wide_table(found: "ServingReport") -> "Table":
+    """Return a table with one line per load."""
     from rich.table import Table
     from rich.text import Text
 
-    from sporelm.bench.serving.figures import HEADS
+    from sporelm.bench.serving.serving_rows import SERVING_COLUMNS
 
-    made = Table(*HEADS)
+    table = Table(*SERVING_COLUMNS)
     for row in found.rows:
-        made.add_row(*(Text(cell, overflow="fold") for cell in row.cells()))
-    return made
+        table.add_row(*(Text(cell, overflow="fold") for cell in row.cells()))
+    return table
 
 
-def narrow(found: "Report") -> "Table":
-    """Percentiles one below the other; what failed is told in the lines below the table."""
+def make_narrow_table(found: "ServingReport") -> "Table":
+    """Return a table with percentiles below each other; failures are printed below the table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    from sporelm.bench.serving.figures import HEADS, SPREAD
+    from sporelm.bench.serving.serving_rows import SERVING_COLUMNS, STATISTICS
 
-    made = Table(box=box.SIMPLE, pad_edge=False)
-    names = [name.removesuffix(" p50/p90/p99/mean") for name in HEADS]
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    names = [name.removesuffix(" p50/p90/p99/mean") for name in SERVING_COLUMNS]
     for name in (*names[:2], *names[3:5], "", *names[5:]):
-        made.add_column(name, overflow="fold", no_wrap=name in ("", "load"))
+        table.add_column(name, overflow="fold", no_wrap=name in ("", "load"))
     for row in found.rows:
         cells = [cell.replace("/", "\n") if at > 4 else cell for at, cell in enumerate(row.cells())]
-        cells = [*cells[:2], *cells[3:5], "\n".join(SPREAD), *cells[5:]]
-        made.add_row(*(Text(cell, overflow="fold") for cell in cells))
-    return made
+        cells = [*cells[:2], *cells[3:5], "\n".join(STATISTICS), *cells[5:]]
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+    return table
 
 
-def without_secrets(words: list[str]) -> list[str]:
-    """A command line with a word in place of its key."""
-    found: list[str] = []
+def hide_secrets(words: list[str]) -> list[str]:
+    """Return a command line with its API key replaced."""
+    result: list[str] = []
     for word in words:
-        hidden = "KEY" if found and found[-1] == "--api-key" else word
-        found.append("--api-key=KEY" if word.startswith("--api-key=") else hidden)
-    return found
+        hidden = "KEY" if result and result[-1] == "--api-key" else word
+        result.append("--api-key=KEY" if word.startswith("--api-key=") else hidden)
+    return result

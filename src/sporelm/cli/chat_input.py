@@ -1,4 +1,4 @@
-"""Where the lines of a chat come from: a terminal with history and editing, or a pipe."""
+"""The input of a chat: a terminal with history and editing, or a pipe."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm import settings
-from sporelm.cli.interrupt import is_ending
+from sporelm.cli.interrupt import is_terminating
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
 
 
-def messages(prompt: Callable[[], str]) -> Iterator[str]:
-    """The messages of the user until the input ends, empty ones left out; `prompt` is what stands before the cursor."""
-    source = from_terminal(prompt) if sys.stdin.isatty() and sys.stdout.isatty() else from_pipe()
+def read_messages(make_prompt: Callable[[], str]) -> Iterator[str]:
+    """Yield the user's messages until the input ends, without empty ones; `make_prompt` returns the input prompt."""
+    source = read_terminal(make_prompt) if sys.stdin.isatty() and sys.stdout.isatty() else read_pipe()
     for text in source:
         if text.strip():
             yield text.strip()
 
 
-def from_pipe() -> Iterator[str]:
-    """One message per line; a backslash at the end of a line joins the next one to it."""
+def read_pipe() -> Iterator[str]:
+    """Yield one message per line; a backslash at the end of a line joins it with the next."""
     parts: list[str] = []
     for line in sys.stdin:
         text = line.rstrip("\r\n")
@@ -35,29 +35,29 @@ def from_pipe() -> Iterator[str]:
         yield "\n".join(parts)
 
 
-def from_terminal(prompt: Callable[[], str]) -> Iterator[str]:
-    """Messages typed with history and editing. Ctrl-C clears the line, Ctrl-D on an empty one ends."""
+def read_terminal(make_prompt: Callable[[], str]) -> Iterator[str]:
+    """Yield messages typed with history and editing. Ctrl-C clears the line, Ctrl-D on an empty line ends."""
     from prompt_toolkit import PromptSession
 
     session: PromptSession[str] = PromptSession(
-        history=history(),
+        history=open_history(),
         multiline=True,
-        key_bindings=key_bindings(),
+        key_bindings=make_key_bindings(),
         prompt_continuation="... ",
     )
     while True:
         try:
-            yield session.prompt(prompt())
+            yield session.prompt(make_prompt())
         except KeyboardInterrupt:
-            if is_ending():
+            if is_terminating():
                 raise
             print("(Ctrl-D or /exit leaves)", file=sys.stderr)
         except EOFError:
             return
 
 
-def key_bindings() -> "KeyBindings":
-    """Enter sends, unless a backslash stands before the cursor; Alt-Enter starts a new line."""
+def make_key_bindings() -> "KeyBindings":
+    """Return key bindings: Enter sends, unless a backslash precedes the cursor; Alt-Enter starts a new line."""
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     bindings = KeyBindings()
@@ -78,8 +78,8 @@ def key_bindings() -> "KeyBindings":
     return bindings
 
 
-def history() -> "History":
-    """What was typed before, in a file that only the user may read; where that cannot be, in memory, and it says so."""
+def open_history() -> "History":
+    """Open the history in a file that only the user can read; if that fails, print why and keep it in memory."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = Path(settings.user_folder("data")) / "chat_history"
@@ -89,5 +89,5 @@ def history() -> "History":
         with path.open("r+b"):
             return FileHistory(str(path))
     except OSError as error:
-        print(f"spore: {str(path)!r}: {error.strerror}; what you type is not remembered", file=sys.stderr)
+        print(f"spore: {str(path)!r}: {error.strerror}; the chat history is not saved", file=sys.stderr)
         return InMemoryHistory()

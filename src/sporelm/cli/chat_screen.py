@@ -1,48 +1,49 @@
-"""How an answer is shown while it comes: what is said on stdout, thoughts and figures on stderr."""
+"""Prints an answer while it is generated: the text on stdout, reasoning and statistics on stderr."""
 
 import sys
 
-from sporelm.cli.plain_text import has_colors, without_controls
+from sporelm.cli.terminal_text import escape_controls, supports_colors
 
 
-class Screen:
-    """One answer. Control characters are shown escaped: they could steer a terminal."""
+class ChatScreen:
+    """Prints one answer. Control characters are escaped, since they could control the terminal."""
 
     def __init__(self) -> None:
-        self.thought = ""  # the latest piece of thoughts, if they are what stands last
+        self._reasoning = ""  # the latest piece of reasoning, if it was printed last
         self.is_empty = True
 
-    def think(self, text: str) -> None:
-        """Show a piece of thoughts."""
+    def print_reasoning(self, text: str) -> None:
+        """Print a piece of reasoning."""
         if text:
-            self.thought, self.is_empty = text, False
-            sys.stderr.write(dim(without_controls(text)))
+            self._reasoning = text
+            self.is_empty = False
+            sys.stderr.write(dim(escape_controls(text)))
             sys.stderr.flush()
 
-    def say(self, text: str) -> None:
-        """Show a piece of the answer, on a line of its own after thoughts."""
+    def print_text(self, text: str) -> None:
+        """Print a piece of the answer, on a new line after reasoning."""
         if text:
-            self.end_thoughts()
+            self._end_reasoning()
             self.is_empty = False
-            sys.stdout.write(without_controls(text))
+            sys.stdout.write(escape_controls(text))
             sys.stdout.flush()
 
     def end(self) -> None:
         """End the last line."""
-        if self.thought:
-            self.end_thoughts()
+        if self._reasoning:
+            self._end_reasoning()
         else:
             print(flush=True)
 
-    def end_thoughts(self) -> None:
-        """End the line of thoughts, if they are what stands last."""
-        if self.thought and not self.thought.endswith("\n"):
+    def _end_reasoning(self) -> None:
+        """End the line of reasoning, if it was printed last."""
+        if self._reasoning and not self._reasoning.endswith("\n"):
             print(file=sys.stderr, flush=True)
-        self.thought = ""
+        self._reasoning = ""
 
 
 def dim(text: str) -> str:
-    """The text in a fainter colour, where stderr is a terminal that knows how."""
-    if sys.platform == "win32" or not has_colors(sys.stderr):
+    """Return the text in a fainter colour if stderr is a terminal that supports it."""
+    if sys.platform == "win32" or not supports_colors(sys.stderr):
         return text
     return f"\x1b[2m{text}\x1b[0m"

@@ -1,6 +1,6 @@
-"""`spore doctor`: what this machine has, which back-ends can run and why others cannot, and what each lacks.
+"""`spore doctor`: show the hardware, the available back-ends and why others are missing, and what each lacks.
 
-With --models: the families of models, what files call them, and what their results are compared with.
+With --models: the supported model families, their names in files, and what their results are compared with.
 """
 
 import argparse
@@ -15,19 +15,19 @@ from typing import Any
 from sporelm import __version__, settings
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.cli.terminal_layout import fold, labelled, terminal_width
+from sporelm.cli.terminal_layout import fold, label_text, terminal_width
 from sporelm.errors import UsageError
 
-LABEL = 13  # columns before the text of a line
+LABEL_WIDTH = 13  # columns before the text of a line
 PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "huggingface_hub", "torch")
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "doctor",
-        "Show hardware, back-ends (and why one is missing), the ops for which each lacks a kernel of its own, the "
-        "kernel cache and the model store. With --conformance, run each back-end's ops against their numpy meaning; "
-        "with --models, list the families of models that run, and what vouches for each.",
+        "Show hardware, back-ends (and why one is missing), the ops for which each has no kernel of its own, the "
+        "kernel cache and the model store. With --conformance, compare each back-end's ops with their numpy reference; "
+        "with --models, list the supported model families, and what each is verified against.",
         "[options]",
         [
             "spore doctor",
@@ -36,42 +36,41 @@ def parser() -> Parser:
             "spore doctor --conformance --backend torch",
         ],
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    made.add_argument(
-        "--conformance", action="store_true", help="compare every op with its meaning; exit 1 if one differs"
+    options.add_json(parser)
+    parser.add_argument(
+        "--conformance", action="store_true", help="compare every op with its reference; exit 1 if one differs"
     )
-    made.add_argument(
-        "--models", action="store_true", help="list the families of models instead, and what tests compare each with"
+    parser.add_argument(
+        "--models", action="store_true", help="list the model families instead, and what tests compare each with"
     )
-    made.add_argument("--backend", metavar="NAME", help="with --conformance: this back-end only")
-    options.add_help(made)
-    return made
+    parser.add_argument("--backend", metavar="NAME", help="with --conformance: only this back-end")
+    options.add_help(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.api.machine import usable_cores
+    from sporelm.api.cpu_count import usable_cores
 
     if args.backend and not args.conformance:
-        raise UsageError("--backend names whose ops are compared: give --conformance too")
+        raise UsageError("--backend selects the ops of --conformance: give --conformance too")
     if args.models:
         if args.conformance:
-            raise UsageError("--models lists families and --conformance compares ops: give one of them")
-        found = families()
-        print(
-            json.dumps({"families": found}, indent=2)
-            if args.json
-            else "\n".join(laid_out(families_as_text(found), label_width(found)))
-        )
+            raise UsageError("--models lists model families and --conformance compares ops: give one of them")
+        families = list_families()
+        if args.json:
+            print(json.dumps({"families": families}, indent=2))
+        else:
+            print("\n".join(fold_labels(format_families(families), family_label_width(families))))
         return 0
     report: dict[str, Any] = {
         "version": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": {"model": cpu_model(), "cores": os.cpu_count(), "usable_cores": usable_cores()},
-        "packages": {name: package_version(name) for name in PACKAGES},
-        "backends": backends(),
-        "kernel_cache": kernel_cache(settings.KERNEL_CACHE.path),
-        "model_store": model_store(settings.MODEL_STORE.path),
+        "cpu": {"model": read_cpu_model(), "cores": os.cpu_count(), "usable_cores": usable_cores()},
+        "packages": {name: find_version(name) for name in PACKAGES},
+        "backends": probe_backends(),
+        "kernel_cache": inspect_kernel_cache(settings.KERNEL_CACHE.path),
+        "model_store": inspect_model_store(settings.MODEL_STORE.path),
     }
     differences = 0
     if args.conformance:
@@ -82,35 +81,38 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report, indent=2))
     else:
-        print("\n".join(laid_out(as_text(report))))
+        print("\n".join(fold_labels(format_report(report))))
     return 1 if differences else 0
 
 
-def families() -> list[dict[str, Any]]:
-    """Each family: the models that it is known by, its names in files, and with what its logits are compared."""
-    from sporelm.models.families import FAMILIES
+def list_families() -> list[dict[str, Any]]:
+    """Return each model family: its models, its names in files, and what its logits are compared with."""
+    from sporelm.checkpoints.supported_models import MODELS
 
+    # "vouched" is a key of the JSON output.
     return [
-        {"family": each.module, "models": each.title, "names": each.names, "vouched": each.vouched} for each in FAMILIES
+        {"family": each.module, "models": each.title, "names": each.names, "vouched": each.verified_against}
+        for each in MODELS
     ]
 
 
-def label_width(found: list[dict[str, Any]]) -> int:
+def family_label_width(families: list[dict[str, Any]]) -> int:
     """Return the columns before the text of a line about a family."""
-    return max(len(row["family"]) for row in found) + 1
+    return max(len(row["family"]) for row in families) + 1
 
 
-def families_as_text(found: list[dict[str, Any]]) -> list[str]:
-    """The list for a person: two lines a family."""
-    lines, wide = [], label_width(found)
-    for row in found:
-        lines.append(f"{row['family']:<{wide}}{row['models']}: compared with {' and '.join(row['vouched'])}")
-        lines.append(f"{'':<{wide}}  {', '.join(row['names'])}")
+def format_families(families: list[dict[str, Any]]) -> list[str]:
+    """Return two lines per family."""
+    width = family_label_width(families)
+    lines = []
+    for row in families:
+        lines.append(f"{row['family']:<{width}}{row['models']}: compared with {' and '.join(row['vouched'])}")
+        lines.append(f"{'':<{width}}  {', '.join(row['names'])}")
     return lines
 
 
-def cpu_model() -> str:
-    """The CPU's name, as the operating system tells it."""
+def read_cpu_model() -> str:
+    """Return the CPU's name as the operating system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -120,30 +122,31 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def package_version(name: str) -> str | None:
+def find_version(name: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def backends() -> dict[str, dict[str, Any]]:
-    """Each back-end: ready with its details and the ops it leaves to the reference, or the reason it is missing."""
-    from sporelm.backends.backend import Missing
-    from sporelm.backends.registry import describe, names
+def probe_backends() -> dict[str, dict[str, Any]]:
+    """Return each back-end: ready, with its details and the ops it leaves to the reference; or why it is missing."""
+    from sporelm.backends.backend_registry import backend_names, describe_backend
+    from sporelm.backends.protocol import Missing
 
-    found: dict[str, dict[str, Any]] = {}
-    for name in names():
-        state = describe(name)
+    backends: dict[str, dict[str, Any]] = {}
+    for name in backend_names():
+        state = describe_backend(name)
         if isinstance(state, Missing):
-            found[name] = {"ready": False, "reason": state.reason}
+            backends[name] = {"ready": False, "reason": state.reason}
         else:
-            found[name] = {"ready": True, "details": dict(state[0].details), "lacks": state[1]}
-    return found
+            backends[name] = {"ready": True, "details": dict(state[0].details), "lacks": state[1]}
+    return backends
 
 
-def kernel_cache(folder: Path) -> dict[str, Any]:
-    """Where compiled kernels are kept, how many and how large, and who may read them."""
+def inspect_kernel_cache(folder: Path) -> dict[str, Any]:
+    """Return the path, number, size and permissions of the compiled kernels."""
     if not folder.is_dir():
         return {"path": str(folder), "exists": False}
     status = folder.stat()
@@ -161,33 +164,33 @@ def kernel_cache(folder: Path) -> dict[str, Any]:
     return report
 
 
-def model_store(folder: Path) -> dict[str, Any]:
-    """The stored models and their sizes in bytes."""
-    from sporelm.weights import store
+def inspect_model_store(folder: Path) -> dict[str, Any]:
+    """Return the stored models and their sizes in bytes."""
+    from sporelm.files import store
 
     sizes = {entry.name: entry.nbytes for entry in store.entries()}
     return {"path": str(folder), "models": sizes, "known": sorted(store.KNOWN)}
 
 
-def laid_out(lines: list[str], column: int = LABEL) -> list[str]:
-    """Fold the lines of a report where the terminal is narrower: text stands beside its label, or below it."""
+def fold_labels(lines: list[str], column: int = LABEL_WIDTH) -> list[str]:
+    """Fold the lines of a report on a narrow terminal, with the text beside its label or below it."""
     width = terminal_width()
     if width is None:
         return lines
-    found = []
+    folded = []
     for line in lines:
-        label, text = line[:column].rstrip(), line[column:]
-        found += labelled(label, text, column, width) if label else fold(line, width)
-    return found
+        label = line[:column].rstrip()
+        folded += label_text(label, line[column:], column, width) if label else fold(line, width)
+    return folded
 
 
-def as_text(report: dict[str, Any]) -> list[str]:
-    """The report for a person."""
+def format_report(report: dict[str, Any]) -> list[str]:
+    """Return the lines of the report."""
     cpu = report["cpu"]
     lines = [
         f"sporelm      {report['version']}, Python {report['python']}, {report['system']}",
         f"cpu          {cpu['model']}, {cpu['cores']} cores, {cpu['usable_cores']} usable here",
-        "packages     " + ", ".join(f"{name} {found or 'not there'}" for name, found in report["packages"].items()),
+        "packages     " + ", ".join(f"{name} {found or 'not installed'}" for name, found in report["packages"].items()),
     ]
     for name, state in report["backends"].items():
         if not state["ready"]:
@@ -203,7 +206,7 @@ def as_text(report: dict[str, Any]) -> list[str]:
         size = f"{cache['files']} files, {cache['bytes'] / 1e6:.1f} of {cache['limit_bytes'] / 1e6:.0f} MB"
         lines.append(f"kernel cache {cache['path']} ({size}, mode {cache['mode']}{owner})")
     else:
-        lines.append(f"kernel cache {cache['path']} (not made yet)")
+        lines.append(f"kernel cache {cache['path']} (does not exist yet)")
     store = report["model_store"]
     models = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in store["models"].items())
     lines.append(f"model store  {store['path']}: {models or 'empty; spore pull knows ' + ', '.join(store['known'])}")

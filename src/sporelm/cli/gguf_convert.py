@@ -1,4 +1,4 @@
-"""`spore gguf convert`: change a model by a list of steps."""
+"""`spore gguf convert`: transform a model by a list of steps."""
 
 import argparse
 from pathlib import Path
@@ -6,18 +6,18 @@ from pathlib import Path
 from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
 
-STEPS_HELP = "steps in order, with '->' between them; may be repeated"
+STEPS_HELP = "steps in order, separated by '->'; may be repeated"
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf convert",
-        "Change GGUF models by steps: sort (tensors in the order of computing); permute-qk, permute-qk-rev (rows of "
-        "query and key from half-split to adjacent pairs, and back); merge-linear, split-linear [:attn,ffn,exps] "
-        "(q, k, v and gate, up as one weight, and apart); cast:CLASS:TYPE,... (classes linear, embd, norm, else; every "
-        "type that can be read to every type that can be made); to-llama (MiniCPM's scales into its weights); "
-        "filter-meta:GLOB; filter-tensor:GLOB (* ? [...] a|b, !GLOB for all others). Everything streams: a few MB are "
-        "in memory at a time.",
+        "Transform GGUF models by steps: sort (tensors in computation order); permute-qk and permute-qk-rev (rows "
+        "of query and key from half-split to adjacent pairs, and back); merge-linear, split-linear [:attn,ffn,exps] "
+        "(fuse q, k, v and gate, up into one weight, and split them); cast:CLASS:TYPE,... (classes linear, embd, norm, "
+        "else; from any readable type to any writable type); to-llama (MiniCPM's scales into its weights); "
+        "filter-meta:GLOB; filter-tensor:GLOB (* ? [...] a|b, !GLOB for all others). Everything is streamed: memory "
+        "use is a few MB.",
         "FILE... -x STEPS -o OUT [options]",
         [
             "spore gguf convert model.gguf -x 'cast:linear:Q8_0,embd:F16' -o small.gguf",
@@ -26,23 +26,18 @@ def parser() -> Parser:
             "spore gguf convert 'models/*.gguf' -x sort -o sorted/",
         ],
     )
-    made.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="a .gguf file, the first file of a split model, a stored name or a pattern",
-    )
-    made.add_argument("-x", "--steps", action="append", default=[], metavar="STEPS", help=STEPS_HELP)
-    gguf_output.add_output(made, "a file, or a folder for NAME.gguf in it; a split model becomes one file")
-    return made
+    gguf_inputs.add_files(parser, gguf_inputs.GGUF_FILES_HELP)
+    parser.add_argument("-x", "--steps", action="append", default=[], metavar="STEPS", help=STEPS_HELP)
+    gguf_output.add_output(parser, "a file, or a folder for NAME.gguf in it; a split model becomes one file")
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     from sporelm.errors import UsageError
-    from sporelm.tools.convert import convert
-    from sporelm.tools.lazy import open_model
-    from sporelm.tools.output import Output
-    from sporelm.tools.split import stem_of
+    from sporelm.tools.convert import convert_model
+    from sporelm.tools.lazy_model import open_lazy_model
+    from sporelm.tools.model_output import OutputFile
+    from sporelm.tools.split_model import strip_split_suffix
     from sporelm.tools.steps import parse_steps
 
     if not args.steps:
@@ -50,15 +45,17 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         raise UsageError("-o OUT is missing: a file, or a folder")
     steps = parse_steps(args.steps)
-    paths, are_found = gguf_inputs.found_models(args.files)
+    paths, all_found = gguf_inputs.find_all(args.files)
 
-    def changed(path: Path) -> list[Output]:
-        made = convert(open_model(path), steps, gguf_output.place(path, args.output, f"{stem_of(path)}.gguf"))
-        for note in made.model.notes:
-            gguf_inputs.complain(f"{path.name}: note: {note}")
-        return [made]
+    def convert_one(path: Path) -> list[OutputFile]:
+        output = convert_model(
+            open_lazy_model(path), steps, gguf_output.output_path(path, args.output, f"{strip_split_suffix(path)}.gguf")
+        )
+        for note in output.model.notes:
+            gguf_inputs.print_problem(f"{path.name}: note: {note}")
+        return [output]
 
-    written = gguf_output.save_each(gguf_inputs.attempted(paths, changed), args)
+    written = gguf_output.save_each(gguf_inputs.try_each(paths, convert_one), args)
     if written:
-        gguf_output.tell([file for files in written.values() for file in files], args)
-    return 0 if are_found and len(written) == len(paths) else 1
+        gguf_output.print_written([file for files in written.values() for file in files], args)
+    return 0 if all_found and len(written) == len(paths) else 1

@@ -1,23 +1,24 @@
-"""`spore gguf diff`: how two model files differ."""
+"""`spore gguf diff`: show how two models differ."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import gguf_inputs, options
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_text import escape_line
 from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
     from sporelm.cli.gguf_text import Page
-    from sporelm.tools.diff import Difference, MetaChange, TensorChange
+    from sporelm.tools.diff import MetaChange, ModelDifference, TensorChange
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf diff",
-        "Compare two models: metadata, and tensors by name, type, shape and bytes; with --distance also how far their "
-        "values are apart, whatever the types. Where tensors lie in the file, and in which order, does not count. "
-        "Exit code 0: the same, 1: they differ or cannot be compared.",
+        "Compare two models: metadata, and tensors by name, type, shape and bytes; with --distance also their values, "
+        "whatever the types. The order and the offsets of tensors are ignored. Exit code 0: the same, 1: they differ "
+        "or cannot be compared.",
         "FIRST SECOND [options]",
         [
             "spore gguf diff a.gguf b.gguf",
@@ -25,37 +26,37 @@ def parser() -> Parser:
             "spore gguf diff a.gguf b.gguf --filter-meta '!tokenizer.*' --no-data --json",
         ],
     )
-    made.add_argument("first", metavar="FIRST", help=gguf_inputs.FILE_HELP)
-    made.add_argument("second", metavar="SECOND", help="what it is compared with")
-    gguf_inputs.add_filters(made)
-    made.add_argument(
-        "--distance", action="store_true", help="largest and rms distance and cosine of the values that differ"
+    parser.add_argument("first", metavar="FIRST", help=gguf_inputs.FILE_HELP)
+    parser.add_argument("second", metavar="SECOND", help="the model to compare with")
+    gguf_inputs.add_filters(parser)
+    parser.add_argument(
+        "--distance", action="store_true", help="maximum and rms distance and cosine of differing tensors"
     )
-    made.add_argument("--meta", action=argparse.BooleanOptionalAction, default=True, help="metadata; default: yes")
-    made.add_argument("--tensors", action=argparse.BooleanOptionalAction, default=True, help="tensors; default: yes")
-    made.add_argument(
+    parser.add_argument("--meta", action=argparse.BooleanOptionalAction, default=True, help="metadata; default: yes")
+    parser.add_argument("--tensors", action=argparse.BooleanOptionalAction, default=True, help="tensors; default: yes")
+    parser.add_argument(
         "--data", action=argparse.BooleanOptionalAction, default=True, help="the tensors' bytes; default: yes"
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    gguf_inputs.add_color(made)
-    options.add_help(made)
-    return made
+    options.add_json(parser)
+    gguf_inputs.add_color(parser)
+    options.add_help(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     from sporelm.cli.gguf_text import Page
-    from sporelm.cli.progress import ProgressLine
-    from sporelm.tools.diff import diff
-    from sporelm.tools.sources import find_models, open_source
+    from sporelm.cli.progress_line import ProgressLine
+    from sporelm.tools.diff import compare_models
+    from sporelm.tools.model_files import find_models, open_model_files
 
     paths = []
     for word in (args.first, args.second):
-        found = find_models([word])
-        if len(found) != 1:
-            raise RequestError(f"{word[:200]!r} stands for {len(found)} models; diff compares two")
-        paths += found
-    with open_source(paths[0]) as first, open_source(paths[1]) as second, ProgressLine() as progress:
-        difference = diff(
+        matches = find_models([word])
+        if len(matches) != 1:
+            raise RequestError(f"{word[:200]!r} stands for {len(matches)} models; diff compares two")
+        paths += matches
+    with open_model_files(paths[0]) as first, open_model_files(paths[1]) as second, ProgressLine() as progress:
+        difference = compare_models(
             first,
             second,
             meta=args.filter_meta if args.meta else ["!*"],
@@ -71,48 +72,42 @@ def run(args: argparse.Namespace) -> int:
     return 0 if difference.same else 1
 
 
-def print_difference(page: "Page", it: "Difference") -> None:
-    """Every change on a line or two: - is the first model's, + the second's."""
-    from sporelm.cli.gguf_text import plain
-
-    page.line(page.paint(f"--- {plain(str(it.first))}", "red"))
-    page.line(page.paint(f"+++ {plain(str(it.second))}", "green"))
-    if it.metadata:
-        page.heading(f"Metadata: {len(it.metadata)} differ")
-    for change in it.metadata:
+def print_difference(page: "Page", difference: "ModelDifference") -> None:
+    """Print every change on a line or two: - for the first model, + for the second."""
+    page.line(page.paint(f"--- {escape_line(str(difference.first))}", "red"))
+    page.line(page.paint(f"+++ {escape_line(str(difference.second))}", "green"))
+    if difference.metadata:
+        page.heading(f"Metadata: {len(difference.metadata)} differ")
+    for change in difference.metadata:
         print_meta(page, change)
-    if it.tensors:
-        page.heading(f"Tensors: {len(it.tensors)} differ")
-    for tensor in it.tensors:
+    if difference.tensors:
+        page.heading(f"Tensors: {len(difference.tensors)} differ")
+    for tensor in difference.tensors:
         print_change(page, tensor)
-    if it.same:
-        page.line(f"the same ({it.compared} tensors)")
-    if it.other_order:
+    if difference.same:
+        page.line(f"the same ({difference.compared} tensors)")
+    if difference.other_order:
         page.line("the tensors are in another order")
 
 
 def print_meta(page: "Page", change: "MetaChange") -> None:
-    from sporelm.cli.gguf_text import plain
-
-    page.line(f"  {page.paint(plain(change.key), 'cyan')}{f': {change.detail}' if change.detail else ''}")
+    page.line(f"  {page.paint(escape_line(change.key), 'cyan')}{f': {change.detail}' if change.detail else ''}")
     for sign, style, kind, value in (
         ("-", "red", change.first_kind, change.first),
         ("+", "green", change.second_kind, change.second),
     ):
         if kind is not None:
-            page.line(page.paint(f"    {sign} {kind}: {side(kind, value)}", style))
+            page.line(page.paint(f"    {sign} {kind}: {format_side(kind, value)}", style))
 
 
-def side(kind: str, value: Any) -> str:
-    """A value on one side; arrays are clipped already."""
-    from sporelm.cli.gguf_text import shown_value
+def format_side(kind: str, value: Any) -> str:
+    """Return one side's value; arrays are clipped already."""
+    from sporelm.cli.gguf_text import format_value
 
-    return shown_value(value, kind, None, False)
+    return format_value(value, kind, None, False)
 
 
 def print_change(page: "Page", change: "TensorChange") -> None:
-    from sporelm.cli.gguf_text import plain
-
     first, second = (
         f"{type_name} {list(reversed(shape))}" if type_name is not None and shape is not None else ""
         for type_name, shape in (
@@ -120,7 +115,7 @@ def print_change(page: "Page", change: "TensorChange") -> None:
             (change.second_type, change.second_shape),
         )
     )
-    name = plain(change.name)
+    name = escape_line(change.name)
     if not second:
         page.line(page.paint(f"  - {name}: {first}", "red"))
         return
@@ -139,4 +134,4 @@ def print_change(page: "Page", change: "TensorChange") -> None:
             parts.append(f"{distance.mismatched} NaN or infinite on one side")
         page.line(f"      {', '.join(parts)}")
     elif change.why_unread:
-        page.line(f"      {plain(change.why_unread)}")
+        page.line(f"      {escape_line(change.why_unread)}")

@@ -1,4 +1,4 @@
-"""`spore gguf from-hf`: a Hugging Face folder as a GGUF file."""
+"""`spore gguf from-hf`: convert a Hugging Face folder to a GGUF file."""
 
 import argparse
 
@@ -6,12 +6,12 @@ from sporelm.cli import gguf_output
 from sporelm.cli.parser import Parser
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf from-hf",
-        "Write a Hugging Face folder (config.json, safetensors, tokenizer) as a GGUF file that llama.cpp loads too: "
-        "metadata under its keys, its names and order of weights, the tokenizer, chat templates. What a GGUF file "
-        "cannot say is told on stderr, or refused. Everything streams.",
+        "Convert a Hugging Face folder (config.json, safetensors, tokenizer) to a GGUF file that llama.cpp loads too: "
+        "with its keys, tensor names and order of weights, the tokenizer and chat templates. What GGUF cannot "
+        "represent is noted on stderr, or is an error. Everything is streamed.",
         "FOLDER [options]",
         [
             "spore gguf from-hf ./SmolLM2-135M-Instruct",
@@ -20,41 +20,41 @@ def parser() -> Parser:
             "spore gguf from-hf ./my-model --vocab-only -o vocab.gguf",
         ],
     )
-    made.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, or a stored name")
-    made.add_argument(
+    parser.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, or a stored name")
+    parser.add_argument(
         "--type", default="auto", metavar="TYPE",
-        help="of the matrices: auto (floats as they are), f32, f16, bf16 or q8_0; vectors are f32; default: auto",
+        help="type of the matrices: auto (floats unchanged), f32, f16, bf16 or q8_0; vectors are f32; default: auto",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--pre", metavar="NAME",
-        help="how the tokenizer cuts text (tokenizer.ggml.pre), where it is not recognised; you vouch for it",
+        help="pre-tokenizer (tokenizer.ggml.pre), if it is not recognized; it is not verified",
     )  # fmt: skip
-    made.add_argument("--vocab-only", action="store_true", help="write the tokenizer alone")
-    gguf_output.add_threads(made)
+    parser.add_argument("--vocab-only", action="store_true", help="write only the tokenizer")
+    gguf_output.add_threads(parser)
     gguf_output.add_output(
-        made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FOLDER; if stored, the current folder"
+        parser, "a file, or a folder for NAME-TYPE.gguf; default: the parent of FOLDER; if stored, the current folder"
     )
-    return made
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.cli.gguf_inputs import complain, one_model
+    from sporelm.cli.gguf_inputs import find_one, print_problem
     from sporelm.tools.hf.from_hf import from_hf
-    from sporelm.tools.output import Output
+    from sporelm.tools.model_output import OutputFile
 
-    folder = one_model(args.folder)
-    found = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
-    kind = "vocab" if args.vocab_only else _type_of(found.model)
-    path = gguf_output.place(folder.resolve(), args.output, f"{folder.resolve().name}-{kind}.gguf")
-    gguf_output.save([Output(path, found.model)], args, notes=list(found.notes))
-    for note in found.notes:
-        complain(f"note: {note}")
+    folder = find_one(args.folder)
+    result = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
+    kind = "vocab" if args.vocab_only else _file_type(result.model)
+    path = gguf_output.output_path(folder.resolve(), args.output, f"{folder.resolve().name}-{kind}.gguf")
+    gguf_output.save([OutputFile(path, result.model)], args, notes=list(result.notes))
+    for note in result.notes:
+        print_problem(f"note: {note}")
 
 
-def _type_of(model: object) -> str:
-    """The type in the name of the file."""
+def _file_type(model: object) -> str:
+    """Return the type for the file name."""
     from sporelm.tools.file_types import FILE_TYPES
-    from sporelm.tools.lazy import Model
+    from sporelm.tools.lazy_model import LazyModel
 
-    assert isinstance(model, Model)
+    assert isinstance(model, LazyModel)
     return FILE_TYPES.get(model.value("general.file_type"), "mixed")

@@ -1,4 +1,4 @@
-"""`spore gguf quantize`: round a model to fewer bits."""
+"""`spore gguf quantize`: quantize a model."""
 
 import argparse
 import re
@@ -9,18 +9,18 @@ from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from sporelm.tools.output import Output, Written
-    from sporelm.tools.quantize import Quantized, Recipe
+    from sporelm.tools.model_output import OutputFile, WrittenFile
+    from sporelm.tools.quantize_model import QuantizedModel, QuantizeOptions
 
 FLOAT_NAME = re.compile(r"(.+[-.])(?:F32|F16|BF16)", re.IGNORECASE | re.DOTALL)
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf quantize",
-        "Round GGUF models to a mix of number formats, tensor by tensor as llama.cpp's quantizer chooses: Q4_K_M, "
+        "Quantize GGUF models to a mix of number formats, chosen per tensor like in llama.cpp's quantizer: Q4_K_M, "
         "Q5_K_M, Q6_K, Q8_0, Q3_K_S, IQ4_XS, TQ2_0, MXFP4_MOE, BF16 and others. An importance matrix ('spore gguf "
-        "imatrix') says which columns of a weight matter most. Everything streams: a few MB are in memory at a time.",
+        "imatrix') says which columns of a weight matter most. Everything is streamed: memory use is a few MB.",
         "FILE... --type TYPE [-o OUT] [options]",
         [
             "spore gguf quantize model-F16.gguf --type Q4_K_M",
@@ -29,82 +29,88 @@ def parser() -> Parser:
             "spore gguf quantize 'models/*-BF16.gguf' --type Q6_K -o quantized/ --dry-run",
         ],
     )
-    made.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="a .gguf file, the first file of a split model, a stored name or a pattern",
-    )
-    made.add_argument("-t", "--type", metavar="TYPE", help="the mix, such as Q4_K_M; any case")
-    made.add_argument("--imatrix", metavar="FILE", help="an importance matrix, .gguf or the older .dat")
-    made.add_argument(
+    gguf_inputs.add_files(parser, gguf_inputs.GGUF_FILES_HELP)
+    parser.add_argument("-t", "--type", metavar="TYPE", help="the mix, such as Q4_K_M; any case")
+    parser.add_argument("--imatrix", metavar="FILE", help="an importance matrix, .gguf or the older .dat")
+    parser.add_argument(
         "--tensor", action="append", default=[], metavar="PATTERN=TYPE",
-        help="another type for tensors whose whole name fits (* ? [...] a|b, !PATTERN for all others); may be "
-        "repeated, and the first that fits counts",
+        help="type of tensors whose full name matches (* ? [...] a|b, !PATTERN for all others); may be repeated, and "
+        "the first match counts",
     )  # fmt: skip
-    made.add_argument("--output-type", metavar="TYPE", help="type of the matrix that gives the scores")
-    made.add_argument("--embedding-type", metavar="TYPE", help="type of the token embeddings")
-    made.add_argument("--pure", action="store_true", help="the mix's main type for every matrix")
-    made.add_argument("--allow-requantize", action="store_true", help="take quantized tensors too: quality suffers")
-    made.add_argument("--keep-split", action="store_true", help="of a split model write as many files")
-    gguf_output.add_threads(made)
-    gguf_output.add_output(
-        made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FILE; if stored, the current folder"
+    parser.add_argument("--output-type", metavar="TYPE", help="type of the output matrix")
+    parser.add_argument("--embedding-type", metavar="TYPE", help="type of the token embeddings")
+    parser.add_argument("--pure", action="store_true", help="use the mix's main type for every matrix")
+    parser.add_argument(
+        "--allow-requantize", action="store_true", help="requantize quantized tensors too, at a loss of quality"
     )
-    return made
+    parser.add_argument("--keep-split", action="store_true", help="write as many files as a split model has")
+    gguf_output.add_threads(parser)
+    gguf_output.add_output(
+        parser, "a file, or a folder for NAME-TYPE.gguf; default: the folder of FILE; if stored, the current folder"
+    )
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     from time import perf_counter
 
-    from sporelm.tools import output
-    from sporelm.tools.lazy import open_model
-    from sporelm.tools.quantize import outputs, quantize
+    from sporelm.tools import model_output
+    from sporelm.tools.lazy_model import open_lazy_model
+    from sporelm.tools.quantize_model import plan_outputs, quantize_model
 
-    gguf_output.thread_count(args)  # is refused before anything is read
-    recipe, began = recipe_of(args), perf_counter()
-    paths, are_found = models_of(args)
+    gguf_output.choose_num_threads(args)  # fails before any file is opened
+    recipe = make_recipe(args)
+    start = perf_counter()
+    paths, all_found = find_inputs(args)
 
-    def quantized(path: Path) -> "tuple[Quantized, list[Output]]":
-        made = quantize(open_model(path), recipe)
-        place = gguf_output.place(path, args.output, default_name(path, recipe.mix.name))
-        return made, outputs(made, place, keep_split=args.keep_split)
+    def quantize_one(path: Path) -> "tuple[QuantizedModel, list[OutputFile]]":
+        quantized = quantize_model(open_lazy_model(path), recipe)
+        destination = gguf_output.output_path(path, args.output, default_name(path, recipe.mix.name))
+        return quantized, plan_outputs(quantized, destination, keep_split=args.keep_split)
 
-    models = gguf_inputs.attempted(paths, quantized)
-    output.check_places([file.path for _, files in models.values() for file in files], args.force)
-    for path, (made, _) in models.items():
-        for warning in made.warnings:
-            gguf_inputs.complain(f"{path.name}: {warning}")
+    models = gguf_inputs.try_each(paths, quantize_one)
+    model_output.check_output_paths([file.path for _, files in models.values() for file in files], args.force)
+    for path, (quantized, _) in models.items():
+        for warning in quantized.warnings:
+            gguf_inputs.print_problem(f"{path.name}: {warning}")
     written = gguf_output.save_each({path: files for path, (_, files) in models.items()}, args)
     if written:
-        told = [file for files in written.values() for file in files]
-        tell(args, recipe, [models[path][0] for path in written], told, perf_counter() - began)
-    return 0 if are_found and len(written) == len(paths) else 1
+        files = [file for written_files in written.values() for file in written_files]
+        print_result(args, recipe, [models[path][0] for path in written], files, perf_counter() - start)
+    return 0 if all_found and len(written) == len(paths) else 1
 
 
-def models_of(args: argparse.Namespace) -> tuple[list[Path], bool]:
-    """The models to quantize, and whether each word had one. Raises ModelNotFound where a word without one may have
-    been meant as the output."""
+def find_inputs(args: argparse.Namespace) -> tuple[list[Path], bool]:
+    """Return the models to quantize, and whether each word has one.
+
+    Raises ModelNotFound for a word without a model that may have been meant as the output.
+    """
     from sporelm.errors import ModelNotFound
-    from sporelm.tools.sources import find_models
+    from sporelm.tools.model_files import find_models
 
     if args.output is not None or len(args.files) == 1:
-        return gguf_inputs.found_models(args.files)
+        return gguf_inputs.find_all(args.files)
     try:
         return find_models(args.files), True
     except ModelNotFound as reason:
-        raise ModelNotFound(f"{reason}; the file to write is named with -o") from None
+        raise ModelNotFound(f"{reason}; name the output with -o") from None
 
 
-def recipe_of(args: argparse.Namespace) -> "Recipe":
-    """What the options ask for. Raises UsageError."""
+def make_recipe(args: argparse.Namespace) -> "QuantizeOptions":
+    """Return the recipe that the options describe. Raises UsageError."""
     from sporelm.errors import UsageError
     from sporelm.tools.imatrix_file import read_imatrix
-    from sporelm.tools.quantize import Recipe, makeable, parse_format, parse_mix, parse_override
+    from sporelm.tools.quantize_model import (
+        QuantizeOptions,
+        list_quantizable_mixes,
+        parse_format,
+        parse_mix,
+        parse_override,
+    )
 
     if args.type is None:
-        raise UsageError(f"--type is missing: one of {', '.join(makeable())}")
-    return Recipe(
+        raise UsageError(f"--type is missing: one of {', '.join(list_quantizable_mixes())}")
+    return QuantizeOptions(
         mix=parse_mix(args.type),
         overrides=tuple(parse_override(text) for text in args.tensor),
         output=parse_format("--output-type", args.output_type) if args.output_type else None,
@@ -116,19 +122,23 @@ def recipe_of(args: argparse.Namespace) -> "Recipe":
 
 
 def default_name(path: Path, mix: str) -> str:
-    """ "model-F16.gguf" -> "model-Q4_K_M.gguf", "model.gguf" -> "model-Q4_K_M.gguf"."""
-    from sporelm.tools.split import stem_of
+    """Return the name of the output: "model-F16.gguf" and "model.gguf" become "model-Q4_K_M.gguf"."""
+    from sporelm.tools.split_model import strip_split_suffix
 
-    stem = stem_of(path)
-    found = FLOAT_NAME.fullmatch(stem)
-    return f"{found[1] if found else stem + '-'}{mix}.gguf"
+    stem = strip_split_suffix(path)
+    match = FLOAT_NAME.fullmatch(stem)
+    return f"{match[1] if match else stem + '-'}{mix}.gguf"
 
 
-def tell(
-    args: argparse.Namespace, recipe: "Recipe", made: "list[Quantized]", written: "list[Written]", seconds: float
+def print_result(
+    args: argparse.Namespace,
+    recipe: "QuantizeOptions",
+    quantized: "list[QuantizedModel]",
+    written: "list[WrittenFile]",
+    seconds: float,
 ) -> None:
-    """Print what was written, and what became of the sizes."""
-    models: list[dict[str, Any]] = [quantized.as_json() for quantized in made]
+    """Print the written files, and the change in size."""
+    models: list[dict[str, Any]] = [each.as_json() for each in quantized]
     if args.json:
         gguf_inputs.print_json(
             {

@@ -3,22 +3,23 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from sporelm.cli import gguf_output
+from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_text import escape_line
 
 if TYPE_CHECKING:
     from sporelm.tools.set_meta import Assignment
 
-LONGEST_FILE = 64 << 20  # bytes, as for every string of a GGUF file
+MAX_TEXT_BYTES = 64 << 20  # the limit for strings in GGUF files
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf set-meta",
-        "Change the metadata of a GGUF file. A value's kind is u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str, or "
-        "[kind] for an array, whose elements stand between commas or as a JSON array. Without a kind a key keeps the "
-        "one it has; a new key's follows from its value. Keys that loading needs are changed with --force only. The "
-        "file is written beside its place and then renamed.",
+        "Change the metadata of a GGUF file. The kind of a value is u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str, or "
+        "[kind] for an array, whose elements are separated by commas or given as a JSON array. Without a kind a key "
+        "keeps its kind, and that of a new key follows from its value. Keys needed for loading are changed only with "
+        "--force. The file is written under a temporary name and then renamed.",
         "FILE [KEY[:KIND]=VALUE ...] [options]",
         [
             "spore gguf set-meta model.gguf general.name='My model' llama.context_length=8192 --in-place",
@@ -27,62 +28,65 @@ def parser() -> Parser:
             "spore gguf set-meta model.gguf --delete 'general.url' --delete 'quantize.imatrix.*' -o new.gguf",
         ],
     )
-    made.add_argument("file", metavar="FILE", help="a .gguf file, the first file of a split model, or a stored name")
-    made.add_argument("values", nargs="*", metavar="KEY=VALUE", help="values to set, as KEY=VALUE or KEY:KIND=VALUE")
-    made.add_argument(
+    parser.add_argument("file", metavar="FILE", help=gguf_inputs.GGUF_FILE_HELP)
+    parser.add_argument("values", nargs="*", metavar="KEY=VALUE", help="values to set, as KEY=VALUE or KEY:KIND=VALUE")
+    parser.add_argument(
         "--file", action="append", default=[], dest="texts", metavar="KEY=PATH",
-        help="set a text to what a file holds; may be repeated",
+        help="set a text to the contents of a file; may be repeated",
     )  # fmt: skip
-    made.add_argument(
-        "--delete", action="append", default=[], metavar="GLOB", help="take the keys away that fit; may be repeated"
+    parser.add_argument(
+        "--delete", action="append", default=[], metavar="GLOB", help="delete matching keys; may be repeated"
     )
-    made.add_argument(
-        "--in-place", action="store_true", help="replace FILE; of a split model its first file, which has the metadata"
+    parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="replace FILE; of a split model only its first file, which has the metadata",
     )
-    gguf_output.add_output(made, "a file or a folder; a split model becomes one file")
-    return made
+    gguf_output.add_output(parser, "a file or a folder; a split model becomes one file")
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
     from sporelm.errors import RequestError, UsageError
     from sporelm.tools import set_meta
-    from sporelm.tools.lazy import open_model
-    from sporelm.tools.merge import find_split
-    from sporelm.tools.output import Output
-    from sporelm.tools.split import stem_of
+    from sporelm.tools.lazy_model import open_lazy_model
+    from sporelm.tools.merge_splits import find_split_model
+    from sporelm.tools.model_output import OutputFile
+    from sporelm.tools.split_model import strip_split_suffix
 
     if bool(args.output) == args.in_place:
         raise UsageError("give either -o OUT for a new file or --in-place to replace the old one")
-    assignments = [set_meta.parse_assignment(word) for word in args.values] + [text_of(word) for word in args.texts]
+    assignments = [set_meta.parse_assignment(word) for word in args.values] + [
+        read_assignment(word) for word in args.texts
+    ]
     if not assignments and not args.delete:
         raise UsageError("there is nothing to change: give KEY=VALUE, --file or --delete")
-    path = find_split([args.file])
-    model = open_model(path, alone=args.in_place)
+    path = find_split_model([args.file])
+    model = open_lazy_model(path, alone=args.in_place)
     changed = set_meta.set_meta(model, assignments, args.delete, force=args.force)
-    what = set_meta.changes(model.metadata, changed.metadata)
+    changes = set_meta.describe_changes(model.metadata, changed.metadata)
     if args.in_place:
         if not args.force and not path.stat().st_mode & 0o222:
-            raise RequestError(f"{path} is read-only; --force replaces it all the same, -o writes another file")
-        args.force, place = True, path
+            raise RequestError(f"{path} is read-only; --force replaces it anyway, -o writes another file")
+        args.force = True
+        place = path
     else:
-        place = gguf_output.place(path, args.output, f"{stem_of(path)}.gguf")
-    gguf_output.save([Output(place, changed)], args, changes=what)
+        place = gguf_output.output_path(path, args.output, f"{strip_split_suffix(path)}.gguf")
+    gguf_output.save([OutputFile(place, changed)], args, changes=changes)
     if not args.json:
-        from sporelm.cli.gguf_text import plain
-
-        for key, change in what.items():
-            print(f"{change} {plain(key)}")
+        for key, change in changes.items():
+            print(f"{change} {escape_line(key)}")
 
 
-def text_of(word: str) -> "Assignment":
-    """KEY=PATH as the assignment of the file's text. Raises UsageError, or RequestError for the file."""
+def read_assignment(word: str) -> "Assignment":
+    """Parse KEY=PATH and read the file's text. Raises UsageError, or RequestError for the file."""
     from pathlib import Path
 
     from sporelm.errors import UsageError
+    from sporelm.files.text_file import read_text_file
     from sporelm.tools.set_meta import Assignment
-    from sporelm.weights.text_file import read_text_file
 
     key, sign, name = word.partition("=")
     if not key or not sign or not name:
-        raise UsageError(f"{word[:80]!r} is no KEY=PATH")
-    return Assignment(key, "str", read_text_file(Path(name).expanduser(), "the value", LONGEST_FILE))
+        raise UsageError(f"{word[:80]!r} is not KEY=PATH")
+    return Assignment(key, "str", read_text_file(Path(name).expanduser(), "the value", MAX_TEXT_BYTES))

@@ -1,4 +1,4 @@
-"""`spore gguf show-data`: values, statistics and a histogram of tensors."""
+"""`spore gguf show-data`: show values, statistics and a histogram of tensors."""
 
 import argparse
 import re
@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import gguf_inputs, options
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_text import escape_line
 from sporelm.errors import ModelFileError, SporeError
 
 if TYPE_CHECKING:
     from sporelm.cli.gguf_text import Page
-    from sporelm.tools.show_data import CutOut, Statistics
-    from sporelm.tools.sources import Source
+    from sporelm.tools.model_files import ModelFiles
+    from sporelm.tools.show_data import Statistics, TensorSlice
 
-BAR = 40
-HEAD = 8
+BAR_COLUMNS = 40
+DEFAULT_HEAD = 8
 SLICE = re.compile(r"(-?\d{1,18})?(:)?(-?\d{1,18})?")
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf show-data",
-        "Show the values of tensors, their statistics and a histogram; quantized ones are dequantized, a part at a "
-        "time. A tensor is taken as rows of its innermost axis. Percentiles are values that occur.",
+        "Show the values of tensors, their statistics and a histogram. Quantized tensors are dequantized, a part at a "
+        "time. A tensor is viewed as rows of its innermost axis. Percentiles are values of the tensor.",
         "FILE TENSOR... [options]",
         [
             "spore gguf show-data model.gguf token_embd.weight",
@@ -33,30 +34,41 @@ def parser() -> Parser:
             "spore gguf show-data 'models/*.gguf' output.weight --json",
         ],
     )
-    made.add_argument("file", metavar="FILE", help=gguf_inputs.FILE_HELP)
-    made.add_argument("names", nargs="+", metavar="TENSOR", help=f"a name, or a pattern: {gguf_inputs.PATTERN_NOTE}")
-    made.add_argument(
+    parser.add_argument("file", metavar="FILE", help=gguf_inputs.FILE_HELP)
+    parser.add_argument("names", nargs="+", metavar="TENSOR", help=f"a name, or a pattern: {gguf_inputs.PATTERN_HELP}")
+    parser.add_argument(
         "--rows",
-        type=part,
+        type=parse_slice,
         metavar="A:B",
-        help=f"rows shown: 3, or 2:5 as in Python (--rows=-4: the last four); default: 0:{HEAD}",
+        help=f"rows to show: 3, or 2:5 as in Python (--rows=-4: the last four); default: 0:{DEFAULT_HEAD}",
     )
-    made.add_argument("--cols", type=part, metavar="A:B", help=f"columns shown; default: 0:{HEAD}")
-    made.add_argument("--head", type=int, default=HEAD, metavar="N", help=f"as --rows 0:N --cols 0:N; default: {HEAD}")
-    made.add_argument("--bins", type=int, default=20, metavar="N", help="ranges of the histogram; default: 20")
-    made.add_argument("--log", action="store_true", help="bars by the logarithm of the count")
-    made.add_argument("--values", action=argparse.BooleanOptionalAction, default=True, help="show values; default: yes")
-    made.add_argument(
-        "--stats", action=argparse.BooleanOptionalAction, default=True, help="statistics and histogram; default: yes"
+    parser.add_argument("--cols", type=parse_slice, metavar="A:B", help=f"columns to show; default: 0:{DEFAULT_HEAD}")
+    parser.add_argument(
+        "--head",
+        type=int,
+        default=DEFAULT_HEAD,
+        metavar="N",
+        help=f"same as --rows 0:N --cols 0:N; default: {DEFAULT_HEAD}",
     )
-    made.add_argument("--json", action="store_true", help="print a JSON array with an object for each tensor")
-    gguf_inputs.add_color(made)
-    options.add_help(made)
-    return made
+    parser.add_argument("--bins", type=int, default=20, metavar="N", help="bins of the histogram; default: 20")
+    parser.add_argument("--log", action="store_true", help="logarithmic bars")
+    parser.add_argument(
+        "--values", action=argparse.BooleanOptionalAction, default=True, help="show values; default: yes"
+    )
+    parser.add_argument(
+        "--stats",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show statistics and histogram; default: yes",
+    )
+    options.add_json(parser, "print a JSON array with an object for each tensor")
+    gguf_inputs.add_color(parser)
+    options.add_help(parser)
+    return parser
 
 
-def part(text: str) -> slice:
-    """`3` or `A:B`, where either end may be left out or count from the back."""
+def parse_slice(text: str) -> slice:
+    """Parse `3` or `A:B`, where either end may be left out or count from the end."""
     found = SLICE.fullmatch(text)
     if not text or found is None or (found[2] is None and found[3] is not None):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither a number nor A:B")
@@ -68,59 +80,60 @@ def part(text: str) -> slice:
 
 def run(args: argparse.Namespace) -> int:
     from sporelm.cli.gguf_text import Page
+    from sporelm.tools.model_files import open_model_files
     from sporelm.tools.show_data import check_bins
-    from sporelm.tools.sources import open_source
 
     if args.head < 0:
-        parser().error(f"--head is {args.head}: it must be at least 0")
+        make_parser().error(f"--head is {args.head}: it must be at least 0")
     check_bins(args.bins)
-    page, found = Page(args.color), []
+    page = Page(args.color)
+    objects = []
 
     def show(path: Path) -> bool:
-        with open_source(path) as source:
-            is_good = True
-            for name in chosen(source, args.names):
+        with open_model_files(path) as source:
+            all_shown = True
+            for name in find_tensors(source, args.names):
                 try:
-                    found.append(look_at(page, source, name, args))
-                except SporeError as error:  # a type that cannot be read must not hide the other tensors
-                    gguf_inputs.complain(error)
-                    is_good = False
-            return is_good
+                    objects.append(show_tensor(page, source, name, args))
+                except SporeError as error:  # a tensor that cannot be read must not hide the others
+                    gguf_inputs.print_problem(error)
+                    all_shown = False
+            return all_shown
 
-    code = gguf_inputs.each_model([args.file], show)
+    code = gguf_inputs.process_each([args.file], show)
     if args.json:
-        gguf_inputs.print_json(found)
+        gguf_inputs.print_json(objects)
     return code
 
 
-def chosen(source: "Source", patterns: list[str]) -> list[str]:
-    """The tensors that names and patterns stand for. Raises ModelFileError for one that fits none."""
-    from sporelm.tools.sources import matching
-    from sporelm.weights.messages import no_such_tensor, shown
+def find_tensors(source: "ModelFiles", patterns: list[str]) -> list[str]:
+    """Return the tensors that names and patterns stand for. Raises ModelFileError for one without a match."""
+    from sporelm.files.tensor_messages import no_such_tensor, shown
+    from sporelm.tools.model_files import filter_names
 
     names: dict[str, None] = {}
     for pattern in patterns:
-        found = [pattern] if pattern in source.tensors else matching(source.tensors, [pattern])
+        found = [pattern] if pattern in source.tensors else filter_names(source.tensors, [pattern])
         if not found and re.search(r"[*?\[|!]", pattern):
-            raise ModelFileError(f"{source.path}: no tensor fits {shown(pattern)}")
+            raise ModelFileError(f"{source.path}: no tensor matches {shown(pattern)}")
         if not found:
             raise no_such_tensor(source.path, pattern, source.tensors)
         names |= dict.fromkeys(found)
     return list(names)
 
 
-def look_at(page: "Page", source: "Source", name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Print one tensor, or only return it as an object where --json is given."""
-    from sporelm.cli.progress import ProgressLine
-    from sporelm.tools.show import jsonable
-    from sporelm.tools.show_data import cut_out, statistics
+def show_tensor(page: "Page", source: "ModelFiles", name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Print one tensor; with --json, only return its object."""
+    from sporelm.cli.progress_line import ProgressLine
+    from sporelm.tools.show import to_jsonable
+    from sporelm.tools.show_data import compute_statistics, slice_tensor
 
     found = stats = None
     if args.values:
-        found = cut_out(source, name, args.rows or slice(args.head), args.cols or slice(args.head))
+        found = slice_tensor(source, name, args.rows or slice(args.head), args.cols or slice(args.head))
     if args.stats:
         with ProgressLine() as progress:
-            stats = statistics(source, name, bins=args.bins, progress=progress)
+            stats = compute_statistics(source, name, bins=args.bins, progress=progress)
     entry = source.tensors[name]
     if not args.json:
         print_tensor(page, source, name, found, stats, args.log)
@@ -129,20 +142,20 @@ def look_at(page: "Page", source: "Source", name: str, args: argparse.Namespace)
         "path": str(source.path), "name": name, "type": entry.type_name, "shape": list(entry.shape),
     }  # fmt: skip
     if found is not None:
-        result |= {"row": found.row, "column": found.column, "values": jsonable(found.values.tolist())}
+        result |= {"row": found.row, "column": found.column, "values": to_jsonable(found.values.tolist())}
     return result | ({"statistics": stats.as_json()} if stats else {})
 
 
 def print_tensor(
-    page: "Page", source: "Source", name: str, found: "CutOut | None", stats: "Statistics | None", log: bool
+    page: "Page", source: "ModelFiles", name: str, found: "TensorSlice | None", stats: "Statistics | None", log: bool
 ) -> None:
-    from sporelm.cli.gguf_text import bytes_text, plain
+    from sporelm.cli.gguf_text import bytes_text
 
     entry = source.tensors[name]
-    page.box(plain(name))
+    page.box(escape_line(name))
     page.line(
         f"  {entry.type_name} {list(reversed(entry.shape))} innermost first, {entry.size} values,"
-        f" {bytes_text(entry.nbytes)} in {plain(source.path.name)}"
+        f" {bytes_text(entry.nbytes)} in {escape_line(source.path.name)}"
     )
     if found is not None:
         page.heading("Values")
@@ -156,8 +169,8 @@ def print_tensor(
     page.line()
 
 
-def print_values(page: "Page", found: "CutOut") -> None:
-    """A table of the values, rows and columns numbered."""
+def print_values(page: "Page", found: "TensorSlice") -> None:
+    """Print a table of the values, with numbered rows and columns."""
     rows, columns = found.values.shape
     if not found.values.size:
         page.line(f"  none of {found.row_count} rows and {found.column_count} columns")
@@ -175,7 +188,7 @@ def print_values(page: "Page", found: "CutOut") -> None:
 
 
 def print_statistics(page: "Page", stats: "Statistics") -> None:
-    """Counts, moments and percentiles."""
+    """Print counts, moments and percentiles."""
     bad = [(label, count) for label, count in (("NaN", stats.nan), ("infinite", stats.infinite)) if count]
     rows = [("values", str(stats.count)), ("zeros", f"{stats.zeros} ({stats.zeros / max(1, stats.count):.2%})")]
     rows += [(label, page.paint(str(count), "red")) for label, count in bad] or [("NaN, infinite", "0")]
@@ -186,14 +199,14 @@ def print_statistics(page: "Page", stats: "Statistics") -> None:
 
 
 def print_histogram(page: "Page", stats: "Statistics", log: bool) -> None:
-    """One line for each range: its lower end, a bar, its count."""
+    """Print one line for each bin: its lower end, a bar, its count."""
     assert stats.minimum is not None
     assert stats.maximum is not None
     weights = [log1p(count) if log else count for count in stats.bins]
     most = max(weights) or 1
-    sign = "█" if page.drawn else "#"
+    sign = "█" if page.is_unicode else "#"
     step = stats.maximum / len(stats.bins) - stats.minimum / len(stats.bins)
     for index, (count, weight) in enumerate(zip(stats.bins, weights, strict=True)):
-        length = round(weight / most * BAR) or (1 if count else 0)
-        bar = page.paint(sign * length, "blue") + " " * (BAR - length)
+        length = round(weight / most * BAR_COLUMNS) or (1 if count else 0)
+        bar = page.paint(sign * length, "blue") + " " * (BAR_COLUMNS - length)
         page.line(f"  {stats.minimum + index * step:>12.4g} {bar} {count}")

@@ -1,18 +1,19 @@
-"""`spore gguf to-hf`: a GGUF file as a Hugging Face folder."""
+"""`spore gguf to-hf`: convert a GGUF file to a Hugging Face folder."""
 
 import argparse
 from pathlib import Path
 
-from sporelm.cli import gguf_output
+from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_text import escape_line
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "gguf to-hf",
-        "Write a GGUF model as a Hugging Face folder: safetensors, config.json, generation_config.json, tokenizer.json "
-        "and what belongs to it, which transformers loads. Quantized weights become their values. What a folder "
-        "cannot say is told on stderr, or refused. Everything streams.",
+        "Convert a GGUF model to a Hugging Face folder that transformers loads: safetensors, config.json, "
+        "generation_config.json, tokenizer.json and related files. Quantized weights are dequantized. What a folder "
+        "cannot represent is noted on stderr, or is an error. Everything is streamed.",
         "FILE [options]",
         [
             "spore gguf to-hf model.gguf",
@@ -21,49 +22,49 @@ def parser() -> Parser:
             "spore gguf to-hf vocab.gguf --vocab-only -o ./tokenizer",
         ],
     )
-    made.add_argument("file", metavar="FILE", help="a .gguf file, the first file of a split model, or a stored name")
-    made.add_argument(
+    parser.add_argument("file", metavar="FILE", help=gguf_inputs.GGUF_FILE_HELP)
+    parser.add_argument(
         "--dtype", default="auto", metavar="TYPE",
-        help="of the tensors: auto (nothing is lost: floats as they are, quantized weights as f32), f32, f16 or bf16; "
+        help="type of the tensors: auto (lossless: floats unchanged, quantized weights as f32), f32, f16 or bf16; "
         "default: auto",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--shard-size", default="5G", metavar="SIZE",
-        help="bytes of tensors in a file at most: 500M or 2G, powers of 1000; 2Gi, powers of 1024; default: 5G",
+        help="maximum bytes of tensors per file: 500M or 2G, powers of 1000; 2Gi, powers of 1024; default: 5G",
     )  # fmt: skip
-    made.add_argument("--vocab-only", action="store_true", help="write the tokenizer alone")
-    gguf_output.add_threads(made)
+    parser.add_argument("--vocab-only", action="store_true", help="write only the tokenizer")
+    gguf_output.add_threads(parser)
     gguf_output.add_output(
-        made, "a folder, made if it is not there; default: NAME-hf beside FILE; if stored, the current folder"
+        parser, "a folder, created if needed; default: NAME-hf in the folder of FILE; if stored, in the current folder"
     )
-    return made
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.cli.gguf_inputs import complain, one_model, print_json
-    from sporelm.cli.gguf_text import bytes_text, plain
-    from sporelm.cli.progress import ProgressLine
+    from sporelm.cli.gguf_inputs import find_one, print_json, print_problem
+    from sporelm.cli.gguf_text import bytes_text
+    from sporelm.cli.progress_line import ProgressLine
     from sporelm.tools.hf.save_folder import save_folder
     from sporelm.tools.hf.to_hf import to_hf
-    from sporelm.tools.split import parse_size, stem_of
+    from sporelm.tools.split_model import parse_size, strip_split_suffix
 
-    size = parse_size(args.shard_size.removesuffix("B"))
-    path = one_model(args.file)
-    found = to_hf(path, dtype=args.dtype, vocab_only=args.vocab_only)
-    default = gguf_output.beside(path) / f"{stem_of(path)}-hf"
+    shard_bytes = parse_size(args.shard_size.removesuffix("B"))
+    path = find_one(args.file)
+    result = to_hf(path, dtype=args.dtype, vocab_only=args.vocab_only)
+    default = gguf_output.default_folder(path) / f"{strip_split_suffix(path)}-hf"
     folder = default if args.output is None else Path(args.output).expanduser()
-    with ProgressLine() as progress, gguf_output.ended_by_signals():
+    with ProgressLine() as progress, gguf_output.handle_signals():
         files = save_folder(
-            found, folder, shard_bytes=size, force=args.force, dry_run=args.dry_run,
-            threads=gguf_output.thread_count(args), progress=progress,
+            result, folder, shard_bytes=shard_bytes, force=args.force, dry_run=args.dry_run,
+            threads=gguf_output.choose_num_threads(args), progress=progress,
         )  # fmt: skip
-    for note in found.notes:
-        complain(f"note: {note}")
+    for note in result.notes:
+        print_problem(f"note: {note}")
     if args.json:
         files_json = [file.as_json() for file in files]
-        print_json({"written": not args.dry_run, "files": files_json, "notes": list(found.notes)})
+        print_json({"written": not args.dry_run, "files": files_json, "notes": list(result.notes)})
         return
     print("would be written:" if args.dry_run else "written:")
     for file in files:
         tensors = f"  {file.tensors} tensors" if file.tensors else ""
-        print(f"  {plain(str(file.path))}  {bytes_text(file.nbytes)}{tensors}")
+        print(f"  {escape_line(str(file.path))}  {bytes_text(file.nbytes)}{tensors}")

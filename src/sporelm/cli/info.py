@@ -1,4 +1,4 @@
-"""`spore info`: what a model is, what memory it needs, and how fast it can be here."""
+"""`spore info`: show what a model is, the memory it needs, and how fast it can be here."""
 
 import argparse
 import sys
@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.cli.terminal_layout import labelled, terminal_width
+from sporelm.cli.terminal_layout import label_text, terminal_width
+from sporelm.cli.terminal_text import escape_line
 from sporelm.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sporelm.bench.estimate import Estimate
+    from sporelm.bench.resource_estimate import ResourceEstimate
 
-LABEL = 15  # columns before the text of a line
-MIN_MEDIAN_SHARE = 0.8  # of the best read; on an idle machine the median is above it
+LABEL_WIDTH = 15  # columns before the text of a line
+MIN_MEDIAN_SHARE = 0.8  # of the best read; the median is above it on an idle machine
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "info",
         "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), the "
-        "memory that it needs at a context and a batch, whether that fits this machine, and an estimate of its speed: "
-        "memory bandwidth, the best of several reads now, divided by the bytes read for a token. The model is neither "
+        "memory it needs for a context and a batch, whether that fits this machine, and an estimate of its speed: the "
+        "memory bandwidth, the best of several reads now, divided by the bytes read per token. The model is neither "
         "loaded nor downloaded.",
         "[MODEL] [options]",
         [
@@ -32,29 +33,27 @@ def parser() -> Parser:
             "spore info hf:owner/name:Q4_K_M --kv f32 --no-speed --json",
         ],
     )
-    options.add_model(made)
-    made.add_argument(
-        "--context", type=int, metavar="N", help="positions of each sequence; default: the model's own, 8192 at most"
+    options.add_model(parser)
+    parser.add_argument(
+        "--context", type=int, metavar="N", help="tokens of each sequence; default: the model's context, 8192 at most"
     )
-    made.add_argument("--batch", type=int, default=1, metavar="B", help="sequences that run together; default: 1")
-    made.add_argument(
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="number of sequences in a batch; default: 1")
+    parser.add_argument(
         "--kv",
         choices=("f16", "f32", "q8_0"),
         metavar="TYPE",
-        help="numbers of the KV cache; default: f32 for f32 weights, else f16",
+        help="data type of the KV cache; default: f32 for f32 weights, else f16",
     )
-    made.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
-    made.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
-    made.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
-    made.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    options.add_help(made)
-    return made
+    options.add_device(parser)
+    parser.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
+    options.add_json(parser)
+    options.add_help(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.tools.describe import describe
-    from sporelm.weights import store
+    from sporelm.files import store
+    from sporelm.tools.model_summary import summarize_model
 
     for name in ("context", "batch"):
         value = getattr(args, name)
@@ -62,8 +61,8 @@ def run(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name} is {value}: it must be at least 1")
     options.check_threads(args.threads)
     path = store.resolve(args.model, fetch=False)
-    report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | describe(path).as_json()
-    report |= estimates(path, args)
+    report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | summarize_model(path).as_json()
+    report |= estimate_memory_and_speed(path, args)
     if args.json:
         from sporelm.cli.gguf_inputs import print_json
 
@@ -72,53 +71,56 @@ def run(args: argparse.Namespace) -> None:
         print_report(report)
 
 
-def estimates(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
-    """Memory and speed, or why the model cannot be run here."""
+def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
+    """Return the memory and the speed, or why the model cannot run here."""
     from sporelm import settings
-    from sporelm.api.loading import open_device
-    from sporelm.api.machine import choose_threads
-    from sporelm.bench.estimate import Estimate
-    from sporelm.models import open_model
+    from sporelm.api.cpu_count import choose_threads
+    from sporelm.api.engine_loader import open_device
+    from sporelm.bench.resource_estimate import ResourceEstimate
+    from sporelm.checkpoints import open_model
+    from sporelm.models import Encoder
 
-    nothing = {"runs": False, "memory": None, "speed": None}
+    failed = {"runs": False, "memory": None, "speed": None}
     try:
         source = open_model(path)
     except ModelError as error:
-        return nothing | {"reason": str(error)}
+        return failed | {"reason": str(error)}
     name = args.backend or settings.BACKEND.value
     try:
         backend = open_device(name, args.device, choose_threads(args.threads))
         try:
-            estimate = Estimate(source, backend, args.kv)
+            estimate = ResourceEstimate(source, backend, args.kv)
             memory = estimate.memory(args.context, args.batch)
-            decodes = not source.family.reads  # an encoder is bound by what it computes
-            speed = None if args.no_speed or not decodes else speeds(estimate, memory.context, args.batch)
+            decodes = not issubclass(
+                source.schema.architecture, Encoder
+            )  # the speed of an encoder is limited by compute
+            speed = None if args.no_speed or not decodes else estimate_speeds(estimate, memory.context, args.batch)
             return {"runs": True, "backend": name, "memory": memory.as_json(), "speed": speed}
         except ModelError as error:
-            return nothing | {"reason": str(error)}
+            return failed | {"reason": str(error)}
         finally:
             backend.close()
     finally:
         source.close()
 
 
-def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
-    """Bandwidth measured now, and the tokens a second that it allows: alone, at the end of the context, together."""
-    from sporelm.api.machine import last_level_cache_bytes, load_average, usable_cores
+def estimate_speeds(estimate: "ResourceEstimate", context: int, batch: int) -> dict[str, Any]:
+    """Measure the bandwidth, and return the tokens per second it allows: for one sequence, at full context, batched."""
+    from sporelm.api.cpu_count import last_level_cache_bytes, load_average, usable_cores
 
     if sys.stderr.isatty():
-        message = "spore: measuring the memory's bandwidth"[: (terminal_width(sys.stderr) or 80) - 1]
+        message = "spore: measuring the memory bandwidth"[: (terminal_width(sys.stderr) or 80) - 1]
         sys.stderr.write(f"{message}\r")
     load = load_average()  # before the reads, which add to it
-    machine = estimate.backend.limits()
+    machine = estimate.backend.measure_limits()
     if sys.stderr.isatty():
         sys.stderr.write(" " * len(message) + "\r")
     cases = [(1, 0), (1, context - 1)] + ([(batch, 0), (batch, context - 1)] if batch > 1 else [])
     experts = estimate.config.experts
-    chosen = experts and {
+    expert_reads = experts and {
         "count": experts.count,
         "used": experts.used,
-        "read_bytes": round(estimate.work.read_bytes(1)),
+        "read_bytes": round(estimate.workload.read_bytes(1)),
     }
     return {
         "stream_bytes_s": machine["stream_bytes_s"],
@@ -126,27 +128,27 @@ def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
         "load_average": round(load, 2),
         "cores": usable_cores(),
         "cache_bytes": last_level_cache_bytes(),
-        "experts": chosen,
+        "experts": expert_reads,
         "decode": [estimate.decode(machine, *case).as_json() for case in cases],
     }
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """The report for a person."""
-    from sporelm.cli.gguf_text import bytes_text, count_text, plain
+    """Print the report as text."""
+    from sporelm.cli.gguf_text import bytes_text, count_text
 
     def say(name: str, value: object) -> None:
-        print_labelled(name, plain(str(value)))
+        print_labelled(name, escape_line(str(value)))
 
     def known(value: object, unit: str) -> str:
-        return f"{value} {unit}" if value is not None else "not said"
+        return f"{value} {unit}" if value is not None else "unknown"
 
     say("model", report["model"])
     say("path", report["path"])
-    say("architecture", report["architecture"] or "not said")
+    say("architecture", report["architecture"] or "unknown")
     say("parameters", count_text(report["parameters"]))
     say("size", f"{bytes_text(report['bytes'])}, {report['quantization']}, {report['bits_per_weight']} bits per weight")
-    say("context", known(report["context_length"], "positions"))
+    say("context", known(report["context_length"], "tokens"))
     say("vocabulary", known(report["vocabulary"], "tokens"))
     say("chat template", "yes" if report["chat_template"] else "no")
     if not report["runs"]:
@@ -158,31 +160,31 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def print_labelled(label: str, text: str) -> None:
-    """Print text beside its label, or below it where the terminal is too narrow."""
-    print("\n".join(labelled(label, text, LABEL, terminal_width())))
+    """Print text beside its label, or below it on a narrow terminal."""
+    print("\n".join(label_text(label, text, LABEL_WIDTH, terminal_width())))
 
 
 def print_figure(title: str, figure: str) -> None:
-    """Print a figure of those that a labelled line sums up."""
-    line, width = f"{'':<{LABEL + 2}}{title:<24}{figure}", terminal_width()
+    """Print one of the figures below a labelled line."""
+    line, width = f"{'':<{LABEL_WIDTH + 2}}{title:<24}{figure}", terminal_width()
     if width is None or len(line) <= width:
         print(line)
     else:
-        print("\n".join(labelled(f"  {title}", figure.strip(), len(title) + 4, width)))
+        print("\n".join(label_text(f"  {title}", figure.strip(), len(title) + 4, width)))
 
 
 def print_memory(memory: dict[str, Any], backend: str) -> None:
-    """What running takes, part by part."""
+    """Print the memory that the model needs, part by part."""
     from sporelm.cli.gguf_text import bytes_text
 
     sequences = f"{memory['batch']} x " if memory["batch"] > 1 else ""
-    positions = f"{sequences}{memory['context']} positions on {backend}"
-    print_labelled("memory", f"{bytes_text(memory['total'])} for {positions}")
+    tokens = f"{sequences}{memory['context']} tokens of context on {backend}"
+    print_labelled("memory", f"{bytes_text(memory['total'])} for {tokens}")
     titles = {
         "weights": "weights",
-        "kv": f"keys and values, {memory['kv_type']}",
+        "kv": f"KV cache, {memory['kv_type']}",
         "states": "recurrent states",
-        "step": "values of a step",
+        "step": "activations",
         "tables": "rotary table",
         "program": "program and tokenizer",
     }
@@ -190,24 +192,26 @@ def print_memory(memory: dict[str, Any], backend: str) -> None:
         if memory[key] or key not in ("kv", "states", "tables"):
             print_figure(title, f"{bytes_text(memory[key]):>10}")
     if memory["fits"] is not None:
-        answer = "yes" if memory["fits"] else "no: a smaller --context, or a more strongly quantized model, needs less"
+        answer = "yes" if memory["fits"] else "no: use a smaller --context, or a model with fewer bits per weight"
         print_labelled("fits", f"{answer} ({bytes_text(memory['available'])} are available)")
 
 
 def print_speed(speed: dict[str, Any], weight_bytes: int) -> None:
-    """The tokens a second that reading the weights from memory allows, and why they may be more."""
+    """Print the tokens per second that the memory bandwidth allows, and why the real speed may differ."""
     from sporelm.cli.gguf_text import bytes_text
 
-    best, middle = speed["stream_bytes_s"], speed["stream_median_bytes_s"]
+    best = speed["stream_bytes_s"]
+    median = speed["stream_median_bytes_s"]
     print_labelled(
         "speed",
-        f"about so many tokens/s, if every weight is read from memory at {best / 1e9:.1f} GB/s (the best of several "
-        "reads now):",
+        f"estimated tokens/s if all weights are read from memory at {best / 1e9:.1f} GB/s (the best of several reads "
+        "now):",
     )
-    disagree = f"half of the reads reach {middle / 1e9:.1f} GB/s or less" if middle < MIN_MEDIAN_SHARE * best else ""
-    load, cores = speed["load_average"], speed["cores"]
+    spread = f"half of the reads reach {median / 1e9:.1f} GB/s or less" if median < MIN_MEDIAN_SHARE * best else ""
+    load = speed["load_average"]
+    cores = speed["cores"]
     busy = f"the load average is {load:.1f} on {cores} core{'s' if cores > 1 else ''}" if load > cores else ""
-    if signs := " and ".join(filter(None, (disagree, busy))):
+    if signs := " and ".join(filter(None, (spread, busy))):
         print_labelled(
             "",
             f"  (the figures are low, because other programs use the machine: {signs}. Measure again when it is idle)",
@@ -215,7 +219,7 @@ def print_speed(speed: dict[str, Any], weight_bytes: int) -> None:
     if (cache := speed["cache_bytes"]) and weight_bytes <= cache:
         print_labelled(
             "",
-            f"  (it can be faster: the weights, {bytes_text(weight_bytes)}, fit into the processor's cache of "
+            f"  (it can be faster: the weights, {bytes_text(weight_bytes)}, fit in the CPU's cache of "
             f"{bytes_text(cache)})",
         )
     if experts := speed["experts"]:
@@ -225,5 +229,5 @@ def print_speed(speed: dict[str, Any], weight_bytes: int) -> None:
         )
     for row in speed["decode"]:
         together = f"batch {row['batch']}, " if row["batch"] > 1 else ""
-        note = " (multiplying takes longer than reading)" if row["limit"] == "compute" else ""
+        note = " (limited by compute)" if row["limit"] == "compute" else ""
         print_figure(f"{together}after {row['depth']} tokens", f"{row['tok_s']:>10.1f}{note}")

@@ -1,4 +1,4 @@
-"""Ctrl-C, and signals that end a program, noted and not raised, so that no step of the engine is cut in the middle."""
+"""Ctrl-C and termination signals: recorded instead of raised, so that no engine step is cut short."""
 
 import contextlib
 import signal
@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-PAUSE_S = 0.01  # in which the place is left where an exception is lost
-_flags: list[list[bool]] = []  # of what looks at them now, the innermost last
-_ending: list[int] = []  # the signal that ends the program
+RERAISE_DELAY_SECONDS = 0.01  # in which Python leaves the place where an exception is lost
+_flags: list[list[bool]] = []  # of the active `interrupt_flag` contexts, the innermost last
+_termination: list[int] = []  # the signal that ends the program
 _lost: list[bool] = []  # filled when a KeyboardInterrupt came where nothing can be raised
 
 
 @contextlib.contextmanager
 def interrupt_flag() -> Iterator[list[bool]]:
-    """A list that the first Ctrl-C fills, or a signal that ends the program; a second one raises KeyboardInterrupt, for
-    what does not look at the list."""
+    """Yield a list that the first Ctrl-C or termination signal fills; a second one raises KeyboardInterrupt."""
     flag: list[bool] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -35,24 +34,26 @@ def interrupt_flag() -> Iterator[list[bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def watch_ends() -> None:
-    """Have what asks a program to end, or says that its terminal has gone, be taken as Ctrl-C: what it writes is whole
-    or goes away. What is ignored, as `nohup` has it, stays so."""
+def handle_termination() -> None:
+    """Handle termination signals like Ctrl-C, so that files are written completely or removed.
+
+    A signal that is ignored, as by `nohup`, stays ignored.
+    """
 
     def note(number: int, frame: FrameType | None) -> None:
-        note_end(number)
+        record_termination(number)
         if _flags and not _flags[-1]:
             _flags[-1].append(True)
         else:
-            raise_once(endings())
+            raise_once(termination_signals())
 
-    for each in endings():
+    for each in termination_signals():
         if signal.getsignal(each) is signal.SIG_DFL:
             signal.signal(each, note)
 
 
 def raise_once(numbers: Iterable[int]) -> NoReturn:
-    """Raise KeyboardInterrupt; more of these signals do not stop the tidying up."""
+    """Raise KeyboardInterrupt; further signals of these numbers do not interrupt the cleanup."""
     for each in numbers:
         signal.signal(each, raise_if_lost)
     raise KeyboardInterrupt
@@ -65,46 +66,45 @@ def raise_if_lost(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def raise_what_is_lost() -> None:
-    """Have a KeyboardInterrupt raised again that came where Python can only print it: in a finalizer, or in a callback
-    of the import system."""
+def reraise_lost_interrupts() -> None:
+    """Raise a KeyboardInterrupt again that came where Python only prints it: in a finalizer or an import callback."""
     before = sys.unraisablehook
 
-    def again(number: int) -> None:
-        time.sleep(PAUSE_S)
+    def reraise(number: int) -> None:
+        time.sleep(RERAISE_DELAY_SECONDS)
         _lost.append(True)
         if sys.platform == "win32":
             signal.raise_signal(number)
-        else:  # the main thread may wait for something, which it then leaves
+        else:  # interrupts a blocking call of the main thread
             signal.pthread_kill(threading.main_thread().ident or 0, number)
 
     def hook(what: "sys.UnraisableHookArgs") -> None:
         if what.exc_type is KeyboardInterrupt:
-            number = _ending[0] if _ending else signal.SIGINT
-            threading.Thread(target=again, args=(number,), daemon=True).start()
+            number = _termination[0] if _termination else signal.SIGINT
+            threading.Thread(target=reraise, args=(number,), daemon=True).start()
         else:
             before(what)
 
     sys.unraisablehook = hook
 
 
-def endings() -> list[int]:
-    """The signals that ask a program to end; each system has some of them."""
+def termination_signals() -> list[int]:
+    """Return the signals that ask a program to end; each system has some of them."""
     names = ("SIGTERM", "SIGHUP", "SIGBREAK")
     return [number for name in names if (number := getattr(signal, name, None)) is not None]
 
 
-def note_end(number: int) -> None:
-    """Remember that a signal ends the program; the first one counts."""
-    if not _ending:
-        _ending.append(number)
+def record_termination(number: int) -> None:
+    """Record that a signal ends the program; the first one counts."""
+    if not _termination:
+        _termination.append(number)
 
 
-def is_ending() -> bool:
-    """Whether a signal ends the program."""
-    return bool(_ending)
+def is_terminating() -> bool:
+    """Return whether a signal ends the program."""
+    return bool(_termination)
 
 
 def exit_code(code: int) -> int:
-    """What the program ends with: of one that a signal stopped 128 and its number, as shells have it."""
-    return 128 + _ending[0] if _ending and code == 130 else code
+    """Return the program's exit code: after a termination signal 128 plus its number, as in shells."""
+    return 128 + _termination[0] if _termination and code == 130 else code

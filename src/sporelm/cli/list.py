@@ -1,4 +1,4 @@
-"""`spore list`: the models in the store."""
+"""`spore list`: list the models in the store."""
 
 import argparse
 from datetime import UTC, datetime
@@ -6,30 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_text import escape_line
 
 if TYPE_CHECKING:
-    from sporelm.weights.store import Entry
+    from sporelm.files.store import Entry
 
-HEADS = ("name", "size", "type", "architecture", "parameters", "context", "modified")
+HEADINGS = ("name", "size", "type", "architecture", "parameters", "context", "modified")
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "list",
-        "List the models in the store: the name that MODEL takes, size, number format or mix, architecture, "
-        "parameters, context and when it was fetched; and what was not fetched to its end. The store is a folder "
-        "(SPORE_MODEL_STORE).",
+        "List the models in the store: name, size, number format or mix, architecture, parameters, context and time of "
+        "download; and incomplete downloads. The name can be used as MODEL. The store is a folder (SPORE_MODEL_STORE).",
         "[options]",
         ["spore list", "spore list --json"],
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    options.add_help(made)
-    return made
+    options.add_json(parser)
+    options.add_help(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
     from sporelm import settings
-    from sporelm.weights import store
+    from sporelm.files import store
 
     rows = [row_of(entry) for entry in store.entries()]
     parts = [{"name": left.name, "bytes": left.nbytes} for left in store.unfinished()]
@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def row_of(entry: "Entry") -> dict[str, Any]:
-    """The facts of a stored model; where its file cannot be read, the reason."""
+    """Return the JSON object of a stored model; with the error if its file cannot be read."""
     from sporelm.errors import SporeError
-    from sporelm.tools.describe import describe
+    from sporelm.tools.model_summary import summarize_model
 
     facts: dict[str, Any]
     try:
-        facts = describe(entry.path).as_json()
+        facts = summarize_model(entry.path).as_json()
     except (SporeError, OSError) as error:
         facts = {"error": " ".join(str(error).split())}
     modified = datetime.fromtimestamp(entry.modified, UTC).astimezone().isoformat(timespec="seconds")
@@ -56,26 +56,28 @@ def row_of(entry: "Entry") -> dict[str, Any]:
 
 
 def print_rows(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
-    """A table, and a line for each model that was not fetched to its end."""
-    from sporelm.cli.gguf_text import bytes_text, count_text, plain
-    from sporelm.cli.terminal_layout import print_folded, table, terminal_width
+    """Print a table, and a line for each incomplete download."""
+    from sporelm.cli.gguf_text import bytes_text, count_text
+    from sporelm.cli.terminal_layout import format_table, print_folded, terminal_width
 
-    lines: list[tuple[str, ...]] = [HEADS]
+    lines: list[tuple[str, ...]] = [HEADINGS]
     for row in rows:
         facts = [row.get("quantization"), row.get("architecture"), count_text(row.get("parameters", 0)),
                  row.get("context_length")]  # fmt: skip
         if "error" in row:
             facts = ["cannot be read", None, None, None]
-        shown = [plain(str(fact)) if fact is not None else "-" for fact in facts]
-        lines.append((plain(row["name"]), bytes_text(row["bytes"]), *shown, row["modified"][:16].replace("T", " ")))
+        shown = [escape_line(str(fact)) if fact is not None else "-" for fact in facts]
+        lines.append(
+            (escape_line(row["name"]), bytes_text(row["bytes"]), *shown, row["modified"][:16].replace("T", " "))
+        )
     if rows:
-        print("\n".join(table(lines, terminal_width())))
+        print("\n".join(format_table(lines, terminal_width())))
     else:
-        print_folded("no models are stored; 'spore pull' fetches one: spore pull smollm2")
+        print_folded("no models are stored; 'spore pull' downloads one: spore pull smollm2")
     for row in rows:
         if "error" in row:
-            print_folded(f"{plain(row['name'])}: {plain(row['error'])}")
+            print_folded(f"{escape_line(row['name'])}: {escape_line(row['error'])}")
     for part in parts:
         print_folded(
-            f"{part['name']}: {bytes_text(part['bytes'])} fetched so far; 'spore pull' resumes, 'spore rm' deletes it"
+            f"{part['name']}: {bytes_text(part['bytes'])} downloaded; 'spore pull' resumes, 'spore rm' deletes it"
         )

@@ -1,8 +1,8 @@
-"""The entry of `spore`: finds the command's file, runs it, and turns every failure into one line and an exit code.
+"""The entry point of `spore`: finds the command's module, runs it, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 failed with a one-line reason (`--debug` for the traceback), 2 wrong usage, 130 stopped by Ctrl-C,
-143 and 129 by SIGTERM and SIGHUP.
-Nothing heavy is imported here, so that `spore --help` is instant.
+Exit codes: 0 success, 1 failure with a one-line reason (`--debug` for the traceback), 2 invalid usage, 130 stopped by
+Ctrl-C, 143 and 129 by SIGTERM and SIGHUP.
+Nothing heavy is imported here, so that `spore --help` is fast.
 """
 
 try:
@@ -18,113 +18,112 @@ try:
 
     from sporelm import __version__
     from sporelm.cli import interrupt, standard_streams
-    from sporelm.cli.full_output import is_full_output
     from sporelm.cli.memory_errors import address_space_limit, is_memory_shortage, out_of_memory
+    from sporelm.cli.output_errors import is_output_full
     from sporelm.cli.parser import Parser
-    from sporelm.cli.terminal_layout import fold, labelled, terminal_width
+    from sporelm.cli.terminal_layout import fold, label_text, terminal_width
     from sporelm.errors import SporeError, UsageError, thread_shortage
-except KeyboardInterrupt:  # of the program, which has begun nothing yet
+except KeyboardInterrupt:  # nothing has started yet
     raise SystemExit(130) from None
 
 _interrupted: list[bool] = []  # filled by Ctrl-C
 
 COMMANDS = {
     "run": "complete a prompt",
-    "chat": "talk with a model",
-    "serve": "serve models over HTTP, and a chat in the browser",
-    "bench": "measure the speed, beside the machine's limits and a peer",
-    "bench serve": "measure a running server, ours or another's",
-    "replay": "repeat a recorded run, and say whether the same comes out",
-    "bench tune": "measure which register tiles of the CPU's kernels are fastest here",
+    "chat": "chat with a model",
+    "serve": "serve models over HTTP, with a web chat",
+    "bench": "measure the speed, next to the machine's limits and a peer",
+    "bench serve": "measure a running server, this one or another",
+    "replay": "repeat a recorded run and compare the results",
+    "bench tune": "measure which register tiles of the CPU kernels are fastest here",
     "eval": "measure the quality: perplexity, divergence from unquantized weights",
-    "embed": "texts as vectors",
-    "rerank": "put documents in order by how well they answer a query",
+    "embed": "compute embeddings of texts",
+    "rerank": "sort documents by how well they answer a query",
     "tokenize": "show the tokens of a text",
-    "pull": "fetch a model into the store",
+    "pull": "download a model into the store",
     "list": "list the models in the store",
     "rm": "remove models from the store",
-    "info": "what a model is, the memory it needs, how fast it can be here",
+    "info": "show what a model is, the memory it needs, how fast it can be here",
     "doctor": "show hardware, back-ends and what is missing",
     "gguf": "show, check, compare and change model files",
-    "gguf show": "header, metadata and tensors",
-    "gguf show-data": "values, statistics and a histogram of tensors",
+    "gguf show": "show header, metadata and tensors",
+    "gguf show-data": "show values, statistics and a histogram of tensors",
     "gguf verify": "check structure, metadata, values and hashes",
-    "gguf diff": "how two models differ",
-    "gguf split": "cut a model into several files",
-    "gguf merge": "join the files of a split model",
+    "gguf diff": "show how two models differ",
+    "gguf split": "split a model into several files",
+    "gguf merge": "merge the files of a split model",
     "gguf set-meta": "change metadata",
-    "gguf convert": "change a model by steps: number formats, order, joined weights, filters",
-    "gguf from-hf": "a Hugging Face folder as a GGUF file",
-    "gguf to-hf": "a GGUF file as a Hugging Face folder",
-    "gguf quantize": "round a model to fewer bits",
-    "gguf imatrix": "find out which columns of a model's weights matter, from a text",
+    "gguf convert": "transform a model: number formats, order, fused weights, filters",
+    "gguf from-hf": "convert a Hugging Face folder to a GGUF file",
+    "gguf to-hf": "convert a GGUF file to a Hugging Face folder",
+    "gguf quantize": "quantize a model",
+    "gguf imatrix": "compute an importance matrix of a model's weights from a text",
 }
 
-PRINT_NOTHING = (["serve"],)  # commands that leave standard output alone: it may be closed
+SILENT_COMMANDS = (["serve"],)  # commands that do not print on standard output, which may be closed
 
 
 class Command(Protocol):
-    """What the file of a command offers."""
+    """The interface of a command's module."""
 
-    def parser(self) -> Parser:
-        """The command's arguments and help."""
+    def make_parser(self) -> Parser:
+        """Return the parser of the command's arguments, with its help."""
 
     def run(self, args: object) -> int | None:
-        """Do it; the exit code, or None for 0."""
+        """Run the command and return the exit code; None is 0."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     if argv is not None:
-        return finished(argv)
+        return run_safely(argv)
     try:
         try:
-            watch_interrupts()
-            code = finished(sys.argv[1:])
+            install_signal_handlers()
+            code = run_safely(sys.argv[1:])
         except KeyboardInterrupt:
             code = 130
         except OSError:
-            if not interrupt.is_ending():
+            if not interrupt.is_terminating():
                 raise
-            code = 130  # nobody reads any more: the terminal has gone
+            code = 130  # the terminal was closed
         code = interrupt.exit_code(code)
-        leave_quietly(code)
+        silence_signals(code)
     except KeyboardInterrupt:
         code = interrupt.exit_code(130)
-        leave_quietly(code)
+        silence_signals(code)
     return code
 
 
-def watch_interrupts() -> None:
-    """Remember Ctrl-C: an import that it cuts short may fail with another error, which is none to tell of. A request to
-    end is heard likewise."""
+def install_signal_handlers() -> None:
+    """Record Ctrl-C, because an import that it interrupts may fail with another error. Handle termination signals."""
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         _interrupted.append(True)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell wants it ignored
-        # Registered first, so called last: what the interpreter still tidies up is not cut short.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell has it ignored
+        # Registered first, so called last: the interpreter's cleanup is not interrupted.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, note)
-    interrupt.watch_ends()
-    interrupt.raise_what_is_lost()
+        signal.signal(signal.SIGINT, record)
+    interrupt.handle_termination()
+    interrupt.reraise_lost_interrupts()
 
 
-def leave_quietly(code: int) -> None:
-    """All is done: from here on, Ctrl-C ends the program with its own exit code, and without a word."""
-    if interrupt.is_ending():
-        for number in interrupt.endings():
+def silence_signals(code: int) -> None:
+    """From here on, Ctrl-C ends the program silently with this exit code."""
+    if interrupt.is_terminating():
+        for number in interrupt.termination_signals():
             signal.signal(number, signal.SIG_IGN)
-        flush_or_drop()
+        flush_output()
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL, None):
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))
 
 
-def finished(words: list[str]) -> int:
-    """Run one command, every failure as one line; returns the exit code."""
-    if standard_streams.reopen_closed() and words[:1] not in PRINT_NOTHING:
-        return fail(standard_streams.OUTPUT_CLOSED, words)
+def run_safely(words: list[str]) -> int:
+    """Run one command, print an error as one line, and return the exit code."""
+    if standard_streams.reopen_closed() and words[:1] not in SILENT_COMMANDS:
+        return print_error(standard_streams.OUTPUT_CLOSED, words)
     try:
         code = dispatch(words)
         sys.stdout.flush()
@@ -132,107 +131,108 @@ def finished(words: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return leave_closed_pipe()
+        return discard_output()
     except UsageError as error:
-        fail(str(error), words)
+        print_error(str(error), words)
         return 2
     except SporeError as error:
-        return fail_without_memory(words) if is_memory_shortage(error) else fail(str(error), words)
+        return print_out_of_memory(words) if is_memory_shortage(error) else print_error(str(error), words)
     except MemoryError:
-        return fail_without_memory(words)
+        return print_out_of_memory(words)
     except OSError as error:
         if is_memory_shortage(error):
-            return fail_without_memory(words)
-        if interrupt.is_ending():  # the terminal has gone, and with it whoever reads
+            return print_out_of_memory(words)
+        if interrupt.is_terminating():  # the terminal was closed
             return 130
-        if is_full_output(error):
-            leave_closed_pipe()
-            return fail(f"standard output cannot be written: {error.strerror}; make room, or write elsewhere", words)
+        if is_output_full(error):
+            discard_output()
+            return print_error(
+                f"standard output: cannot be written ({error.strerror}). Free disk space, or write elsewhere.", words
+            )
         where = f" {error.filename!r:.200}:" if error.filename else ""
-        remedy = " (free some, or move the caches and the store: docs/settings.md)" if error.errno == ENOSPC else ""
-        return fail(f"{where} {error.strerror or error}{remedy}".strip(), words)
+        remedy = " (free space, or move the caches and the store: docs/settings.md)" if error.errno == ENOSPC else ""
+        return print_error(f"{where} {error.strerror or error}{remedy}".strip(), words)
     except SystemExit:
         raise
-    except BaseException as error:  # a panic of a library is no Exception
-        if _interrupted and isinstance(error, ImportError):  # an import that Ctrl-C cut short
+    except BaseException as error:  # a panic of a Rust library is not an Exception
+        if _interrupted and isinstance(error, ImportError):  # Ctrl-C interrupted an import
             return 130
         if shortage := thread_shortage(error):
-            return fail(str(shortage), words)
+            return print_error(str(shortage), words)
         if is_memory_shortage(error):
-            return fail_without_memory(words)
+            return print_out_of_memory(words)
         reason = (str(error).splitlines() or [""])[0]
-        return fail(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
+        return print_error(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
 
 
 def dispatch(words: list[str]) -> int:
-    """Find the command and run it; wrong usage leaves with SystemExit(2), as argparse does."""
+    """Find the command and run it. Invalid usage raises SystemExit(2), as in argparse."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # A terminal that lacks a character must not end the answer.
+            # A character that the terminal lacks must not be an error.
             stream.reconfigure(errors="backslashreplace")
     if not words:
-        sys.stderr.write(overview(terminal_width(sys.stderr)))
+        sys.stderr.write(format_overview(terminal_width(sys.stderr)))
         return 2
     length = 2 if " ".join(words[:2]) in COMMANDS else 1
     name, rest = " ".join(words[:length]), words[length:]
     if name in ("-h", "--help", "help"):
-        sys.stdout.write(overview(terminal_width()))
+        sys.stdout.write(format_overview(terminal_width()))
         return 0
     if name in ("-V", "--version"):
         print(f"spore {__version__}")
         return 0
     if name not in COMMANDS:
-        sys.stderr.write(f"spore: no command {name!r}: there are {', '.join(COMMANDS)} (see 'spore --help')\n")
+        sys.stderr.write(f"spore: unknown command {name!r}: there are {', '.join(COMMANDS)} (see 'spore --help')\n")
         return 2
-    command = load(name)
-    name_warnings()
+    command = load_command(name)
+    prefix_warnings()
     try:
-        return command.run(command.parser().parse_args(rest)) or 0
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
+        return command.run(command.make_parser().parse_args(rest)) or 0
+    except SystemExit as exit:
+        return exit.code if isinstance(exit.code, int) else 0
 
 
-def name_warnings() -> None:
-    """What the layers below log, which is warnings, says whom it comes from, as failures do."""
+def prefix_warnings() -> None:
+    """Prefix the warnings that other layers log with the program's name, like errors."""
     import logging
 
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(logging.Formatter("spore: %(message)s"))
 
 
-def load(name: str) -> Command:
-    """The module of a command."""
+def load_command(name: str) -> Command:
+    """Import the module of a command."""
     return cast(Command, import_module(f"sporelm.cli.{name.replace(' ', '_').replace('-', '_')}"))
 
 
-def overview(width: int | None = None) -> str:
-    """What `spore --help` prints, laid out for a terminal of `width` columns; None for a page."""
+def format_overview(width: int | None = None) -> str:
+    """Return the help of `spore`, folded to `width` columns; None: not folded."""
     lines = ["usage: spore COMMAND ...", "", "Runs language models on whatever hardware is there.", "", "commands:"]
-    # `spore gguf` lists its tools itself: they would be half of this page.
+    # `spore gguf` lists its tools itself, which would fill half of this page.
     for name, summary in COMMANDS.items():
         if not name.startswith("gguf "):
-            lines += labelled(f"  {name}", summary, 14, width)
+            lines += label_text(f"  {name}", summary, 14, width)
     lines += ["", "options:", "  -h, --help  show this text and exit", "  --version   show the version and exit"]
     lines += ["", "'spore COMMAND --help' says more about each.", "", "example:", "  spore chat"]
     return "\n".join(line for each in lines for line in fold(each, width)) + "\n"
 
 
-def fail(message: str, words: list[str]) -> int:
-    """Print the reason as one line that cannot steer a terminal, with the traceback before it if --debug was given."""
+def print_error(message: str, words: list[str]) -> int:
+    """Print an error as one line, after its traceback if --debug was given. Returns the exit code."""
     if "--debug" in words:
         import traceback
 
         traceback.print_exc()
-    from sporelm.cli.plain_text import plain
+    from sporelm.cli.terminal_text import escape_line
 
-    sys.stderr.write(f"spore: {plain(' '.join(message.split()))}\n")
+    sys.stderr.write(f"spore: {escape_line(' '.join(message.split()))}\n")
     return 1
 
 
-def fail_without_memory(words: list[str]) -> int:
-    """Report a shortage of memory. Silence stderr afterwards: while the interpreter frees objects it would print an
-    error for each one that needs memory for that."""
-    code = fail(out_of_memory(), words)
+def print_out_of_memory(words: list[str]) -> int:
+    """Print that memory is short, and silence stderr: the interpreter may fail to free objects and print each error."""
+    code = print_error(out_of_memory(), words)
     if address_space_limit() is not None:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
@@ -240,8 +240,8 @@ def fail_without_memory(words: list[str]) -> int:
     return code
 
 
-def flush_or_drop() -> None:
-    """Print what is left, or nothing where the terminal has gone: the interpreter would complain at its end."""
+def flush_output() -> None:
+    """Flush both streams, or discard their rest if the terminal was closed, which the interpreter would report."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -249,9 +249,9 @@ def flush_or_drop() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def leave_closed_pipe() -> int:
-    """The reader of our output has gone, which is its right: leave without a word."""
-    # The interpreter flushes stdout once more at exit; it must not find the closed pipe (or the full disk) again.
+def discard_output() -> int:
+    """Discard the rest of standard output, whose reader has closed the pipe. Returns exit code 0."""
+    # The interpreter flushes stdout again at exit, which must not fail.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     return 0

@@ -1,4 +1,4 @@
-"""Errors that a shortage of memory causes, under whatever name they come."""
+"""Recognizes errors caused by a shortage of memory, whatever their type."""
 
 import sys
 from errno import ENOMEM
@@ -6,15 +6,15 @@ from errno import ENOMEM
 from sporelm.errors import MemoryShortage
 
 REMEDY = "try a smaller --max-context or a smaller model"
-# What dlopen and mmap, threads, and llvmlite say of it, the last only where the process has a limit.
+# Messages of dlopen, mmap and threads, and of llvmlite, which count only if the process has a limit.
 _PHRASES = ("failed to map segment", "cannot allocate memory", "can't start new thread")
 _LIMITED_PHRASES = ("could not find/load shared object", "error return without exception set")
 
 
 def is_memory_shortage(error: BaseException) -> bool:
-    """Return whether an error, or one that led to it, comes from too little memory.
+    """Return whether an error, or one that caused it, comes from a shortage of memory.
 
-    A MemoryShortage of our own counts as none: it says more than can be said here.
+    A MemoryShortage does not count: its own message says more.
     """
     limited = address_space_limit() is not None
     seen: set[int] = set()
@@ -43,7 +43,7 @@ def address_space_limit() -> int | None:
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    except (ImportError, OSError, ValueError):  # no memory for the module itself, or no such limit here
+    except (ImportError, OSError, ValueError):  # no memory for the module itself, or the system has no such limit
         return None
     return None if limit == resource.RLIM_INFINITY else limit
 

@@ -1,4 +1,4 @@
-"""The options that several commands share, and what they become: a model that is open."""
+"""Options shared by several commands, and the functions that open a model according to them."""
 
 import argparse
 import sys
@@ -12,104 +12,146 @@ from sporelm.errors import RequestError, UsageError, shown
 if TYPE_CHECKING:
     from sporelm.api import LLM
 
+MAX_PROMPT_BYTES = 64 << 20  # far beyond what a context holds
+MAX_TEXT_BYTES = 1 << 30  # of a text to measure, whose tokens are all in memory
 MODEL_HELP = "a .gguf file, a Hugging Face folder, hf:owner/name[:file] or a stored name; default: smollm2"
 
 
 def add_help(parser: argparse.ArgumentParser) -> None:
-    """The options of every command."""
+    """Add the options of every command."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("-h", "--help", action="help", help="show this text and exit")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """MODEL, which may be left out."""
+    """Add MODEL, which is optional."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
 
 
 def add_model_before(parser: Parser) -> None:
-    """Add MODEL, which may be left out, before other positional arguments."""
+    """Add MODEL, which is optional, before other positional arguments."""
     add_model(parser)
     parser.takes_options_between = True
 
 
-def check_not_model(word: str, what: str) -> None:
-    """Raise UsageError if the only argument, parsed as `what`, is clearly a MODEL: a stored name or a model's path."""
-    from sporelm.weights import store
+def read_text(name: str, what: str = "the text", max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the text of a file, or of stdin for '-'. Errors call it `what`. Raises RequestError."""
+    from sporelm.files.text_file import read_text_or_stdin  # imports numpy
+
+    return read_text_or_stdin(name, what, max_bytes)
+
+
+def add_lines(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add -f FILE, with more texts."""
+    parser.add_argument("-f", "--file", metavar="FILE", help=f"file with more {name}, one per line; - is stdin")
+
+
+def read_lines(texts: list[str], file: str | None, name: str) -> list[str]:
+    """Return the texts of the command line and of its file, without empty lines.
+
+    Raises UsageError if there are none, RequestError for a file without any.
+    """
+    lines = [] if file is None else [line for line in read_text(file).splitlines() if line.strip()]
+    if file is not None and not lines:
+        raise RequestError(f"{file!r} is empty: give {name}, one per line")
+    if not texts and not lines:
+        raise UsageError(f"no {name} are given: give some, or a file of them with -f")
+    return [*texts, *lines]
+
+
+def check_not_model(word: str, name: str) -> None:
+    """Raise UsageError if the only argument, parsed as `name`, is clearly a MODEL: a stored name or a model's path."""
+    from sporelm.files import store
 
     path = Path(word)
     try:
         is_model = (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file()
-    except (OSError, ValueError):  # a text that cannot be a path
+    except (OSError, ValueError):  # not a valid path
         is_model = False
     if is_model or word in (*store.KNOWN, *(entry.name for entry in store.entries())):
-        raise UsageError(f"{what} is missing: {shown(word, 200)} is a model; give MODEL and {what}")
+        raise UsageError(f"{name} is missing: {shown(word, 200)} is a model; give MODEL and {name}")
 
 
-def add_engine(parser: argparse.ArgumentParser, *, guessing: bool = True) -> None:
-    """Where and how the model runs; without `guessing` for a command that makes no answers."""
+def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON object") -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help=help_text)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add --backend, --device and --threads."""
     parser.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup allow")
+
+
+def add_eager(parser: argparse.ArgumentParser) -> None:
+    """Add --eager."""
     parser.add_argument("--eager", action="store_true", help="run op by op, without a plan")
+
+
+def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> None:
+    """Add the options of the engine; those of speculative decoding only for a command that generates text."""
+    add_device(parser)
+    add_eager(parser)
     parser.add_argument(
         "--max-context",
         type=int,
         metavar="N",
-        help="positions kept at most; default: the least of the model's own, 8192 and what the memory allows",
+        help="maximum tokens of a sequence; default: the smallest of the model's context, 8192 and what memory allows",
     )
     parser.add_argument(
         "--kv",
         choices=("f16", "f32", "q8_0"),
         metavar="TYPE",
-        help="numbers of the KV cache: f16, f32, or q8_0 in half of f16's memory; default: f32 for f32 weights, "
+        help="data type of the KV cache: f16, f32, or q8_0 in half the memory of f16; default: f32 for f32 weights, "
         "else f16",
     )
     parser.add_argument(
         "--kv-memory",
         metavar="SIZE",
-        help="memory for the KV cache, such as 512M, 2G or 1.5GiB; default: what contexts need, half of what is free "
-        "at most",
+        help="memory of the KV cache, such as 512M, 2G or 1.5GiB; default: what the contexts need, at most half of the "
+        "free memory",
     )
-    if guessing:
-        add_guessing(parser)
+    if generates:
+        add_speculation(parser)
     else:
         parser.set_defaults(speculate=None, draft_model=None)
 
 
-def add_chat_template(parser: argparse.ArgumentParser, what: str) -> None:
+def add_chat_template(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Add --chat-template."""
-    parser.add_argument("--chat-template", metavar="NAME|FILE", help=what)
+    parser.add_argument("--chat-template", metavar="NAME|FILE", help=help_text)
 
 
 TEMPLATE_HELP = "replace the model's own chat template: chatml, llama3, mistral-v7, ... or a Jinja file"
 
 
-def add_guessing(parser: argparse.ArgumentParser) -> None:
-    """--speculate and --draft-model."""
+def add_speculation(parser: argparse.ArgumentParser) -> None:
+    """Add --speculate and --draft-model."""
     parser.add_argument(
         "--speculate",
         choices=("ngram", "draft"),
         metavar="HOW",
-        help="guess tokens and check several at once, where that pays; same answers. ngram: those that repeat the "
-        "text; draft: those of --draft-model",
+        help="speculative decoding, where it is faster; the output is the same. ngram: drafts from the text itself; "
+        "draft: drafts from --draft-model",
     )
     parser.add_argument(
-        "--draft-model", metavar="MODEL", help="a smaller model with the same tokens; means --speculate draft"
+        "--draft-model", metavar="MODEL", help="a smaller model with the same vocabulary; implies --speculate draft"
     )
 
 
-def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """What was given for options, by their names, for what knows them by the same."""
+def select(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return some of the arguments by name, as keyword arguments."""
     return {name: getattr(args, name) for name in names}
 
 
 def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) -> "LLM":
-    """Find, fetch if needed, and load the model, with a progress bar on stderr. Raises SporeError."""
+    """Find the model, download it if needed, and load it, with a progress bar on stderr. Raises SporeError."""
     if args.max_context is not None and args.max_context < 1:
         raise UsageError(f"--max-context is {args.max_context}: it must be at least 1")
     check_threads(args.threads)
     if args.kv_memory is not None:
-        from sporelm.engine.sizes import size_in_bytes
+        from sporelm.units import size_in_bytes
 
         try:
             size_in_bytes("--kv-memory", args.kv_memory)
@@ -120,28 +162,28 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     if args.speculate == "ngram" and args.draft_model is not None:
         raise UsageError("--speculate ngram takes no --draft-model: leave one of them out")
     from sporelm.api import LLM
-    from sporelm.cli.progress import ProgressLine
-    from sporelm.weights import store
+    from sporelm.cli.progress_line import ProgressLine
+    from sporelm.files import store
 
     with ProgressLine() as progress:
         llm = LLM(
             store.resolve(args.model, progress),
-            **given(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
-            **given(args, "speculate", "draft_model"),
+            **select(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
+            **select(args, "speculate", "draft_model"),
             chat_template=getattr(args, "chat_template", None),
             progress=progress,
             max_batch=max_batch,
             **options,
         )
-    warn_of_threads(args.threads)
+    warn_about_threads(args.threads)
     for note in llm.notes:
         sys.stderr.write(f"spore: {note}\n")
     return llm
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise UsageError if --threads is out of range, before a model is read or downloaded."""
-    from sporelm.api.machine import choose_threads
+    """Raise UsageError if --threads is out of range, before a model is loaded or downloaded."""
+    from sporelm.api.cpu_count import choose_threads
 
     if threads is not None:
         try:
@@ -151,11 +193,11 @@ def check_threads(threads: int | None) -> None:
 
 
 @cache
-def warn_of_threads(threads: int | None) -> None:
-    """Say, once, that more threads were asked for than can run at once: they would wait for each other."""
-    from sporelm.api.machine import usable_cores
+def warn_about_threads(threads: int | None) -> None:
+    """Warn once if there are more threads than usable cores, since they would wait for each other."""
+    from sporelm.api.cpu_count import usable_cores
 
     if threads is not None and threads > (cores := usable_cores()):
         sys.stderr.write(
-            f"spore: --threads {threads} are more than the {cores} cores that are there: slower, not faster\n"
+            f"spore: --threads {threads}: only {cores} cores are usable, so more threads are slower, not faster\n"
         )

@@ -1,7 +1,7 @@
-"""An argument parser whose help is laid out here, so that it reads the same under every Python version.
+"""An argument parser with its own help layout, which is the same under every Python version.
 
-`docs/commands.md` holds this help and a test compares the two; argparse's own layout changes between releases. Only a
-terminal that is narrower than the page gets another layout.
+`docs/commands.md` contains this help and a test compares the two; argparse's layout changes between releases. Only a
+terminal narrower than the page gets another layout.
 """
 
 import argparse
@@ -18,24 +18,23 @@ COLUMN = 30
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. A wrong call ends with one line and exit code 2."""
+    """The parser of one command. Invalid usage prints one line and exits with code 2."""
 
     def __init__(self, name: str, summary: str, usage: str, examples: list[str]) -> None:
         super().__init__(prog=f"spore {name}", description=summary, allow_abbrev=False, add_help=False)
         self.usage_line = f"spore {name} {usage}".rstrip()
         self.examples = examples
         self.words: list[str] = []
-        self.takes_options_between = False  # positional arguments, the first of which may be left out
+        self.takes_options_between = False  # options may stand between positional arguments, the first of them optional
 
     def format_help(self, width: int = WIDTH) -> str:
-        """Usage, summary, arguments, options, then those of groups with titles, and examples, at a width of 100.
+        """Return usage, summary, arguments, options, titled groups and examples, at a width of 100 columns.
 
-        A narrower terminal gives its own width: usage and examples are folded there, and what an option does stands
-        below its names.
+        At a smaller width, usage and examples are folded, and the help of an option may stand below its name.
         """
         actions = [action for action in self._actions if action.help is not argparse.SUPPRESS]
         summary = textwrap.wrap(self.description or "", width, break_long_words=False)
-        is_narrow = width < WIDTH  # else usage and examples are lines that can be copied
+        is_narrow = width < WIDTH  # else usage and examples stay on one line, to be copied
         lines = [*fold(f"usage: {self.usage_line}", width if is_narrow else None, 2), "", *summary]
         grouped = {id(action) for group in self.titled for action in group._group_actions}
         plain = [action for action in actions if id(action) not in grouped]
@@ -46,7 +45,11 @@ class Parser(argparse.ArgumentParser):
         ]
         for title, members in parts:
             if members:
-                lines += ["", *fold(f"{title}:", width), *(line for action in members for line in row(action, width))]
+                lines += [
+                    "",
+                    *fold(f"{title}:", width),
+                    *(line for action in members for line in format_action(action, width)),
+                ]
         examples = [line for each in self.examples for line in fold(f"  {each}", width if is_narrow else None)]
         lines += ["", "example:" if len(self.examples) == 1 else "examples:", *examples]
         return "\n".join(lines) + "\n"
@@ -58,26 +61,29 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def titled(self) -> list[Any]:
-        """The groups that commands made, beside argparse's own two."""
+        """The argument groups that the command added, without argparse's own two."""
         return self._action_groups[2:]
 
     def format_usage(self) -> str:
         return f"usage: {self.usage_line}\n"
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but collect all positional arguments first where MODEL may be left out: argparse
-        assigns those before an option at once, so in `MODEL --option TEXT` it would take MODEL for TEXT."""
+        """Parse arguments; collect all positional ones first if MODEL is optional.
+
+        argparse assigns the positional arguments before an option at once, so it would parse the MODEL of
+        `MODEL --option TEXT` as TEXT.
+        """
         if self.takes_options_between:
             return self.parse_intermixed_args(args, namespace)
         return super().parse_args(args, namespace)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; keeps the words for `error`."""
+        """Parse arguments as argparse does, and keep the words for `error`."""
         self.words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
-    def given(self, words: list[str]) -> frozenset[str]:
-        """The names of the arguments that these words hold, which must be right: defaults are not among them."""
+    def find_given(self, words: list[str]) -> frozenset[str]:
+        """Return the names of the arguments given in these words, which must be valid; defaults are not included."""
         defaults = [(action, action.default) for action in self._actions]
         try:
             for action, _ in defaults:
@@ -90,13 +96,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         dashed = next((word for word in self.words if word.startswith("-") and os.path.lexists(word)), None)
-        hint = f"; {dashed[:80]!r} is taken for an option, the file of that name is './{dashed[:80]}'" if dashed else ""
+        hint = (
+            f"; {dashed[:80]!r} is parsed as an option; for the file of that name write './{dashed[:80]}'"
+            if dashed
+            else ""
+        )
         sys.stderr.write(f"{self.prog}: {message}{hint} (see '{self.prog} --help')\n")
         raise SystemExit(2)
 
 
-def row(action: argparse.Action, width: int = WIDTH) -> list[str]:
-    """The lines of help for one argument: its names, then what it does."""
+def format_action(action: argparse.Action, width: int = WIDTH) -> list[str]:
+    """Return the lines of help for one argument: its names, then its help text."""
     if action.option_strings:
         value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
         head = f"  {', '.join(action.option_strings)}{value}"
@@ -112,8 +122,8 @@ def row(action: argparse.Action, width: int = WIDTH) -> list[str]:
     return [f"{head:<{COLUMN}}{words[0] if words else ''}".rstrip(), *(" " * COLUMN + line for line in words[1:])]
 
 
-def listed(convert: Callable[[str], int]) -> Callable[[str], list[int]]:
-    """An argument type for values with commas between them, as in `1,8,16`."""
+def comma_separated(convert: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """Return an argument type for comma-separated values, as in `1,8,16`."""
 
     def parse(text: str) -> list[int]:
         return [convert(word) for word in text.split(",")]

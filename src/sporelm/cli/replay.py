@@ -1,40 +1,38 @@
-"""`spore replay`: repeat a recorded run, and say whether the same comes out."""
+"""`spore replay`: repeat a recorded run, and compare the results."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import lora, options
+from sporelm.cli import lora_options, options
 from sporelm.cli.parser import Parser
-from sporelm.cli.plain_text import counted
+from sporelm.cli.terminal_text import pluralize
 from sporelm.errors import RequestError, SporeError, UsageError
 
 if TYPE_CHECKING:
-    from sporelm.api.open_model import OpenModel
+    from sporelm.api.loaded_llm import LoadedLLM
     from sporelm.engine.replay import Recording, Replayed
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "replay",
-        "Repeat a run that --record wrote, step by step, on the same model: the same tokens must be chosen, and where "
-        "back-end and target are the same, every logit must be the same. Tells the first difference (exit code 1), and "
-        "how long it took then and now.",
+        "Repeat a run that --record wrote, step by step, on the same model. The same tokens must be sampled; with the "
+        "same back-end and target every logit must be the same. Prints the first difference (exit code 1), and the "
+        "time then and now.",
         "MODEL FILE [options]",
         ["spore replay model.gguf run.jsonl"],
     )
-    # Either may be missing for argparse: which of the two it is can only be told by looking at the file.
-    made.add_argument("model", nargs="?", metavar="MODEL", help=options.MODEL_HELP.partition(";")[0])
-    made.add_argument("file", nargs="?", metavar="FILE", type=Path, help="the recording")
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    made.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
-    made.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
-    made.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
-    made.add_argument("--eager", action="store_true", help="run op by op, without a plan")
-    lora.add_lora(made)
-    options.add_help(made)
-    return made
+    # Both are optional for argparse: which one is missing can only be decided by the contents of the file.
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=options.MODEL_HELP.partition(";")[0])
+    parser.add_argument("file", nargs="?", metavar="FILE", type=Path, help="the recording")
+    options.add_json(parser)
+    options.add_device(parser)
+    options.add_eager(parser)
+    lora_options.add_lora(parser)
+    options.add_help(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
@@ -42,21 +40,21 @@ def run(args: argparse.Namespace) -> None:
 
     check_both(args)
     recording = Recording(args.file)
-    llm = open_for(recording, args)
+    llm = open_recorded_model(recording, args)
     try:
         check_model(recording, llm)
-        result = Replay(recording, llm.opened.worker, compare_logits=same_kernels(recording, llm)).run()
+        result = Replay(recording, llm.loaded_engine.worker, compare_logits=has_same_kernels(recording, llm)).run()
     finally:
         llm.close()
-    print(json.dumps(as_json(result)) if args.json else told(result))
+    print(json.dumps(as_json(result)) if args.json else format_result(result))
     if result.difference is not None:
-        raise SporeError(f"{args.file} does not come out the same: {result.difference}")
+        raise SporeError(f"{args.file}: the results differ. {result.difference}")
     if result.stopped is not None:
-        raise SporeError(f"{args.file} was not repeated to its end: {result.stopped}")
+        raise SporeError(f"{args.file}: the replay stopped early. {result.stopped}")
 
 
 def check_both(args: argparse.Namespace) -> None:
-    """Raise UsageError, which says what is missing, unless a model and a recording are named."""
+    """Raise UsageError, which says what is missing, unless both a model and a recording are given."""
     from sporelm.engine.recording import BEGINNING
 
     if args.file is not None:
@@ -67,26 +65,27 @@ def check_both(args: argparse.Namespace) -> None:
     try:
         with open(args.model, "rb") as file:
             is_recording = file.read(len(BEGINNING)) == BEGINNING.encode()
-    except (OSError, ValueError):  # a folder, a name, or nothing that could be a file
+    except (OSError, ValueError):  # a folder, a stored name, or not a valid path
         is_recording = False
     if is_recording:
-        raise UsageError(f"MODEL is missing: {args.model!r} is the recording, and comes after it; {usage}")
-    raise UsageError(f"FILE, the recording, is missing: {args.model!r} is taken for MODEL; {usage}")
+        raise UsageError(f"MODEL is missing: {args.model!r} is the recording and comes second; {usage}")
+    raise UsageError(f"FILE, the recording, is missing: {args.model!r} is parsed as MODEL; {usage}")
 
 
-def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
-    """The model with the recorded limits. Raises SporeError."""
-    from sporelm.api.loading import Options
-    from sporelm.api.open_model import OpenModel
-    from sporelm.cli.progress import ProgressLine
-    from sporelm.weights import store
+def open_recorded_model(recording: "Recording", args: argparse.Namespace) -> "LoadedLLM":
+    """Open the model with the recorded limits. Raises SporeError."""
+    from sporelm.api.engine_loader import EngineOptions
+    from sporelm.api.loaded_llm import LoadedLLM
+    from sporelm.cli.progress_line import ProgressLine
+    from sporelm.files import store
 
     options.check_threads(args.threads)
-    limits, adapters = recording.limits, lora.adapters(args)
+    limits = recording.limits
+    adapters = lora_options.parse_lora(args)
     with ProgressLine() as progress:
-        wanted = Options(
+        engine_options = EngineOptions(
             store.resolve(args.model, progress),
-            **options.given(args, "backend", "device", "threads", "eager"),
+            **options.select(args, "backend", "device", "threads", "eager"),
             max_context=limits.max_context,
             kv=recording.about.get("kv"),
             max_batch=limits.max_batch,
@@ -95,21 +94,21 @@ def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
             num_pages=limits.num_pages,
             num_states=limits.num_states,
         )
-        return OpenModel(wanted, progress, None, None, adapters)
+        return LoadedLLM(engine_options, progress, None, None, adapters)
 
 
-def check_model(recording: "Recording", llm: "OpenModel") -> None:
+def check_model(recording: "Recording", llm: "LoadedLLM") -> None:
     """Raise RequestError unless the model is the one that was recorded."""
-    if recording.about.get("model") != llm.opened.identity:
+    if not llm.loaded_engine.model_identity.matches(recording.about.get("model")):
         name = recording.about.get("name")
         raise RequestError(f"{recording.path} is a recording of another model ({name!r:.60}): replay it with that one")
 
 
-def same_kernels(recording: "Recording", llm: "OpenModel") -> bool:
-    """Whether the logits must be the same to the last bit."""
-    from sporelm.api.watching import about
+def has_same_kernels(recording: "Recording", llm: "LoadedLLM") -> bool:
+    """Return whether the logits must be bitwise the same."""
+    from sporelm.api.trace_and_record import describe_engine
 
-    here = about(llm.opened)
+    here = describe_engine(llm.loaded_engine)
     return all(recording.about.get(name) == here[name] for name in ("backend", "target", "sporelm"))
 
 
@@ -119,17 +118,17 @@ def as_json(result: "Replayed") -> dict[str, Any]:
     return {"same": result.difference is None and result.stopped is None, **asdict(result)}
 
 
-def told(result: "Replayed") -> str:
-    """The result in a line or two."""
-    then, now = result.recorded_seconds, result.seconds
+def format_result(result: "Replayed") -> str:
+    """Return the result in a few lines."""
+    then = result.recorded_seconds
+    now = result.seconds
     speeds = f"{now:.3f} s ({result.tokens / now:.0f} tok/s), recorded {then:.3f} s" if now else "nothing to compute"
-    lines = [
-        f"{counted(result.steps, 'step')}, {counted(result.tokens, 'token')} computed, {result.said} chosen: {speeds}"
-    ]
+    counts = f"{pluralize(result.steps, 'step')}, {pluralize(result.tokens, 'token')} computed, {result.said} sampled"
+    lines = [f"{counts}: {speeds}"]
     if not result.compared_logits:
-        lines.append("recorded with other kernels or another version: choices were compared, not logits bit by bit")
+        lines.append("recorded with other kernels or another version: tokens were compared, not logits bit by bit")
     if result.cut:
         lines.append("the recording ends within a line: it was repeated up to there")
     if result.difference is None and result.stopped is None:
-        lines.append("the same came out")
+        lines.append("the results are the same")
     return "\n".join(lines)

@@ -1,38 +1,38 @@
-"""`spore rerank`: documents in the order of how well they answer a query."""
+"""`spore rerank`: sort documents by how well they answer a query."""
 
 import argparse
 import json
 
 from sporelm.cli import options
-from sporelm.cli.embed import add_lines, given_texts
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_layout import print_folded
 from sporelm.errors import UsageError
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "rerank",
-        "Print documents by how well they answer a query, the best first: its score, between 0 and 1, its number, and "
-        "the document. The model is a reranker: an encoder with a head that scores texts, or Qwen3-Reranker.",
+        "Print documents sorted by how well they answer a query, the best first: score, between 0 and 1, number and "
+        "text. The model is a reranker: an encoder with a head that scores texts, or Qwen3-Reranker.",
         "MODEL QUERY [DOCUMENT ...] [-f FILE] [options]",
         ["spore rerank bge-reranker-v2-m3.gguf 'what is a panda?' 'A bear of China.' 'A city.'"],
     )
-    made.add_argument("model", metavar="MODEL", help=options.MODEL_HELP.replace("; default: smollm2", ""))
-    made.add_argument("query", metavar="QUERY", help="what is asked")
-    made.add_argument("documents", nargs="*", metavar="DOCUMENT", help="a document")
-    add_lines(made, "documents")
-    made.add_argument("--top-n", type=int, metavar="N", help="print the best N only")
-    made.add_argument("--no-normalize", action="store_true", help="print what the model's head says, any number")
-    made.add_argument("--json", action="store_true", help='print {"results": [{"index", "score", "document"}, ...]}')
-    options.add_engine(made, guessing=False)
-    options.add_help(made)
-    return made
+    parser.add_argument("model", metavar="MODEL", help=options.MODEL_HELP.replace("; default: smollm2", ""))
+    parser.add_argument("query", metavar="QUERY", help="the query")
+    parser.add_argument("documents", nargs="*", metavar="DOCUMENT", help="a document")
+    options.add_lines(parser, "documents")
+    parser.add_argument("--top-n", type=int, metavar="N", help="print only the best N")
+    parser.add_argument("--no-normalize", action="store_true", help="print the raw output of the model's head")
+    options.add_json(parser, 'print {"results": [{"index", "score", "document"}, ...]}')
+    options.add_engine(parser, generates=False)
+    options.add_help(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> None:
     if args.top_n is not None and args.top_n < 1:
         raise UsageError(f"--top-n is {args.top_n}: it must be at least 1")
-    documents = given_texts(args.documents, args.file, "documents")
+    documents = options.read_lines(args.documents, args.file, "documents")
     llm = options.open_model(args)
     try:
         found = llm.rerank(args.query, documents, top_n=args.top_n, normalize=not args.no_normalize)
@@ -44,4 +44,4 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps({"model": name, "results": results}, ensure_ascii=False))
         return
     for each in found:
-        print(f"{each.score:<10.6g}{each.index:>5}  {documents[each.index]}")
+        print_folded(f"{each.score:<10.6g}{each.index:>5}  {documents[each.index]}")

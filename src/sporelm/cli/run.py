@@ -1,4 +1,4 @@
-"""`spore run`: complete a prompt. The text goes to stdout as it comes, the figures to stderr."""
+"""`spore run`: complete a prompt. The text is streamed to stdout, the statistics go to stderr."""
 
 import argparse
 import contextlib
@@ -6,26 +6,24 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import lora, options, sampling, watching
+from sporelm.cli import lora_options, options, sampling_options, trace_options
 from sporelm.cli.parser import Parser
-from sporelm.cli.plain_text import counted
+from sporelm.cli.terminal_text import pluralize
 from sporelm.errors import SporeError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM, Completion, SamplingParams
 
-INTERRUPTED = 130  # exit code of a program that SIGINT ended: 128 + 2
-MOST_TOGETHER = 16  # answers to a prompt that are computed together; more of them wait
+INTERRUPTED = 130  # exit code after SIGINT: 128 + 2
+MAX_BATCH = 16  # answers to a prompt that are generated in one batch; more of them wait
 SEPARATOR = "---"  # a line between answers
-LONGEST_PROMPT = 64 << 20  # bytes: far beyond what a context holds
-LONGEST_TEXT = 1 << 30  # bytes of what is measured on; the tokens of all of it are in memory
 
 
-def parser() -> Parser:
-    made = Parser(
+def make_parser() -> Parser:
+    parser = Parser(
         "run",
-        "Complete a prompt. The prompt is raw text: no chat template is applied, BOS is added as the model says. With "
-        "--chat-template the prompt is a user message, which the model answers.",
+        "Complete a prompt. The prompt is raw text: no chat template is applied, and BOS is added if the model expects "
+        "it. With --chat-template the prompt is a user message, which the model answers.",
         "[MODEL] (-p TEXT | -f FILE) [options]",
         [
             'spore run -p "Once upon a time" -n 60 --temp 0',
@@ -34,65 +32,65 @@ def parser() -> Parser:
             'spore run -p "Is water wet?" --chat-template default',
         ],
     )
-    options.add_model(made)
-    prompt = made.add_mutually_exclusive_group(required=True)
+    options.add_model(parser)
+    prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file; - is stdin")
     options.add_chat_template(
-        made,
+        parser,
         "answer the prompt as a user message, with this chat template: default (the model's own), chatml, llama3, "
         "mistral-v7, ... or a Jinja file",
     )
-    made.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
-    options.add_engine(made)
-    lora.add_lora(made)
-    watching.add_watching(made)
-    options.add_help(made)
-    sampling.add_sampling(made)
-    sampling.add_answers(made)
-    return made
+    options.add_json(parser, "print one JSON object instead of the text")
+    options.add_engine(parser)
+    lora_options.add_lora(parser)
+    trace_options.add_trace_and_record(parser)
+    options.add_help(parser)
+    sampling_options.add_sampling(parser)
+    sampling_options.add_answers(parser)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    adapters = lora.adapters(args)
-    params = lora.chosen(sampling.sampling_params(args), adapters)
-    prompt = args.prompt if args.prompt is not None else read_text(args.file, "the prompt", LONGEST_PROMPT)
-    llm = watching.open_model(args, max_batch=min(params.made, MOST_TOGETHER), adapters=adapters)
+    adapters = lora_options.parse_lora(args)
+    params = lora_options.with_first_adapter(sampling_options.parse_sampling(args), adapters)
+    prompt = (
+        args.prompt if args.prompt is not None else options.read_text(args.file, "the prompt", options.MAX_PROMPT_BYTES)
+    )
+    llm = trace_options.open_traced_model(args, max_batch=min(params.num_sequences, MAX_BATCH), adapters=adapters)
     try:
         continues = args.chat_template is None
-        asked = [{"role": "user", "content": prompt}]
-        ids = llm.prompt_ids(prompt) if continues else llm.chat_ids(llm.render(asked))
-        if params.made > 1:
-            completion = several(llm, ids, params, show=not args.json, continues=continues)
-        else:
-            completion = complete(llm, ids, params, show=not args.json, continues=continues)
+        messages = [{"role": "user", "content": prompt}]
+        ids = llm.prompt_ids(prompt) if continues else llm.chat_ids(llm.render(messages))
+        generate = generate_several if params.num_sequences > 1 else generate_one
+        completion = generate(llm, ids, params, show=not args.json, continues=continues)
     finally:
         llm.close()
     if completion is None:
-        watching.tell(llm)
+        trace_options.report(llm)
         return INTERRUPTED
     if args.json:
         print(json.dumps(as_json(completion), ensure_ascii=False))
     else:
         print()
-    code = watching.tell(llm)
+    code = trace_options.report(llm)
     if completion.finish_reason == "error":
         raise SporeError(completion.error or "the request failed without a reason")
     if not args.json:
-        print(figures(completion), file=sys.stderr)
+        print(format_stats(completion), file=sys.stderr)
     return code
 
 
-def complete(
+def generate_one(
     llm: "LLM", ids: list[int], params: "SamplingParams", *, show: bool, continues: bool = True
 ) -> "Completion | None":
-    """Return the completion, printing its text as it is generated if `show`; None if Ctrl-C stopped it.
+    """Return the completion, streaming its text to stdout if `show`; None if Ctrl-C stopped it.
 
     continues    the prompt is raw text to continue, not a rendered chat to answer
     """
     from sporelm.cli.interrupt import interrupt_flag
 
-    pieces = llm.pieces(llm.answer(ids, params, continues=continues))
+    pieces = llm.stream_pieces(llm.prepare_generation(ids, params, continues=continues))
     with interrupt_flag() as interrupted, contextlib.closing(pieces) as stream:
         for piece in stream:
             if show:
@@ -105,14 +103,14 @@ def complete(
     return None
 
 
-def several(
+def generate_several(
     llm: "LLM", ids: list[int], params: "SamplingParams", *, show: bool, continues: bool = True
 ) -> "Completion | None":
-    """The answers to a prompt, their texts on stdout when all are there if `show`; None if Ctrl-C stopped them."""
+    """Return all answers to a prompt, printing their texts at the end if `show`; None if Ctrl-C stopped them."""
     try:
-        answers = llm.several_answers(ids, params, continues=continues)
-        llm.run(answers)
-        completion = llm.best_of(answers)
+        generations = llm.prepare_generations(ids, params, continues=continues)
+        llm.run_generations(generations)
+        completion = llm.merge_completions(generations)
     except KeyboardInterrupt:
         return None
     if show:
@@ -122,18 +120,10 @@ def several(
     return completion
 
 
-def read_text(name: str, what: str = "the text", longest: int = LONGEST_TEXT) -> str:
-    """The text of a file, or of stdin for '-', which errors call `what`. Raises RequestError, for more than `longest`
-    bytes too."""
-    from sporelm.weights.text_file import read_text_or_stdin  # imports numpy
-
-    return read_text_or_stdin(name, what, longest)
-
-
 def as_json(completion: "Completion") -> dict[str, object]:
-    """The object of the contract: text, ids, why it ended, and timings in seconds and tokens per second."""
+    """Return the JSON object of a completion: text, ids, finish reason, timings in seconds and tokens per second."""
     timings = completion.timings
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "text": completion.text,
         "token_ids": list(completion.token_ids),
         "prompt_token_ids": list(completion.prompt_token_ids),
@@ -147,32 +137,32 @@ def as_json(completion: "Completion") -> dict[str, object]:
         "timings": {name: getattr(timings, name) for name in TIMINGS},
     }
     if completion.logprobs is not None:
-        found["logprobs"] = logprobs_of(completion)
+        result["logprobs"] = logprobs_as_json(completion)
     if completion.alternatives:
-        found["alternatives"] = [alternative(each) for each in completion.alternatives]
-    return found | error_of(completion)
+        result["alternatives"] = [alternative_as_json(each) for each in completion.alternatives]
+    return result | error_as_json(completion)
 
 
-def alternative(completion: "Completion") -> dict[str, object]:
-    """Another answer to the same prompt."""
-    found: dict[str, object] = {
+def alternative_as_json(completion: "Completion") -> dict[str, object]:
+    """Return the JSON object of another completion of the same prompt."""
+    result: dict[str, object] = {
         "text": completion.text,
         "token_ids": list(completion.token_ids),
         "finish_reason": completion.finish_reason,
         "seed": completion.seed,
     }
     if completion.logprobs is not None:
-        found["logprobs"] = logprobs_of(completion)
-    return found | error_of(completion)
+        result["logprobs"] = logprobs_as_json(completion)
+    return result | error_as_json(completion)
 
 
-def error_of(completion: "Completion") -> dict[str, object]:
-    """What went wrong; nothing if all went well."""
+def error_as_json(completion: "Completion") -> dict[str, object]:
+    """Return the error, if any."""
     return {"error": completion.error} if completion.error else {}
 
 
-def logprobs_of(completion: "Completion") -> list[dict[str, object]]:
-    """For each token its id and log probability, and those of the likeliest, in falling order."""
+def logprobs_as_json(completion: "Completion") -> list[dict[str, object]]:
+    """Return for each token its id and log probability, and those of the most likely tokens, in descending order."""
     return [
         {"id": token, "logprob": score.logprob, "top": [{"id": i, "logprob": p} for i, p in score.top.items()]}
         for token, score in zip(completion.token_ids, completion.logprobs or (), strict=False)
@@ -182,17 +172,17 @@ def logprobs_of(completion: "Completion") -> list[dict[str, object]]:
 TIMINGS = ("load_s", "compile_s", "ttft_s", "prefill_tok_s", "decode_tok_s")
 
 
-def figures(completion: "Completion") -> str:
-    """One line: how many tokens, how fast, why it ended, with which seed."""
+def format_stats(completion: "Completion") -> str:
+    """Return one line: number of tokens, speed, finish reason, seed."""
     timings = completion.timings
     parts = [
-        f"{counted(len(completion.token_ids), 'token')}, {timings.decode_tok_s:.1f} tok/s",
-        f"prompt {counted(len(completion.prompt_token_ids), 'token')}, {timings.prefill_tok_s:.1f} tok/s",
+        f"{pluralize(len(completion.token_ids), 'token')}, {timings.decode_tok_s:.1f} tok/s",
+        f"prompt {pluralize(len(completion.prompt_token_ids), 'token')}, {timings.prefill_tok_s:.1f} tok/s",
         f"first token {timings.ttft_s * 1000:.0f} ms",
         f"load {timings.load_s:.2f} s, compile {timings.compile_s:.2f} s",
-        *([f"{completion.accepted} of {completion.drafted} guesses right"] if completion.drafted else []),
+        *([f"{completion.accepted} of {completion.drafted} drafts accepted"] if completion.drafted else []),
         completion.finish_reason,
     ]
     if completion.dropped_tokens:
-        parts.append(f"{counted(completion.dropped_tokens, 'token')} left out")
+        parts.append(f"{pluralize(completion.dropped_tokens, 'token')} dropped")
     return " | ".join([*parts, f"seed {completion.seed}"])

@@ -1,7 +1,7 @@
-"""Standard input, output and error that were closed before the program began, as `<&-`, `>&-` and `2>&-` leave them.
+"""Standard streams that were closed before the program started, as by `<&-`, `>&-` and `2>&-`.
 
-Python then sets the stream to None, and the next file that is opened gets the free descriptor: a library's output would
-end up in that file. So closed descriptors are reopened on the null device, and the streams with them.
+Python sets such a stream to None, and the next opened file gets the free descriptor, so that a library's output would
+end up in that file. Therefore closed descriptors are reopened on the null device.
 """
 
 import io

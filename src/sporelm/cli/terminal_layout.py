@@ -1,6 +1,6 @@
-"""Layout for terminals of any width: lines folded at spaces, labels beside or above their text, tables or records.
+"""Layout for terminals of any width: folded lines, labels beside or above their text, tables or records.
 
-The width is that of standard output where it is a terminal. A file or a pipe has none, and gets every line whole.
+The width is that of standard output if it is a terminal. A file or a pipe has none, and lines are not folded.
 """
 
 import re
@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
-NARROW = 60  # columns below which a table of measurements is printed as records
+NARROW = 60  # columns below which a table of measurements is printed as one record per row
 MIN_BESIDE = 24  # columns that text beside a label needs; with fewer it stands below the label
 # A word, or a figure with its unit.
 _WORD = re.compile(
@@ -63,8 +63,8 @@ def fold(line: str, width: int | None, indent: int | None = None) -> list[str]:
     return [*lines, current]
 
 
-def labelled(label: str, text: str, column: int, width: int | None) -> list[str]:
-    """Put text beside its label, at `column`; on a terminal where too little room is left, below it."""
+def label_text(label: str, text: str, column: int, width: int | None) -> list[str]:
+    """Put text beside its label, at `column`; below the label if the terminal is too narrow."""
     beside = f"{label:<{column}}{text}".rstrip()
     if width is None or columns_of(beside) <= width:
         return [beside]
@@ -77,11 +77,11 @@ def labelled(label: str, text: str, column: int, width: int | None) -> list[str]
     return [*above, *(line for line in fold(" " * indent + text.lstrip(), width, indent))]
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None, right: Sequence[int] = ()) -> list[str]:
-    """Lay out rows below their heads, the first row; columns in `right` end on one line.
+def format_table(rows: Sequence[Sequence[str]], width: int | None, right: Sequence[int] = ()) -> list[str]:
+    """Lay out rows below the first row, their headings; columns in `right` are right-aligned.
 
-    On a terminal that is narrower than the table, each row becomes a record: its first cell, then a line for each
-    further head and cell.
+    On a terminal narrower than the table, each row becomes a record: its first cell, then a line for each further
+    heading and cell.
     """
     widths = [max(columns_of(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []

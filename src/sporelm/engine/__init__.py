@@ -1,7 +1,7 @@
 """Continues token ids: requests, the scheduler, pages of keys and values, the runner and the choice of tokens."""
 
 from sporelm.engine.engine import Engine
-from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
+from sporelm.engine.kv import KvCache, KvSequence
 from sporelm.engine.limits import Limits
 from sporelm.engine.metrics import Metrics
 from sporelm.engine.request import FinishReason, Request
@@ -15,11 +15,11 @@ __all__ = [
     "Advance",
     "Engine",
     "FinishReason",
+    "KvCache",
     "KvSequence",
     "Limits",
     "LoadedModel",
     "Metrics",
-    "PagePool",
     "Part",
     "Request",
     "Runner",
@@ -27,7 +27,6 @@ __all__ = [
     "Sampling",
     "Scheduler",
     "Scores",
-    "SequenceStore",
     "Step",
     "TokenScores",
     "Worker",

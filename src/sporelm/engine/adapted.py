@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sporelm.engine.step import Step
 from sporelm.errors import BackendError
 from sporelm.models.inputs import ADAPTERS, Forward
+from sporelm.models.params import adapters_name
 from sporelm.ops import Spec
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import I32
-from sporelm.weights.names import adapters_name
 
 
 class Matrices(NamedTuple):

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sporelm.backends.backend import Backend
-from sporelm.models.blocks.memory import State
+from sporelm.backends.protocol import Backend
+from sporelm.models.blocks.block_memory import State
 from sporelm.tensor.dtype import ElementType
 
 
@@ -13,9 +13,9 @@ def made(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: El
     layers = list(memory)
     paged = [each.kept for each in layers if not isinstance(each, State)]
     recurrent = [each.shapes for each in layers if isinstance(each, State)]
-    tensors = device.page_pool(pages, paged, kv) if paged else []
+    tensors = device.allocate_pages(pages, paged, kv) if paged else []
     try:
-        tuples = device.state_pool(states, recurrent) if recurrent else []
+        tuples = device.allocate_states(states, recurrent) if recurrent else []
     except BaseException:
         device.free_pages(tensors)
         raise

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sporelm.backends.backend import Backend
-from sporelm.engine.kv.pages import pages_for
+from sporelm.backends.protocol import Backend
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.errors import MemoryShortage, RequestError, shown
-from sporelm.models.blocks.memory import State
-from sporelm.ops.attention import PAGE
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.config import ModelConfig
+from sporelm.ops.paged_attention import PAGE
 from sporelm.tensor.dtype import ElementType
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.load import in_units
+from sporelm.units import in_units
 
 DEFAULT_CONTEXT = 8192  # positions, unless asked for more, of models that allow more
 SPARE_CONTEXTS = 3  # beyond one for each request that runs: conversations that rest keep their KV
@@ -89,7 +89,7 @@ def choose(
             f"--kv-memory is {in_units(given)}, {in_units(available)} are available beside the weights: "
             "give less, or leave it out"
         )
-    wanted = pages_for(context) * (max_batch + SPARE_CONTEXTS)
+    wanted = count_pages(context) * (max_batch + SPARE_CONTEXTS)
     if not page_bytes:
         return context, wanted
     if given is not None:
@@ -97,9 +97,9 @@ def choose(
     if available is None:
         return context, wanted
     affordable = max(0, available // SHARE - beside) // page_bytes
-    if pages_for(context) > affordable:
+    if count_pages(context) > affordable:
         if asked is not None or affordable < 1:
-            needed, limit = pages_for(context) * page_bytes, max(0, available // SHARE - beside)
+            needed, limit = count_pages(context) * page_bytes, max(0, available // SHARE - beside)
             smaller = f"give a smaller --max-context, at most {affordable * PAGE}"
             raise MemoryShortage(
                 f"a context of {context} positions needs {in_units(needed)} for keys and values, "
@@ -113,9 +113,9 @@ def choose(
 def _within(given: int, asked: int | None, context: int, page_bytes: int, beside: int) -> tuple[int, int]:
     """The context, cut to what fits unless it was asked for, and all pages that `given` bytes hold."""
     pages = min(max(0, given - beside) // page_bytes, MOST_PAGES)
-    if pages < 1 or (asked is not None and pages_for(asked) > pages):
+    if pages < 1 or (asked is not None and count_pages(asked) > pages):
         positions = context if asked is not None else min(context, PAGE)
-        needed = pages_for(positions) * page_bytes
+        needed = count_pages(positions) * page_bytes
         smaller = f", or a smaller --max-context, at most {pages * PAGE}" if pages else ""
         taken = f", {in_units(beside)} of it for recurrent states" if beside else ""
         raise MemoryShortage(

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.backends.backend import Backend, Progress
+from sporelm.backends.protocol import Backend, Progress
 from sporelm.models import Encoder
-from sporelm.models.texts import ReadTexts, TextInputs, text_specs, trace_texts
+from sporelm.models.encoder_inputs import EncoderInputs, ReadTexts, text_specs, trace_texts
 from sporelm.plan import Plan
 
 
@@ -68,13 +68,13 @@ class EncoderRunner:
         inputs = arrays_of(texts)
         self.filled_at = perf_counter()
         if self.eager:
-            results = read(TextInputs(*map(self.backend.tensor, inputs)), self.weights)
+            results = read(EncoderInputs(*map(self.backend.tensor, inputs)), self.weights)
             return {name: result.numpy() for name, result in results.items()}
         extents = {"tokens": len(inputs.tokens), "texts": len(texts), "starts": len(texts) + 1}
         plan = self.plan = self._plan(read)
-        if len(plan.built) < len(plan.regimes):
+        if len(plan.bucket_programs) < len(plan.step_buckets):
             began = perf_counter()
-            plan.regime(plan.regime_of(extents))
+            plan.bucket_program(plan.find_bucket(extents))
             self.compile_s += perf_counter() - began
         return plan.run(inputs._asdict(), extents)
 
@@ -86,7 +86,7 @@ class EncoderRunner:
         return self._plans[name]
 
 
-def arrays_of(texts: Sequence[Text]) -> TextInputs:
+def arrays_of(texts: Sequence[Text]) -> EncoderInputs:
     """The arrays of a step, int32."""
     counts = np.array([len(text.tokens) for text in texts])
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -94,4 +94,4 @@ def arrays_of(texts: Sequence[Text]) -> TextInputs:
     positions = np.arange(len(tokens), dtype=np.int32) - np.repeat(starts[:-1], counts)
     seconds = np.array([len(text.tokens) if text.second is None else text.second for text in texts], np.int32)
     types = (positions >= np.repeat(seconds, counts)).astype(np.int32)
-    return TextInputs(tokens, positions, types, starts, starts[:-1].copy(), starts[1:].copy())
+    return EncoderInputs(tokens, positions, types, starts, starts[:-1].copy(), starts[1:].copy())

@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.adapted import Adapted
-from sporelm.engine.kv import KvSequence, store_of
-from sporelm.engine.kv.asleep import Asleep, Like, check_replaceable, read_asleep, write_asleep
-from sporelm.engine.kv.pages import pages_for
-from sporelm.engine.kv.store import Dormitory
+from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
+from sporelm.engine.kv.page_allocator import count_pages
+from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Scores
@@ -55,13 +54,13 @@ class Engine:
         worker: StepRunner,
         limits: Limits,
         speculation: Speculation | None = None,
-        dormitory: Dormitory | None = None,
+        offload_store: OffloadStore | None = None,
     ) -> None:
-        """Without a `dormitory`, what idle sequences held that had to give way is computed anew."""
+        """Without an offload store, what an evicted sequence held is recomputed."""
         self.runner = worker
         self.limits = limits
-        self.store = store_of(limits.num_pages, limits.num_states, limits.state_interval, dormitory)
-        self.scheduler = Scheduler(limits, self.store, speculation)
+        self.kv_cache = KvCache(limits.num_pages, limits.num_states, limits.state_interval, offload_store)
+        self.scheduler = Scheduler(limits, self.kv_cache, speculation)
         self.metrics = self.scheduler.metrics
         self.speculation = speculation
         self.sampler = Sampler()
@@ -144,10 +143,10 @@ class Engine:
         had said their last."""
         step, self._choosing = self._choosing, None
         begun = {part.request for part in step.parts if part.rows} if step is not None else set[int]()
-        self.store.take_copies()  # those whom they were for go back
+        self.kv_cache.pop_state_copies()  # those whom they were for go back
         for request in list(self.scheduler.running.values()):
             if request.sequence is not None:
-                self.store.distrust(request.sequence)
+                self.kv_cache.rollback_step(request.sequence)
             if request.finish_reason is not None:
                 self.scheduler.end(request, request.finish_reason)
                 self._forget(request)
@@ -222,20 +221,20 @@ class Engine:
         """
         with self.turn:
             self.check_open()
-            return self.store.new(salt)
+            return self.kv_cache.new_sequence(salt)
 
     def fork(self, sequence: KvSequence) -> KvSequence:
         """A sequence that begins with what this one holds, in shared pages."""
         with self.turn:
             self.check_open()
-            return self.store.fork(sequence)
+            return self.kv_cache.fork(sequence)
 
     def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Raises RequestError while a request uses it."""
         with self.turn:
-            if sequence.busy:
+            if sequence.is_in_use:
                 raise RequestError("a request still uses this sequence: cancel it first")
-            self.store.drop(sequence)
+            self.kv_cache.drop(sequence)
 
     def sleep(self, sequence: KvSequence, path: Path, model: str, notes: dict[str, Any]) -> int:
         """Write what a sequence holds to a file, beside `notes`; the file's bytes. The sequence stays as it is.
@@ -246,53 +245,64 @@ class Engine:
         check_replaceable(path)
         with self.turn:
             self.check_open()
-            if sequence.busy:
+            if sequence.is_in_use:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
-            asleep = self._held(sequence)
-        return write_asleep(path, asleep._replace(notes=notes, adapter=sequence.chain.adapter), model).nbytes
+            session = self._held(sequence)
+        return write_session(path, session._replace(notes=notes, adapter=sequence.page_hashes.adapter), model).nbytes
 
-    def _held(self, sequence: KvSequence) -> Asleep:
+    def _held(self, sequence: KvSequence) -> SessionData:
         """A copy of what a sequence holds, or of what it held when it gave way, if that is more."""
-        dormitory = self.store.dormitory
-        if dormitory is not None and len(tokens := dormitory.sleeping(sequence)) > sequence.length:
-            held = dormitory.held(sequence)
+        store = self.kv_cache.offload_store
+        if store is not None and len(tokens := store.tokens_of(sequence)) > sequence.length:
+            held = store.load(sequence)
             if held is not None:
                 return held._replace(tokens=list(tokens))
-        layers = self.runner.export_pages(sequence.pages[: pages_for(sequence.length)])
-        states = self.runner.export_states([sequence.state] if sequence.tokens else [])
-        return Asleep(list(sequence.tokens), layers, {}, states=states)
+        layers = self.runner.export_pages(sequence.pages[: count_pages(sequence.length)])
+        states = self.runner.export_states([sequence.state_slot] if sequence.tokens else [])
+        return SessionData(list(sequence.tokens), layers, {}, states=states)
 
-    def wake(self, path: Path, model: str, salt: str = "") -> tuple[KvSequence, dict[str, Any]]:
-        """A sequence that holds what a file does, and the file's notes. Idle sequences may give way to it.
+    def wake(
+        self, path: Path, model: str, salt: str = "", *, legacy_models: Collection[str] = ()
+    ) -> tuple[KvSequence, dict[str, Any]]:
+        """A sequence that holds what a file does, and the file's notes. Idle sequences may give way to it. Earlier
+        versions may have known the model by one of `legacy_models`.
 
         Raises ModelNotFound, ModelFileError, RequestError, and MemoryShortage if there are not the pages for it.
         """
         with self.turn:
             self.check_open()
-            like = Like(self.runner.export_pages([]), self.runner.export_states([]))
-        asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)  # while others go on
+            layout = CacheLayout(self.runner.export_pages([]), self.runner.export_states([]))
+        models = [model, *legacy_models]
+        session = read_session(path, models, layout, self.limits.max_context, self.limits.vocab)  # while others go on
         with self.turn:
             self.check_open()
-            if asleep.adapter not in self.scheduler.adapters.values():
-                told = f"an adapter that is not loaded, known by {asleep.adapter[:12]}"
+            if session.adapter not in self.scheduler.adapters.values():
+                told = f"an adapter that is not loaded, known by {session.adapter[:12]}"
                 raise RequestError(f"{path} was made with {told}: load the adapter first")
-            sequence = self.store.new(salt, asleep.adapter)
-            self.store.use(sequence)  # or it would give way to itself
+            sequence = self.kv_cache.new_sequence(salt, session.adapter)
+            self.kv_cache.acquire(sequence)  # or it would give way to itself
             try:
-                if not self.store.reserve(sequence, len(asleep.tokens), []):
-                    needed, scarce = pages_for(len(asleep.tokens)), self.store.scarce(sequence, len(asleep.tokens))
-                    had = f"{self.store.obtainable()} can be had" if not sequence.pages else f"and {scarce} are in use"
+                if not self.kv_cache.reserve(sequence, len(session.tokens), []):
+                    needed, scarce = (
+                        count_pages(len(session.tokens)),
+                        self.kv_cache.describe_shortage(sequence, len(session.tokens)),
+                    )
+                    had = (
+                        f"{self.kv_cache.num_obtainable_pages()} can be had"
+                        if not sequence.pages
+                        else f"and {scarce} are in use"
+                    )
                     raise MemoryShortage(f"{path} needs {needed} pages, {had}: finish some requests first")
-                self.runner.import_pages(sequence.pages, asleep.layers)
-                if asleep.tokens:
-                    self.runner.import_states([sequence.state], asleep.states)
-                self.store.extend(sequence, asleep.tokens)
+                self.runner.import_pages(sequence.pages, session.layers)
+                if session.tokens:
+                    self.runner.import_states([sequence.state_slot], session.states)
+                self.kv_cache.extend(sequence, session.tokens)
             except BaseException:
-                self.store.drop(sequence)
+                self.kv_cache.drop(sequence)
                 raise
             finally:
-                sequence.busy = False
-            return sequence, asleep.notes
+                self.kv_cache.release(sequence)
+            return sequence, session.notes
 
     def logits(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
         """Scores at every position, in steps of their own: `take` is given float32 [chunk, vocab] after each, a view
@@ -313,10 +323,10 @@ class Engine:
             self._closed = True
             for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
                 self.cancel(request)
-            if self.store.dormitory is not None:
-                self.store.dormitory.close()
+            if self.kv_cache.offload_store is not None:
+                self.kv_cache.offload_store.close()
             self.metrics.close()
 
     def check_integrity(self) -> None:
         """Raise BackendError unless pages, sequences and requests agree. Changes nothing."""
-        self.store.check_integrity()
+        self.kv_cache.check_integrity()

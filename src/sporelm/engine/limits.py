@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.errors import ContextOverflow, RequestError
 
 
@@ -29,7 +29,7 @@ class Limits:
             raise RequestError(f"prefill_tokens is {self.prefill_tokens}: it must be at least 1")
         if self.num_states and self.state_interval < 1:
             raise RequestError(f"state_interval is {self.state_interval}: it must be at least 1")
-        if self.num_pages < pages_for(self.max_context):
+        if self.num_pages < count_pages(self.max_context):
             raise RequestError(f"{self.num_pages} pages do not hold one context of {self.max_context} positions")
 
     def check_prompt(self, length: int, *, rolls: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.backends.backend import Backend, Progress
+from sporelm.backends.protocol import Backend, Progress
 from sporelm.engine.adapted import Adapted, OnDevice
 from sporelm.engine.encoding import EncoderRunner, Text
 from sporelm.engine.engine import Engine
@@ -63,7 +63,7 @@ class EncoderScheduler(Scheduler):
     """Takes no request."""
 
     def __init__(self, engine: Engine, refusal: Callable[[], RequestError]) -> None:
-        super().__init__(engine.limits, engine.store)
+        super().__init__(engine.limits, engine.kv_cache)
         self.refusal = refusal
 
     def check(self, request: Request, *, rolls: bool = True) -> NoReturn:

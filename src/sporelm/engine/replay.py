@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.limits import Limits
 from sporelm.engine.recording import MARK, READABLE, VERSION, checksums, sampling_from_json
 from sporelm.engine.runner import Scores
@@ -234,7 +234,7 @@ def _check_part(part: Part, limits: Limits) -> None:
     if not part.tokens or end > limits.max_context:
         raise RequestError(f"a part of positions {part.position} to {end}: the context holds {limits.max_context}")
     whole(part.rows, "number of rows", len(part.tokens))
-    if not pages_for(end) <= len(part.pages) <= pages_for(limits.max_context):
+    if not count_pages(end) <= len(part.pages) <= count_pages(limits.max_context):
         raise RequestError(f"a part has {len(part.pages)} pages for {end} positions")
     for page in part.pages:
         if page >= limits.num_pages:

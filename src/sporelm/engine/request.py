@@ -6,11 +6,11 @@ from operator import index
 from typing import Any, Literal
 
 from sporelm.engine.constraint import Constraint
-from sporelm.engine.kv.prefix import Chain
-from sporelm.engine.kv.sequence import KvSequence
+from sporelm.engine.kv.kv_sequence import KvSequence
+from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.sampling import Sampling, TokenScores
 from sporelm.errors import RequestError, shown
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 
 MOST_IDS = 1 << 24  # of a text: no context is so long
 
@@ -66,7 +66,6 @@ class Request:
         "arrived",
         "cache_miss",
         "cached_tokens",
-        "chain",
         "constraint",
         "drafted",
         "dropped",
@@ -80,6 +79,7 @@ class Request:
         "num_prompt",
         "num_shown",
         "owner",
+        "page_hashes",
         "priority",
         "roll",
         "salt",
@@ -138,7 +138,7 @@ class Request:
         self.twin = twin
         self.constraint = constraint
         self.adapter = adapter  # the number of one that is loaded, 0 for none
-        self.chain = Chain(salt)  # the keys under which the pages of `known` are found
+        self.page_hashes = PageHashes(salt)  # the keys under which the pages of `known` are found
         self.temporary = sequence is None  # its sequence goes when it ends
         self.id = 0  # given by the engine
         self.cached_tokens = 0  # of the prompt, found in the sequence or computed by others
@@ -195,7 +195,7 @@ class Request:
         first, half = beginning(room), max(1, room // 2)
         self.dropped = -((room - len(self.text)) // half) * half
         self.known = self.text[:first] + self.text[first + self.dropped :]
-        del self.chain.keys[first // PAGE :]
+        del self.page_hashes.hashes[first // PAGE :]
         if not self.num_generated:
             self.num_shown = len(self.known)
 

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.backends.backend import Backend, Progress
+from sporelm.backends.protocol import Backend, Progress
 from sporelm.engine.adapted import Adapted, OnDevice, unknown
-from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.limits import Limits
 from sporelm.engine.step import Step
 from sporelm.models import StepInputs, compute, input_specs, trace_model
 from sporelm.models.inputs import ADAPTERS, Forward
 from sporelm.ops import Spec
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
 
 MOST_VIEWS = 64  # sets of input views that are kept for step shapes met before
@@ -49,7 +49,7 @@ class Inputs:
             "slots": np.zeros(tokens, np.int32),
             "starts": np.zeros(sequences + 1, np.int32),
             "lengths": np.zeros(sequences, np.int32),
-            "pages": np.zeros((sequences, pages_for(limits.max_context)), np.int32),
+            "pages": np.zeros((sequences, count_pages(limits.max_context)), np.int32),
             "rows": np.zeros(tokens, np.int32),
             "states": np.zeros(sequences, np.int32),
         }
@@ -121,7 +121,7 @@ class Runner:
         self.compile_s = 0.0  # seconds spent making programs
         self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
         tokens, sequences = limits.token_budget, limits.max_batch
-        self.specs = input_specs(tokens, sequences, tokens, pages_for(limits.max_context))
+        self.specs = input_specs(tokens, sequences, tokens, count_pages(limits.max_context))
         self.plan = None if eager else self._traced(model.forward)
         self.embedding_plan: Plan | None = None  # made when something is embedded
         self.adapted: Adapted | None = None  # in use, if any adapter is
@@ -189,9 +189,9 @@ class Runner:
             tensors = {name: self.backend.tensor(array) for name, array in arrays.items()}
             results = compute(forward, tensors, weights, self.caches)
             return {name: result.numpy() for name, result in results.items()}
-        if len(plan.built) < len(self.backend.regimes):
+        if len(plan.bucket_programs) < len(self.backend.step_buckets):
             began = perf_counter()
-            plan.regime(plan.regime_of(extents))
+            plan.bucket_program(plan.find_bucket(extents))
             self.compile_s += perf_counter() - began
         return plan.run(arrays, extents)
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from sporelm.engine.kv.pages import pages_for
-from sporelm.engine.kv.sequence import KvSequence
-from sporelm.engine.kv.store import Copies, SequenceStore
+from sporelm.engine.kv.kv_cache import KvCache, PageCopies
+from sporelm.engine.kv.kv_sequence import KvSequence
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.limits import Limits
 from sporelm.engine.metrics import Load, Metrics
 from sporelm.engine.pace import Pace
@@ -24,7 +24,7 @@ from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
 from sporelm.engine.texts import TextLine
 from sporelm.errors import BackendError, RequestError, shown
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 
 
 class Advance(NamedTuple):
@@ -41,7 +41,7 @@ class _Draft:
     def __init__(self, budget: int) -> None:
         self.budget = budget  # tokens that may still join
         self.parts: dict[int, Part] = {}  # by request
-        self.copies: Copies = []
+        self.copies: PageCopies = []
 
     def add(self, part: Part) -> None:
         self.parts[part.request] = part
@@ -53,11 +53,11 @@ class _Draft:
 
 
 class Scheduler:
-    """Requests that wait and that run; its `store` holds their sequences."""
+    """Requests that wait and that run; its `kv_cache` holds their sequences."""
 
-    def __init__(self, limits: Limits, store: SequenceStore, speculation: Speculation | None = None) -> None:
+    def __init__(self, limits: Limits, kv_cache: KvCache, speculation: Speculation | None = None) -> None:
         self.limits = limits
-        self.store = store
+        self.kv_cache = kv_cache
         self.pace = Pace(limits.prefill_tokens)
         self.waiting = WaitingQueue(limits.max_waiting)
         self.running: dict[int, Request] = {}  # by id, in the order of admission
@@ -75,7 +75,7 @@ class Scheduler:
         if sequence is not None:
             if self.uses(sequence):
                 raise RequestError("this conversation is still answering: finish or close that answer first")
-            if sequence.number not in self.store.sequences:
+            if sequence.id not in self.kv_cache.sequences:
                 raise RequestError("this conversation was closed: begin a new one")
         request.arrived = perf_counter()
         self.waiting.add(request)
@@ -115,7 +115,7 @@ class Scheduler:
             self._fill(draft)  # whoever has just given way has left pages
         if not draft.parts and not self.idle and not self.texts:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-        return Step(list(draft.parts.values()), draft.copies, self.store.take_copies())
+        return Step(list(draft.parts.values()), draft.copies, self.kv_cache.pop_state_copies())
 
     def _fill(self, draft: _Draft) -> None:
         """Put parts into a step: of those that decode, then of prompts, then of requests that may begin."""
@@ -148,20 +148,20 @@ class Scheduler:
             request = self.running[part.request]
             assert request.sequence is not None
             if not part.rows:
-                self.store.extend(request.sequence, part.tokens)
+                self.kv_cache.extend(request.sequence, part.tokens)
                 continue
             tokens = next(said)
             if request.id in picked.failures:
                 if len(tokens) > 1:  # what was said before the one with which it failed counts
                     advances += self._say(request, part, tokens[:-1], picked)
                 else:
-                    self.store.accept(request.sequence, part.tokens, part.rows, 0)
+                    self.kv_cache.accept_draft(request.sequence, part.tokens, part.rows, 0)
                 if request.finish_reason is None:
                     advances.append(self._fail(request, f"the grammar: {picked.failures[request.id]}"))
                 continue
             if NOT_A_TOKEN in tokens:
                 place = part.position + len(part.tokens) - part.rows + tokens.index(NOT_A_TOKEN)
-                self.store.discard(request.sequence)
+                self.kv_cache.invalidate(request.sequence)
                 reason = blamed(self.titles.get(request.adapter))
                 advances.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
                 continue
@@ -190,7 +190,7 @@ class Scheduler:
     def restart_page(self, request: Request) -> None:
         """A running request computes its last page, which is not full, anew. Changes the store."""
         if request.sequence is not None:
-            self.store.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
+            self.kv_cache.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
 
     def _say(self, request: Request, part: Part, tokens: list[int], picked: Picked) -> list[Advance]:
         """A request says tokens, of which all but the last were guessed, and what must follow, until it ends. Changes
@@ -200,10 +200,10 @@ class Scheduler:
         assert sequence is not None
         request.drafted += part.rows - 1
         request.accepted += len(tokens) - 1
-        settled = self.store.accept(sequence, part.tokens, part.rows, len(tokens))
+        settled = self.kv_cache.accept_draft(sequence, part.tokens, part.rows, len(tokens))
         for number, token in enumerate([*tokens, *forced]):
             if 0 < number < len(tokens) and not settled:
-                self.store.extend(sequence, tokens[number - 1 : number])
+                self.kv_cache.extend(sequence, tokens[number - 1 : number])
             request.scores += scores[number : number + 1]
             self._commit(request, sequence, token)
             is_last = number == len(tokens) + len(forced) - 1
@@ -218,7 +218,7 @@ class Scheduler:
     def _say_one(self, request: Request, held: Sequence[int], token: int) -> Advance:
         """`_say` as it mostly is: a token that nobody guessed, and nothing that must follow. Changes the request."""
         assert request.sequence is not None
-        self.store.extend(request.sequence, held)
+        self.kv_cache.extend(request.sequence, held)
         self._commit(request, request.sequence, token)
         reason = request.finish_reason
         if reason:
@@ -230,7 +230,7 @@ class Scheduler:
         known = request.known
         request.commit(token, self.limits.max_context)
         if request.known is not known:  # of a text that repeats itself all may be held: its last token's logits are not
-            self.store.truncate(sequence, min(sequence.match(request.known), len(request.known) - 1))
+            self.kv_cache.truncate(sequence, min(sequence.match_length(request.known), len(request.known) - 1))
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """Take a request out. Changes the store: a temporary sequence goes, another keeps its KV and is idle.
@@ -255,9 +255,9 @@ class Scheduler:
         if sequence is None or request.id not in self.running:
             return True  # it has just given way to another
         held = len(sequence.tokens)
-        if held + 1 != len(known) or draft.budget <= 0 or not self.store.is_ready(sequence, held):
+        if held + 1 != len(known) or draft.budget <= 0 or not self.kv_cache.is_writable(sequence, held):
             return False
-        draft.add(Part(request.id, known[held:], held, sequence.table, 1, request.adapter, sequence.state))
+        draft.add(Part(request.id, known[held:], held, sequence.page_table, 1, request.adapter, sequence.state_slot))
         return True
 
     def _schedule(self, request: Request, draft: _Draft, guesses: Sequence[int] = ()) -> bool:
@@ -267,11 +267,11 @@ class Scheduler:
             return False
         assert sequence is not None
         held = len(sequence.tokens)
-        count = self.store.reach(sequence, held + min(len(request.known) - held, draft.budget)) - held
-        guesses = self.store.affordable(sequence, held + count, guesses[: draft.budget - count])
-        if guesses and not self.store.branch(sequence):
+        count = self.kv_cache.max_step_end(sequence, held + min(len(request.known) - held, draft.budget)) - held
+        guesses = self.kv_cache.fit_drafts(sequence, held + count, guesses[: draft.budget - count])
+        if guesses and not self.kv_cache.begin_draft(sequence):
             guesses = ()
-        while not self.store.reserve(sequence, held + count + len(guesses), draft.copies):
+        while not self.kv_cache.reserve(sequence, held + count + len(guesses), draft.copies):
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
             draft.drop(victim.id)
             self._preempt(victim)
@@ -279,7 +279,7 @@ class Scheduler:
                 return False
         tokens = [*request.known[held : held + count], *guesses]
         rows = len(guesses) + (held + count == len(request.known))
-        draft.add(Part(request.id, tokens, held, sequence.table, rows, request.adapter, sequence.state))
+        draft.add(Part(request.id, tokens, held, sequence.page_table, rows, request.adapter, sequence.state_slot))
         return True
 
     def _ready(self, request: Request) -> bool:
@@ -287,9 +287,9 @@ class Scheduler:
         twin = request.twin
         if twin is not None and twin.finish_reason is None and twin.num_computed < twin.num_shown:
             return False
-        if self.store.dormitory is None or request.sequence is None or not self.running:
+        if self.kv_cache.offload_store is None or request.sequence is None or not self.running:
             return True
-        return self.store.dormitory.ready(request.sequence)
+        return self.kv_cache.offload_store.is_ready(request.sequence)
 
     def _admit(self, request: Request, draft: _Draft) -> bool:
         """Let a waiting request run if all that it knows now finds pages, and no text goes first. Changes the store and
@@ -297,30 +297,30 @@ class Scheduler:
         if self.texts.hold_back(request):
             return False
         if (
-            (draft.copies or self.store.copying)
+            (draft.copies or self.kv_cache.has_state_copies)
             and request.sequence is not None
-            and self.store.sleeps(request.sequence)
+            and self.kv_cache.is_offloaded(request.sequence)
         ):
             return False  # waking writes to pages at once, which may be those that are to be copied
         sequence = request.sequence or self._begin(request)
-        self.store.use(sequence)
+        self.kv_cache.acquire(sequence)
         kept = self._reuse(request, sequence)
-        missing = pages_for(len(request.known)) - pages_for(kept) + self.texts.num_pages
-        states = self.store.missing_states(sequence) + len(self.texts.begun)
-        if (self.running or self.texts.begun) and not self.store.can_have(missing, states):
+        missing = count_pages(len(request.known)) - count_pages(kept) + self.texts.num_pages
+        states = self.kv_cache.num_missing_states(sequence) + len(self.texts.begun)
+        if (self.running or self.texts.begun) and not self.kv_cache.can_allocate(missing, states):
             self._rest(request, sequence)
             self.texts.short = request
             return False
         if self.texts.short is request:
             self.texts.short = None
-        self.store.truncate(sequence, kept)
-        self.store.wake(sequence, request.known[:-1], draft.copies)
+        self.kv_cache.truncate(sequence, kept)
+        self.kv_cache.restore(sequence, request.known[:-1], draft.copies)
         if not request.started:
             request.started = perf_counter()
             self._account(request, sequence.length)
             self.metrics.admitted(request)
         request.sequence, request.twin = sequence, None
-        self.store.aim(sequence, len(request.known), request.chain.keys)
+        self.kv_cache.set_snapshot_positions(sequence, len(request.known), request.page_hashes.hashes)
         self.waiting.remove(request)
         self.running[request.id] = request
         self.owners[request.owner] += 1
@@ -329,53 +329,56 @@ class Scheduler:
     def _begin(self, request: Request) -> KvSequence:
         """A sequence for a request: with the pages of its twin, if that has some."""
         if request.twin is not None and request.twin.sequence is not None:
-            return self.store.fork(request.twin.sequence)
-        return self.store.new(request.salt, self.adapters[request.adapter])
+            return self.kv_cache.fork(request.twin.sequence)
+        return self.kv_cache.new_sequence(request.salt, self.adapters[request.adapter])
 
     def _reuse(self, request: Request, sequence: KvSequence) -> int:
         """Positions of the request's known tokens that its sequence holds; pages of others' that hold more become its
         own. The last known token is computed in any case: its logits are wanted."""
-        known, chain = request.known, request.chain
-        self.store.adapt(sequence, self.adapters[request.adapter])
-        kept = self.store.usable(sequence, min(sequence.match(known), len(known) - 1))
-        chain.root, chain.adapter = sequence.chain.root, sequence.chain.adapter
-        chain.extend(known)
-        pages = self.store.find(chain.keys[: (len(known) - 1) // PAGE])
+        known, page_hashes = request.known, request.page_hashes
+        self.kv_cache.set_adapter(sequence, self.adapters[request.adapter])
+        kept = self.kv_cache.usable_length(sequence, min(sequence.match_length(known), len(known) - 1))
+        page_hashes.root, page_hashes.adapter = sequence.page_hashes.root, sequence.page_hashes.adapter
+        page_hashes.extend(known)
+        pages = self.kv_cache.find_prefix(page_hashes.hashes[: (len(known) - 1) // PAGE])
         if len(pages) * PAGE <= kept:
             return kept
-        self.store.adopt(sequence, pages, known, chain.keys)
+        self.kv_cache.attach_prefix(sequence, pages, known, page_hashes.hashes)
         return len(pages) * PAGE
 
     def _account(self, request: Request, kept: int) -> None:
         """Note how much of a prompt needs no computing, and why not more. Changes the request and the counters."""
-        index = self.store.pool.index
+        index = self.kv_cache.prefix_cache
         request.cached_tokens = kept
-        index.queries += request.num_shown
-        index.hits += kept
+        index.num_query_tokens += request.num_shown
+        index.num_hit_tokens += kept
         if kept // PAGE < (request.num_shown - 1) // PAGE:
-            request.cache_miss = self.store.why_missed(request.chain, kept // PAGE, request.known)
+            request.cache_miss = self.kv_cache.explain_miss(request.page_hashes, kept // PAGE, request.known)
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of its line without its pages. Changes the store."""
         self.metrics.preempted()
         assert request.sequence is not None
-        self.store.truncate(request.sequence, 0)
+        self.kv_cache.truncate(request.sequence, 0)
         self._leave(request)
         self._rest(request, request.sequence)
         self.waiting.put_back(request)
 
     def _load(self) -> Load:
         """How busy it is. Any thread may ask: what changes meanwhile is copied first."""
-        running, index = list(self.running.values()), self.store.pool.index
+        running, index = list(self.running.values()), self.kv_cache.prefix_cache
         sequences = [sequence for request in running if (sequence := request.sequence) is not None]
         held = {page for sequence in sequences for page in list(sequence.pages)}
         waiting = sum(map(len, list(self.waiting.lines.values()))) + sum(not text.begun for text in self.texts)
-        pages, kept = self.limits.num_pages, self.limits.num_pages - self.store.pool.num_free
-        load, states = Load(len(running), waiting, pages, len(held), kept, index.queries, index.hits), self.store.states
+        pages, kept = self.limits.num_pages, self.limits.num_pages - self.kv_cache.pages.num_free
+        load, states = (
+            Load(len(running), waiting, pages, len(held), kept, index.num_query_tokens, index.num_hit_tokens),
+            self.kv_cache.states,
+        )
         if states is None:
             return load
-        kept, blank = len(states.kept), len(states.blank)
-        return load._replace(held_states=states.count - kept - blank, kept_states=kept, free_states=blank)
+        kept, blank = len(states.cached), len(states.uncached)
+        return load._replace(held_states=states.num_slots - kept - blank, kept_states=kept, free_states=blank)
 
     def _leave(self, request: Request) -> None:
         """A request runs no longer."""
@@ -386,9 +389,9 @@ class Scheduler:
 
     def _rest(self, request: Request, sequence: KvSequence) -> None:
         """A request uses its sequence no longer: a temporary one goes, another is idle. Changes the store."""
-        sequence.busy = False
+        self.kv_cache.release(sequence)
         if request.temporary:
-            self.store.drop(sequence)
+            self.kv_cache.drop(sequence)
             request.sequence = None
 
 

@@ -8,16 +8,15 @@ begins who came later. So each text comes to its end, however many ask.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from secrets import token_hex
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.kv.pages import pages_for
-from sporelm.engine.kv.sequence import KvSequence
-from sporelm.engine.kv.store import SequenceStore
+from sporelm.engine.kv.kv_cache import KvCache
+from sporelm.engine.kv.kv_sequence import KvSequence
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.request import Request
 from sporelm.engine.step import Part, Step
 from sporelm.errors import MemoryShortage
@@ -47,7 +46,7 @@ class RowText:
 
     @property
     def pages(self) -> int:
-        return pages_for(len(self.known))
+        return count_pages(len(self.known))
 
     @property
     def done(self) -> bool:
@@ -83,18 +82,18 @@ class TextLine:
 
     def add(self, text: RowText) -> None:
         """Let a text wait. Changes the line."""
-        self._texts[text.sequence.number] = text
+        self._texts[text.sequence.id] = text
 
     def remove(self, text: RowText) -> None:
         """Forget a text. Changes the line; does nothing if it is not there."""
-        self._texts.pop(text.sequence.number, None)
+        self._texts.pop(text.sequence.id, None)
 
     def hold_back(self, request: Request) -> bool:
         """Whether a request must let a text pass that came before it. Changes nothing."""
         late = request.priority >= 0
         return late and any(text.after < request.id and (text.lost or not text.begun) for text in self._texts.values())
 
-    def settle(self, text: RowText, store: SequenceStore, *, alone: bool) -> bool:
+    def settle(self, text: RowText, kv_cache: KvCache, *, alone: bool) -> bool:
         """Whether a text may be computed now; it waits if others have taken its pages. `alone`: no request runs.
         Changes the text."""
         if text.begun and text.sequence.length < text.held:
@@ -103,7 +102,7 @@ class TextLine:
             return text.begun
         begun = self.begun
         pages = text.pages + sum(each.pages for each in begun)
-        text.begun = (alone and not begun) or store.can_have(pages, len(begun) + 1)
+        text.begun = (alone and not begun) or kv_cache.can_allocate(pages, len(begun) + 1)
         return text.begun
 
     def _before(self, text: RowText) -> Iterator[RowText]:
@@ -131,13 +130,12 @@ class TextSteps:
     ) -> Generator[bool, None, None]:
         """`Engine.logits` and its like: one row for every position of a text."""
         engine = self.engine
-        store = engine.store
+        kv_cache = engine.kv_cache
         with engine.turn:
             engine.check_open()
             probe = Request(tokens, max_tokens=1, adapter=adapter)
             engine.scheduler.check(probe, rolls=False)
-            sequence = store.new(token_hex(16), engine.scheduler.adapters[adapter])  # a salt that nobody else has
-            sequence.marks = None  # nobody will go on from anywhere in it
+            sequence = kv_cache.new_sequence(adapter=engine.scheduler.adapters[adapter], is_private=True)
             text = RowText(engine.last, probe.known, adapter, sequence, compute, take)
             engine.scheduler.texts.add(text)
         try:
@@ -172,15 +170,15 @@ class TextSteps:
 
     def end(self, text: RowText) -> None:
         """Forget a text and what was computed for it. Does nothing the second time."""
-        store = self.engine.store
+        kv_cache = self.engine.kv_cache
         self.engine.scheduler.texts.remove(text)
-        store.discard(text.sequence)
-        store.drop(text.sequence)
+        kv_cache.invalidate(text.sequence)
+        kv_cache.drop(text.sequence)
 
     def _advance(self, text: RowText) -> bool:
         """The next step of a text; False if it must wait."""
         engine = self.engine
-        if not engine.scheduler.texts.settle(text, engine.store, alone=not engine.scheduler.running):
+        if not engine.scheduler.texts.settle(text, engine.kv_cache, alone=not engine.scheduler.running):
             return False
         begin, found = self._chunk(text)
         text.held = text.sequence.length
@@ -193,29 +191,31 @@ class TextSteps:
         """One step of a text alone, short if others wait for their next token: its first position, and its rows.
         Running requests may leave it no pages: then it waits once more."""
         engine, sequence = self.engine, text.sequence
-        store, running = engine.store, engine.scheduler.running
-        store.use(sequence)
+        kv_cache, running = engine.kv_cache, engine.scheduler.running
+        kv_cache.acquire(sequence)
         try:
-            store.wake(sequence, text.known, [])
+            kv_cache.restore(sequence, text.known, [])
             begin, budget = sequence.length, engine.limits.token_budget
             if decoding := sum(request.decoding for request in running.values()):
                 budget = min(budget, engine.scheduler.pace.allowed(decoding))
             ids = text.known[begin : begin + budget]
             copies: list[tuple[int, int]] = []
-            if not store.reserve(sequence, begin + len(ids), copies):
+            if not kv_cache.reserve(sequence, begin + len(ids), copies):
                 if not running:
-                    raise MemoryShortage(f"{store.scarce(sequence, begin + len(ids))} are in use: ask again later")
+                    raise MemoryShortage(
+                        f"{kv_cache.describe_shortage(sequence, begin + len(ids))} are in use: ask again later"
+                    )
                 text.begun, text.lost = False, True
                 return begin, np.zeros((0, 0), np.float32)
-            part = Part(0, ids, begin, sequence.table, len(ids), text.adapter, sequence.state)
-            began, step = perf_counter(), Step([part], copies, store.take_copies())
+            part = Part(0, ids, begin, sequence.page_table, len(ids), text.adapter, sequence.state_slot)
+            began, step = perf_counter(), Step([part], copies, kv_cache.pop_state_copies())
             found = text.compute(step)
             if engine.watch is not None:
                 engine.watch.stepped(step, (began, began, *[perf_counter()] * 3))
-            store.extend(sequence, ids)
+            kv_cache.extend(sequence, ids)
         except BaseException:  # what the step has changed is not known: a state may be ahead of what is held
-            store.discard(sequence)
+            kv_cache.invalidate(sequence)
             raise
         finally:
-            sequence.busy = False
+            kv_cache.release(sequence)
         return begin, found

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from sporelm.backends.backend import CallTime, Timed
+from sporelm.backends.protocol import CallTime, CallTimer
 from sporelm.engine.request import Request
 from sporelm.engine.step import Step
 from sporelm.engine.trace_file import PROCESS, TraceFile
@@ -61,7 +61,7 @@ class Trace:
         if draft is not None:
             self._names |= {id(tensor): f"draft {name}" for name, tensor in draft.runner.weights.items()}
         device = worker.device
-        self._times: Callable[[], list[CallTime]] = device.time_calls() if isinstance(device, Timed) else list
+        self._times: Callable[[], list[CallTime]] = device.time_calls() if isinstance(device, CallTimer) else list
         self._threads: set[int] = set()
         self._name("process_name", 0, "spore")
         self._name("thread_name", ENGINE_ROW, "engine")
@@ -148,7 +148,7 @@ class Trace:
     def _regime(self, step: Step) -> str:
         if self.worker.runner.plan is None:
             return "eager"
-        limits = self.worker.device.regimes.items()
+        limits = self.worker.device.step_buckets.items()
         return next((name for name, most in limits if step.num_tokens <= most), "")
 
     def _label(self, time: CallTime) -> _Label:

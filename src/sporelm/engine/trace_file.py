@@ -12,7 +12,7 @@ from typing import Any
 
 from sporelm.engine.own_file import check_place
 from sporelm.errors import RequestError
-from sporelm.weights.part_files import PartFiles
+from sporelm.files.part_files import PartFiles
 
 MOST_EVENTS = 500_000  # about 100 MB; viewers become slow beyond
 PROCESS = 1

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.backends.backend import Backend, Progress
+from sporelm.backends.memory_residency import available_on
+from sporelm.backends.protocol import Backend, Progress
 from sporelm.engine import caches
 from sporelm.engine.adapted import Adapted, OnDevice
 from sporelm.engine.capacity import (
@@ -26,7 +27,6 @@ from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
 from sporelm.tensor.dtype import F16, ElementType
-from sporelm.weights.resident import available_on
 
 Share = tuple[int, int, int]  # start, length, total: this rank owns parts start .. start + length of `total` equal ones
 WHOLE: Share = (0, 1, 1)
@@ -156,6 +156,6 @@ def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limi
     states = choose_states(state_bytes, room, BATCH, shared=page_bytes > 0)
     beside = states * state_bytes
     context, pages = choose(asked, config.context_length, BATCH, page_bytes, available, beside=beside)
-    most = max(device.regimes.values())
+    most = max(device.step_buckets.values())
     own = {"num_states": states, "state_interval": interval_of(state_bytes, page_bytes)} if states else {}
     return Limits(context, config.context_length, config.vocab, most, min(BATCH, most), pages, **own)

@@ -5,37 +5,40 @@ from functools import partial
 from typing import Any
 
 from sporelm import ops
-from sporelm.backends.backend import Backend
-from sporelm.evals.case import Case, values
+from sporelm.backends.protocol import Backend
+from sporelm.evals.conformance_case import ConformanceCase, random_values
 
-STREAMS, WIDTH = 4, 70
+STREAMS = 4
+WIDTH = 70
 
 
-def altup_cases() -> Iterator[Case]:
+def altup_cases() -> Iterator[ConformanceCase]:
     """Each op, for one row and for several."""
     for tokens in (1, 7):
         for op in (ops.spread_streams, ops.merge_streams):
-            yield Case(op.name, f"{tokens}", partial(of_rows, op=op, tokens=tokens))
-        yield Case("stream", f"{tokens}", partial(of_streams, op=partial(ops.stream, index=2), tokens=tokens))
+            yield ConformanceCase(op.name, f"{tokens}", partial(of_rows, op=op, tokens=tokens))
+        yield ConformanceCase(
+            "stream", f"{tokens}", partial(of_streams, op=partial(ops.stream, index=2), tokens=tokens)
+        )
         predict = partial(of_streams, op=ops.altup_predict, tokens=tokens, columns=(STREAMS * STREAMS,))
-        yield Case("altup_predict", f"{tokens}", predict)
+        yield ConformanceCase("altup_predict", f"{tokens}", predict)
         for name, last in (("altup_first", ()), ("altup_correct", (WIDTH,))):
             work = partial(of_streams, op=ops.ALL[name], tokens=tokens, columns=(WIDTH, STREAMS, *last))
-            yield Case(name, f"{tokens}", partial(work, scaled=not last))
-        yield Case("gaussian_topk", f"{tokens}", partial(thinned, tokens=tokens))
+            yield ConformanceCase(name, f"{tokens}", partial(work, scaled=not last))
+        yield ConformanceCase("gaussian_topk", f"{tokens}", partial(thinned, tokens=tokens))
 
 
 def of_rows(backend: Backend, *, op: ops.Op, tokens: int) -> Any:
-    rows = [backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in range(3)]
+    rows = [backend.tensor(random_values(tokens, WIDTH, seed=seed)) for seed in range(3)]
     return op(rows[0], tuple(rows[1:]))
 
 
 def of_streams(backend: Backend, *, op: Any, tokens: int, columns: tuple[int, ...] = (), scaled: bool = False) -> Any:
     """`columns` of the further arguments; `scaled`: a vector after them."""
-    x = backend.tensor(values(tokens, STREAMS, WIDTH))
-    more = [backend.tensor(values(tokens, count, seed=seed)) for seed, count in enumerate(columns, 1)]
-    return op(x, *more, *([backend.tensor(values(WIDTH))] if scaled else []))
+    x = backend.tensor(random_values(tokens, STREAMS, WIDTH))
+    more = [backend.tensor(random_values(tokens, count, seed=seed)) for seed, count in enumerate(columns, 1)]
+    return op(x, *more, *([backend.tensor(random_values(WIDTH))] if scaled else []))
 
 
 def thinned(backend: Backend, *, tokens: int) -> Any:
-    return ops.gaussian_topk(backend.tensor(values(tokens, WIDTH)), factor=1.6448536)
+    return ops.gaussian_topk(backend.tensor(random_values(tokens, WIDTH)), factor=1.6448536)

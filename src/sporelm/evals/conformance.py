@@ -11,21 +11,21 @@ from zlib import crc32
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.backend import Backend, Missing
-from sporelm.backends.registry import all_backends, open_backend
+from sporelm.backends.backend_registry import all_backends, open_backend
+from sporelm.backends.protocol import Backend, Missing
 from sporelm.evals.altup_cases import altup_cases
 from sporelm.evals.attention_cases import attention_cases
-from sporelm.evals.case import Case, values
+from sporelm.evals.conformance_case import ConformanceCase, random_values
 from sporelm.evals.latent_cases import latent_cases
 from sporelm.evals.recurrent_cases import recurrent_cases
 from sporelm.evals.sparse_cases import sparse_cases
 from sporelm.evals.text_cases import text_cases
 from sporelm.ops.activation import KINDS
-from sporelm.ops.linear import INT8_32, ROW_FORMATS
+from sporelm.ops.quantize_rows import INT8_32, ROW_FORMATS
 from sporelm.quant import FORMATS, Q6_K, Q8_0, QuantFormat, quantize_tensor
-from sporelm.quant.made_up import made_up_blocks
+from sporelm.quant.random_blocks import make_random_blocks
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor.tensor import Tensor
-from sporelm.weights.stored import StoredTensor
 
 TOLERANCE = 1e-5  # of the greatest absolute value of the result
 WIDTH = 96  # whole blocks of 32, and no multiple of any vector tile
@@ -48,13 +48,13 @@ def check_all(only: str | None = None) -> list[dict[str, str]]:
     return rows
 
 
-def check(name: str, case: Case, backend: Backend, reference: Backend) -> dict[str, str]:
+def check(name: str, case: ConformanceCase, backend: Backend, reference: Backend) -> dict[str, str]:
     """One case on one back-end."""
     row = {"backend": name, "case": case.name}
     expected = arrays(case.run(reference))
     try:
         found = arrays(case.run(backend))
-    except Exception as error:  # whatever a back-end of somebody else raises is what this row should say
+    except Exception as error:  # the row reports any error of a third-party back-end
         return row | {"state": "fails", "error": f"{type(error).__name__}: {error}"}
     error_share = max(difference(*pair) for pair in zip(found, expected, strict=True))
     return row | {"state": "equal" if error_share <= TOLERANCE else "differs", "error": f"{error_share:.1e}"}
@@ -74,7 +74,7 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found.astype(np.float64) - expected).max(initial=0)) / scale
 
 
-# Those that some back-end multiplies as they are, and one of those that all widen: Q8_1 stands for the rest.
+# Formats with integer kernels or float kernels, and Q8_1 for the formats that every back-end widens.
 FORMS = [
     form for form in FORMATS.values() if form.activation in ROW_FORMATS or form.name in ("F32", "F16", "BF16", "Q8_1")
 ]
@@ -95,99 +95,103 @@ def width_of(form: type[QuantFormat]) -> int:
 
 
 def blocks_of(form: type[QuantFormat], matrix: np.ndarray) -> np.ndarray:
-    """Blocks of a float32 matrix; of formats that nobody rounds to here, random ones as large as it."""
+    """Return blocks of a float32 matrix; for read-only formats random blocks of the same magnitude."""
     if form.can_quantize:
         return quantize_tensor(form, matrix)
     runs = np.ascontiguousarray(matrix).reshape(-1, form.values)
     raw = np.random.default_rng(crc32(runs.tobytes())).integers(0, 256, (len(runs), form.nbytes), np.uint8)
-    return made_up_blocks(form, raw, runs)
+    return make_random_blocks(form, raw, runs)
 
 
 def weight(backend: Backend, form: type[QuantFormat], out: int = OUT, seed: int = 1) -> Tensor:
     """A random matrix [out, width of the format], packed."""
     shape = (out, width_of(form))
-    return backend.pack(StoredTensor("weight", form, shape, blocks_of(form, values(*shape, seed=seed))))
+    return backend.pack(StoredTensor("weight", form, shape, blocks_of(form, random_values(*shape, seed=seed))))
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[ConformanceCase]:
     """Every op, with odd sizes; products and look-ups in every number format."""
     for tokens in (1, 7, 33):
-        yield Case("rms_norm", f"{tokens}", partial(norm, tokens=tokens))
-        yield Case("add_rms_norm", f"{tokens}", partial(add_norm, tokens=tokens))
-        yield Case("rms_norm", f"of heads {tokens}", partial(norm, tokens=tokens, size=WIDTH // 4))
+        yield ConformanceCase("rms_norm", f"{tokens}", partial(norm, tokens=tokens))
+        yield ConformanceCase("add_rms_norm", f"{tokens}", partial(add_norm, tokens=tokens))
+        yield ConformanceCase("rms_norm", f"of heads {tokens}", partial(norm, tokens=tokens, size=WIDTH // 4))
         for op in (ops.layer_norm, ops.add_layer_norm):
             for count, name in enumerate(("bare", "", "with a bias")):
-                yield Case(op.name, f"{tokens} {name}".strip(), partial(layer_norm, op=op, tokens=tokens, count=count))
-        yield Case("layer_norm", f"of heads {tokens}", partial(layer_norm_of_heads, tokens=tokens))
+                yield ConformanceCase(
+                    op.name, f"{tokens} {name}".strip(), partial(layer_norm, op=op, tokens=tokens, count=count)
+                )
+        yield ConformanceCase("layer_norm", f"of heads {tokens}", partial(layer_norm_of_heads, tokens=tokens))
         for kind in KINDS:
-            yield Case("activate", f"{kind} {tokens}", partial(each, op=ops.activate, tokens=tokens, kind=kind))
-            yield Case(
+            yield ConformanceCase(
+                "activate", f"{kind} {tokens}", partial(each, op=ops.activate, tokens=tokens, kind=kind)
+            )
+            yield ConformanceCase(
                 "activate_mul", f"{kind} {tokens}", partial(elementwise, op=ops.activate_mul, tokens=tokens, kind=kind)
             )
-        yield Case("scale", f"{tokens}", partial(each, op=ops.scale, tokens=tokens, factor=0.37))
-        yield Case("xielu", f"{tokens}", partial(xielu, tokens=tokens))
-        yield Case("scale_by", f"{tokens}", partial(scale_by, tokens=tokens))
-        yield Case("clip", f"{tokens}", partial(each, op=ops.clip, tokens=tokens, limit=0.5))
-        yield Case("softcap", f"{tokens}", partial(each, op=ops.softcap, tokens=tokens, cap=2.0))
-        yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
-        yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
-        yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
-        yield Case("join_columns", f"{tokens}", partial(join_columns, tokens=tokens))
-        yield Case("join_slots", f"{tokens}", partial(join_slots, tokens=tokens))
-        yield Case("cut_slots", f"{tokens}", partial(cut_slots, tokens=tokens))
-        yield Case("select_columns", f"{tokens}", partial(select_columns, tokens=tokens))
+        yield ConformanceCase("scale", f"{tokens}", partial(each, op=ops.scale, tokens=tokens, factor=0.37))
+        yield ConformanceCase("xielu", f"{tokens}", partial(xielu, tokens=tokens))
+        yield ConformanceCase("scale_by", f"{tokens}", partial(scale_by, tokens=tokens))
+        yield ConformanceCase("clip", f"{tokens}", partial(each, op=ops.clip, tokens=tokens, limit=0.5))
+        yield ConformanceCase("softcap", f"{tokens}", partial(each, op=ops.softcap, tokens=tokens, cap=2.0))
+        yield ConformanceCase("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
+        yield ConformanceCase("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
+        yield ConformanceCase("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
+        yield ConformanceCase("join_columns", f"{tokens}", partial(join_columns, tokens=tokens))
+        yield ConformanceCase("join_slots", f"{tokens}", partial(join_slots, tokens=tokens))
+        yield ConformanceCase("cut_slots", f"{tokens}", partial(cut_slots, tokens=tokens))
+        yield ConformanceCase("select_columns", f"{tokens}", partial(select_columns, tokens=tokens))
         for activation in ROW_FORMATS:
             name = f"{activation} {tokens}"
-            yield Case("quantize_rows", name, partial(quantize_rows, tokens=tokens, activation=activation))
+            yield ConformanceCase("quantize_rows", name, partial(quantize_rows, tokens=tokens, activation=activation))
         for form in FORMS:
-            yield Case("linear", f"{form.name} {tokens}", partial(linear, form=form, tokens=tokens))
+            yield ConformanceCase("linear", f"{form.name} {tokens}", partial(linear, form=form, tokens=tokens))
             if form.name in ALIKE:
                 continue
-            yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
-            yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
+            yield ConformanceCase("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
+            yield ConformanceCase("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
             if form.name in ("F32", "Q8_0", "Q4_K"):  # a kernel of each kind: only its last step differs from silu's
                 name = f"{form.name} {tokens}"
-                yield Case("linear_activate_mul", name, partial(gelu_gated, form=form, tokens=tokens))
+                yield ConformanceCase("linear_activate_mul", name, partial(gelu_gated, form=form, tokens=tokens))
     yield from expert_cases()
     for tokens in (1, 7, 33):
-        yield Case("add_lora", f"{tokens}", partial(add_lora, tokens=tokens))
+        yield ConformanceCase("add_lora", f"{tokens}", partial(add_lora, tokens=tokens))
     for form in CONVERTED:
-        yield Case("quantize_blocks", form.name, partial(quantize_blocks, form=form))
-        if form.weighted:
+        yield ConformanceCase("quantize_blocks", form.name, partial(quantize_blocks, form=form))
+        if form.can_weigh:
             name = f"{form.name} with importance"
-            yield Case("quantize_blocks", name, partial(quantize_blocks, form=form, weighted=True))
-        yield Case("dequantize_blocks", form.name, partial(dequantize_blocks, form=form))
-    yield Case("count_nonfinite", "", count_nonfinite)
+            yield ConformanceCase("quantize_blocks", name, partial(quantize_blocks, form=form, weighted=True))
+        yield ConformanceCase("dequantize_blocks", form.name, partial(dequantize_blocks, form=form))
+    yield ConformanceCase("count_nonfinite", "", count_nonfinite)
     for form in FORMS:
-        yield Case("embedding", form.name, partial(embedding, form=form))
-    yield Case("embedding", "filled", partial(embedding, form=FORMS[0], fills=True))
+        yield ConformanceCase("embedding", form.name, partial(embedding, form=form))
+    yield ConformanceCase("embedding", "filled", partial(embedding, form=FORMS[0], fills=True))
     yield from attention_cases()
     yield from latent_cases()
     yield from sparse_cases()
     yield from recurrent_cases()
     yield from altup_cases()
     yield from text_cases()
-    yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
-    yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
+    yield ConformanceCase("argmax", "", lambda backend: ops.argmax(backend.tensor(random_values(5, 1001))))
+    yield ConformanceCase("top_k", "", lambda backend: ops.top_k(backend.tensor(random_values(5, 1001)), k=40))
 
 
-def expert_cases() -> Iterator[Case]:
+def expert_cases() -> Iterator[ConformanceCase]:
     """Routing of every kind; products in every number format."""
     for name, options in ROUTES.items():
-        yield Case("route", name, partial(route, options=options))
-    yield Case("route", "factors", partial(route, options=ROUTES["softmax"], factored=True))
+        yield ConformanceCase("route", name, partial(route, options=options))
+    yield ConformanceCase("route", "factors", partial(route, options=ROUTES["softmax"], factored=True))
     for tokens in (1, 7, 33):
-        yield Case("part_idle", f"{tokens}", partial(part_idle, tokens=tokens))
-        yield Case("combine_experts", f"{tokens}", partial(combine_experts, tokens=tokens))
-        yield Case("clamped_swiglu", f"{tokens}", partial(clamped_swiglu, tokens=tokens))
+        yield ConformanceCase("split_zero_experts", f"{tokens}", partial(run_split_zero_experts, tokens=tokens))
+        yield ConformanceCase("combine_experts", f"{tokens}", partial(combine_experts, tokens=tokens))
+        yield ConformanceCase("clamped_swiglu", f"{tokens}", partial(clamped_swiglu, tokens=tokens))
         for form in FORMS:
             if form.name in ALIKE and tokens > 1:
                 continue
             name = f"{form.name} {tokens}"
-            yield Case("linear_experts", name, partial(linear_experts, form=form, tokens=tokens))
+            yield ConformanceCase("linear_experts", name, partial(linear_experts, form=form, tokens=tokens))
             if form.name in ("F32", "Q4_K"):
                 product = partial(linear_experts_silu_mul, form=form, tokens=tokens)
-                yield Case("linear_experts_silu_mul", name, product)
+                yield ConformanceCase("linear_experts_silu_mul", name, product)
 
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -201,11 +205,11 @@ EXPERTS = 5
 
 
 def route(backend: Backend, *, options: dict[str, Any], factored: bool = False) -> Any:
-    vectors = [backend.tensor(values(20, seed=seed) * np.float32(0.1)) for seed in range(1 + factored)]
-    return ops.route(backend.tensor(values(7, 20)), *vectors, **options)
+    vectors = [backend.tensor(random_values(20, seed=seed) * np.float32(0.1)) for seed in range(1 + factored)]
+    return ops.route(backend.tensor(random_values(7, 20)), *vectors, **options)
 
 
-def chosen(tokens: int) -> np.ndarray:
+def choose_experts(tokens: int) -> np.ndarray:
     """Two experts a token; the second is that of all but one."""
     first = np.arange(tokens, dtype=np.int32) % (EXPERTS - 1)
     return np.stack([first, np.where(np.arange(tokens) == 2, (first + 1) % (EXPERTS - 1), EXPERTS - 1)], axis=1)
@@ -214,154 +218,164 @@ def chosen(tokens: int) -> np.ndarray:
 def experts(backend: Backend, form: type[QuantFormat], seed: int = 1) -> Tensor:
     """Random matrices [EXPERTS, OUT, width of the format], packed."""
     width = width_of(form)
-    blocks = blocks_of(form, values(EXPERTS * OUT, width, seed=seed))
+    blocks = blocks_of(form, random_values(EXPERTS * OUT, width, seed=seed))
     return backend.pack(StoredTensor("experts", form, (EXPERTS, OUT, width), blocks))
 
 
 def linear_experts(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     """One row a token, then one for each expert with a bias."""
-    ids, weights, width = backend.tensor(chosen(tokens).astype(np.int32)), experts(backend, form), width_of(form)
-    bias = backend.tensor(values(EXPERTS, OUT))
-    shared = ops.linear_experts(backend.tensor(values(tokens, width)), weights, ids)
-    return shared, ops.linear_experts(backend.tensor(values(tokens, 2, width)), weights, ids, bias)
+    ids = backend.tensor(choose_experts(tokens).astype(np.int32))
+    weights = experts(backend, form)
+    width = width_of(form)
+    bias = backend.tensor(random_values(EXPERTS, OUT))
+    shared = ops.linear_experts(backend.tensor(random_values(tokens, width)), weights, ids)
+    return shared, ops.linear_experts(backend.tensor(random_values(tokens, 2, width)), weights, ids, bias)
 
 
 def linear_experts_silu_mul(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     gate, up = (experts(backend, form, seed) for seed in (1, 2))
-    ids = backend.tensor(chosen(tokens).astype(np.int32))
-    return ops.linear_experts_silu_mul(backend.tensor(values(tokens, width_of(form))), gate, up, ids)
+    ids = backend.tensor(choose_experts(tokens).astype(np.int32))
+    return ops.linear_experts_silu_mul(backend.tensor(random_values(tokens, width_of(form))), gate, up, ids)
 
 
-def part_idle(backend: Backend, *, tokens: int) -> Any:
+def run_split_zero_experts(backend: Backend, *, tokens: int) -> Any:
     ids = (np.arange(tokens * 3, dtype=np.int32).reshape(tokens, 3) * 5) % 9
-    return ops.part_idle(backend.tensor(values(tokens, 3)), backend.tensor(ids), experts=4)
+    return ops.split_zero_experts(backend.tensor(random_values(tokens, 3)), backend.tensor(ids), experts=4)
 
 
 def combine_experts(backend: Backend, *, tokens: int) -> Any:
-    return ops.combine_experts(backend.tensor(values(tokens, 3, WIDTH)), backend.tensor(values(tokens, 3)))
+    return ops.combine_experts(
+        backend.tensor(random_values(tokens, 3, WIDTH)), backend.tensor(random_values(tokens, 3))
+    )
 
 
 def clamped_swiglu(backend: Backend, *, tokens: int) -> Any:
-    gate, up = (backend.tensor(values(tokens, WIDTH, seed=seed) * 6) for seed in (0, 1))
+    gate, up = (backend.tensor(random_values(tokens, WIDTH, seed=seed) * 6) for seed in (0, 1))
     return ops.clamped_swiglu(gate, up, alpha=1.702, limit=7.0)
 
 
 def norm(backend: Backend, *, tokens: int, size: int = WIDTH) -> Any:
-    return ops.rms_norm(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(size)), eps=1e-5)
+    return ops.rms_norm(backend.tensor(random_values(tokens, WIDTH)), backend.tensor(random_values(size)), eps=1e-5)
 
 
 def layer_norm(backend: Backend, *, op: ops.Op, tokens: int, count: int) -> Any:
     """`count` vectors: none, a scale, or a bias too."""
-    rows = [backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in range(2 if op is ops.add_layer_norm else 1)]
-    return op(*rows, *(backend.tensor(values(WIDTH, seed=seed)) for seed in range(count)), eps=1e-5)
+    rows = [
+        backend.tensor(random_values(tokens, WIDTH, seed=seed)) for seed in range(2 if op is ops.add_layer_norm else 1)
+    ]
+    return op(*rows, *(backend.tensor(random_values(WIDTH, seed=seed)) for seed in range(count)), eps=1e-5)
 
 
 def layer_norm_of_heads(backend: Backend, *, tokens: int) -> Any:
-    return ops.layer_norm(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(4, WIDTH // 4)), eps=1e-5)
+    return ops.layer_norm(
+        backend.tensor(random_values(tokens, WIDTH)), backend.tensor(random_values(4, WIDTH // 4)), eps=1e-5
+    )
 
 
 def each(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:
-    return op(backend.tensor(values(tokens, WIDTH)), **options)
+    return op(backend.tensor(random_values(tokens, WIDTH)), **options)
 
 
 def xielu(backend: Backend, *, tokens: int) -> Any:
     """The numbers of the second of three layers."""
-    numbers = [backend.tensor(values(3, 1, seed=seed)) for seed in (2, 3)]
+    numbers = [backend.tensor(random_values(3, 1, seed=seed)) for seed in (2, 3)]
     numbers += [backend.tensor(np.array([0.1, each, 0.2], np.float32)) for each in (0.5, -1e-6)]
-    return ops.xielu(backend.tensor(values(tokens, WIDTH) * np.float32(3)), *numbers, layer=1)
+    return ops.xielu(backend.tensor(random_values(tokens, WIDTH) * np.float32(3)), *numbers, layer=1)
 
 
 def scale_by(backend: Backend, *, tokens: int) -> Any:
-    return ops.scale_by(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(1)))
+    return ops.scale_by(backend.tensor(random_values(tokens, WIDTH)), backend.tensor(random_values(1)))
 
 
 def add_norm(backend: Backend, *, tokens: int) -> Any:
-    rows = [backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in (0, 1)]
-    return ops.add_rms_norm(*rows, backend.tensor(values(WIDTH)), eps=1e-5)
+    rows = [backend.tensor(random_values(tokens, WIDTH, seed=seed)) for seed in (0, 1)]
+    return ops.add_rms_norm(*rows, backend.tensor(random_values(WIDTH)), eps=1e-5)
 
 
 def elementwise(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:
-    return op(*(backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in (0, 1)), **options)
+    return op(*(backend.tensor(random_values(tokens, WIDTH, seed=seed)) for seed in (0, 1)), **options)
 
 
 def linear(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
-    return ops.linear(backend.tensor(values(tokens, width_of(form))), weight(backend, form))
+    return ops.linear(backend.tensor(random_values(tokens, width_of(form))), weight(backend, form))
 
 
 def group(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     """Three products of one x, the second with a bias."""
     weights = tuple(weight(backend, form, out, seed) for out, seed in ((OUT, 1), (OUT + 8, 2), (7, 3)))
-    biases = (None, backend.tensor(values(OUT + 8)), None)
-    return ops.linear_group(backend.tensor(values(tokens, width_of(form))), weights, biases)
+    biases = (None, backend.tensor(random_values(OUT + 8)), None)
+    return ops.linear_group(backend.tensor(random_values(tokens, width_of(form))), weights, biases)
 
 
 def add_lora(backend: Backend, *, tokens: int) -> Any:
     """Three adapters, the second without matrices for this product; some rows have none."""
     which = np.arange(tokens, dtype=np.int32) % 4 - 1
-    a = (backend.tensor(values(4, WIDTH)), None, backend.tensor(values(9, WIDTH)))
-    b = (backend.tensor(values(4, OUT)), None, backend.tensor(values(9, OUT)))
-    rows = backend.tensor(values(tokens, OUT)), backend.tensor(values(tokens, WIDTH))
+    a = (backend.tensor(random_values(4, WIDTH)), None, backend.tensor(random_values(9, WIDTH)))
+    b = (backend.tensor(random_values(4, OUT)), None, backend.tensor(random_values(9, OUT)))
+    rows = backend.tensor(random_values(tokens, OUT)), backend.tensor(random_values(tokens, WIDTH))
     return ops.add_lora(*rows, backend.tensor(which), a, b)
 
 
 def select_rows(backend: Backend, *, tokens: int) -> Any:
     wanted = np.arange(tokens - 1, -1, -2, dtype=np.int32)
-    return ops.select_rows(backend.tensor(values(tokens, WIDTH)), backend.tensor(wanted))
+    return ops.select_rows(backend.tensor(random_values(tokens, WIDTH)), backend.tensor(wanted))
 
 
 def select_columns(backend: Backend, *, tokens: int) -> Any:
     turned = np.arange(WIDTH - 1, -1, -1, dtype=np.int32)
-    return ops.select_columns(backend.tensor(values(tokens, WIDTH)), backend.tensor(turned))
+    return ops.select_columns(backend.tensor(random_values(tokens, WIDTH)), backend.tensor(turned))
 
 
 def join_columns(backend: Backend, *, tokens: int) -> Any:
-    return ops.join_columns(*(backend.tensor(values(tokens, width)) for width in (WIDTH, 7, 33)))
+    return ops.join_columns(*(backend.tensor(random_values(tokens, width)) for width in (WIDTH, 7, 33)))
 
 
 def join_slots(backend: Backend, *, tokens: int) -> Any:
     turned = np.arange(3 * WIDTH - 1, -1, -1, dtype=np.int32)
-    return ops.join_slots(backend.tensor(values(tokens, 3, WIDTH)), backend.tensor(turned))
+    return ops.join_slots(backend.tensor(random_values(tokens, 3, WIDTH)), backend.tensor(turned))
 
 
 def cut_slots(backend: Backend, *, tokens: int) -> Any:
     turned = np.arange(WIDTH // 3 * 3 - 1, -1, -1, dtype=np.int32)
-    return ops.cut_slots(backend.tensor(values(tokens, WIDTH)), backend.tensor(turned), k=3)
+    return ops.cut_slots(backend.tensor(random_values(tokens, WIDTH)), backend.tensor(turned), k=3)
 
 
 def quantize_rows(backend: Backend, *, tokens: int, activation: str) -> Any:
-    """What products see of rounded rows: a matrix with equal numbers on its diagonal gives them back, scaled."""
+    """Return rounded rows as products see them: a diagonal matrix of equal numbers gives them back, scaled."""
     form = Q8_0 if activation == INT8_32.name else Q6_K
     width = width_of(form)
     blocks = quantize_tensor(form, np.eye(width, dtype=np.float32))
     diagonal = backend.pack(StoredTensor("diagonal", form, (width, width), blocks))
-    return ops.linear(ops.quantize_rows(backend.tensor(values(tokens, width)), activation=activation), diagonal)
+    return ops.linear(ops.quantize_rows(backend.tensor(random_values(tokens, width)), activation=activation), diagonal)
 
 
 def quantize_blocks(backend: Backend, *, form: type[QuantFormat], weighted: bool = False) -> Any:
     width = width_of(form)
-    importance = [backend.tensor(values(width) ** 2)] if weighted else []
-    return ops.quantize_blocks(backend.tensor(values(7, width)), *importance, format=form.name)
+    importance = [backend.tensor(random_values(width) ** 2)] if weighted else []
+    return ops.quantize_blocks(backend.tensor(random_values(7, width)), *importance, format=form.name)
 
 
 def dequantize_blocks(backend: Backend, *, form: type[QuantFormat]) -> Any:
-    blocks = quantize_tensor(form, values(7, width_of(form)))
+    blocks = quantize_tensor(form, random_values(7, width_of(form)))
     return ops.dequantize_blocks(backend.tensor(blocks.reshape(7, -1)), format=form.name)
 
 
 def count_nonfinite(backend: Backend) -> Any:
-    x = values(7, WIDTH)
-    x[2, 5], x[2, 90], x[6, 0] = np.nan, np.inf, -np.inf
+    x = random_values(7, WIDTH)
+    x[2, 5] = np.nan
+    x[2, 90] = np.inf
+    x[6, 0] = -np.inf
     return ops.count_nonfinite(backend.tensor(x))
 
 
 def gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     gate, up = (weight(backend, form, seed=seed) for seed in (1, 2))
-    return ops.linear_silu_mul(backend.tensor(values(tokens, width_of(form))), gate, up)
+    return ops.linear_silu_mul(backend.tensor(random_values(tokens, width_of(form))), gate, up)
 
 
 def gelu_gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     gate, up = (weight(backend, form, seed=seed) for seed in (1, 2))
-    return ops.linear_activate_mul(backend.tensor(values(tokens, width_of(form))), gate, up, kind="gelu_tanh")
+    return ops.linear_activate_mul(backend.tensor(random_values(tokens, width_of(form))), gate, up, kind="gelu_tanh")
 
 
 def embedding(backend: Backend, *, form: type[QuantFormat], fills: bool = False) -> Any:

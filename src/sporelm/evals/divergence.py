@@ -6,7 +6,7 @@ from math import exp
 
 import numpy as np
 
-from sporelm.evals.windows import Scorer, cut, scored_log_probabilities
+from sporelm.evals.scoring_windows import ScoredModel, compute_log_probabilities, cut_windows
 
 Progress = Callable[[str, int, int], None]
 
@@ -28,9 +28,9 @@ class Divergence:
         return self.perplexity / self.reference_perplexity
 
 
-def kl(
-    llm: Scorer,
-    reference: Scorer,
+def compute_kl(
+    llm: ScoredModel,
+    reference: ScoredModel,
     text: str,
     max_tokens: int | None = None,
     progress: Progress = lambda stage, done, total: None,
@@ -39,12 +39,15 @@ def kl(
 
     Raises RequestError when the text is shorter than a window.
     """
-    windows = cut(reference.tokenizer, text, max_tokens)
-    divergences, agreements, losses, reference_losses = [], [], [], []
+    windows = cut_windows(reference.tokenizer, text, max_tokens)
+    divergences = []
+    agreements = []
+    losses = []
+    reference_losses = []
     for index, (ids, wanted) in enumerate(windows.targets()):
         progress("scoring", index, len(windows.ids))
-        expected = scored_log_probabilities(reference, ids)
-        found = scored_log_probabilities(llm, ids)
+        expected = compute_log_probabilities(reference, ids)
+        found = compute_log_probabilities(llm, ids)
         divergences.append(np.sum(np.exp(expected) * (expected - found), axis=1))
         agreements.append(expected.argmax(axis=1) == found.argmax(axis=1))
         rows = np.arange(len(wanted))

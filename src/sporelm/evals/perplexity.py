@@ -7,7 +7,7 @@ from math import exp, sqrt
 import numpy as np
 
 from sporelm.errors import ModelFileError
-from sporelm.evals.windows import Scorer, cut, scored_log_probabilities
+from sporelm.evals.scoring_windows import ScoredModel, compute_log_probabilities, cut_windows
 
 Progress = Callable[[str, int, int], None]  # stage, windows done, windows in all
 
@@ -24,15 +24,15 @@ class Perplexity:
     tokens: int
 
 
-def perplexity(
-    llm: Scorer, text: str, max_tokens: int | None = None, progress: Progress = lambda stage, done, total: None
+def compute_perplexity(
+    llm: ScoredModel, text: str, max_tokens: int | None = None, progress: Progress = lambda stage, done, total: None
 ) -> Perplexity:
     """Score the second half of every window. Raises RequestError when the text is shorter than a window."""
-    windows = cut(llm.tokenizer, text, max_tokens)
+    windows = cut_windows(llm.tokenizer, text, max_tokens)
     losses = []
     for index, (ids, wanted) in enumerate(windows.targets()):
         progress("scoring", index, len(windows.ids))
-        found = scored_log_probabilities(llm, ids)
+        found = compute_log_probabilities(llm, ids)
         losses.append(-found[np.arange(len(wanted)), wanted])
     nll = np.concatenate(losses)
     mean = float(nll.mean())

@@ -7,51 +7,51 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.backend import Backend
+from sporelm.backends.protocol import Backend
 from sporelm.evals.attention_cases import SLOTS
-from sporelm.evals.case import Case, values
-from sporelm.evals.latent_cases import HEAD_DIM, HEADS, RANK, filled
-from sporelm.ops.attention import PAGE
-from sporelm.ops.cache import KV_TYPES, canonical_of, values_of
+from sporelm.evals.conformance_case import ConformanceCase, random_values
+from sporelm.evals.latent_cases import HEAD_DIM, HEADS, RANK, fill_latent_cache
+from sporelm.ops.canonical_pages import KV_TYPES, read_canonical, to_canonical
+from sporelm.ops.paged_attention import PAGE
 from sporelm.tensor.dtype import ElementType
 
 WIDTH = 40
 
 
-def sparse_cases() -> Iterator[Case]:
+def sparse_cases() -> Iterator[ConformanceCase]:
     """Every kind of numbers in the cache."""
     for dtype in KV_TYPES.values():
-        yield Case("store_rows", dtype.name, partial(stored, dtype=dtype))
+        yield ConformanceCase("store_rows", dtype.name, partial(run_store_rows, dtype=dtype))
         for k in (3, 66, 100):
-            yield Case("choose_slots", f"{dtype.name} {k}", partial(chosen, dtype=dtype, k=k))
-        yield Case("chosen_attention", dtype.name, partial(attended, dtype=dtype))
+            yield ConformanceCase("topk_indexer", f"{dtype.name} {k}", partial(run_topk_indexer, dtype=dtype, k=k))
+        yield ConformanceCase("sparse_mla", dtype.name, partial(run_sparse_attention, dtype=dtype))
 
 
 def keys(backend: Backend, dtype: ElementType) -> Any:
-    """Whole numbers, of which sums are exact, the greatest of each block 127: every kind of pages holds them."""
-    held = np.round(values(3, 1, 1, PAGE, WIDTH))
+    """Return a cache of integers with exact sums, the largest of each block 127: every page type holds them exactly."""
+    held = np.round(random_values(3, 1, 1, PAGE, WIDTH))
     held[..., ::32] = 127
-    (cache,) = backend.page_pool(3, [(WIDTH,)], dtype)
-    backend.import_pages(cache, [0, 1, 2], canonical_of(held, dtype))
+    (cache,) = backend.allocate_pages(3, [(WIDTH,)], dtype)
+    backend.import_pages(cache, [0, 1, 2], to_canonical(held, dtype))
     return cache
 
 
-def stored(backend: Backend, *, dtype: ElementType) -> Any:
+def run_store_rows(backend: Backend, *, dtype: ElementType) -> Any:
     """The whole cache."""
     cache = keys(backend, dtype)
-    ops.store_rows(backend.tensor(values(3, WIDTH, seed=2)), cache, backend.tensor(SLOTS))
-    return values_of(backend.export_pages(cache, [0, 1, 2]), dtype, WIDTH)
+    ops.store_rows(backend.tensor(random_values(3, WIDTH, seed=2)), cache, backend.tensor(SLOTS))
+    return read_canonical(backend.export_pages(cache, [0, 1, 2]), dtype, WIDTH)
 
 
-def chosen(backend: Backend, *, dtype: ElementType, k: int) -> Any:
+def run_topk_indexer(backend: Backend, *, dtype: ElementType, k: int) -> Any:
     """Two sequences over three pages: four rows at the end of 70 positions, one row at the end of 5."""
     tables = [np.array([0, 4, 5], np.int32), np.array([70, 5], np.int32), np.array([[2, 0], [1, 1]], np.int32)]
-    rows = [backend.tensor(np.round(2 * values(5, width))) for width in (HEADS * WIDTH, HEADS)]
-    return ops.choose_slots(*rows, keys(backend, dtype), *map(backend.tensor, tables), k=k)
+    rows = [backend.tensor(np.round(2 * random_values(5, width))) for width in (HEADS * WIDTH, HEADS)]
+    return ops.topk_indexer(*rows, keys(backend, dtype), *map(backend.tensor, tables), k=k)
 
 
-def attended(backend: Backend, *, dtype: ElementType) -> Any:
+def run_sparse_attention(backend: Backend, *, dtype: ElementType) -> Any:
     """A few of the slots, in any order; one alone."""
     slots = np.array([[5, 190, 64, 0, 3], [77, -1, -1, -1, -1]], np.int32)
-    rows = [backend.tensor(values(2, HEADS * width)) for width in (RANK, HEAD_DIM)]
-    return ops.chosen_attention(*rows, filled(backend, dtype), backend.tensor(slots), heads=HEADS, scale=0.3)
+    rows = [backend.tensor(random_values(2, HEADS * width)) for width in (RANK, HEAD_DIM)]
+    return ops.sparse_mla(*rows, fill_latent_cache(backend, dtype), backend.tensor(slots), heads=HEADS, scale=0.3)

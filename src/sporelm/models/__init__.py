@@ -1,11 +1,14 @@
-"""Architectures: shared blocks, the decoder they make up, and one short file per family."""
+"""Architectures: shared blocks, the decoder and encoder they make up, and one file per architecture."""
 
-from sporelm.models.decoder import Decoder
-from sporelm.models.encoder import Encoder
-from sporelm.models.inputs import StepInputs, compute, input_specs, trace_model
-from sporelm.models.opened import config_from_gguf, config_from_hf, open_model
-from sporelm.models.registry import architecture, build, known_architectures, model_of
-from sporelm.weights.names import Columns, Param, Rows
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sporelm.models.decoder import Decoder
+    from sporelm.models.encoder import Encoder
+    from sporelm.models.inputs import StepInputs, compute, input_specs, trace_model
+    from sporelm.models.params import Columns, Param, Rows
+    from sporelm.models.registry import architecture, build, known_architectures, model_class, model_of
 
 __all__ = [
     "Columns",
@@ -17,11 +20,23 @@ __all__ = [
     "architecture",
     "build",
     "compute",
-    "config_from_gguf",
-    "config_from_hf",
     "input_specs",
     "known_architectures",
+    "model_class",
     "model_of",
-    "open_model",
     "trace_model",
 ]
+
+_HOMES = {"Decoder": "decoder", "Encoder": "encoder"}
+_HOMES |= dict.fromkeys(("Columns", "Param", "Rows"), "params")
+_HOMES |= dict.fromkeys(("StepInputs", "compute", "input_specs", "trace_model"), "inputs")
+_HOMES |= dict.fromkeys(("architecture", "build", "known_architectures", "model_class", "model_of"), "registry")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

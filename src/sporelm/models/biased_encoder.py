@@ -8,7 +8,7 @@ import numpy as np
 from sporelm.models.distances import BUCKETS, spread_biases
 from sporelm.models.encoder import Encoder
 from sporelm.models.inputs import BIASES
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 LEARNED = "distances.weight"
 

@@ -2,32 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, Part, RMSNorm, pre_norm
-from sporelm.models.blocks.linear import multiplied
-from sporelm.models.blocks.memory import each_of
+from sporelm.checkpoints.family import Family
+from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, RMSNorm, RowBlock, pre_norm
+from sporelm.models.blocks.block_memory import list_memories
+from sporelm.models.blocks.linear import scale_rows
+from sporelm.models.config import ModelConfig
+from sporelm.models.dense_layers import dense_params
 from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.dense import dense_params
-from sporelm.weights.family import Family
-from sporelm.weights.names import Param
 
 CLASSIFIER = "classifier.weight"  # of a reranker's file: what its answers are scored with
 
 
-class Decoder:
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+class Decoder(Generic[Config]):
     """What decoders have in common: all of Llama; an architecture gives what it does otherwise."""
 
     family: Family  # by which it was registered
+    name = ""  # of the architecture
+    config_class: type[ModelConfig] = ModelConfig
     norms: NormKind = RMSNorm  # the kind of its norms
     passes = 1  # times that a token goes through the layers
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
         self.embedding = Embedding("embedding", config.vocab, config.width)
         self.layers: Sequence[Layer] = [self.layer(config, index) for index in range(config.layers)]
@@ -35,11 +40,11 @@ class Decoder:
         output, bias = "embedding" if config.tie_embeddings else "output", config.output_bias
         self.output = Linear(output, config.vocab, config.width, bias=bias)
 
-    def layer(self, config: ModelConfig, index: int) -> Layer:
+    def layer(self, config: Config, index: int) -> Layer:
         """The layer of this number."""
         return pre_norm(config, index, norm=self.norms)
 
-    def last_norm(self, config: ModelConfig) -> Part:
+    def last_norm(self, config: Config) -> RowBlock:
         """The norm after the last layer."""
         return self.norms("output_norm", config.width, config.eps)
 
@@ -53,7 +58,7 @@ class Decoder:
 
     def memory(self) -> list[Memory]:
         """What each layer keeps, one by one; `forward` takes one cache for each."""
-        return [each for layer in self.layers for each in each_of(layer.memory())]
+        return [each for layer in self.layers for each in list_memories(layer.memory())]
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
@@ -61,7 +66,7 @@ class Decoder:
 
     def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
         """What the first layer gets: float32 [tokens, width]."""
-        return multiplied(self.embedding(step.tokens, weights), self.config.scales.embedding)
+        return scale_rows(self.embedding(step.tokens, weights), self.config.scales.embedding)
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""
@@ -73,13 +78,13 @@ class Decoder:
         """x [tokens, width] after all layers."""
         left = iter(caches)
         for layer in self.layers:
-            x = layer(x, step, weights, *islice(left, len(each_of(layer.memory()))))
+            x = layer(x, step, weights, *islice(left, len(list_memories(layer.memory()))))
         return x
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
         x, factor = self.hidden(step, weights, caches), self.config.scales.output / self.config.scales.logits
-        logits = self.output(multiplied(x, factor), weights)
+        logits = self.output(scale_rows(x, factor), weights)
         if self.config.logit_cap is not None:
             logits = ops.softcap(logits, cap=self.config.logit_cap)
         return {"logits": logits, "tokens": ops.argmax(logits)}

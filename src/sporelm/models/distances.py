@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 
 BUCKETS, FARTHEST = 32, 128
 
@@ -22,6 +22,6 @@ def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def spread_biases(learned: NDArray[np.float32], context: int) -> NDArray[np.float32]:
-    """Of learned [buckets, heads], for texts of so many rows: float32 [heads, 2 * far] for `ops.text_attention`."""
+    """Of learned [buckets, heads], for texts of so many rows: float32 [heads, 2 * far] for `ops.encoder_attention`."""
     far = -(-context // PAGE) * PAGE
     return np.ascontiguousarray(learned[bucket_of(np.arange(-far, far))].T, np.float32)

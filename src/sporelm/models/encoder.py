@@ -2,36 +2,41 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks import Classifier, Embedding, LayerNorm, Memory, NormKind, Part, TextLayer
-from sporelm.models.blocks.linear import Linear, multiplied
+from sporelm.checkpoints.family import Family
+from sporelm.models.blocks import Classifier, Embedding, EncoderLayer, LayerNorm, Memory, NormKind, RowBlock
+from sporelm.models.blocks.linear import Linear, scale_rows
+from sporelm.models.config import ModelConfig
+from sporelm.models.dense_layers import dense_params
+from sporelm.models.encoder_inputs import EncoderInputs
+from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
 from sporelm.models.text_facts import TextFacts
-from sporelm.models.texts import TextInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.dense import dense_params
-from sporelm.weights.family import Family
-from sporelm.weights.names import Param
-from sporelm.weights.stored import StoredTensor
+from sporelm.quant.stored_tensor import StoredTensor
 
 WIDENED = "embedding_widened"  # the product that brings narrow embeddings to the model's width
 
 
-class Encoder(ABC):
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+class Encoder(ABC, Generic[Config]):
     """What encoders have in common; an architecture gives `layer`."""
 
     family: Family  # by which it was registered
+    name = ""  # of the architecture
+    config_class: type[ModelConfig] = ModelConfig
     norms: NormKind = LayerNorm  # the kind of its norms
     outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
     placed = True  # positions have rows of their own, unless they turn rows or lessen scores
     beside = 0  # numbers that a step holds for each token, beside those that all encoders' do
     passes = 1  # times that a text goes through the layers
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: Config) -> None:
         facts: TextFacts = config.own
         self.config, self.facts = config, facts
         width = facts.embedded or config.width
@@ -47,10 +52,10 @@ class Encoder(ABC):
         self.classifier = self.head(config, facts) if facts.labels else None
 
     @abstractmethod
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: Config, index: int) -> EncoderLayer:
         """The layer of this number."""
 
-    def norm(self, name: str) -> Part:
+    def norm(self, name: str) -> RowBlock:
         """A norm of the kind that this model has."""
         return self.norms(name, self.config.width, self.config.eps)
 
@@ -81,14 +86,14 @@ class Encoder(ABC):
         """Weights that follow from weights on a back-end, to be packed beside them."""
         return {}
 
-    def embedded(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+    def embedded(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:
         """The sum of the rows of each token, its type and its position: float32 [tokens, width]."""
-        x = multiplied(self.embedding(texts.tokens, weights), self.config.scales.embedding)
+        x = scale_rows(self.embedding(texts.tokens, weights), self.config.scales.embedding)
         if self.types is not None:
             x = ops.add(x, self.types(texts.types, weights))
         return x if self.positions is None else ops.add(x, self.positions(texts.positions, weights))
 
-    def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+    def hidden(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:
         """What the model makes of each token: float32 [tokens, width]."""
         x = self.embedded(texts, weights)
         x = x if self.first_norm is None else self.first_norm(x, weights)
@@ -97,11 +102,11 @@ class Encoder(ABC):
             x = layer(x, texts, weights)
         return x if self.last_norm is None else self.last_norm(x, weights)
 
-    def embed(self, texts: TextInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
+    def embed(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
         """hidden float32 [tokens, width]."""
         return {"hidden": self.hidden(texts, weights)}
 
-    def score(self, texts: TextInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
+    def score(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
         """scores float32 [texts, labels] of a model with a head."""
         assert self.classifier is not None
         x = self.hidden(texts, weights)

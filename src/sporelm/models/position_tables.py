@@ -3,9 +3,9 @@
 import numpy as np
 
 from sporelm.models.alibi import alibi_slopes
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES
 from sporelm.models.rotary import rope_table
-from sporelm.weights.config import ModelConfig
 
 
 def position_tables(config: ModelConfig, context: int, local_rotary: int = 0) -> dict[str, np.ndarray]:

@@ -5,17 +5,18 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TypeVar
 
+from sporelm.checkpoints.family import Family
+from sporelm.checkpoints.supported_models import MODELS
 from sporelm.errors import UnsupportedModel
+from sporelm.models.architecture_registry import architecture_named
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.encoder import Encoder
-from sporelm.models.families import FAMILIES
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family
 
 AnyModel = Decoder | Encoder
 _FOUND: dict[str, type[AnyModel]] = {}
 Kind = TypeVar("Kind", type[Decoder], type[Encoder])
-_FILES = {name: each.module for each in FAMILIES for name in each.names}
+_FILES = {name: each.module for each in MODELS for name in each.names}
 
 
 def architecture(family: Family) -> Callable[[Kind], Kind]:
@@ -50,11 +51,16 @@ def model_of(name: str, where: str = "") -> type[AnyModel]:
     hint = f"; nearest known: {near[0]}" if near else ""
     place = f"{where}: " if where else ""
     raise UnsupportedModel(
-        f"{place}architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(FAMILIES)}"
+        f"{place}architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(MODELS)}"
         " families that are"
     )
 
 
+def model_class(config: ModelConfig) -> type[AnyModel]:
+    """Return the model class of a configuration. Raises UnsupportedModel for an unknown architecture."""
+    return architecture_named(config.model) if config.model else model_of(config.architecture)
+
+
 def build(config: ModelConfig) -> AnyModel:
-    """The model of a configuration. Raises UnsupportedModel for an unknown architecture."""
-    return model_of(config.architecture)(config)
+    """Return the model of a configuration. Raises UnsupportedModel for an unknown architecture."""
+    return model_class(config)(config)

@@ -5,7 +5,7 @@ from math import ceil, floor, log, pi
 
 import numpy as np
 
-from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 
 STRIDE = 256  # positions computed together, from one angle each and the angles of the first of them
 

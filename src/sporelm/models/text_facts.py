@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Field
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.pooling import GGUF_POOLINGS
+from sporelm.checkpoints.family import Field
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.pooling import GGUF_POOLINGS
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 
 MOST_TYPES, MOST_LABELS = 1 << 10, 1 << 16
 

@@ -1,7 +1,9 @@
-"""What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
+"""The ops that a model is made of: for each its signature, shape rule and numpy reference, and the graph that records
+calls."""
 
 from sporelm.ops.activation import activate, activate_mul, clip, scale, scale_by, softcap, xielu
-from sporelm.ops.altup import (
+from sporelm.ops.add_lora import add_lora
+from sporelm.ops.altup_streams import (
     altup_correct,
     altup_first,
     altup_predict,
@@ -10,32 +12,40 @@ from sporelm.ops.altup import (
     spread_streams,
     stream,
 )
-from sporelm.ops.apart import apart_attention
-from sporelm.ops.attention import attention, store_kv
-from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
+from sporelm.ops.block_conversion import count_nonfinite, dequantize_blocks, quantize_blocks
+from sporelm.ops.causal_conv1d import causal_conv1d
+from sporelm.ops.disentangled_attention import disentangled_attention
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
-from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_silu_mul
+from sporelm.ops.encoder_attention import encoder_attention
+from sporelm.ops.expert_routing import route
+from sporelm.ops.expert_slots import cut_slots, join_slots
+from sporelm.ops.gated_delta_rule import gated_delta_rule
+from sporelm.ops.gated_linear_attention import gated_linear_attention
 from sporelm.ops.gated_lru import gated_lru
-from sporelm.ops.gated_norm import gated_rms_norm
+from sporelm.ops.gated_rms_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
-from sporelm.ops.heads import linear_heads
-from sporelm.ops.idle import part_idle
-from sporelm.ops.latent import latent_attention, store_latent
-from sporelm.ops.lightning import lightning_attention
-from sporelm.ops.linear import linear, linear_activate_mul, linear_group, linear_silu_mul, quantize_rows
-from sporelm.ops.lora import add_lora
+from sporelm.ops.lightning_attn import lightning_attention
+from sporelm.ops.linear_experts import combine_experts, linear_experts, linear_experts_silu_mul
+from sporelm.ops.linear_heads import linear_heads
+from sporelm.ops.logit_selection import argmax, top_k
+from sporelm.ops.mean_rows import mean_rows
+from sporelm.ops.mla import latent_attention, store_latent
 from sporelm.ops.norm import add_layer_norm, add_rms_norm, group_norm, layer_norm, rms_norm
 from sporelm.ops.op import ALL, Op
-from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
-from sporelm.ops.rope import rope, rope_store
-from sporelm.ops.routing import route
-from sporelm.ops.rows import argmax, embedding, join_columns, select_columns, select_rows, top_k
-from sporelm.ops.rwkv import blend, gated_linear_attention, mix_rows, wkv6, wkv7
-from sporelm.ops.selective import selective_scan
-from sporelm.ops.slots import cut_slots, join_slots
-from sporelm.ops.sparse import choose_slots, chosen_attention, store_rows
+from sporelm.ops.paged_attention import attention, store_kv
+from sporelm.ops.quantize_rows import quantize_rows
+from sporelm.ops.quantized_linear import linear, linear_activate_mul, linear_group, linear_silu_mul
+from sporelm.ops.rotary_embedding import rope, rope_store
+from sporelm.ops.row_selection import join_columns, select_columns, select_rows
+from sporelm.ops.rwkv_mixing import blend, mix_rows
+from sporelm.ops.selective_scan import selective_scan
+from sporelm.ops.sparse_mla import sparse_mla
 from sporelm.ops.spec import Spec, Symbol
-from sporelm.ops.texts import mean_rows, text_attention
+from sporelm.ops.split_zero_experts import split_zero_experts
+from sporelm.ops.ssm_scan import ssm_scan
+from sporelm.ops.token_embedding import embedding
+from sporelm.ops.topk_indexer import store_rows, topk_indexer
+from sporelm.ops.wkv import wkv6, wkv7
 
 __all__ = [
     "ALL",
@@ -54,20 +64,19 @@ __all__ = [
     "altup_correct",
     "altup_first",
     "altup_predict",
-    "apart_attention",
     "argmax",
     "attention",
     "blend",
     "causal_conv1d",
-    "choose_slots",
-    "chosen_attention",
     "clamped_swiglu",
     "clip",
     "combine_experts",
     "count_nonfinite",
     "cut_slots",
     "dequantize_blocks",
+    "disentangled_attention",
     "embedding",
+    "encoder_attention",
     "gated_delta_rule",
     "gated_linear_attention",
     "gated_lru",
@@ -89,7 +98,6 @@ __all__ = [
     "mean_rows",
     "merge_streams",
     "mix_rows",
-    "part_idle",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",
@@ -103,14 +111,16 @@ __all__ = [
     "selective_scan",
     "silu_mul",
     "softcap",
+    "sparse_mla",
+    "split_zero_experts",
     "spread_streams",
     "ssm_scan",
     "store_kv",
     "store_latent",
     "store_rows",
     "stream",
-    "text_attention",
     "top_k",
+    "topk_indexer",
     "trace",
     "wkv6",
     "wkv7",

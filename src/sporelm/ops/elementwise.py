@@ -1,43 +1,47 @@
-"""Ops on elements of equal place."""
+"""Elementwise ops of two arguments."""
 
 from typing import Any
 
 import numpy as np
 
-from sporelm.ops.arguments import wide
+from sporelm.ops.argument_checks import check_rows_or_slots
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec
 
 
-def like_both(x: Any, y: Any) -> Spec:
-    """The common spec of two arguments, float32 [rows, width] or [tokens, k, width], that must have one."""
-    left, right = wide("x", x), wide("y", y)
+def check_same_shape(x: Any, y: Any) -> Spec:
+    """Return the common spec of two arguments, float32 [rows, width] or [tokens, k, width]. Raise OpError if they
+    differ."""
+    left, right = check_rows_or_slots("x", x), check_rows_or_slots("y", y)
     require(left == right, f"shapes must be equal, got {left} and {right}")
     return left
 
 
-@op(like_both)
+@op(check_same_shape)
 def add(x, y):  # x, y [tokens, width]
-    """Sum, element by element."""
+    """Add element by element."""
     return x + y
 
 
-def _clamped(gate: Any, up: Any, *, alpha: float, limit: float) -> Spec:
+def _clamped_swiglu_spec(gate: Any, up: Any, *, alpha: float, limit: float) -> Spec:
     require(limit > 0, f"limit {limit} must be positive")
-    return like_both(gate, up)
+    return check_same_shape(gate, up)
 
 
-@op(like_both)
+@op(check_same_shape)
 def silu_mul(gate, up):  # gate, up [tokens, width]
-    """silu(gate) * up with silu(x) = x / (1 + exp(-x)), in float32 (Hendrycks, Gimpel 2016; SwiGLU, Shazeer 2020)."""
+    """Return silu(gate) * up with silu(x) = x / (1 + exp(-x)), in float32 (Hendrycks, Gimpel 2016; SwiGLU, Shazeer
+    2020)."""
     with np.errstate(over="ignore"):
         return gate / (1 + np.exp(-gate)) * up
 
 
-@op(_clamped)
+@op(_clamped_swiglu_spec)
 def clamped_swiglu(gate, up, *, alpha, limit):  # gate, up [tokens, width]
-    """(up + 1) * gate * sigmoid(alpha * gate), once gate is at most `limit` and up between -limit and limit (gpt-oss,
-    whose alpha is 1.702 and limit 7)."""
+    """Return (up + 1) * gate * sigmoid(alpha * gate), with gate at most `limit` and up between -limit and limit.
+
+    gpt-oss uses alpha 1.702 and limit 7.
+    """
     gate, up = np.minimum(gate, np.float32(limit)), np.clip(up, np.float32(-limit), np.float32(limit))
     with np.errstate(over="ignore"):
         return (up + 1) * (gate / (1 + np.exp(np.float32(-alpha) * gate)))

@@ -1,4 +1,4 @@
-"""Graphs: calls recorded from traced values, and the rules that a legal graph keeps."""
+"""Graphs: calls recorded from traced values, and the rules of a legal graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from sporelm.ops.spec import Spec
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A result that does not exist yet: the output of a call, or an input of the graph."""
+    """A traced value: the result of a call, or an input of the graph."""
 
     graph: "Graph"
     spec: Spec
@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One op applied to values of the graph and to constants (real tensors)."""
+    """One op applied to traced values and to constants (real tensors)."""
 
     op: Op
     args: tuple[Any, ...]
@@ -39,15 +39,15 @@ class Call:
     results: tuple[Value, ...]
 
     def values(self) -> list[Value]:
-        """The traced values among the arguments, in order."""
+        """Return the traced values among the arguments, in order."""
         return [value for value in leaves(self.args) if isinstance(value, Value)]
 
     def updated(self) -> list[Any]:
-        """The arguments that this call changes in place."""
+        """Return the arguments that this call changes in place."""
         return list(leaves([self.args[index] for index in self.op.updates]))
 
     def host(self) -> list[Any]:
-        """The arguments that a back-end may read on the host before it begins."""
+        """Return the arguments that a back-end may read on the host before it begins."""
         return [self.args[index] for index in self.op.host]
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Call:
 
 @dataclass(eq=False)
 class Graph:
-    """Calls in program order between named inputs and named outputs."""
+    """Calls in program order, between named inputs and named outputs."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Graph:
         return value
 
     def record(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Append a call; real tensors among the arguments become constants."""
+        """Append a call. Real tensors among the arguments become constants."""
         for value in leaves(args):
             if isinstance(value, Value) and value.graph is not self:
                 raise GraphError(f"{op.name} mixes values of two graphs: {value} is of another; trace both in one")
@@ -81,15 +81,15 @@ class Graph:
         return results[0] if len(results) == 1 else results or None
 
     def with_calls(self, calls: list[Call]) -> "Graph":
-        """The same inputs and outputs over other calls (what a rewriting pass returns)."""
+        """Return a graph with the same inputs and outputs and other calls, as a rewriting pass does."""
         return Graph(self.inputs, calls, self.outputs)
 
     def check(self) -> "Graph":
-        """Raise GraphError unless the graph is legal; return it otherwise.
+        """Return the graph. Raise GraphError unless it is legal.
 
-        Legal: every value is defined before its use and once; results have the specs that the op's rule gives;
-        only constants are updated in place (state outlives a step, a step's values do not); what an op reads on the
-        host is an input or a constant; outputs are defined.
+        In a legal graph every value is defined once and before its use; results have the specs that the op's shape rule
+        gives; only constants are updated in place (state outlives a step, its values do not); arguments read on the
+        host are inputs or constants; outputs are defined.
         """
         given = {id(value) for value in self.inputs.values()}
         defined = set(given)
@@ -121,9 +121,9 @@ class Graph:
 
 
 def trace(function: Callable[..., Mapping[str, Value]], inputs: Mapping[str, Spec]) -> Graph:
-    """Record what `function` does with inputs of these specs; it returns its outputs by name.
+    """Record the calls that `function` makes for inputs of these specs. It returns its outputs by name.
 
-    Raises GraphError for an output that is no traced value: a plan would have nothing to compute for it.
+    Raises GraphError for an output that is not a traced value: a plan would have nothing to compute.
     """
     graph = Graph()
     values = {name: graph.input(name, spec) for name, spec in inputs.items()}

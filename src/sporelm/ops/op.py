@@ -1,4 +1,4 @@
-"""Ops: a numpy meaning made callable. The value decides: traced arguments record, real ones run now."""
+"""Ops: callable numpy references. A call with traced arguments is recorded, with real tensors it runs now."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import update_wrapper
@@ -15,27 +15,29 @@ IndexCheck = Callable[..., None]
 
 
 class Op:
-    """One thing that can be computed.
+    """An operation, with its definition and its rules.
 
-    `meaning` is its definition on numpy arrays, `rule` gives the specs of its results from the specs of its
-    arguments, `updates` names the arguments that it changes in place, `indices` reads the arguments that point into
-    others and raises OpError where one points outside. `host` names the arguments that say how much there is to do:
-    they are inputs or constants of a graph, never results of calls, so that a back-end knows them before it begins.
+    reference   its definition on numpy arrays
+    rule        gives the specs of the results from the specs of the arguments
+    updates     names the arguments that it changes in place
+    indices     checks the arguments that index into others; raises OpError for an index outside
+    host        names the arguments that give the amount of work: they are inputs or constants of a graph, never results
+                of calls, so that a back-end can read them before it begins
     """
 
     def __init__(
         self,
-        meaning: Callable[..., Any],
+        reference: Callable[..., Any],
         rule: ShapeRule,
         updates: tuple[str, ...],
         indices: IndexCheck | None = None,
         host: tuple[str, ...] = (),
     ) -> None:
-        self.name = meaning.__name__
-        self.meaning = meaning
+        self.name = reference.__name__
+        self.reference = reference
         self.rule = rule
         self.indices = indices
-        parameters = signature(meaning).parameters.values()
+        parameters = signature(reference).parameters.values()
         self.arguments = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD)
         self.required = sum(
             p.kind is Parameter.POSITIONAL_OR_KEYWORD and p.default is Parameter.empty for p in parameters
@@ -43,7 +45,7 @@ class Op:
         self.option_names = frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
         self.updates = tuple(self.arguments.index(name) for name in updates)
         self.host = tuple(self.arguments.index(name) for name in host)
-        update_wrapper(self, meaning)
+        update_wrapper(self, reference)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if not self.required <= len(args) <= len(self.arguments):
@@ -56,15 +58,16 @@ class Op:
         return device_of(self, args).run(self, args, options)
 
     def results(self, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Spec, ...]:
-        """Specs of the results. Raises OpError when the arguments do not fit."""
+        """Return the specs of the results. Raise OpError if the arguments do not fit."""
         specs = self.rule(*args, **options)
         return specs if isinstance(specs, tuple) else (specs,)
 
     def check(self, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Spec, ...]:
-        """Specs of the results of real tensors. Raises OpError when they do not fit or an index points outside.
+        """Return the specs of the results for real tensors. Raise OpError if the arguments do not fit or an index is
+        outside.
 
-        For eager runs, whose arguments may come from anywhere. The steps of a plan are vouched for by whoever fills
-        their arrays: reading every index again at each step would cost more than many of the ops.
+        Used in eager mode, where arguments may come from anywhere. In a plan, the caller that fills the arrays
+        guarantees the indices: checking them at each step would cost more than many of the ops.
         """
         specs = self.results(args, options)
         if self.indices:
@@ -82,10 +85,10 @@ def op(
     indices: IndexCheck | None = None,
     host: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Make a numpy meaning an op, found by name in `ALL`."""
+    """Turn a numpy reference into an op, registered by name in `ALL`."""
 
-    def declare(meaning: Callable[..., Any]) -> Op:
-        declared = Op(meaning, rule, updates, indices, host)
+    def declare(reference: Callable[..., Any]) -> Op:
+        declared = Op(reference, rule, updates, indices, host)
         ALL[declared.name] = declared
         return declared
 
@@ -93,7 +96,7 @@ def op(
 
 
 def leaves(args: Sequence[Any]) -> Iterator[Any]:
-    """The values in an argument list, those in tuples too, without the absent ones."""
+    """Yield the values of an argument list, also those in tuples, without absent ones."""
     for arg in args:
         if isinstance(arg, tuple):
             yield from leaves(arg)
@@ -102,7 +105,7 @@ def leaves(args: Sequence[Any]) -> Iterator[Any]:
 
 
 def device_of(op: Op, args: Sequence[Any]) -> Any:
-    """The one device on which all arguments live."""
+    """Return the one device on which all arguments lie. Raise OpError if there are several."""
     devices = {id(value.device): value.device for value in leaves(args)}
     if len(devices) != 1:
         names = sorted(device.name for device in devices.values())

@@ -1,4 +1,4 @@
-"""What is known of a value before it exists: its extents, some of them symbols, and its element type."""
+"""Specs of values: extents, some of them symbols, and an element type."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from sporelm.tensor.dtype import ElementType
 
 @dataclass(frozen=True)
 class Symbol:
-    """An extent that changes from step to step, at most `high`: tokens, sequences, output rows."""
+    """An extent that changes from step to step, such as tokens, sequences or output rows. It is at most `high`."""
 
     name: str
     high: int
@@ -21,8 +21,8 @@ class Symbol:
 Extent = int | Symbol
 
 
-def fixed(extent: Extent) -> int:
-    """An extent that must be known before the first step. Raises OpError when it is a symbol."""
+def require_fixed(extent: Extent) -> int:
+    """Return an extent that must be known before the first step. Raise OpError if it is a symbol."""
     if isinstance(extent, Symbol):
         raise OpError(f"extent {extent} changes from step to step where a fixed one is needed; use a number")
     return extent
@@ -40,11 +40,11 @@ class Spec:
 
     @property
     def bound(self) -> tuple[int, ...]:
-        """The shape with every symbol at its highest."""
+        """Return the shape with every symbol at its upper limit."""
         return tuple(extent.high if isinstance(extent, Symbol) else extent for extent in self.shape)
 
 
 def spec_of(value: Any) -> Spec:
-    """Spec of a traced value or of a tensor."""
+    """Return the spec of a traced value or of a tensor."""
     spec = getattr(value, "spec", None)
     return spec if spec is not None else Spec(tuple(value.shape), value.dtype)

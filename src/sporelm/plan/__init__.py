@@ -1,7 +1,8 @@
-"""From a traced graph to something that runs: rewriting rules, memory placed once, one program per regime."""
+"""Plans: graph rewriting, memory planning, and one program per step bucket."""
 
-from sporelm.plan.memory import ALIGNMENT, Lifetime, Placed, place
+from sporelm.plan import fusion  # noqa: F401 - importing it registers the rules
+from sporelm.plan.memory_planner import ALIGNMENT, ArenaOffsets, Lifetime, plan_offsets
 from sporelm.plan.plan import Plan
-from sporelm.plan.rules import RULES, rewrite
+from sporelm.plan.rewrite_rules import RULES, rewrite
 
-__all__ = ["ALIGNMENT", "RULES", "Lifetime", "Placed", "Plan", "place", "rewrite"]
+__all__ = ["ALIGNMENT", "RULES", "ArenaOffsets", "Lifetime", "Plan", "plan_offsets", "rewrite"]

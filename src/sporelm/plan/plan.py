@@ -1,4 +1,4 @@
-"""Plan: one traced graph made runnable, with one program per regime (one token, few, many)."""
+"""Plan: a traced graph compiled for a back-end, with one program per step bucket (one token, few, many)."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.backend import Backend, Placement, Program, Progress
-from sporelm.backends.meaning import check_updates, mapped, substituted
+from sporelm.backends.protocol import Backend, Placement, Program, Progress
+from sporelm.backends.reference_fallback import check_updates, map_values, substitute_values
 from sporelm.errors import OpError
 from sporelm.ops import Graph, Spec, Symbol, Value
-from sporelm.plan.memory import Lifetime, place
-from sporelm.plan.rules import rewrite
-from sporelm.plan.split import SplitProgram
+from sporelm.plan.memory_planner import Lifetime, plan_offsets
+from sporelm.plan.rewrite_rules import rewrite
+from sporelm.plan.split_program import SplitProgram
 from sporelm.tensor.dtype import DType
 
 TOKENS, ROWS = "tokens", "rows"
-# Extents that no step of a regime takes beyond the regime's tokens: an output row is a token's row.
-BOUNDED = (TOKENS, ROWS)
+# Symbols that are at most the tokens of a step: an output row is a token's row.
+BOUNDED_SYMBOLS = (TOKENS, ROWS)
 
 
 @dataclass(frozen=True)
-class Regime:
-    """A graph whose symbols are bounded by a regime's limit, with its memory placed and its program made."""
+class BucketProgram:
+    """A graph whose symbols are bounded by a step bucket's limit, with its memory plan and its program."""
 
     name: str
     graph: Graph
@@ -32,25 +32,24 @@ class Regime:
 
 
 class Plan:
-    """Replays a graph on a back-end. The graph is rewritten once; each regime's program is made when first needed.
+    """Replays a graph on a back-end. The graph is rewritten once; each bucket's program is compiled at its first use.
 
     Not for use from several threads at once, except `prepare`.
     """
 
-    def __init__(self, graph: Graph, backend: Backend, most: int = 0) -> None:
-        """Rewrite `graph` by the back-end's rules, constants that are views copied first.
+    def __init__(self, graph: Graph, backend: Backend, max_tokens: int = 0) -> None:
+        """Rewrite `graph` by the back-end's rules, after copying constants that are views.
 
-        most   tokens of the largest step, where they are more than those of the back-end's largest regime: of texts
-               that cannot be cut
+        max_tokens   tokens of the largest step, if more than the back-end's largest bucket: texts that cannot be split
 
-        Raises GraphError if it is not legal, BackendError for a view of a packed weight or a cache.
+        Raises GraphError if the graph is not legal, BackendError for a view of a packed weight or a cache.
         """
         self.backend = backend
-        last = list(backend.regimes)[-1]
-        self.regimes = {**backend.regimes, last: max(most, backend.regimes[last])}
-        self.graph = rewrite(with_whole_constants(graph.check(), backend), backend.rules)
-        self.symbols = symbols(self.graph)
-        self.built: dict[str, Regime] = {}
+        last = list(backend.step_buckets)[-1]
+        self.step_buckets = {**backend.step_buckets, last: max(max_tokens, backend.step_buckets[last])}
+        self.graph = rewrite(copy_view_constants(graph.check(), backend), backend.rules)
+        self.symbols = collect_symbols(self.graph)
+        self.bucket_programs: dict[str, BucketProgram] = {}
         self._building = Lock()
         # The mappings checked last, their extents and their program: a decode loop that passes the same objects is not
         # checked again.
@@ -60,29 +59,29 @@ class Plan:
         """Run one step: every input of the graph by name, every symbol's extent by its name.
 
         Outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the graph. A
-        mapping that is passed again must still hold arrays of the same shapes. Whoever fills the arrays vouches for the
-        indices in them (positions, slots, pages, lengths, rows): they are not compared with what they point into.
+        mapping that is passed again must still hold arrays of the same shapes. The caller guarantees the indices in the
+        arrays (positions, slots, pages, lengths, rows): they are not checked.
         """
         seen = self._seen
         if seen is None or seen[0] is not arrays or seen[1] is not extents or seen[2] != [*extents.values()]:
-            name = self.regime_of(extents)
+            name = self.find_bucket(extents)
             self.check_arrays(arrays, extents)
-            seen = self._seen = (arrays, extents, [*extents.values()], self.regime(name).program)
+            seen = self._seen = (arrays, extents, [*extents.values()], self.bucket_program(name).program)
         return seen[3].run(arrays, extents)
 
-    def regime_of(self, extents: Mapping[str, int]) -> str:
-        """The first regime that holds a step of these extents."""
+    def find_bucket(self, extents: Mapping[str, int]) -> str:
+        """Return the name of the first bucket that holds a step of these extents."""
         if extents.keys() != self.symbols.keys():
             raise OpError(f"extents must be given for {sorted(self.symbols)}, got {sorted(extents)}")
         for symbol in self.symbols.values():
-            low = 0 if symbol.name == ROWS else 1  # a chunk of a prompt that is not its last wants no row
+            low = 0 if symbol.name == ROWS else 1  # a chunk of a prompt before the last needs no output row
             if not low <= extents[symbol.name] <= symbol.high:
                 raise OpError(f"{symbol.name} is {extents[symbol.name]}; the plan takes {low} to {symbol.high}")
-        needed = max((extents[name] for name in BOUNDED if name in extents), default=1)
-        for name, limit in self.regimes.items():
+        needed = max((extents[name] for name in BOUNDED_SYMBOLS if name in extents), default=1)
+        for name, limit in self.step_buckets.items():
             if needed <= limit:
                 return name
-        highest = max(self.regimes.values())
+        highest = max(self.step_buckets.values())
         raise OpError(
             f"a step of {needed} tokens is more than the {highest} that {self.backend.name} takes; split the step"
         )
@@ -98,18 +97,21 @@ class Plan:
             if array.shape != shape or (isinstance(dtype, DType) and array.dtype != dtype.numpy):
                 raise OpError(f"input {name} must be {dtype.name}{list(shape)}, got {array.dtype}{list(array.shape)}")
 
-    def regime(self, name: str) -> Regime:
-        """The regime of this name, made at its first use. Raises OpError for a name the back-end does not have."""
-        if name not in self.regimes:
-            raise OpError(f"{self.backend.name} has no regime {name!r}; it has {', '.join(self.regimes)}")
+    def bucket_program(self, name: str) -> BucketProgram:
+        """Return a bucket's program, compiled at its first use. Raise OpError for an unknown bucket."""
+        if name not in self.step_buckets:
+            raise OpError(f"{self.backend.name} has no bucket {name!r}; it has {', '.join(self.step_buckets)}")
         with self._building:
-            if name not in self.built:
-                graph = bounded(self.graph, dict.fromkeys(BOUNDED, self.regimes[name]))
-                self.built[name] = Regime(name, graph, *self._program(graph, name))
-            return self.built[name]
+            if name not in self.bucket_programs:
+                graph = bound_symbols(self.graph, dict.fromkeys(BOUNDED_SYMBOLS, self.step_buckets[name]))
+                self.bucket_programs[name] = BucketProgram(name, graph, *self._program(graph, name))
+            return self.bucket_programs[name]
 
-    def _program(self, graph: Graph, regime: str) -> tuple[Program, int]:
-        """A regime's program and the bytes of its values: the back-end's own of all calls, or one with gaps."""
+    def _program(self, graph: Graph, bucket: str) -> tuple[Program, int]:
+        """Return a bucket's program and the bytes of its values.
+
+        The back-end compiles the whole graph if it can; otherwise the program is split around the fallback calls.
+        """
         whole = self.backend.compile(graph)
         if whole is not None:
             return whole, 0
@@ -117,63 +119,63 @@ class Plan:
         def native(part: Graph) -> tuple[Program, int]:
             placed: list[Placement] = []
 
-            def place(nbytes_of: Callable[[Spec], int], row_by_row: Collection[str] = ()) -> Placement:
-                placed.append(placement_of(part, nbytes_of, row_by_row))
+            def plan_memory(nbytes_of: Callable[[Spec], int], rowwise_ops: Collection[str] = ()) -> Placement:
+                placed.append(place_values(part, nbytes_of, rowwise_ops))
                 return placed[-1]
 
-            program = self.backend.program(part, regime, place)
+            program = self.backend.program(part, bucket, plan_memory)
             return program, sum(placement.nbytes for placement in placed)
 
-        if all(self.backend.kernel(call, regime) is not None for call in graph.calls):
+        if all(self.backend.kernel(call, bucket) is not None for call in graph.calls):
             return native(graph)
-        split = SplitProgram(graph, self.backend, regime, native)
+        split = SplitProgram(graph, self.backend, bucket, native)
         return split, split.nbytes
 
     def close(self) -> None:
-        """Free the programs made so far. A step after that makes them anew, if the back-end is still open."""
+        """Free the programs compiled so far. A later step compiles them again, if the back-end is still open."""
         self._seen = None
         with self._building:
-            for regime in self.built.values():
-                regime.program.free()
-            self.built.clear()
+            for bucket in self.bucket_programs.values():
+                bucket.program.free()
+            self.bucket_programs.clear()
 
-    def prepare(self, regimes: Iterable[str] | None = None, progress: Progress | None = None) -> None:
-        """Make the programs of these regimes (default: all) ahead of their first use."""
-        wanted = list(self.regimes if regimes is None else regimes)
+    def prepare(self, step_buckets: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+        """Compile the programs of these buckets (default: all) before their first use."""
+        wanted = list(self.step_buckets if step_buckets is None else step_buckets)
         for done, name in enumerate(wanted):
             if progress:
                 progress("compile", done, len(wanted))
-            self.regime(name)
+            self.bucket_program(name)
         if progress:
             progress("compile", len(wanted), len(wanted))
 
     @property
     def num_calls(self) -> int:
-        """Calls of one step, after rewriting."""
+        """Return the number of calls in one step, after rewriting."""
         return len(self.graph.calls)
 
     @property
     def num_programs(self) -> int:
-        """Programs made so far: never more than the back-end has regimes."""
-        return len(self.built)
+        """Return the number of programs compiled so far: at most one per bucket."""
+        return len(self.bucket_programs)
 
     @property
-    def gaps(self) -> dict[str, int]:
-        """Calls that some regime leaves to the reference, by op."""
+    def fallback_calls(self) -> dict[str, int]:
+        """Return how many calls some bucket leaves to the numpy reference, by op."""
         left = [
             call.op.name
             for call in self.graph.calls
-            if any(self.backend.kernel(call, regime) is None for regime in self.regimes)
+            if any(self.backend.kernel(call, bucket) is None for bucket in self.step_buckets)
         ]
         return {name: left.count(name) for name in sorted(set(left))}
 
     @property
     def arena_bytes(self) -> dict[str, int]:
-        """Bytes for the values of a step, for each regime made so far."""
-        return {name: regime.nbytes for name, regime in self.built.items()}
+        """Return the bytes for the values of a step, by bucket compiled so far."""
+        return {name: bucket.nbytes for name, bucket in self.bucket_programs.items()}
 
     def describe(self) -> str:
-        """The plan in a few lines for people: its calls by op, its symbols, its programs and their memory."""
+        """Describe the plan in a few lines: its calls by op, its symbols, its programs and their memory."""
         counts: dict[str, int] = {}
         for call in self.graph.calls:
             counts[call.op.name] = counts.get(call.op.name, 0) + 1
@@ -183,16 +185,18 @@ class Plan:
             f"symbols: {', '.join(map(str, self.symbols.values())) or 'none'}",
             f"rules: {', '.join(self.backend.rules) or 'none'}",
         ]
-        if self.gaps:
-            lines.append("left to the reference: " + ", ".join(f"{count} {name}" for name, count in self.gaps.items()))
-        for name, limit in self.regimes.items():
-            made = f"arena {self.arena_bytes[name]} bytes" if name in self.built else "not made yet"
-            lines.append(f"regime {name} (up to {limit} tokens): {made}")
+        if self.fallback_calls:
+            lines.append(
+                "left to the reference: " + ", ".join(f"{count} {name}" for name, count in self.fallback_calls.items())
+            )
+        for name, limit in self.step_buckets.items():
+            made = f"arena {self.arena_bytes[name]} bytes" if name in self.bucket_programs else "not made yet"
+            lines.append(f"bucket {name} (up to {limit} tokens): {made}")
         return "\n".join(lines)
 
 
-def symbols(graph: Graph) -> dict[str, Symbol]:
-    """The symbols of a graph's inputs by name. Raises OpError if one name has two bounds."""
+def collect_symbols(graph: Graph) -> dict[str, Symbol]:
+    """Return the symbols of a graph's inputs by name. Raise OpError if one name has two limits."""
     found: dict[str, Symbol] = {}
     for value in graph.inputs.values():
         for extent in value.shape:
@@ -202,8 +206,8 @@ def symbols(graph: Graph) -> dict[str, Symbol]:
     return found
 
 
-def bounded(graph: Graph, limits: Mapping[str, int]) -> Graph:
-    """A copy of the graph in which symbols of these names are at most their limit."""
+def bound_symbols(graph: Graph, limits: Mapping[str, int]) -> Graph:
+    """Return a copy of the graph in which the symbols of these names are at most their limit."""
 
     def bound(extent: Any) -> Any:
         if isinstance(extent, Symbol) and extent.name in limits:
@@ -215,15 +219,15 @@ def bounded(graph: Graph, limits: Mapping[str, int]) -> Graph:
     for name, value in graph.inputs.items():
         values[id(value)] = copy.input(name, Spec(tuple(map(bound, value.shape)), value.dtype))
     for call in graph.calls:
-        results = copy.record(call.op, substituted(call.args, values), call.options)
+        results = copy.record(call.op, substitute_values(call.args, values), call.options)
         results = () if results is None else results if isinstance(results, tuple) else (results,)
         values |= {id(old): new for old, new in zip(call.results, results, strict=True)}
     copy.outputs = {name: values[id(value)] for name, value in graph.outputs.items()}
     return copy.check()
 
 
-def with_whole_constants(graph: Graph, backend: Backend) -> Graph:
-    """The graph with each constant that is seen through a view replaced by a copy, one for all its uses."""
+def copy_view_constants(graph: Graph, backend: Backend) -> Graph:
+    """Return the graph with each constant that is a view replaced by a copy, one for all its uses."""
     copies: dict[int, Any] = {}
 
     def whole(value: Any) -> Any:
@@ -233,22 +237,23 @@ def with_whole_constants(graph: Graph, backend: Backend) -> Graph:
 
     calls = []
     for call in graph.calls:
-        args = mapped(call.args, whole)
+        args = map_values(call.args, whole)
         check_updates(call.op, call.args, args)
         calls.append(replace(call, args=args))
     return graph.with_calls(calls)
 
 
-def lifetimes(graph: Graph, row_by_row: Collection[str] = ()) -> dict[int, tuple[Value, int, int]]:
-    """For each value, by id: the value, the call that defines it (-1: an input), and the last that needs its memory.
+def find_lifetimes(graph: Graph, rowwise_ops: Collection[str] = ()) -> dict[int, tuple[Value, int, int]]:
+    """Return for each value, by id: the value, the call that defines it (-1: an input), and the last that needs its
+    memory.
 
-    A back-end may run a series of row-by-row calls without a barrier: a life that ends in one lasts to the end of the
-    series, because some threads may still be at its first call when others are at its last. Outputs live to the end.
+    A back-end may run a series of rowwise calls without a barrier. A lifetime that ends in a series lasts to its end,
+    because some threads may still be at the first call when others are at the last. Outputs live to the end.
     """
     end = len(graph.calls)
     settled = [0] * end  # the call after which all threads are done with this one
     for position in range(end - 1, -1, -1):
-        series = [call.op.name in row_by_row for call in graph.calls[position : position + 2]] == [True, True]
+        series = [call.op.name in rowwise_ops for call in graph.calls[position : position + 2]] == [True, True]
         settled[position] = settled[position + 1] if series else position
     lives = {id(value): (value, -1, 0) for value in graph.inputs.values()}
     for position, call in enumerate(graph.calls):
@@ -261,8 +266,8 @@ def lifetimes(graph: Graph, row_by_row: Collection[str] = ()) -> dict[int, tuple
     return lives
 
 
-def placement_of(graph: Graph, nbytes_of: Callable[[Spec], int], row_by_row: Collection[str] = ()) -> Placement:
-    """Where each value of a graph lies in one arena, with the sizes that the back-end gives values."""
-    lives = lifetimes(graph, row_by_row)
-    placed = place([Lifetime(nbytes_of(value.spec), first, last) for value, first, last in lives.values()])
+def place_values(graph: Graph, nbytes_of: Callable[[Spec], int], rowwise_ops: Collection[str] = ()) -> Placement:
+    """Return the offset of each value of a graph in one arena, with the back-end's sizes."""
+    lives = find_lifetimes(graph, rowwise_ops)
+    placed = plan_offsets([Lifetime(nbytes_of(value.spec), first, last) for value, first, last in lives.values()])
     return Placement(dict(zip(lives, placed.offsets, strict=True)), placed.nbytes)

@@ -1,4 +1,4 @@
-"""Number formats: how values lie in blocks of bytes, and how to read and write them; one file each."""
+"""Number formats: how values are packed into blocks of bytes, and how to pack and unpack them. One file per format."""
 
 from sporelm.quant.bf16 import BF16
 from sporelm.quant.f8_e4m3 import F8_E4M3, F8_E4M3_32, F8_E4M3_64, F8_E4M3_128

@@ -1,16 +1,16 @@
-"""How activations become integers before an integer dot product; kernels do exactly this arithmetic."""
+"""Quantization of activations to int8 before an integer dot product. Kernels do exactly this arithmetic."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def quantize_int8(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round activations to int8 with one scale per `group` values: float32 [rows, width] -> int8, float32 scales.
+    """Quantize activations to int8 with one scale per `group` values: float32 [rows, width] -> int8, float32 scales.
 
-    `group` is 32 for activation numbers "int8/32" and 256 for "int8/256". Returns (int8 [rows, padded width], float32
-    [rows, padded width / group]); a width that is not a multiple of `group` is padded with zeros up to it. All
-    arithmetic is float32: scale = amax / 127, inverse = 127 / amax, integer = round(value * inverse), ties to even.
-    Where amax is 0, or so small that the inverse overflows, the integers are 0.
+    `group` is 32 for the activation type "int8/32" and 256 for "int8/256". Returns (int8 [rows, padded width], float32
+    [rows, padded width / group]). A width that is not a multiple of `group` is padded with zeros. All arithmetic is
+    float32: scale = amax / 127, inverse = 127 / amax, integer = round(value * inverse), ties to even. Where amax is 0,
+    or so small that the inverse overflows, the integers are 0.
     """
     rows, width = x.shape
     groups = -(-width // group)
@@ -22,6 +22,6 @@ def quantize_int8(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8],
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(127) / largest
     inverse = np.where(np.isinf(inverse), np.float32(0), inverse)
-    with np.errstate(invalid="ignore"):  # NaN or infinity in a group: its scale is NaN or infinite and tells so
+    with np.errstate(invalid="ignore"):  # a group with NaN or infinity shows it in its scale
         integers = np.rint(grouped * inverse).astype(np.int8)
     return integers.reshape(rows, groups * group), scales.reshape(rows, groups)

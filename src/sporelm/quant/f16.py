@@ -7,7 +7,7 @@ from sporelm.quant.format import QuantFormat
 
 
 class F16(QuantFormat, ggml_id=1, values=1, nbytes=2, activation="float"):
-    """One little-endian float16; values beyond its range (65504) become infinite, as IEEE rounding has it."""
+    """One little-endian float16. Values beyond its range (65504) become infinite, as in IEEE rounding."""
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

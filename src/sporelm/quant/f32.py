@@ -1,4 +1,4 @@
-"""F32: IEEE single precision, stored as it is."""
+"""F32: IEEE single precision."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,30 +1,30 @@
-"""F8_E5M2: floats of eight bits, five of them exponent and two fraction; alone, or with a float32 scale a group.
+"""F8_E5M2: 8-bit floats with five exponent and two mantissa bits, plain or with one float32 scale per group.
 
-Folders have one scale for a tensor, for each row or for each tile of rows and columns: it is repeated. No GGUF file has
-them: safetensors files hold the plain one, and `weights/quantized` makes those with scales.
+Hugging Face folders have one scale per tensor, per row or per tile; it is repeated for each group. GGUF has no such
+type: safetensors files hold the plain one, and `checkpoints/quantized` makes those with scales.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.quant.float8 import ScaledFloat8, list_float8_values
 from sporelm.quant.format import QuantFormat
-from sporelm.quant.small_floats import ScaledFloats, eight_bit_floats
 
-E5M2_NUMBERS = eight_bit_floats(2)
+E5M2_VALUES = list_float8_values(2)
 
 
 class F8_E5M2(QuantFormat, values=1, nbytes=1, activation="float", words=()):
-    """One number a byte, without a scale."""
+    """One number per byte, without a scale."""
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return E5M2_NUMBERS[blocks]
+        return E5M2_VALUES[blocks]
 
 
-class ScaledE5M2(ScaledFloats):
+class ScaledE5M2(ScaledFloat8):
     """[float32 scale][numbers]: value = number * scale."""
 
-    NUMBERS = E5M2_NUMBERS
+    CODE_VALUES = E5M2_VALUES
 
 
 class F8_E5M2_32(ScaledE5M2, QuantFormat, values=32, nbytes=36, activation="float", words=((0, 4),)):

@@ -1,14 +1,14 @@
-"""The ids of ggml's tensor types, as GGUF files store them: their names and their block sizes.
+"""The ids of ggml's tensor types, as GGUF files store them, with their names and block sizes.
 
-Source of the numbers: ggml's `enum ggml_type` and its type traits. A type listed here can be named, measured and
-copied; only those with a class in this package can be computed with.
+Source of the numbers: ggml's `enum ggml_type` and its type traits. Every type listed here can be named, measured and
+copied. Only types with a class in this package can be used in computations.
 """
 
 from typing import NamedTuple
 
 
 class GgmlType(NamedTuple):
-    """One ggml tensor type: `values` numbers lie together in `nbytes` bytes."""
+    """One ggml tensor type: a block of `values` numbers takes `nbytes` bytes."""
 
     name: str
     values: int
@@ -53,7 +53,7 @@ GGML_TYPES: dict[int, GgmlType] = {
     42: GgmlType("Q2_0", 64, 18),
 }
 
-# Ids that ggml once used and gave up: a file that holds them was written by an old converter.
+# Ids that ggml no longer uses: a file that holds them was written by an old converter.
 RETIRED_TYPES: dict[int, str] = {
     4: "Q4_2",
     5: "Q4_3",
@@ -67,7 +67,7 @@ RETIRED_TYPES: dict[int, str] = {
 
 
 def ggml_type_name(ggml_id: int) -> str:
-    """The name of a type id with the id, for messages: "Q4_K (12)"."""
+    """Return the name of a type id with the id, for messages: "Q4_K (12)"."""
     known = GGML_TYPES.get(ggml_id)
     name = known.name if known else RETIRED_TYPES.get(ggml_id, "unknown")
     return f"{name} ({ggml_id})"

@@ -1,4 +1,4 @@
-"""I16: signed integers of 16 bits, stored as they are."""
+"""I16: signed integers of 16 bits, stored unchanged."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from sporelm.quant.format import QuantFormat
 
 
 class I16(QuantFormat, ggml_id=25, values=1, nbytes=2, activation="float", words=((0, 2),)):
-    """One little-endian signed integer of 16 bits; as a value exact in float32. For tables, not for weights."""
+    """One little-endian signed integer of 16 bits; exact as a float32 value. For tables, not for weights."""
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

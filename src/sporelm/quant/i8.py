@@ -1,4 +1,4 @@
-"""I8: signed integers of 8 bits, stored as they are."""
+"""I8: signed integers of 8 bits, stored unchanged."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from sporelm.quant.format import QuantFormat
 
 
 class I8(QuantFormat, ggml_id=24, values=1, nbytes=1, activation="float", words=()):
-    """One signed integer of 8 bits; as a value exact in float32. For tables, not for weights."""
+    """One signed integer of 8 bits; exact as a float32 value. For tables, not for weights."""
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.quant.column_sums import sum_columns
 from sporelm.quant.format import QuantFormat
 from sporelm.quant.packing import read_halves, to_halves
-from sporelm.quant.sums import sum_down
 
 
 class Q1_0(QuantFormat, ggml_id=41, values=128, nbytes=18):
@@ -19,7 +19,7 @@ class Q1_0(QuantFormat, ggml_id=41, values=128, nbytes=18):
 
     @staticmethod
     def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
-        with np.errstate(over="ignore"):  # magnitudes added from the first to the last, as in C: see `search`
-            sums = sum_down(np.abs(np.ascontiguousarray(values.T)))
+        with np.errstate(over="ignore"):  # magnitudes are added in order, as in C: see `scale_search`
+            sums = sum_columns(np.abs(np.ascontiguousarray(values.T)))
         scales = to_halves((sums / np.float32(128))[:, None])
         return np.concatenate([scales, np.packbits(values >= 0, axis=1, bitorder="little")], axis=1)

@@ -11,17 +11,17 @@ from sporelm.quant.packing import (
     split_nibbles,
     to_halves,
 )
-from sporelm.quant.search import Tries
-from sporelm.quant.superblocks import apply_scales, round_in_groups
+from sporelm.quant.scale_search import ScaleCandidates
+from sporelm.quant.superblocks import apply_scales, round_affine_groups
 
 
 class Q5_K(
-    QuantFormat, ggml_id=13, values=256, nbytes=176, activation="int8/256", words=((0, 2), (2, 2)), weighted=True
+    QuantFormat, ggml_id=13, values=256, nbytes=176, activation="int8/256", words=((0, 2), (2, 2)), can_weigh=True
 ):
     """[float16 scale][float16 minimum][12 bytes: 6-bit scales and minimums][32 bytes: fifth bits][128 bytes].
 
     value = (fifth bit * 16 + nibble) * (scale * group scale) - minimum * group minimum, in eight groups of 32. Bit g
-    of the j-th of the 32 bytes belongs to value j of group g; nibbles and 12 bytes lie as in Q4_K.
+    of the j-th of the 32 bytes belongs to value j of group g. Nibbles and the 12 bytes are laid out as in Q4_K.
     """
 
     @staticmethod
@@ -31,7 +31,7 @@ class Q5_K(
 
     @staticmethod
     def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
-        rounded = round_in_groups(values, weights, levels=31, tries=Tries(-0.5, 0.1, 16))
+        rounded = round_affine_groups(values, weights, levels=31, candidates=ScaleCandidates(-0.5, 0.1, 16))
         fifth = join_bit_planes(rounded.integers >> np.uint8(4))
         nibbles = join_nibbles(rounded.integers, 32)
         return np.concatenate([to_halves(rounded.factors), rounded.scales, fifth, nibbles], axis=1)

@@ -1,4 +1,4 @@
-"""Q8_1: 32 int8 numbers, their scale and their sum; ggml's intermediate for products, not seen in model files."""
+"""Q8_1: 32 int8 numbers, their scale and their sum. ggml's format of activations in products; no model file has it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +9,11 @@ from sporelm.quant.q8_0 import Q8_0
 
 
 class Q8_1(QuantFormat, ggml_id=9, values=32, nbytes=36, activation="float", words=((0, 2), (2, 2))):
-    """[float16 scale][float16 scale * sum of the integers][32 int8]: value = integer * scale; the sum is not read."""
+    """[float16 scale][float16 scale * sum of the integers][32 int8]: value = integer * scale; the sum is ignored."""
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with np.errstate(invalid="ignore"):  # an infinite scale times 0 is NaN, which loaders look for
+        with np.errstate(invalid="ignore"):  # an infinite scale times 0 is NaN, which loaders check for
             return np.ascontiguousarray(blocks[:, 4:]).view(np.int8).astype(np.float32) * read_halves(blocks, 0)
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""`spore serve`: HTTP in front of the engine. `build_app` makes the whole application."""
+"""`spore serve`: HTTP in front of the engine. `app.build_app` builds the application."""

@@ -1,4 +1,4 @@
-"""The application: every route in one list, and what stands before them."""
+"""The application: all routes in one list, and the middleware before them."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,20 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from sporelm.serve.access import HEALTH
-from sporelm.serve.config import ServeConfig
-from sporelm.serve.conversation_engine import EngineAnswers
-from sporelm.serve.conversations import tell_of_others
-from sporelm.serve.endpoint import Endpoint, json_response
-from sporelm.serve.failures import Refusal, shape_for
-from sporelm.serve.keys import ApiKey
-from sporelm.serve.limits import Limits
-from sporelm.serve.models import Opener
+from sporelm.serve.conversations.answer_generator import AnswerGenerator
+from sporelm.serve.conversations.conversation_store import log_other_folder
+from sporelm.serve.http.access_control import HEALTH
+from sporelm.serve.http.api_errors import ApiError, error_format_for
+from sporelm.serve.http.api_keys import ApiKey
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import json_response
+from sporelm.serve.http.request_limits import RequestLimitsMiddleware
+from sporelm.serve.model_pool.model_pool import ModelOpener
 from sporelm.serve.routes import (
     anthropic_messages,
     health,
     infer,
-    ollama,
+    ollama_chat,
     ollama_generate,
     ollama_models,
     openai_chat,
@@ -37,7 +37,8 @@ from sporelm.serve.routes import (
     tokens,
 )
 from sporelm.serve.routes.conversations import conversation_endpoints, conversation_routes
-from sporelm.serve.server import Server
+from sporelm.serve.serve_config import ServeConfig
+from sporelm.serve.server_state import Server
 from sporelm.serve.webui import web_chat_routes
 
 _CANONICAL: list[Endpoint] = [
@@ -50,7 +51,7 @@ _CANONICAL: list[Endpoint] = [
     *rerank.ENDPOINTS,
     *tokens.ENDPOINTS,
     *anthropic_messages.ENDPOINTS,
-    *ollama.ENDPOINTS,
+    *ollama_chat.ENDPOINTS,
     *ollama_generate.ENDPOINTS,
     *ollama_models.ENDPOINTS,
     *infer.ENDPOINTS,
@@ -69,18 +70,18 @@ UNVERSIONED = (
 
 
 def with_aliases(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Return the endpoints, then those that are reached under a second path: without `/v1`, and `/v1/health`."""
-    unversioned = [each.at(each.path.removeprefix("/v1")) for each in endpoints if each.path in UNVERSIONED]
-    return [*endpoints, *unversioned, *(each.at(f"/v1{HEALTH}") for each in endpoints if each.path == HEALTH)]
+    """Return the endpoints, then their aliases: paths without `/v1`, and `/v1/health`."""
+    unversioned = [each.alias(each.path.removeprefix("/v1")) for each in endpoints if each.path in UNVERSIONED]
+    return [*endpoints, *unversioned, *(each.alias(f"/v1{HEALTH}") for each in endpoints if each.path == HEALTH)]
 
 
 ENDPOINTS: list[Endpoint] = with_aliases(_CANONICAL)
 
 
-def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlette:
-    """The whole application; `app.state.server` is what it serves. The first model is loaded when it starts.
+def build_app(config: ServeConfig, open_model: ModelOpener | None = None) -> Starlette:
+    """Build the application; `app.state.server` is its `Server`. The first model is loaded when it starts.
 
-    Raises RequestError for a configuration that cannot be.
+    Raises RequestError for an invalid configuration.
     """
     server = Server(config, open_model)
     server.endpoints = [*ENDPOINTS, *conversation_endpoints()]
@@ -102,42 +103,47 @@ def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlett
 
 
 def routes(server: Server) -> list[BaseRoute]:
-    """All routes of a server: the endpoints, the conversations of the web chat, and its page."""
-    tell_of_others(server.answer_jobs.store.folder)
+    """Return all routes: the endpoints, the conversations of the web chat, and its page."""
+    log_other_folder(server.answer_jobs.store.folder)
     return [
         *(endpoint.route() for endpoint in ENDPOINTS),
-        *conversation_routes(server.answer_jobs, owner_of, lambda request: EngineAnswers(server, request.state.key)),
+        *conversation_routes(server.answer_jobs, owner_of, lambda request: AnswerGenerator(server, request.state.key)),
         *web_chat_routes(),
     ]
 
 
 def owner_of(request: Request) -> str:
-    """Whose conversations a request may see."""
+    """Return the owner whose conversations a request may use."""
     key: ApiKey = request.state.key
     return key.owner
 
 
 def middleware(server: Server) -> list[Middleware]:
-    """What every request passes first: CORS, which answers what browsers ask beforehand, then the limits."""
-    found = [Middleware(Limits, config=server.config, access=server.access, counted=server.figures.asked)]
-    if server.config.cors_origins:
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=list(server.config.cors_origins),
-            allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["*"],  # the official clients send many of their own; none of them opens anything
-            expose_headers=["x-request-id", "request-id", "retry-after"],
-        )
-        found.insert(0, cors)
-    return found
+    """Return the middleware: CORS, which answers preflight requests of browsers, then the limits."""
+    limits = Middleware(
+        RequestLimitsMiddleware,
+        config=server.config,
+        access=server.access,
+        on_response=server.metrics.count_request,
+    )
+    if not server.config.cors_origins:
+        return [limits]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(server.config.cors_origins),
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["*"],  # the official clients send many of their own; none of them grants anything
+        expose_headers=["x-request-id", "request-id", "retry-after"],
+    )
+    return [cors, limits]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """A path that is not there, or a method that it does not have."""
+    """Return the response for an unknown path, or a method that the path does not have."""
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 405:
-        refusal = Refusal(405, f"{path[:100]} does not take {request.method}", code="method_not_allowed")
+        response = ApiError(405, f"{path[:100]} does not accept {request.method}", code="method_not_allowed")
     else:
-        refusal = Refusal(error.status_code, f"there is nothing at {path[:100]!r}: see /docs", code="not_found")
-    return json_response(shape_for(path)(refusal), refusal.status, dict(error.headers or {}))
+        response = ApiError(error.status_code, f"nothing found at {path[:100]!r}: see /docs", code="not_found")
+    return json_response(error_format_for(path)(response), response.status, dict(error.headers or {}))

@@ -25,7 +25,7 @@ class ElementType(Protocol):
 
 @dataclass(frozen=True)
 class DType:
-    """A plain element: one value of `nbytes` bytes with a numpy twin."""
+    """A plain element: one value of `nbytes` bytes with an equivalent numpy type."""
 
     name: str
     nbytes: int

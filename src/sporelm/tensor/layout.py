@@ -117,7 +117,8 @@ class Layout:
         """Make one axis of the axes start to end - 1, in row-major order; None if the strides do not allow it."""
         if not 0 <= start < end <= self.rank:
             raise OpError(f"merge of axes {start} to {end} is empty or leaves the {self.rank} axes")
-        shape, strides = self.shape[start:end], self.strides[start:end]
+        shape = self.shape[start:end]
+        strides = self.strides[start:end]
         axes = [(length, stride) for length, stride in zip(shape, strides, strict=True) if length != 1]
         length = prod(shape)
         for (_, outer), (inner_length, inner) in pairwise(axes):

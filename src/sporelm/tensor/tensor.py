@@ -12,7 +12,7 @@ from sporelm.tensor.layout import Layout
 
 
 class Device(Protocol):
-    """What runs ops on the tensors that live in its memory; back-ends implement it."""
+    """A device that runs ops on the tensors in its memory; back-ends implement it."""
 
     name: str
 
@@ -44,26 +44,26 @@ class Tensor:
         return self.layout.shape
 
     def view(self, layout: Layout) -> "Tensor":
-        """The same elements seen through `layout`. Copies nothing."""
+        """Return the same elements through `layout`, without a copy."""
         return replace(self, layout=layout)
 
     def numpy(self) -> np.ndarray:
-        """The values, of the logical shape, as this layout shows them."""
+        """Return the values as a numpy array of the logical shape."""
         return self.device.to_numpy(self)
 
     def contiguous(self) -> "Tensor":
-        """The same values as a tensor of its own; this very tensor if it is no view."""
+        """Return a contiguous copy of the values, or this tensor itself if it is not a view."""
         return self.device.contiguous(self)
 
     def __repr__(self) -> str:
         return f"Tensor({self.dtype.name}, {list(self.shape)}, {self.device.name})"
 
 
-def seen_through(elements: np.ndarray, layout: Layout) -> np.ndarray:
-    """A read-only view of `elements`, a flat array, through a layout. Raises OpError if the layout leaves them."""
-    reach = [stride * (length - 1) for length, stride in zip(layout.shape, layout.strides, strict=True)]
-    low = layout.offset + sum(step for step in reach if step < 0)
-    high = layout.offset + sum(step for step in reach if step > 0)
+def strided_view(elements: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return a read-only view of `elements`, a flat array, through a layout. Raises OpError outside its elements."""
+    spans = [stride * (length - 1) for length, stride in zip(layout.shape, layout.strides, strict=True)]
+    low = layout.offset + sum(step for step in spans if step < 0)
+    high = layout.offset + sum(step for step in spans if step > 0)
     if not layout.size:
         return np.zeros(layout.shape, elements.dtype)
     if low < 0 or high >= elements.size:

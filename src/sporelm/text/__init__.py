@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sporelm.text.chat_templates.chat_messages import check_messages
+    from sporelm.text.chat_templates.chat_template import ChatTemplate
+    from sporelm.text.chat_templates.rendered_prompt import RenderedPrompt
     from sporelm.text.detokenizer import Detokenizer
-    from sporelm.text.load import load_tokenizer
-    from sporelm.text.messages import check_messages
-    from sporelm.text.rendered_prompt import RenderedPrompt
-    from sporelm.text.stops import StopMatcher
-    from sporelm.text.template import ChatTemplate
-    from sporelm.text.tokenizer import Tokenizer
+    from sporelm.text.stop_matcher import StopMatcher
+    from sporelm.text.tokenizers.load_tokenizer import load_tokenizer
+    from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
     "ChatTemplate",
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChatTemplate": "template",
+    "ChatTemplate": "chat_templates.chat_template",
     "Detokenizer": "detokenizer",
-    "RenderedPrompt": "rendered_prompt",
-    "StopMatcher": "stops",
-    "Tokenizer": "tokenizer",
-    "check_messages": "messages",
-    "load_tokenizer": "load",
+    "RenderedPrompt": "chat_templates.rendered_prompt",
+    "StopMatcher": "stop_matcher",
+    "Tokenizer": "tokenizers.tokenizer",
+    "check_messages": "chat_templates.chat_messages",
+    "load_tokenizer": "tokenizers.load_tokenizer",
 }
 
 

@@ -1,21 +1,26 @@
-"""Text out of a stream of tokens, whole characters only."""
+"""The incremental detokenizer: text from a stream of tokens, complete characters only."""
 
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
 
-from sporelm.text.token_bytes import ByteDecoding, CleanedDecoding, clean_until, cleaned
-from sporelm.text.tokenizer import Tokenizer
+from sporelm.text.tokenizers.token_decoder import (
+    ByteTokenDecoder,
+    CleanupDecoder,
+    clean_up_spaces,
+    find_stable_length,
+)
+from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 _Utf8 = getincrementaldecoder("utf-8")
-# Tokens held back for a character that stays incomplete: a character has at most four bytes, one a token.
-_MAX_HELD = 8
+# Tokens held back for a character that stays incomplete: a character has at most four bytes, one per token.
+_MAX_HELD_TOKENS = 8
 
 
 class Detokenizer:
-    """Turns ids into text one by one. What it gives out, put together, is what decoding all ids at once gives.
+    """Turns ids into text one by one. The concatenated results equal decoding all ids at once.
 
-    Half a character is held back until its other half comes. The cost of a token does not depend on how many came
-    before. One detokenizer serves one text.
+    An incomplete character is held back until it is complete. The cost of a token does not depend on the number of
+    tokens before it. One detokenizer serves one text.
     """
 
     def __init__(
@@ -27,66 +32,69 @@ class Detokenizer:
         continues: bool = False,
     ) -> None:
         """
-        skip_special_tokens    leave control tokens out of the text, but for
-        shown                  those that mark parts of it (`Dialect.shown_ids`)
-        continues              the text goes on with another (an answer after its prompt): a leading space is kept
+        skip_special_tokens    omit control tokens from the text
+        shown                  control tokens to keep: markers of parts of an answer (`Dialect.shown_ids`)
+        continues              the text continues another (an answer after its prompt): a leading space is kept
         """
-        decoding = tokenizer.decoding
-        self._cleans = isinstance(decoding, CleanedDecoding)
-        self._decoding = decoding.raw if isinstance(decoding, CleanedDecoding) else decoding
+        decoder = tokenizer.decoder
+        self._cleans_up = isinstance(decoder, CleanupDecoder)
+        self._decoder = decoder.inner if isinstance(decoder, CleanupDecoder) else decoder
         self._skipped = tokenizer.special.control - shown if skip_special_tokens else frozenset[int]()
-        self._spaces = 0 if continues else tokenizer.decoding.leading_spaces
-        self._bytes = isinstance(self._decoding, ByteDecoding)
-        self._unclean = ""  # text that may still lose spaces
+        self._spaces_to_strip = 0 if continues else tokenizer.decoder.leading_spaces
+        self._is_bytewise = isinstance(self._decoder, ByteTokenDecoder)
+        self._pending_cleanup = ""  # text that may still lose spaces
         self._utf8 = _Utf8("replace")
-        self._before: list[int] = []  # tokens whose text is out already; they shape the text of the next
-        self._held: list[int] = []
+        self._context: list[int] = []  # tokens whose text was returned; they affect the text of the next token
+        self._held_tokens: list[int] = []
 
     def push(self, token: int) -> str:
-        """The text that `token` completes; empty while a character is incomplete. An unknown id has no text."""
+        """Return the text that `token` completes; empty while a character is incomplete, and for an unknown id."""
         if token in self._skipped:
             return ""
-        if self._bytes:
-            return self._strip(self._clean(self._utf8.decode(self._decoding.token_bytes(token))))
-        self._held.append(token)
-        text = self._beyond_before()
-        if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._held) < _MAX_HELD:
+        if self._is_bytewise:
+            return self._strip(self._clean_up(self._utf8.decode(self._decoder.token_bytes(token))))
+        self._held_tokens.append(token)
+        text = self._decode_held()
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._held_tokens) < _MAX_HELD_TOKENS:
             return ""
-        return self._give(text)
+        return self._release(text)
 
     def push_all(self, tokens: Iterable[int]) -> str:
-        """The text that several tokens complete."""
+        """Return the text that several tokens complete."""
         return "".join([self.push(token) for token in tokens])
 
     def flush(self) -> str:
-        """What is held back, at the end of the text: half a character becomes U+FFFD."""
-        if self._bytes:
-            return self._strip(self._clean(self._utf8.decode(b"", final=True), final=True))
-        return self._give(self._beyond_before()) if self._held else ""
+        """Return the text held back at the end: an incomplete character becomes U+FFFD."""
+        if self._is_bytewise:
+            return self._strip(self._clean_up(self._utf8.decode(b"", final=True), final=True))
+        return self._release(self._decode_held()) if self._held_tokens else ""
 
-    def _beyond_before(self) -> str:
-        known = self._decoding.text(self._before) if self._before else ""
-        return self._decoding.text(self._before + self._held)[len(known) :]
+    def _decode_held(self) -> str:
+        context_text = self._decoder.decode(self._context) if self._context else ""
+        return self._decoder.decode(self._context + self._held_tokens)[len(context_text) :]
 
-    def _give(self, text: str) -> str:
-        if text:  # a token without text of its own still shapes the next one
-            self._before, self._held = self._held, []
-        elif len(self._held) >= _MAX_HELD:
-            self._before, self._held = (self._before + self._held)[-_MAX_HELD:], []
+    def _release(self, text: str) -> str:
+        if text:  # a token without text of its own still affects the next one
+            self._context = self._held_tokens
+            self._held_tokens = []
+        elif len(self._held_tokens) >= _MAX_HELD_TOKENS:
+            self._context = (self._context + self._held_tokens)[-_MAX_HELD_TOKENS:]
+            self._held_tokens = []
         return text
 
-    def _clean(self, text: str, *, final: bool = False) -> str:
-        if not self._cleans:
+    def _clean_up(self, text: str, *, final: bool = False) -> str:
+        if not self._cleans_up:
             return text
-        text = self._unclean + text
-        end = len(text) if final else clean_until(text)
-        self._unclean = text[end:]
-        return cleaned(text[:end])
+        text = self._pending_cleanup + text
+        end = len(text) if final else find_stable_length(text)
+        self._pending_cleanup = text[end:]
+        return clean_up_spaces(text[:end])
 
     def _strip(self, text: str) -> str:
-        while self._spaces and text:
+        while self._spaces_to_strip and text:
             if text[0] != " ":
-                self._spaces = 0
+                self._spaces_to_strip = 0
             else:
-                text, self._spaces = text[1:], self._spaces - 1
+                text = text[1:]
+                self._spaces_to_strip -= 1
         return text

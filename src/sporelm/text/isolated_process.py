@@ -1,8 +1,8 @@
-"""A child process for work whose time cannot be foreseen: it is killed when a job exceeds its budget.
+"""A child process for work of unpredictable duration: it is killed when a job exceeds its budget.
 
 Threads of one interpreter share its lock, and native code cannot be interrupted in a thread. So a server renders slow
-templates and tries new grammars in a process of low priority: the engine and the event loop feel nothing of it.
-`isolated_jobs` is the code of the child.
+templates and tries new grammars in a process of low priority, which does not slow down the engine and the event loop.
+`isolated_worker` is the code of the child.
 """
 
 import json
@@ -12,7 +12,6 @@ import signal
 import struct
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,15 +20,18 @@ from threading import Condition, Event, Thread, Timer, current_thread
 from typing import Any
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
+from sporelm.text.tenant_queue import TenantQueue
 
-MAX_WAITING = 256  # jobs of one process that wait; more are refused
-STALL_SECONDS = 60.0  # of the wall clock, after which a job is stopped that neither ends nor uses its CPU time
+MAX_WAITING_JOBS = 256  # of one process; more are refused
+STALL_SECONDS = 60.0  # of the wall clock; then a job that neither ends nor uses its CPU time is stopped
 OUT_OF_TIME = 75  # exit code of a child that stopped itself, where no signal does
-MAX_REPLY_BYTES = 256 << 20  # of a reply; a child that announces more has been taken over or is broken
-LENGTH = struct.Struct("<I")  # of the frame that follows; frames go over the child's standard input and output
+MAX_REPLY_BYTES = 256 << 20  # a child that announces a longer reply has been taken over or is broken
+LENGTH = struct.Struct("<I")  # of the following frame; frames go over the child's standard input and output
 
-# The child sees what this process imports from, and no site directory is looked through again.
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sporelm.text.isolated_jobs import main; main()"
+# The child has the module search path of this process; it does not process site directories again.
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sporelm.text.isolated_worker import main; main()"
+)
 
 
 class OverBudget(Exception):
@@ -37,15 +39,15 @@ class OverBudget(Exception):
 
 
 class ProcessDied(Exception):
-    """The process ended in the middle of a job: more memory or stack was needed than it may have."""
+    """The process ended in the middle of a job: it needed more memory or stack than it may use."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class SharedResource:
     """Data that jobs refer to by `key`, sent once to each child: the source of a template, the tokens of a vocabulary.
 
-    kind   the name of its loader in `isolated_jobs`
-    data   its arguments, called when a child needs them: plain values that `marshal` writes
+    kind   the name of its loader in `isolated_worker`
+    data   returns the loader's arguments, when a child needs them: plain values that `marshal` writes
     """
 
     key: int
@@ -55,62 +57,77 @@ class Subject:
 
 @dataclass(frozen=True)
 class _Job:
-    subject: Subject
+    resource: SharedResource
     arguments: tuple[Any, ...]
     seconds: float
     result: "Future[Any]"
 
 
 class IsolatedProcess:
-    """A child process that runs one job after the other. It starts with the first job, and again after it was killed.
+    """A child process that runs one job after the other, for tenants round robin. It starts with the first job, and
+    starts again after it was killed.
 
     Any thread may submit jobs. The owner closes it; a child whose owner has died ends by itself.
     """
 
     def __init__(self, name: str) -> None:
-        """`name` is that of the thread that talks to the child."""
+        """`name` is the name of the thread that talks to the child."""
         self._name = name
-        self._jobs: deque[_Job] = deque()
+        self._jobs: TenantQueue[_Job] = TenantQueue()
         self._changed = Condition()
         self._thread: Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._known: set[int] = set()  # keys of subjects that the child has
+        self._loaded_keys: set[int] = set()  # of resources that the child has
         self._closed = False
         self._owner = os.getpid()
 
-    def submit(self, subject: Subject, arguments: tuple[Any, ...], seconds: float) -> "Future[Any]":
-        """Queue a job on a subject; the result is what the job returns.
+    def submit(
+        self, resource: SharedResource, arguments: tuple[Any, ...], seconds: float, tenant: str = ""
+    ) -> "Future[Any]":
+        """Queue a job on a resource; the future's result is the job's.
 
         arguments   plain values that `marshal` writes
-        seconds     of CPU that the job may take
+        seconds     CPU time of the job
+        tenant      whose turn the job takes
 
-        The result raises OverBudget or ProcessDied for a job that was stopped, RequestError or ModelFileError as the
-        job does, BackendError where no child can be started or after `close`. Raises QueueFull.
+        The future raises OverBudget or ProcessDied for a job that was stopped, RequestError or ModelFileError as the
+        job does, BackendError if no child can be started or after `close`, QueueFull for a job of the tenant with the
+        most waiting jobs, to make room for another tenant's. Raises QueueFull.
         """
         result: Future[Any] = Future()
         with self._changed:
             if os.getpid() != self._owner:  # after a fork: the child and the thread are the parent's
-                self._owner, self._thread, self._process = os.getpid(), None, None
+                self._owner = os.getpid()
+                self._thread = None
+                self._process = None
                 self._jobs.clear()
-                self._known.clear()
+                self._loaded_keys.clear()
             if self._closed:
                 raise BackendError("the model was closed; open it again")
-            if len(self._jobs) >= MAX_WAITING:
-                raise QueueFull(f"{MAX_WAITING} jobs wait for the {self._name} process already: try again later")
-            self._jobs.append(_Job(subject, arguments, seconds, result))
+            evicted = None
+            if len(self._jobs) >= MAX_WAITING_JOBS:
+                evicted = self._jobs.evict_for(tenant)
+                if evicted is None:
+                    raise self._make_queue_error()
+            self._jobs.push(_Job(resource, arguments, seconds, result), tenant)
             if self._thread is None:
-                self._thread = Thread(target=self._work, name=self._name, daemon=True)
+                self._thread = Thread(target=self._serve, name=self._name, daemon=True)
                 self._thread.start()
             self._changed.notify()
+        if evicted is not None and evicted.result.set_running_or_notify_cancel():
+            evicted.result.set_exception(self._make_queue_error())
         return result
 
-    def run(self, subject: Subject, arguments: tuple[Any, ...], seconds: float) -> Any:
-        """Submit a job, and wait for its result. Raises as `submit` and its result do."""
-        return self.submit(subject, arguments, seconds).result()
+    def run(self, resource: SharedResource, arguments: tuple[Any, ...], seconds: float) -> Any:
+        """Submit a job, and wait for its result. Raises as `submit` and its future do."""
+        return self.submit(resource, arguments, seconds).result()
+
+    def _make_queue_error(self) -> QueueFull:
+        return QueueFull(f"{MAX_WAITING_JOBS} jobs wait for the {self._name} process already: try again later")
 
     @property
     def pid(self) -> int | None:
-        """The child's, while there is one."""
+        """The process id of the child, while there is one."""
         process = self._process
         return process.pid if process is not None else None
 
@@ -118,7 +135,8 @@ class IsolatedProcess:
         """Kill the child, and end the thread. Waiting jobs raise BackendError. Closing again does nothing."""
         with self._changed:
             self._closed = True
-            thread, process = self._thread, self._process
+            thread = self._thread
+            process = self._process
             self._changed.notify()
         if os.getpid() != self._owner:
             return
@@ -127,29 +145,30 @@ class IsolatedProcess:
         if thread is not None and thread is not current_thread():
             thread.join()
 
-    def _work(self) -> None:
+    def _serve(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs and not self._closed:
+                while not len(self._jobs) and not self._closed:
                     self._changed.wait()
                 if self._closed:
                     break
-                job = self._jobs.popleft()
+                job = self._jobs.pop()
             if not job.result.set_running_or_notify_cancel():
                 continue
             try:
                 job.result.set_result(self._run(job))
             except BaseException as error:
                 job.result.set_exception(error)
-            del job  # not kept until the next one comes
+            del job  # not kept alive until the next job
         self._end()
-        for job in self._jobs:
+        with self._changed:
+            waiting = self._jobs.clear()
+        for job in waiting:
             if job.result.set_running_or_notify_cancel():
                 job.result.set_exception(BackendError("the model was closed; open it again"))
-        self._jobs.clear()
 
     def _run(self, job: _Job) -> Any:
-        process = self._started()
+        process = self._get_process()
         stalled = Event()
 
         def stop() -> None:
@@ -160,13 +179,13 @@ class IsolatedProcess:
         timer.daemon = True
         timer.start()
         try:
-            if job.subject.key not in self._known:
-                self._send(process, ("load", job.subject.kind, job.subject.key, job.subject.data()))
-                self._known.add(job.subject.key)
-            self._send(process, ("run", job.subject.key, job.seconds, job.arguments))
-            reply = _received(process)
+            if job.resource.key not in self._loaded_keys:
+                self._send(process, ("load", job.resource.kind, job.resource.key, job.resource.data()))
+                self._loaded_keys.add(job.resource.key)
+            self._send(process, ("run", job.resource.key, job.seconds, job.arguments))
+            reply = _read_reply(process)
         except (OSError, EOFError):
-            raise self._failure(stalled_out=stalled.is_set()) from None
+            raise self._explain_end(has_stalled=stalled.is_set()) from None
         except BaseException:
             self._end()
             raise
@@ -175,24 +194,24 @@ class IsolatedProcess:
         error, message, value = reply
         if not error:
             return value
-        kind = {"RequestError": RequestError, "ModelFileError": ModelFileError}.get(error)
-        if kind is None:
+        error_type = {"RequestError": RequestError, "ModelFileError": ModelFileError}.get(error)
+        if error_type is None:
             raise BackendError(f"a job of the {self._name} process failed: {error}: {message}")
-        raise kind(message)
+        raise error_type(message)
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        """The child, started if there is none. Raises BackendError."""
+    def _get_process(self) -> "subprocess.Popen[bytes]":
+        """Return the child, which is started if there is none. Raises BackendError."""
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        # Neither a terminal's Ctrl-C nor its hang-up goes to the child: it ends with its owner.
-        apart: dict[str, Any] = {"start_new_session": True}
+        # The child gets neither a terminal's Ctrl-C nor its hang-up: it ends with its owner.
+        detached: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
-            apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.BELOW_NORMAL_PRIORITY_CLASS}
+            detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.BELOW_NORMAL_PRIORITY_CLASS}
         command = [sys.executable, "-S", "-P", "-c", _START, json.dumps(sys.path)]
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **apart
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **detached
             )
         except OSError as reason:
             raise BackendError(f"cannot start the {self._name} process: {reason}") from None
@@ -209,8 +228,8 @@ class IsolatedProcess:
         process.stdin.write(data)
         process.stdin.flush()
 
-    def _failure(self, *, stalled_out: bool) -> Exception:
-        """Why the child has ended in the middle of a job."""
+    def _explain_end(self, *, has_stalled: bool) -> Exception:
+        """Return the error for a child that ended in the middle of a job."""
         process = self._process
         assert process is not None
         closed = self._closed
@@ -223,30 +242,32 @@ class IsolatedProcess:
         self._end()
         if closed:
             return BackendError("the model was closed; open it again")
-        used_up = os.name == "posix" and code in (-signal.SIGPROF, -signal.SIGXCPU)  # of the job, of `ulimit -t`
-        if code == OUT_OF_TIME or stalled_out or used_up:
+        # SIGPROF is the limit of the job, SIGXCPU that of `ulimit -t`.
+        is_out_of_time = os.name == "posix" and code in (-signal.SIGPROF, -signal.SIGXCPU)
+        if code == OUT_OF_TIME or has_stalled or is_out_of_time:
             return OverBudget()
         return ProcessDied(f"exit code {code}")
 
     def _end(self) -> None:
-        """Kill the child, if there is one, and free what belongs to it."""
+        """Kill the child, if there is one, and close its pipes."""
         with self._changed:
-            process, self._process = self._process, None
-            self._known.clear()
+            process = self._process
+            self._process = None
+            self._loaded_keys.clear()
         if process is None:
             return
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was not written is not wanted any more
+                with suppress(OSError):  # unwritten data is dropped
                     pipe.close()
 
 
-def _received(process: "subprocess.Popen[bytes]") -> tuple[str, str, Any]:
-    """The child's next reply: the name of an error, or "", its message, and the value. It is JSON, which cannot do harm
-    even if a template or a grammar has taken over the child. Raises EOFError if the child has ended, or sends no reply,
-    or one longer than MAX_REPLY_BYTES.
+def _read_reply(process: "subprocess.Popen[bytes]") -> tuple[str, str, Any]:
+    """Return the child's next reply: the name of an error, or "", its message, and the value. It is JSON, which is
+    harmless even if a template or a grammar has taken over the child. Raises EOFError if the child has ended, or sends
+    no valid reply, or one longer than MAX_REPLY_BYTES.
     """
     assert process.stdout is not None
     head = process.stdout.read(LENGTH.size)

@@ -5,16 +5,16 @@ from functools import reduce
 from pathlib import Path
 
 from sporelm.errors import RequestError
-from sporelm.tools.lazy import Model
-from sporelm.tools.output import Output
+from sporelm.tools.lazy_model import LazyModel
+from sporelm.tools.model_output import OutputFile
 from sporelm.tools.steps import Step
 
 
-def convert(model: Model, steps: Sequence[Step], path: Path) -> Output:
+def convert_model(model: LazyModel, steps: Sequence[Step], path: Path) -> OutputFile:
     """The model after all steps, to be saved as one file. Nothing is read yet; raises what the steps raise, and
     RequestError if two tensors got the same name."""
     done = reduce(lambda before, step: step(before), steps, model)
     names = [tensor.name for tensor in done.tensors]
     if len(set(names)) < len(names):
         raise RequestError("the steps would make two tensors of one name; nothing was written")
-    return Output(path, done)
+    return OutputFile(path, done)

@@ -1,4 +1,4 @@
-"""How two models differ: metadata, names, types, shapes, bytes, and how far apart the values are."""
+"""Comparison of two models: metadata, names, types, shapes, bytes, and the distance of values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sporelm.backends.memory_residency import drop_pages
 from sporelm.errors import UnsupportedModel
-from sporelm.tools.show import jsonable, shortened
-from sporelm.tools.sources import Source, matching
-from sporelm.tools.values import CHUNK_VALUES, TensorValues
-from sporelm.weights.gguf import StringArray
-from sporelm.weights.resident import drop_pages
+from sporelm.files.gguf import StringArray
+from sporelm.tools.model_files import ModelFiles, filter_names
+from sporelm.tools.show import shorten, to_jsonable
+from sporelm.tools.tensor_values import CHUNK_VALUES, TensorValues
 
 CHUNK_BYTES = 4 << 20
-SHOWN_ELEMENTS = 8
+MAX_SHOWN_ELEMENTS = 8
 Progress = Callable[[str, int, int], None]
 
 
@@ -69,9 +69,12 @@ class TensorChange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What differs between two models. compared: tensors of both; other_order: whether those follow each other
-    differently."""
+class ModelDifference:
+    """The differences between two models.
+
+    compared      number of tensors that both models have
+    other_order   whether these tensors are in another order
+    """
 
     first: Path
     second: Path
@@ -94,110 +97,113 @@ class Difference:
             "tensors_compared": self.compared,
             "other_order": self.other_order,
             "metadata": [
-                change._asdict() | {"first": jsonable(change.first), "second": jsonable(change.second)}
+                change._asdict() | {"first": to_jsonable(change.first), "second": to_jsonable(change.second)}
                 for change in self.metadata
             ],
             "tensors": [
-                change._asdict() | {"distance": jsonable(change.distance._asdict()) if change.distance else None}
+                change._asdict() | {"distance": to_jsonable(change.distance._asdict()) if change.distance else None}
                 for change in self.tensors
             ],
         }
 
 
-def diff(
-    first: Source,
-    second: Source,
+def compare_models(
+    first: ModelFiles,
+    second: ModelFiles,
     *,
     meta: Sequence[str] = (),
     tensors: Sequence[str] = (),
     data: bool = True,
     distance: bool = False,
     progress: Progress | None = None,
-) -> Difference:
-    """Compare two open models in bounded memory. `meta` and `tensors` are patterns as `matching` takes them.
+) -> ModelDifference:
+    """Compare two open models in bounded memory. `meta` and `tensors` are patterns as `filter_names` takes them.
 
     `data` compares the bytes of tensors that agree in type and shape, `distance` measures how far values are apart
     wherever the shapes agree and the bytes do not. Raises ModelFileError for text that is not UTF-8.
     """
-    names = matching(dict.fromkeys([*first.tensors, *second.tensors]), tensors)
+    names = filter_names(dict.fromkeys([*first.tensors, *second.tensors]), tensors)
     both = [name for name in names if name in first.tensors and name in second.tensors]
     total = sum(first.tensors[name].nbytes for name in both) or 1
     changes: list[TensorChange] = []
     done = 0
     for name in names:
-        changes += _tensor_change(first, second, name, data, distance)
+        changes += _compare_tensor(first, second, name, data, distance)
         if name in first.tensors and name in second.tensors:
             done += first.tensors[name].nbytes
             if progress:
                 progress("comparing", done, total)
     kept = set(both)
-    return Difference(
+    return ModelDifference(
         first.path,
         second.path,
-        tuple(_meta_changes(first, second, meta)),
+        tuple(_compare_metadata(first, second, meta)),
         tuple(changes),
         len(both),
         [name for name in first.tensors if name in kept] != [name for name in second.tensors if name in kept],
     )
 
 
-def _meta_changes(first: Source, second: Source, patterns: Sequence[str]) -> Iterator[MetaChange]:
-    keys = matching(dict.fromkeys([*first.metadata, *second.metadata]), patterns)
+def _compare_metadata(first: ModelFiles, second: ModelFiles, patterns: Sequence[str]) -> Iterator[MetaChange]:
+    keys = filter_names(dict.fromkeys([*first.metadata, *second.metadata]), patterns)
     for key in keys:
         sides: list[tuple[str | None, Any]] = []
         for source in (first, second):
             if key in source.metadata:
-                sides.append((source.kinds[key], shortened(source.metadata[key], SHOWN_ELEMENTS)[0]))
+                sides.append((source.kinds[key], shorten(source.metadata[key], MAX_SHOWN_ELEMENTS)[0]))
             else:
                 sides.append((None, None))
         (kind, value), (other_kind, other) = sides
         if kind is None or other_kind is None or kind != other_kind:
             yield MetaChange(key, kind, value, other_kind, other)
-        elif (detail := _parting(first.metadata[key], second.metadata[key])) is not None:
+        elif (detail := _find_difference(first.metadata[key], second.metadata[key])) is not None:
             yield MetaChange(key, kind, value, other_kind, other, detail)
 
 
-def _parting(value: Any, other: Any) -> str | None:
+def _find_difference(value: Any, other: Any) -> str | None:
     """Where two values of one kind part: None if nowhere, "" for scalars."""
     if isinstance(value, np.ndarray) and isinstance(other, np.ndarray):
         if len(value) != len(other):
             return f"lengths {len(value)} and {len(other)}"
         # As bits: a NaN is the same as itself, and a negative zero differs from zero.
-        apart = np.flatnonzero(_bits(value) != _bits(other))
-        return _first_apart(apart.tolist()[:1], len(apart), len(value))
+        apart = np.flatnonzero(_view_bits(value) != _view_bits(other))
+        return _describe_places(apart.tolist()[:1], len(apart), len(value))
     if isinstance(value, StringArray) and isinstance(other, StringArray):
         if len(value) != len(other):
             return f"lengths {len(value)} and {len(other)}"
         pairs = enumerate(zip(value.decode_all(), other.decode_all(), strict=True))
         places = [index for index, (ours, theirs) in pairs if ours != theirs]
-        return _first_apart(places, len(places), len(value))
+        return _describe_places(places, len(places), len(value))
     if isinstance(value, list) and isinstance(other, list):
         if len(value) != len(other):
             return f"lengths {len(value)} and {len(other)}"
-        places = [i for i, (ours, theirs) in enumerate(zip(value, other, strict=True)) if _parts(ours, theirs)]
-        return _first_apart(places, len(places), len(value))
-    return "" if _parts(value, other) else None
+        places = [i for i, (ours, theirs) in enumerate(zip(value, other, strict=True)) if _is_different(ours, theirs)]
+        return _describe_places(places, len(places), len(value))
+    return "" if _is_different(value, other) else None
 
 
-def _parts(value: Any, other: Any) -> bool:
+def _is_different(value: Any, other: Any) -> bool:
     """Whether two elements or scalars differ."""
     if isinstance(value, (np.ndarray, StringArray, list)):
-        return type(value) is not type(other) or _parting(value, other) is not None
+        return type(value) is not type(other) or _find_difference(value, other) is not None
     if isinstance(value, float) and isinstance(other, float):
         return value.hex() != other.hex()
     return value != other
 
 
-def _bits(values: np.ndarray) -> np.ndarray:
+def _view_bits(values: np.ndarray) -> np.ndarray:
     return values.view(f"u{values.itemsize}")
 
 
-def _first_apart(places: list[int], count: int, length: int) -> str | None:
+def _describe_places(places: list[int], count: int, length: int) -> str | None:
     return f"{count} of {length} elements differ, the first at {places[0]}" if count else None
 
 
-def _tensor_change(first: Source, second: Source, name: str, data: bool, distance: bool) -> Iterator[TensorChange]:
-    one, other = first.tensors.get(name), second.tensors.get(name)
+def _compare_tensor(
+    first: ModelFiles, second: ModelFiles, name: str, data: bool, distance: bool
+) -> Iterator[TensorChange]:
+    one = first.tensors.get(name)
+    other = second.tensors.get(name)
     if one is None or other is None:
         sides = [(entry.type_name, entry.shape) if entry else (None, None) for entry in (one, other)]
         yield TensorChange(name, *sides[0], *sides[1])
@@ -206,12 +212,12 @@ def _tensor_change(first: Source, second: Source, name: str, data: bool, distanc
     if (one.type_name, one.shape) == (other.type_name, other.shape):
         if not data and not distance:
             return
-        if _same_data(first, second, name):
+        if _has_same_data(first, second, name):
             return
         change = change._replace(same_bytes=False)
     if distance and one.shape == other.shape:
         try:
-            change = change._replace(distance=distance_of(TensorValues(first, name), TensorValues(second, name)))
+            change = change._replace(distance=measure_distance(TensorValues(first, name), TensorValues(second, name)))
         except UnsupportedModel as reason:
             change = change._replace(why_unread=str(reason))
         drop_pages(first.raw(name))
@@ -219,13 +225,15 @@ def _tensor_change(first: Source, second: Source, name: str, data: bool, distanc
     yield change
 
 
-def _same_data(first: Source, second: Source, name: str) -> bool:
+def _has_same_data(first: ModelFiles, second: ModelFiles, name: str) -> bool:
     """Whether tensors of one type and shape hold the same; where the byte orders differ, by their values."""
-    if first.is_big(first.tensors[name].part) != second.is_big(second.tensors[name].part):
-        ours, theirs = TensorValues(first, name), TensorValues(second, name)
+    if first.is_big(first.tensors[name].file_index) != second.is_big(second.tensors[name].file_index):
+        ours = TensorValues(first, name)
+        theirs = TensorValues(second, name)
         pairs = zip(ours.chunks(), theirs.chunks(), strict=True)
         return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
-    raw, other = first.raw(name), second.raw(name)
+    raw = first.raw(name)
+    other = second.raw(name)
     starts = range(0, len(raw), CHUNK_BYTES)
     is_same = all(np.array_equal(raw[at : at + CHUNK_BYTES], other[at : at + CHUNK_BYTES]) for at in starts)
     drop_pages(raw)
@@ -233,7 +241,7 @@ def _same_data(first: Source, second: Source, name: str) -> bool:
     return is_same
 
 
-def distance_of(first: TensorValues, second: TensorValues) -> Distance:
+def measure_distance(first: TensorValues, second: TensorValues) -> Distance:
     """How far apart the values of two tensors of one shape are; sums in float64."""
     largest = squares = ours = theirs = product = 0.0
     mismatched = counted = 0
@@ -243,14 +251,17 @@ def distance_of(first: TensorValues, second: TensorValues) -> Distance:
             a, b = (values.read(start, stop).astype(np.float64) for values in (first, second))
             is_finite = np.isfinite(a) & np.isfinite(b)
             if not is_finite.all():
-                odd_a, odd_b = a[~is_finite], b[~is_finite]
+                odd_a = a[~is_finite]
+                odd_b = b[~is_finite]
                 mismatched += int((~((odd_a == odd_b) | (np.isnan(odd_a) & np.isnan(odd_b)))).sum())
-                a, b = a[is_finite], b[is_finite]
+                a = a[is_finite]
+                b = b[is_finite]
             apart = a - b
             largest = max(largest, float(np.abs(apart).max(initial=0)))
             counted += a.size
             squares += float(np.dot(apart, apart))
-            ours, theirs = ours + float(np.dot(a, a)), theirs + float(np.dot(b, b))
+            ours = ours + float(np.dot(a, a))
+            theirs = theirs + float(np.dot(b, b))
             product += float(np.dot(a, b))
     relative = sqrt(squares / ours) if ours and isfinite(squares) and isfinite(ours) else None
     norms = sqrt(ours) * sqrt(theirs)

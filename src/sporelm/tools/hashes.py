@@ -1,7 +1,7 @@
-"""SHA-256 of files and of their tensors, and lists of them.
+"""SHA-256 of files and of their tensors, and lists of hashes.
 
-A line of a list is `sha256 HEX FILE` or `sha256 HEX FILE:TENSOR`, as llama.cpp's gguf-hash writes; the lines of
-sha256sum, which leave the first word out, are read too. Lines of other algorithms are left aside.
+A line of a list is `sha256 HEX FILE` or `sha256 HEX FILE:TENSOR`, as llama.cpp's gguf-hash writes it. Lines of
+sha256sum, without the first word, are accepted too. Lines of other algorithms are ignored.
 """
 
 import re
@@ -12,29 +12,29 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.backends.memory_residency import drop_pages
 from sporelm.errors import RequestError
-from sporelm.tools.findings import ERROR, WARNING, Finding
-from sporelm.tools.sources import Source
-from sporelm.weights.resident import drop_pages
-from sporelm.weights.text_file import read_text_file
+from sporelm.files.text_file import read_text_file
+from sporelm.tools.diagnostics import ERROR, WARNING, Diagnostic
+from sporelm.tools.model_files import ModelFiles
 
 CHUNK_BYTES = 4 << 20
-LONGEST_LIST = 64 << 20  # bytes
+MAX_LIST_BYTES = 64 << 20  # bytes
 _LINE = re.compile(r"(?:sha256[ \t]+)?([0-9a-fA-F]{64})[ \t]+\*?(\S.*)")
 
 
-def hashes_of(source: Source, report: Callable[[int], None] | None = None) -> dict[str, str]:
-    """The hashes of every file and every tensor: FILE or FILE:TENSOR -> hex. `report` is told of bytes read."""
+def compute_hashes(source: ModelFiles, report: Callable[[int], None] | None = None) -> dict[str, str]:
+    """Hash every file and every tensor: FILE or FILE:TENSOR -> hex. `report` receives the bytes read."""
     found = {}
     for part, path in enumerate(source.files.paths):
-        found[path.name] = _hex(np.frombuffer(source.mapped(part), np.uint8), report)
+        found[path.name] = _hash_bytes(np.frombuffer(source.mapped(part), np.uint8), report)
     for name, entry in source.tensors.items():
-        found[f"{source.files.paths[entry.part].name}:{name}"] = _hex(source.raw(name), report)
+        found[f"{source.files.paths[entry.file_index].name}:{name}"] = _hash_bytes(source.raw(name), report)
     return found
 
 
-def _hex(data: NDArray[np.uint8], report: Callable[[int], None] | None) -> str:
-    """The hash of mapped bytes, uint8 [n]; their pages do not stay."""
+def _hash_bytes(data: NDArray[np.uint8], report: Callable[[int], None] | None) -> str:
+    """Return the hash of mapped bytes, uint8 [n], and drop their pages from memory."""
     state = sha256()
     for start in range(0, len(data), CHUNK_BYTES):
         part = data[start : start + CHUNK_BYTES]
@@ -45,41 +45,41 @@ def _hex(data: NDArray[np.uint8], report: Callable[[int], None] | None) -> str:
     return state.hexdigest()
 
 
-def as_lines(hashes: Mapping[str, str]) -> Iterator[str]:
-    """A list of hashes."""
+def format_hash_list(hashes: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of a list of hashes."""
     for label, value in hashes.items():
         yield f"sha256    {value}  {label}"
 
 
-def read_list(path: Path) -> dict[str, str]:
-    """A list of hashes: FILE or FILE:TENSOR -> hex. Raises RequestError for a file that is none."""
-    lines = read_text_file(path, "the list of hashes", LONGEST_LIST).splitlines()
+def read_hash_list(path: Path) -> dict[str, str]:
+    """Read a list of hashes: FILE or FILE:TENSOR -> hex. Raises RequestError for a file without hashes."""
+    lines = read_text_file(path, "the list of hashes", MAX_LIST_BYTES).splitlines()
     found = {match[2]: match[1].lower() for line in lines if (match := _LINE.fullmatch(line.strip()))}
     if not found:
         raise RequestError(f"{path} holds no line 'sha256 HEX FILE' or 'HEX FILE'")
     return found
 
 
-def compare(hashes: Mapping[str, str], wanted: Mapping[str, str], files: set[str]) -> Iterator[Finding]:
-    """What differs from a list. Its lines about other files than those named `files` are left aside."""
+def compare_hashes(hashes: Mapping[str, str], expected: Mapping[str, str], files: set[str]) -> Iterator[Diagnostic]:
+    """Yield the differences from a list of hashes. Lines about files not named in `files` are ignored."""
     used = set()
-    for label, value in wanted.items():
-        name = _label(label, files)
+    for label, value in expected.items():
+        name = _normalize_label(label, files)
         if name is None:
             continue
         used.add(name)
         if name not in hashes:
-            yield Finding(ERROR, "hash", name, "is in the list of hashes, and not in the model")
+            yield Diagnostic(ERROR, "hash", name, "is in the list of hashes, and not in the model")
         elif hashes[name] != value:
-            yield Finding(ERROR, "hash", name, f"sha256 is {hashes[name]}, the list has {value}")
+            yield Diagnostic(ERROR, "hash", name, f"sha256 is {hashes[name]}, the list has {value}")
     if not used:
-        yield Finding(ERROR, "hash", "", f"the list of hashes says nothing of {', '.join(sorted(files)[:3])}")
+        yield Diagnostic(ERROR, "hash", "", f"the list of hashes says nothing of {', '.join(sorted(files)[:3])}")
     elif any(":" in name for name in used) and (unlisted := [name for name in hashes if name not in used]):
-        yield Finding(WARNING, "hash", "", f"the list lacks {len(unlisted)} of {len(hashes)}, first {unlisted[0]}")
+        yield Diagnostic(WARNING, "hash", "", f"the list lacks {len(unlisted)} of {len(hashes)}, first {unlisted[0]}")
 
 
-def _label(label: str, files: set[str]) -> str | None:
-    """A list's name of a file or tensor as it is called here: without folders before the file; None if another's."""
+def _normalize_label(label: str, files: set[str]) -> str | None:
+    """Return a list's label of a file or tensor without the folders before the file; None for other files."""
     for name in files:
         at = label.find(name)
         if at >= 0 and (at == 0 or label[at - 1] in "/\\") and label[at + len(name) : at + len(name) + 1] in ("", ":"):

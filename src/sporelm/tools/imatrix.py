@@ -1,7 +1,7 @@
-"""Gathers an importance matrix: runs a model over a text and sums the squares of what each weight is multiplied with.
+"""Computation of an importance matrix: run a model over a text and sum the squares of the inputs of each weight.
 
-As llama.cpp's llama-imatrix does: windows of text one after the other, each beginning with BOS, every position counted.
-The model runs op by op, and a watcher sees the arguments of each product before it is computed.
+As in llama.cpp's llama-imatrix: consecutive windows of text, each beginning with BOS, every position counted. The model
+runs op by op, and an observer sees the arguments of each product before it is computed.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.api.loading import Opened, Options, open_engine
-from sporelm.api.stepwise import whole
-from sporelm.backends.observed import observed
+from sporelm.api.cooperative import run_to_completion
+from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
+from sporelm.backends.observed_backend import observe_ops
+from sporelm.checkpoints.schema_registry import schemas_for
 from sporelm.errors import ModelFileError, RequestError, UsageError
-from sporelm.models import model_of
+from sporelm.files.tensor_messages import shown
+from sporelm.models.params import order_name
 from sporelm.ops import Op
-from sporelm.text.windows import windows_of
-from sporelm.tools.imatrix_file import Gathered, Imatrix, unicode_name
-from sporelm.weights.messages import shown
-from sporelm.weights.names import COMMON, Table, order_name, stored_name
+from sporelm.text.token_windows import split_into_windows
+from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry, escape_path
 
 Progress = Callable[[str, int, int], None]  # stage, windows done, windows in all
-OUTPUTS = ("output.weight", "token_embd.weight")  # a tied output is the embedding
+OUTPUT_NAMES = ("output.weight", "token_embd.weight")  # a tied output is the embedding
 
 
 class Product(NamedTuple):
@@ -48,8 +48,8 @@ PRODUCTS: Mapping[str, Callable[..., Iterator[Product]]] = {
 }
 
 
-class Gatherer:
-    """Watches ops and sums, for each weight whose name it knows, the squares of the columns of x."""
+class ImatrixCollector:
+    """Observes ops and sums the squares of the columns of x for each registered weight."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}  # id of a weight -> its name in GGUF files
@@ -59,22 +59,22 @@ class Gatherer:
         self.counts: dict[str, NDArray[np.int64]] = {}  # [matrices]
         self._last: tuple[Any, NDArray[np.float64], int] | None = None  # query, key and value share their x
 
-    def know(self, weights: Mapping[str, Any], outputs: bool, table: Table = COMMON) -> None:
+    def register(self, weights: Mapping[str, Any], outputs: bool, stored_name: Callable[[str], str]) -> None:
         """The weights to look for, by our names; the matrix that gives the scores only with `outputs`.
 
         Of weights that GGUF files hold together in one tensor the first speaks for all: they have one x.
         """
         for name, weight in weights.items():
-            stored = stored_name(name, "gguf", table)
+            stored = stored_name(name)
             if len(weight.shape) > 1 and stored not in self.sizes:
                 self.sizes[stored] = weight.shape[0] if len(weight.shape) > 2 else 1, weight.shape[-1]
                 if (order := weights.get(order_name(name))) is not None:
                     self.orders[stored] = order.numpy()
-                if outputs or stored not in OUTPUTS:
+                if outputs or stored not in OUTPUT_NAMES:
                     self.names[id(weight)] = stored
 
     def __call__(self, op: Op, args: Sequence[Any]) -> None:
-        """Look at an op that is about to run."""
+        """Observe an op before it runs."""
         for product in PRODUCTS.get(op.name, lambda *args: iter([]))(*args):
             name = self.names.get(id(product.weight))
             if name is None:
@@ -95,7 +95,8 @@ class Gatherer:
         """Rows x [tokens, width], or [tokens, used, width], each added to those experts [tokens, used] of `count` that
         it goes to."""
         rows = np.broadcast_to(x[:, None] if x.ndim == 2 else x, (*experts.shape, x.shape[-1]))
-        squares, counts = np.zeros((count, x.shape[-1])), np.bincount(experts.reshape(-1), minlength=count)
+        squares = np.zeros((count, x.shape[-1]))
+        counts = np.bincount(experts.reshape(-1), minlength=count)
         for expert in np.flatnonzero(counts):
             squares[expert] = np.square(rows[experts == expert]).sum(axis=0, dtype=np.float64)
         self._add(name, squares, counts.astype(np.int64))
@@ -107,31 +108,36 @@ class Gatherer:
                 " what is wrong with its weights"
             )
         if name in self.orders:
-            squares, given = np.empty_like(squares), squares
-            squares[:, self.orders[name]] = given
+            ordered = np.empty_like(squares)
+            ordered[:, self.orders[name]] = squares
+            squares = ordered
         if name in self.sums:
             self.sums[name] += squares
             self.counts[name] += counts
         else:
-            self.sums[name], self.counts[name] = squares.copy(), counts.copy()
+            self.sums[name] = squares.copy()
+            self.counts[name] = counts.copy()
 
-    def begin_with(self, imatrix: Imatrix) -> None:
-        """Go on from what was gathered before. Raises RequestError if that was with another model."""
+    def resume_from(self, imatrix: Imatrix) -> None:
+        """Resume from an earlier importance matrix. Raises RequestError if it is of another model."""
         for name, found in imatrix.raw().entries.items():
             if self.sizes.get(name) != found.sums.shape:
                 raise RequestError(
                     f"{imatrix.path} was gathered with another model: its sums for {shown(name)} fit no weight here;"
                     " gather into another file"
                 )
-            self.sums[name], self.counts[name] = found.sums.astype(np.float64), found.counts.copy()
+            self.sums[name] = found.sums.astype(np.float64)
+            self.counts[name] = found.counts.copy()
 
-    def entries(self) -> dict[str, Gathered]:
-        """What was gathered so far."""
-        return {name: Gathered(sums.astype(np.float32), self.counts[name].copy()) for name, sums in self.sums.items()}
+    def entries(self) -> dict[str, ImatrixEntry]:
+        """Return the sums and counts so far."""
+        return {
+            name: ImatrixEntry(sums.astype(np.float32), self.counts[name].copy()) for name, sums in self.sums.items()
+        }
 
 
 @dataclass(frozen=True)
-class Run:
+class ImatrixOptions:
     """How to gather.
 
     context    tokens of a window
@@ -149,10 +155,12 @@ class Run:
 
 
 @contextmanager
-def watched_model(model: str | Path | None, run: Run, progress: Progress | None) -> Iterator[tuple[Opened, Gatherer]]:
-    """A model that runs op by op under a gatherer's eyes."""
-    gatherer = Gatherer()
-    options = Options(
+def observe_model(
+    model: str | Path | None, run: ImatrixOptions, progress: Progress | None
+) -> Iterator[tuple[LoadedEngine, ImatrixCollector]]:
+    """Open a model that runs op by op and is observed by a collector."""
+    collector = ImatrixCollector()
+    options = EngineOptions(
         model=model,
         backend=run.backend,
         device=run.device,
@@ -165,50 +173,52 @@ def watched_model(model: str | Path | None, run: Run, progress: Progress | None)
         token_budget=None,
     )
     try:
-        opened = open_engine(options, progress, lambda backend: observed(backend, gatherer))
+        loaded = load_engine(options, progress, lambda backend: observe_ops(backend, collector))
     except RequestError as reason:  # the option has another name here
         raise RequestError(str(reason).replace("--max-context", "--context")) from None
     try:
-        table = model_of(opened.config.architecture).family.names
-        gatherer.know(opened.worker.runner.weights, run.outputs, table)
-        yield opened, gatherer
+        schema, _ = schemas_for(loaded.config)
+        collector.register(
+            loaded.worker.runner.weights, run.outputs, lambda name: schema.stored_name(name, loaded.config)
+        )
+        yield loaded, collector
     finally:
-        opened.worker.close()
-        opened.backend.close()
+        loaded.worker.close()
+        loaded.backend.close()
 
 
-def gather(
+def collect_imatrix(
     model: str | Path | None,
     text: str,
     dataset: str,
-    run: Run,
+    run: ImatrixOptions,
     *,
     before: Imatrix | None = None,
     progress: Progress | None = None,
 ) -> Generator[tuple[Imatrix, int], None, None]:
-    """The importance matrix after each window, and how many windows there will be. Whoever stops early has a whole one.
+    """Yield the importance matrix after each window, and the total number of windows. Every one is complete by itself.
 
     `before` is what an earlier run of the same text had gathered: its windows are not run again. Raises RequestError
     for a text of less than one window or a `before` of another text or context; and what loading a model raises.
     """
-    dataset = unicode_name(dataset)
-    _check(run, before, dataset)
-    with watched_model(model, run, progress) as (opened, gatherer):
-        windows = windows_of(opened.tokenizer, text, run.context).windows[: run.chunks]
+    dataset = escape_path(dataset)
+    _check_options(run, before, dataset)
+    with observe_model(model, run, progress) as (loaded, collector):
+        windows = split_into_windows(loaded.tokenizer, text, run.context).windows[: run.chunks]
         done = 0
         if before is not None:
-            gatherer.begin_with(before)
+            collector.resume_from(before)
             done = before.chunks
             if done >= len(windows):
                 raise RequestError(f"all {len(windows)} chunks of {dataset!r:.100} were gathered already")
         for number, ids in enumerate(windows[done:], done + 1):
             if progress is not None:
                 progress("gathering", number - 1, len(windows))
-            whole(opened.engine.logits(ids, lambda scores: None), opened.engine)
-            yield Imatrix(gatherer.entries(), (dataset,), number, run.context), len(windows)
+            run_to_completion(loaded.engine.logits(ids, lambda scores: None), loaded.engine)
+            yield Imatrix(collector.entries(), (dataset,), number, run.context), len(windows)
 
 
-def _check(run: Run, before: Imatrix | None, dataset: str) -> None:
+def _check_options(run: ImatrixOptions, before: Imatrix | None, dataset: str) -> None:
     if run.context < 1:
         raise UsageError(f"--context is {run.context}: it must be at least 1")
     if run.chunks is not None and run.chunks < 1:

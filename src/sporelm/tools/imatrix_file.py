@@ -15,23 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import ModelFileError, RequestError
-from sporelm.weights.gguf import GgufFile, GgufWriter, open_gguf
-from sporelm.weights.gguf.beside import Job, write_beside
-from sporelm.weights.gguf.limits import MAGIC
-from sporelm.weights.mapped import map_file
-from sporelm.weights.messages import shown
+from sporelm.files.atomic_write import Job, write_beside
+from sporelm.files.gguf import GgufFile, GgufWriter, open_gguf
+from sporelm.files.gguf.gguf_limits import MAGIC
+from sporelm.files.memory_map import map_file
+from sporelm.files.tensor_messages import shown
 
-SUMS, COUNTS = ".in_sum2", ".counts"
-DATASETS, CHUNK_COUNT, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
-USUAL_CHUNK = 512  # tokens; the older form does not say it
-LONGEST_NAME = 1024
-MOST_CALLS = (1 << 31) - 1
-LARGEST_COUNT = float(1 << 53)
+SUMS = ".in_sum2"
+COUNTS = ".counts"
+DATASETS = "imatrix.datasets"
+CHUNK_COUNT = "imatrix.chunk_count"
+CHUNK_SIZE = "imatrix.chunk_size"
+DEFAULT_CHUNK_SIZE = 512  # tokens; the older form does not say it
+MAX_NAME_BYTES = 1024
+MAX_CALLS = (1 << 31) - 1
+MAX_COUNT = float(1 << 53)
 _INT = Struct("<i")
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered:
+class ImatrixEntry:
     """Of one weight: sums of squares, float32 [matrices, width], and rows summed, int64 [matrices].
 
     An expert's matrix in a stack has a count of its own; a weight that every row meets has one count, and then its
@@ -42,8 +45,8 @@ class Gathered:
     counts: NDArray[np.int64]
 
     @property
-    def unseen(self) -> int:
-        """How many matrices met no row at all."""
+    def num_unseen(self) -> int:
+        """Number of matrices that received no row."""
         return int((self.counts == 0).sum())
 
 
@@ -57,10 +60,10 @@ class Imatrix:
     is_legacy   whether it was read from the older form: sums are means times counts, and counts numbers of calls
     """
 
-    entries: Mapping[str, Gathered]
+    entries: Mapping[str, ImatrixEntry]
     datasets: tuple[str, ...] = ()
     chunks: int = 0
-    chunk_size: int = USUAL_CHUNK
+    chunk_size: int = DEFAULT_CHUNK_SIZE
     is_legacy: bool = False
     path: Path | None = field(default=None, compare=False)
 
@@ -91,24 +94,24 @@ class Imatrix:
         if not self.is_legacy:
             return self
         size = self.chunk_size
-        with np.errstate(over="ignore", invalid="ignore"):  # `merge` refuses what comes of it
+        with np.errstate(over="ignore", invalid="ignore"):  # `merge_imatrices` refuses what comes of it
             entries = {
-                name: Gathered(found.sums * np.float32(size), found.counts * size)
+                name: ImatrixEntry(found.sums * np.float32(size), found.counts * size)
                 for name, found in self.entries.items()
             }
         return replace(self, entries=entries, is_legacy=False)
 
 
-def merge(parts: Sequence[Imatrix]) -> Imatrix:
+def merge_imatrices(parts: Sequence[Imatrix]) -> Imatrix:
     """Importance matrices of several texts as one: sums and counts are added. Raises RequestError where they differ in
     size, and for none at all; ModelFileError for sums that float32 cannot hold."""
     if not parts:
         raise RequestError("there is nothing to merge: give at least one importance matrix")
-    entries: dict[str, Gathered] = {}
+    entries: dict[str, ImatrixEntry] = {}
     for part in parts:
         for name, found in part.raw().entries.items():
             before = entries.get(name)
-            entries[name] = found if before is None else _added(name, before, found)
+            entries[name] = found if before is None else _add_entries(name, before, found)
             if not np.isfinite(entries[name].sums).all():
                 raise ModelFileError(f"{part.path}: the sums for {shown(name)} are not finite; the file is damaged")
     size = next((part.chunk_size for part in parts if not part.is_legacy), parts[0].chunk_size)
@@ -117,7 +120,7 @@ def merge(parts: Sequence[Imatrix]) -> Imatrix:
     return Imatrix(entries, datasets, most // size, size)
 
 
-def _added(name: str, left: Gathered, right: Gathered) -> Gathered:
+def _add_entries(name: str, left: ImatrixEntry, right: ImatrixEntry) -> ImatrixEntry:
     count = max(len(left.counts), len(right.counts))
     if left.sums.size != right.sums.size or min(len(left.counts), len(right.counts)) not in (1, count):
         raise RequestError(
@@ -126,112 +129,118 @@ def _added(name: str, left: Gathered, right: Gathered) -> Gathered:
         )
     with np.errstate(over="ignore", invalid="ignore"):
         sums = (left.sums.reshape(-1) + right.sums.reshape(-1)).reshape(count, -1)
-    return Gathered(sums, left.counts + right.counts)
+    return ImatrixEntry(sums, left.counts + right.counts)
 
 
-def unicode_name(path: Path | str) -> str:
-    """A path as files can hold it: bytes of it that are no UTF-8 are escaped."""
+def escape_path(path: Path | str) -> str:
+    """A path as files can hold it: bytes that are not UTF-8 are escaped."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def read_imatrix(path: Path) -> Imatrix:
-    """An importance matrix in either form. Raises ModelNotFound, ModelFileError for a file that is none or damaged."""
+    """An importance matrix in either form. Raises ModelNotFound, ModelFileError for another or a damaged file."""
     data = map_file(path)
     if bytes(data[:4]) == MAGIC:
         with open_gguf(path) as file:
-            found = _from_gguf(file)
+            found = _read_gguf(file)
     else:
-        found = _from_dat(data, path)
+        found = _read_dat(data, path)
     for name, gathered in found.entries.items():
         if not np.isfinite(gathered.sums).all() or (gathered.sums < 0).any():
             raise ModelFileError(f"{path}: the sums for {shown(name)} must be finite and not negative")
     return replace(found, path=path)
 
 
-def _from_gguf(file: GgufFile) -> Imatrix:
+def _read_gguf(file: GgufFile) -> Imatrix:
     entries = {}
     for name in file.names:
         stem = name.removesuffix(SUMS)
         if stem == name:
             if not name.endswith(COUNTS) or name.removesuffix(COUNTS) + SUMS not in file.tensors:
                 raise ModelFileError(
-                    f"{file.path} is no importance matrix: it has a tensor {shown(name)}; make one with"
+                    f"{file.path} is not an importance matrix: it has a tensor {shown(name)}; make one with"
                     " 'spore gguf imatrix'"
                 )
             continue
         if stem + COUNTS not in file.tensors:
             raise ModelFileError(f"{file.path}: the counts for {shown(stem)} are missing")
-        sums, counts = (_floats(file, stem + part) for part in (SUMS, COUNTS))
-        if not len(counts) or len(sums) % len(counts) or not (0 <= counts.min() <= counts.max() <= LARGEST_COUNT):
+        sums, counts = (_read_floats(file, stem + part) for part in (SUMS, COUNTS))
+        if not len(counts) or len(sums) % len(counts) or not (0 <= counts.min() <= counts.max() <= MAX_COUNT):
             raise ModelFileError(f"{file.path}: the counts for {shown(stem)} do not fit its {len(sums)} sums")
-        entries[stem] = Gathered(sums.reshape(len(counts), -1), np.floor(counts + 0.5).astype(np.int64))
+        entries[stem] = ImatrixEntry(sums.reshape(len(counts), -1), np.floor(counts + 0.5).astype(np.int64))
     if not entries:
-        raise ModelFileError(f"{file.path} is no importance matrix: it holds no sums")
+        raise ModelFileError(f"{file.path} is not an importance matrix: it holds no sums")
     names = file.metadata.get(DATASETS, ())
     datasets = tuple(names) if file.kinds.get(DATASETS) == "[str]" else ()
-    chunks, size = _number(file, CHUNK_COUNT, 0), _number(file, CHUNK_SIZE, USUAL_CHUNK)
+    chunks = _read_number(file, CHUNK_COUNT, 0)
+    size = _read_number(file, CHUNK_SIZE, DEFAULT_CHUNK_SIZE)
     return Imatrix(entries, datasets, chunks, max(1, size))
 
 
-def _floats(file: GgufFile, name: str) -> NDArray[np.float32]:
+def _read_floats(file: GgufFile, name: str) -> NDArray[np.float32]:
     tensor = file.tensor(name)
     if tensor.format.name != "F32":
         raise ModelFileError(f"{file.path}: {shown(name)} must be F32, it is {tensor.format.name}")
-    return tensor.dequantize().reshape(-1).copy()  # looks at no file, which may be written anew
+    return tensor.dequantize().reshape(-1).copy()  # a copy, because the file may be rewritten
 
 
-def _number(file: GgufFile, key: str, default: int) -> int:
+def _read_number(file: GgufFile, key: str, default: int) -> int:
     value = file.metadata.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ModelFileError(f"{file.path}: {key} must be a whole number")
     return value
 
 
-class _Reader:
-    """Takes numbers and bytes from a ".dat", one after the other. Raises ModelFileError at its end."""
+class _DatReader:
+    """Reads numbers and bytes from a ".dat" in sequence. Raises ModelFileError at its end."""
 
     def __init__(self, data: memoryview, path: Path) -> None:
-        self.data, self.path, self.place = data, path, 0
+        self.data = data
+        self.path = path
+        self.position = 0
 
     @property
-    def left(self) -> int:
-        return len(self.data) - self.place
+    def num_remaining(self) -> int:
+        return len(self.data) - self.position
 
-    def take(self, nbytes: int) -> memoryview:
-        if not 0 <= nbytes <= self.left:
+    def read_bytes(self, nbytes: int) -> memoryview:
+        if not 0 <= nbytes <= self.num_remaining:
             raise ModelFileError(
-                f"{self.path} is no importance matrix, or is damaged: {nbytes} bytes are wanted at byte {self.place},"
-                f" {self.left} are left"
+                f"{self.path} is not an importance matrix, or is damaged: {nbytes} bytes are needed at byte"
+                f" {self.position}, {self.num_remaining} remain"
             )
-        self.place += nbytes
-        return self.data[self.place - nbytes : self.place]
+        self.position += nbytes
+        return self.data[self.position - nbytes : self.position]
 
-    def whole(self) -> int:
-        return int(_INT.unpack(self.take(4))[0])
+    def read_int(self) -> int:
+        return int(_INT.unpack(self.read_bytes(4))[0])
 
-    def text(self) -> str:
-        length = self.whole()
-        if not 0 <= length <= LONGEST_NAME:
-            raise ModelFileError(f"{self.path} is no importance matrix: a name of {length} bytes")
+    def read_text(self) -> str:
+        length = self.read_int()
+        if not 0 <= length <= MAX_NAME_BYTES:
+            raise ModelFileError(f"{self.path} is not an importance matrix: a name of {length} bytes")
         try:
-            return bytes(self.take(length)).decode()
+            return bytes(self.read_bytes(length)).decode()
         except UnicodeDecodeError:
-            raise ModelFileError(f"{self.path} is no importance matrix: a name is not UTF-8") from None
+            raise ModelFileError(f"{self.path} is not an importance matrix: a name is not UTF-8") from None
 
 
-def _from_dat(data: memoryview, path: Path) -> Imatrix:
-    reader, entries = _Reader(data, path), {}
-    count = reader.whole()
-    if not 1 <= count <= reader.left // 16:  # a name, two numbers and a value at least
-        raise ModelFileError(f"{path} is no importance matrix: it begins with a count of {count} entries")
+def _read_dat(data: memoryview, path: Path) -> Imatrix:
+    reader = _DatReader(data, path)
+    entries = {}
+    count = reader.read_int()
+    if not 1 <= count <= reader.num_remaining // 16:  # a name, two numbers and a value at least
+        raise ModelFileError(f"{path} is not an importance matrix: it begins with a count of {count} entries")
     for _ in range(count):
-        name, calls, size = reader.text(), reader.whole(), reader.whole()
+        name = reader.read_text()
+        calls = reader.read_int()
+        size = reader.read_int()
         if size < 1 or calls < 0:
             raise ModelFileError(f"{path}: {size} values of {calls} calls for {shown(name)}")
-        sums = np.frombuffer(reader.take(4 * size), "<f4").astype(np.float32)
-        entries[name] = Gathered(sums.reshape(1, -1), np.array([calls], np.int64))
-    chunks = max(0, reader.whole()) if reader.left else 0
-    datasets = (reader.text(),) if reader.left else ()
+        sums = np.frombuffer(reader.read_bytes(4 * size), "<f4").astype(np.float32)
+        entries[name] = ImatrixEntry(sums.reshape(1, -1), np.array([calls], np.int64))
+    chunks = max(0, reader.read_int()) if reader.num_remaining else 0
+    datasets = (reader.read_text(),) if reader.num_remaining else ()
     return Imatrix(entries, tuple(name for name in datasets if name), chunks, is_legacy=True)
 
 
@@ -256,7 +265,7 @@ def write_imatrix(path: Path, imatrix: Imatrix, *, form: str | None = None) -> N
     )
     for key, value, kind in header:
         writer.add(key, value, kind)
-    for name, found in in_name_order(whole):
+    for name, found in sort_entries(whole):
         # One matrix has the shapes that ggml leaves of [1, width] and [1, 1].
         is_one = len(found.counts) == 1
         writer.add_tensor(name + SUMS, found.sums[0] if is_one else found.sums)
@@ -265,7 +274,7 @@ def write_imatrix(path: Path, imatrix: Imatrix, *, form: str | None = None) -> N
     writer.write()
 
 
-def in_name_order(imatrix: Imatrix) -> list[tuple[str, Gathered]]:
+def sort_entries(imatrix: Imatrix) -> list[tuple[str, ImatrixEntry]]:
     """The entries by name, as both forms have them."""
     return sorted(imatrix.entries.items(), key=lambda item: item[0].encode())
 
@@ -275,21 +284,21 @@ def _write_dat(file: BinaryIO, imatrix: Imatrix) -> None:
 
     Raises RequestError for counts that the older form cannot tell.
     """
-    kept = [(name, found) for name, found in in_name_order(imatrix) if found.unseen < len(found.counts)]
+    kept = [(name, found) for name, found in sort_entries(imatrix) if found.num_unseen < len(found.counts)]
     file.write(_INT.pack(len(kept)))
     for name, found in kept:
-        calls = _counted(-(-int(found.counts.max()) // imatrix.chunk_size))
+        calls = _check_count(-(-int(found.counts.max()) // imatrix.chunk_size))
         counts = found.counts.astype(np.float32)[:, None]
         means = np.where(counts > 0, found.sums / np.maximum(counts, np.float32(1)), np.float32(1))
         file.write(_INT.pack(len(name.encode())) + name.encode() + _INT.pack(calls) + _INT.pack(means.size))
         with np.errstate(over="ignore"):
             file.write((means * np.float32(calls)).astype("<f4").tobytes())
     dataset = (imatrix.datasets[-1] if imatrix.datasets else "").encode()
-    file.write(_INT.pack(_counted(imatrix.chunks)) + _INT.pack(len(dataset)) + dataset)
+    file.write(_INT.pack(_check_count(imatrix.chunks)) + _INT.pack(len(dataset)) + dataset)
 
 
-def _counted(count: int) -> int:
+def _check_count(count: int) -> int:
     """A count that the older form can tell: 32 bits, one for the sign."""
-    if count > MOST_CALLS:
-        raise RequestError(f"the older form counts up to {MOST_CALLS}, here are {count}: write .gguf instead")
+    if count > MAX_CALLS:
+        raise RequestError(f"the older form counts up to {MAX_CALLS}, here are {count}: write .gguf instead")
     return count

@@ -1,4 +1,4 @@
-"""What a model file holds: header, metadata, tensors, and sums over them. Only what is asked for is decoded."""
+"""The contents of a model file: header, metadata, tensors, and totals. Only the requested parts are decoded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sporelm.files.gguf import GgufFile, StringArray
+from sporelm.files.json_object import read_object
 from sporelm.tools.file_types import FILE_TYPES
-from sporelm.tools.sources import Source, TensorEntry, matching
-from sporelm.weights.gguf import GgufFile, StringArray
-from sporelm.weights.json_object import read_object
+from sporelm.tools.model_files import ModelFiles, TensorEntry, filter_names
 
 
 class MetaEntry(NamedTuple):
@@ -28,7 +28,7 @@ class MetaEntry(NamedTuple):
     note: str = ""
 
 
-class TypeSum(NamedTuple):
+class TypeTotal(NamedTuple):
     """All tensors of one type together."""
 
     type_name: str
@@ -38,8 +38,8 @@ class TypeSum(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Description:
-    """What `describe` found. `metadata` and `tensors` hold what the filters let through, the sums are over all."""
+class FileDescription:
+    """The description of an open model. `metadata` and `tensors` are filtered; the totals cover everything."""
 
     path: Path
     kind: str
@@ -50,7 +50,7 @@ class Description:
     alignment: int | None
     metadata_count: int
     tensor_count: int
-    types: tuple[TypeSum, ...]
+    types: tuple[TypeTotal, ...]
     metadata: tuple[MetaEntry, ...]
     tensors: tuple[TensorEntry, ...]
 
@@ -82,33 +82,33 @@ class Description:
                 row.type_name: {"tensors": row.tensors, "values": row.values, "bytes": row.nbytes} for row in self.types
             },
             "metadata": [
-                {"key": entry.key, "kind": entry.kind, "value": jsonable(entry.value)}
+                {"key": entry.key, "kind": entry.kind, "value": to_jsonable(entry.value)}
                 | ({} if entry.length is None else {"length": entry.length})
                 | ({"note": entry.note} if entry.note else {})
                 for entry in self.metadata
             ],
             "tensors": [
                 {"name": entry.name, "type": entry.type_name, "shape": list(entry.shape), "offset": entry.offset,
-                 "bytes": entry.nbytes, "file": entry.part}
+                 "bytes": entry.nbytes, "file": entry.file_index}
                 for entry in self.tensors
             ],
         }  # fmt: skip
 
 
-def describe(
-    source: Source,
+def describe_files(
+    source: ModelFiles,
     *,
     meta: Sequence[str] = (),
     tensors: Sequence[str] = (),
     detail: int | None = 8,
-) -> Description:
-    """Describe an open model. `meta` and `tensors` are patterns as `matching` takes them, `detail` the number of
+) -> FileDescription:
+    """Describe an open model. `meta` and `tensors` are patterns as `filter_names` takes them, `detail` the number of
     elements decoded of each array (None: all). Raises ModelFileError for text that is not UTF-8, or a damaged
     config.json.
     """
     gguf = source.files if isinstance(source.files, GgufFile) else None
-    entries = metadata_of(source, meta, detail)
-    return Description(
+    entries = list_metadata(source, meta, detail)
+    return FileDescription(
         path=source.path,
         kind=source.kind,
         paths=source.files.paths,
@@ -118,65 +118,65 @@ def describe(
         alignment=gguf.alignment if gguf else None,
         metadata_count=len(source.metadata),
         tensor_count=len(source.tensors),
-        types=sums(source.tensors.values()),
+        types=sum_by_type(source.tensors.values()),
         metadata=tuple(entries),
-        tensors=tuple(source.tensors[name] for name in matching(source.tensors, tensors)),
+        tensors=tuple(source.tensors[name] for name in filter_names(source.tensors, tensors)),
     )
 
 
-def sums(tensors: Iterable[TensorEntry]) -> tuple[TypeSum, ...]:
+def sum_by_type(tensors: Iterable[TensorEntry]) -> tuple[TypeTotal, ...]:
     """The tensors by type, the type with most bytes first."""
-    found: dict[str, TypeSum] = {}
+    found: dict[str, TypeTotal] = {}
     for entry in tensors:
-        row = found.get(entry.type_name, TypeSum(entry.type_name, 0, 0, 0))
-        found[entry.type_name] = TypeSum(
+        row = found.get(entry.type_name, TypeTotal(entry.type_name, 0, 0, 0))
+        found[entry.type_name] = TypeTotal(
             entry.type_name, row.tensors + 1, row.values + entry.size, row.nbytes + entry.nbytes
         )
     return tuple(sorted(found.values(), key=lambda row: (-row.nbytes, row.type_name)))
 
 
-def metadata_of(source: Source, patterns: Sequence[str], detail: int | None) -> list[MetaEntry]:
+def list_metadata(source: ModelFiles, patterns: Sequence[str], detail: int | None) -> list[MetaEntry]:
     """The metadata that fits the patterns; of a Hugging Face folder also its configuration, as `config.KEY`."""
     found = []
-    for key in matching(source.metadata, patterns):
-        value, length = shortened(source.metadata[key], detail)
-        found.append(MetaEntry(key, source.kinds[key], value, length, _note(key, value)))
-    config = {f"config.{key}": value for key, value in _config(source.path).items()}
-    for key in matching(config, patterns):
-        value, length = shortened(config[key], detail)
+    for key in filter_names(source.metadata, patterns):
+        value, length = shorten(source.metadata[key], detail)
+        found.append(MetaEntry(key, source.kinds[key], value, length, _describe_value(key, value)))
+    config = {f"config.{key}": value for key, value in _read_config(source.path).items()}
+    for key in filter_names(config, patterns):
+        value, length = shorten(config[key], detail)
         found.append(MetaEntry(key, "json", value, length))
     return found
 
 
-def shortened(value: Any, detail: int | None) -> tuple[Any, int | None]:
+def shorten(value: Any, detail: int | None) -> tuple[Any, int | None]:
     """A value with at most `detail` elements at every depth, as numbers, text and lists; and an array's length."""
     if isinstance(value, StringArray):
         return value.decode_all() if detail is None else value.head(detail), len(value)
     if isinstance(value, np.ndarray):
         return value[:detail].tolist(), len(value)
     if isinstance(value, list):
-        return [shortened(item, detail)[0] for item in value[:detail]], len(value)
+        return [shorten(item, detail)[0] for item in value[:detail]], len(value)
     return value, None
 
 
-def jsonable(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """A value without the floats that JSON cannot write."""
     if isinstance(value, list):
-        return [jsonable(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: jsonable(item) for key, item in value.items()}
+        return {key: to_jsonable(item) for key, item in value.items()}
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     return value
 
 
-def _note(key: str, value: Any) -> str:
+def _describe_value(key: str, value: Any) -> str:
     if key == "general.file_type" and isinstance(value, int):
         return FILE_TYPES.get(value & ~1024, "")  # the bit says that the type was guessed
     return ""
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder; empty without one."""
     path = folder / "config.json"
     return read_object(path) if path.is_file() else {}

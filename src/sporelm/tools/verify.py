@@ -1,6 +1,5 @@
 """Everything that can be checked of a model file without running it; all findings, not only the first."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,28 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.backends.load_progress import Progress, count_progress
+from sporelm.backends.memory_residency import drop_pages
 from sporelm.errors import ModelError, ModelNotFound, UnsupportedModel
-from sporelm.tools.expected import architecture_findings, folder_findings
-from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
-from sporelm.tools.hashes import compare, hashes_of
-from sporelm.tools.sanity import metadata_findings
-from sporelm.tools.sources import Source, is_safetensors, open_source
-from sporelm.tools.structure import survey
-from sporelm.tools.values import TensorValues
-from sporelm.weights.mapped import map_file
-from sporelm.weights.progress import Progress, counted
-from sporelm.weights.resident import drop_pages
-
-_SPLIT = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+from sporelm.files.memory_map import map_file
+from sporelm.tools.architecture_check import check_architecture, check_folder
+from sporelm.tools.diagnostics import ERROR, NOTE, WARNING, Diagnostic
+from sporelm.tools.hashes import compare_hashes, compute_hashes
+from sporelm.tools.metadata_check import check_metadata
+from sporelm.tools.model_files import SPLIT_NAME, ModelFiles, is_safetensors, open_model_files
+from sporelm.tools.structure_check import check_structure
+from sporelm.tools.tensor_values import TensorValues
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was found of one model; hashes are of its files and tensors, {} where they were not asked for."""
+class VerifyReport:
+    """The diagnostics of one model, and the hashes of its files and tensors, {} unless requested."""
 
     path: Path
     tensors: int
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnostic, ...]
     hashes: Mapping[str, str]
 
     def count(self, level: str) -> int:
@@ -43,47 +40,49 @@ class Report:
         }  # fmt: skip
 
 
-def verify(
+def verify_model(
     path: Path,
     *,
     values: bool = True,
     hashes: bool = False,
     wanted: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-) -> Report:
+) -> VerifyReport:
     """Check a GGUF file (all its splits), a safetensors file or a Hugging Face folder.
 
     `values` reads every tensor for NaN and infinity; `hashes` computes SHA-256; `wanted` compares them with a list.
     Raises ModelNotFound only where there is no such file.
     """
-    findings = [] if is_safetensors(path) else _surveys(path)
+    findings = [] if is_safetensors(path) else _check_structures(path)
     try:
-        source = open_source(path)
+        source = open_model_files(path)
     except ModelError as reason:
         if not any(finding.level == ERROR for finding in findings):
-            findings.append(Finding(ERROR, "structure", "", str(reason).removeprefix(f"{path}: ")))
-        return Report(path, 0, tuple(findings), {})
+            findings.append(Diagnostic(ERROR, "structure", "", str(reason).removeprefix(f"{path}: ")))
+        return VerifyReport(path, 0, tuple(findings), {})
     with source:
         size = sum(entry.nbytes for entry in source.tensors.values())
-        report = counted(progress, "checking", size * values + (size + source.nbytes) * (hashes or wanted is not None))
+        report = count_progress(
+            progress, "checking", size * values + (size + source.nbytes) * (hashes or wanted is not None)
+        )
         if source.kind == "gguf":
-            findings += metadata_findings(source)
-        findings += [*architecture_findings(source), *folder_findings(source)]
+            findings += check_metadata(source)
+        findings += [*check_architecture(source), *check_folder(source)]
         if values:
             for name in source.tensors:
-                findings += value_findings(source, name)
+                findings += check_values(source, name)
                 report(source.tensors[name].nbytes)
         found: dict[str, str] = {}
         if hashes or wanted is not None:
-            found = hashes_of(source, report)
+            found = compute_hashes(source, report)
         if wanted is not None:
-            findings += compare(found, wanted, {path.name for path in source.files.paths})
-        return Report(path, len(source.tensors), tuple(findings), found if hashes else {})
+            findings += compare_hashes(found, wanted, {path.name for path in source.files.paths})
+        return VerifyReport(path, len(source.tensors), tuple(findings), found if hashes else {})
 
 
-def _surveys(path: Path) -> list[Finding]:
+def _check_structures(path: Path) -> list[Diagnostic]:
     """The structure of a file and of the splits beside it; a later split's findings are marked with its name."""
-    named = _SPLIT.fullmatch(path.name)
+    named = SPLIT_NAME.fullmatch(path.name)
     paths = [path]
     if named:
         count = named["count"]
@@ -92,23 +91,23 @@ def _surveys(path: Path) -> list[Finding]:
     findings = []
     for each in paths:
         try:
-            found = survey(each, map_file(each))
+            found = check_structure(each, map_file(each))
         except ModelNotFound:
             raise
         except ModelError as reason:
-            found = [Finding(ERROR, "structure", "", str(reason).removeprefix(f"{each}: "))]
+            found = [Diagnostic(ERROR, "structure", "", str(reason).removeprefix(f"{each}: "))]
         if each != path:
             found = [finding._replace(message=f"in {each.name}: {finding.message}") for finding in found]
         findings += found
     return findings
 
 
-def value_findings(source: Source, name: str) -> Iterator[Finding]:
+def check_values(source: ModelFiles, name: str) -> Iterator[Diagnostic]:
     """NaN, infinity and nothing but zeros in one tensor; quantized ones by their values, where bad scales show."""
     try:
         values = TensorValues(source, name)
     except UnsupportedModel:
-        yield Finding(NOTE, "values", name, f"values of type {source.tensors[name].type_name} cannot be read")
+        yield Diagnostic(NOTE, "values", name, f"values of type {source.tensors[name].type_name} cannot be read")
         return
     nan = infinite = 0
     is_zero = True
@@ -122,6 +121,6 @@ def value_findings(source: Source, name: str) -> Iterator[Finding]:
     if nan or infinite:
         what = f"{nan} values are NaN, {infinite} infinite, of {values.size}"
         scales = "; a block's scale is not finite" if source.tensors[name].type_name.startswith(("Q", "I", "T")) else ""
-        yield Finding(ERROR, "values", name, what + scales)
+        yield Diagnostic(ERROR, "values", name, what + scales)
     elif is_zero and len(values.entry.shape) > 1 and values.size and not name.endswith("zero_point"):
-        yield Finding(WARNING, "values", name, f"all {values.size} values are zero")
+        yield Diagnostic(WARNING, "values", name, f"all {values.size} values are zero")

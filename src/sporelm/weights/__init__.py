@@ -1,1 +1,1 @@
-"""Models on disk: file formats, names and the model store; from names on disk to tensors."""
+"""The former place of `sporelm.files`, kept for programs that import `sporelm.weights.gguf` or `.safetensors`."""

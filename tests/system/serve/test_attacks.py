@@ -15,13 +15,13 @@ import pytest
 
 from sporelm.engine import Request
 from sporelm.serve.app import ENDPOINTS
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.keys import ApiKey
-from system.serve.conftest import Running
-from system.serve.test_operations import LONG, until
+from sporelm.serve.http.api_keys import ApiKey
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import Running
+from system.serve.slow_models import LONG, wait_until
 
 Serve = Callable[..., Running]
-KEYS = (ApiKey.of("anna:key-of-anna"), ApiKey.of("ben:key-of-ben"))
+KEYS = (ApiKey.parse("anna:key-of-anna"), ApiKey.parse("ben:key-of-ben"))
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,12 @@ def closed(served_with: Callable[..., Running]) -> Running:
 
 @pytest.fixture(scope="module")
 def served_with(chatty: object) -> Iterator[Callable[..., Running]]:
-    from system.serve.conftest import options, run
+    from system.serve.running_server import run_server, server_options
 
     stops = []
 
     def start(**more: object) -> Running:
-        running, stop = run(ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), **more)))
+        running, stop = run_server(ServeConfig(**server_options(models=(ModelSpec("story", str(chatty)),), **more)))
         stops.append(stop)
         return running
 
@@ -425,27 +425,27 @@ def test_a_request_id_is_ours_or_a_harmless_one(served: Running) -> None:
 def test_logs_are_lines_that_no_request_can_forge(
     served_with: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from sporelm.serve.logs import JsonLines, TextLines
+    from sporelm.serve.http.request_log import JsonLogFormatter, TextLogFormatter
 
     running = served_with(keys=KEYS)
     with caplog.at_level("INFO", logger="sporelm.serve"):
         answer = running.client("key-of-anna").get("/x%0a%1b[31mspoofed")
-        until(lambda: "spoofed" in caplog.text)  # written when the answer has been sent
+        wait_until(lambda: "spoofed" in caplog.text)  # written when the answer has been sent
     assert answer.status_code == 404
     (record,) = [each for each in caplog.records if "spoofed" in each.getMessage()]
-    line = TextLines().format(record)
+    line = TextLogFormatter().format(record)
     assert "\n" not in line
     assert "\x1b" not in line
-    told = json.loads(JsonLines().format(record))
+    told = json.loads(JsonLogFormatter().format(record))
     assert told["status"] == 404
     assert told["key"] == "anna"
     assert told["request_id"] == answer.headers["x-request-id"]
-    assert "key-of-anna" not in line + JsonLines().format(record)
+    assert "key-of-anna" not in line + JsonLogFormatter().format(record)
 
 
 def test_a_reader_who_takes_nothing_is_disconnected(serve: Serve) -> None:
     running = serve(write_seconds=0.3)
-    engine, begun = running.server.models.loaded["story"].llm.llm.engine, threading.Event()
+    engine, begun = running.server.models.loaded["story"].llm.engine, threading.Event()
     add = engine.add
 
     def noted(request: Request) -> Request:
@@ -461,7 +461,7 @@ def test_a_reader_who_takes_nothing_is_disconnected(serve: Serve) -> None:
         connection.connect(("127.0.0.1", running.port))
         connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         assert begun.wait(60)
-        until(running.engine_idle)
+        wait_until(running.engine_idle)
     assert running.client().get("/health").status_code == 200
 
 

@@ -16,8 +16,8 @@ import pytest
 from sporelm import settings
 from sporelm.cli import main
 from system.processes import command, environment, one_line
-from system.serve.conftest import Running
-from system.serve.test_operations import crowded
+from system.serve.running_server import Running
+from system.serve.slow_models import crowded_model
 
 FEW = ("--requests", "3", "-n", "4", "-p", "12", "--warmup", "0")
 
@@ -103,9 +103,9 @@ def test_shared_prefixes_are_found_again(served: Running, capsys: pytest.Capture
         (("-p", "600", "-c", "1"), "answered HTTP 400", 1),
         (("-c", "0"), "-c is 0", 2),
         (("--rate", "0"), "--rate is 0", 2),
-        (("--api-key", "a b"), "characters that no key has", 2),
+        (("--api-key", "a b"), "the API key has invalid characters", 2),
         (("--plot", "chart.png"), "charts are SVG", 1),
-        (("--save", "no/rows.csv"), "in a folder that is not there", 1),
+        (("--save", "no/rows.csv"), "its folder does not exist", 1),
     ],
 )
 def test_mistakes_are_one_line(
@@ -117,14 +117,14 @@ def test_mistakes_are_one_line(
 
 
 def test_wrong_keys_and_no_server(serve: object, capsys: pytest.CaptureFixture[str]) -> None:
-    from sporelm.serve.keys import ApiKey
+    from sporelm.serve.http.api_keys import ApiKey
 
-    running: Running = serve(keys=(ApiKey.of("anna:sesame"),))  # type: ignore[operator]
+    running: Running = serve(keys=(ApiKey.parse("anna:sesame"),))  # type: ignore[operator]
     words = ("--url", running.url, "-c", 1, *FEW)
     code, _, err = bench(capsys, *words, "--json")
     assert (code, "give --api-key" in one_line(err)) == (1, True)
     code, _, err = bench(capsys, *words, "--api-key", "other")
-    assert (code, "none of its keys" in one_line(err)) == (1, True)
+    assert (code, "does not accept this key" in one_line(err)) == (1, True)
     assert bench(capsys, *words, "--api-key", "sesame", "--json")[0] == 0
     with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
         silent.bind(("127.0.0.1", 0))
@@ -135,7 +135,7 @@ def test_wrong_keys_and_no_server(serve: object, capsys: pytest.CaptureFixture[s
 def test_a_full_queue_is_told(
     serve: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running: Running = serve(crowded(monkeypatch, 8, 30), max_waiting=1)  # type: ignore[operator]
+    running: Running = serve(crowded_model(monkeypatch, 8, 30), max_waiting=1)  # type: ignore[operator]
     words = ("--url", running.url, "-c", 8, "--requests", 16, "-n", 30, "-p", 12, "--warmup", 0)
     code, out, err = bench(capsys, *words, "--json")
     row = json.loads(out)["rows"][0]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sporelm.cli.chat_screen import Screen
-from sporelm.serve.keys import ApiKey
-from system.serve.conftest import Running
+from sporelm.cli.chat_screen import ChatScreen
+from sporelm.serve.http.api_keys import ApiKey
+from system.serve.running_server import Running
 
 Chat = Callable[..., tuple[int, str, str]]
 
@@ -35,14 +35,14 @@ def test_the_chat_says_what_the_server_answers(spoken: Chat, served: Running) ->
 
 
 def test_ctrl_c_ends_the_answer_on_the_server(spoken: Chat, served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    say = Screen.say
+    say = ChatScreen.print_text
 
-    def interrupting(screen: Screen, text: str) -> None:
+    def interrupting(screen: ChatScreen, text: str) -> None:
         say(screen, text)
         if text:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Screen, "say", interrupting)
+    monkeypatch.setattr(ChatScreen, "print_text", interrupting)
     words = ["story", "--url", served.url, "-n", "100000", "--ignore-eos", "--roll"]
     code, out, err = spoken(words, "Once upon a time", "/list")
     assert code == 0, err
@@ -55,9 +55,9 @@ def test_ctrl_c_ends_the_answer_on_the_server(spoken: Chat, served: Running, mon
 
 
 def test_what_the_server_refuses(spoken: Chat, serve: Callable[..., Running]) -> None:
-    running = serve(keys=(ApiKey.of("ann:s3cret"),))
+    running = serve(keys=(ApiKey.parse("ann:s3cret"),))
     words = ["--url", running.url, "--api-key"]
-    assert "does not take the key (401)" in spoken([*words, "wrong"])[2]
+    assert "rejects the API key (401)" in spoken([*words, "wrong"])[2]
     assert "wants a key (401)" in spoken(words[:2])[2]
     code, _, err = spoken(["nobody", *words, "s3cret"], "Hi")
     assert code == 1

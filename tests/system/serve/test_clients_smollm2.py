@@ -12,9 +12,9 @@ import openai
 import pydantic
 import pytest
 
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.keys import ApiKey
-from system.serve.conftest import Running, options, run
+from sporelm.serve.http.api_keys import ApiKey
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import Running, run_server, server_options
 
 pytestmark = pytest.mark.all
 ASK = [{"role": "user", "content": "What is 2+2?"}]
@@ -45,9 +45,9 @@ class weather(pydantic.BaseModel):  # the tool's name
 @pytest.fixture(scope="module")
 def smol(smollm2: Path) -> Iterator[Running]:
     """A server of SmolLM2 with a key."""
-    keys = (ApiKey.of("secret"),)
-    config = ServeConfig(**options(models=(ModelSpec("smol", str(smollm2)),), keys=keys, max_waiting=4))
-    running, stop = run(config)
+    keys = (ApiKey.parse("secret"),)
+    config = ServeConfig(**server_options(models=(ModelSpec("smol", str(smollm2)),), keys=keys, max_waiting=4))
+    running, stop = run_server(config)
     yield running
     stop()
 

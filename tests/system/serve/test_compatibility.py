@@ -14,10 +14,10 @@ import pytest
 from hf_folders import write_model
 from sporelm.errors import RequestError
 from sporelm.serve.app import UNVERSIONED
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.keys import ApiKey
-from sporelm.serve.server import Server
-from system.serve.conftest import Running
+from sporelm.serve.http.api_keys import ApiKey
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from sporelm.serve.server_state import Server
+from system.serve.running_server import Running
 from tiny_models import WIDE
 
 Serve = Callable[..., Running]
@@ -71,7 +71,7 @@ def test_the_second_paths_are_described(http: httpx.Client) -> None:
 
 
 def test_v1_health_needs_no_key(serve: Serve) -> None:
-    closed = serve(keys=(ApiKey.of("anna:secret-of-anna"),)).client()
+    closed = serve(keys=(ApiKey.parse("anna:secret-of-anna"),)).client()
     assert closed.get("/v1/health").json() == closed.get("/health").json() == {"status": "ok", "troubles": []}
     assert closed.get("/models").status_code == 401
 
@@ -271,7 +271,7 @@ def test_a_template_that_renders_nothing_is_named(serve: Serve, story: Path, tmp
     template = {"threads": 1, "chat_template": str(tmp_path / "empty.jinja")}
     client = serve(models=(ModelSpec("mute", str(story)),), engine=template).client()
     told = error(client.post("/v1/chat/completions", json=SHORT))["message"]
-    assert told == "the chat template 'empty.jinja' renders nothing for these messages; give another one"
+    assert told == "the chat template 'empty.jinja' renders no tokens for these messages: use another chat template"
 
 
 def test_an_unknown_chat_template_ends_the_server_with_one_line(story: Path) -> None:

@@ -13,13 +13,13 @@ import pytest
 from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM
-from sporelm.api import loading
-from sporelm.api.reranking import pairs_of
+from sporelm.api import engine_loader
+from sporelm.api.document_ranking import encode_pairs
+from sporelm.checkpoints import open_model
 from sporelm.errors import ModelNotFound
-from sporelm.models import open_model
-from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.routes import rerank
-from system.serve.conftest import Running, options, run
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import Running, run_server, server_options
 
 CASES = {case.name: case for case in ENCODERS}
 TEXTS = ["a dog", "some other words"]
@@ -39,7 +39,7 @@ def server(place: Path) -> Iterator[Running]:
     models = tuple(ModelSpec(name, str(place / name)) for name in ("reader", "ranker"))
     # What is said for every model is no fault of those that have no use for it.
     engine = {"threads": 1, "kv": "q8_0", "speculate": "ngram"}
-    running, stop = run(ServeConfig(models=models, **options(engine=engine, session_dir=place / "kept")))
+    running, stop = run_server(ServeConfig(models=models, **server_options(engine=engine, session_dir=place / "kept")))
     yield running
     stop()
 
@@ -62,7 +62,7 @@ def test_embeddings(client: httpx.Client, place: Path) -> None:
     assert np.array_equal(np.array(ollama["embeddings"], np.float32), expected)
     cut = client.post("/v1/embeddings", json=packed | {"dimensions": 8})
     assert cut.status_code == 400
-    assert "which are not cut" in cut.json()["error"]["message"]
+    assert "which are not truncated" in cut.json()["error"]["message"]
     long = {"model": "reader", "input": "a " * 300}
     assert client.post("/v1/embeddings", json=long).status_code == 400
     short = client.post("/v1/embeddings", json=long | {"truncate": True}).json()
@@ -78,7 +78,7 @@ def test_a_model_is_looked_at_once_to_see_what_it_is_and_to_load_it(
         opened.append(path)
         return open_model(path)
 
-    monkeypatch.setattr(loading, "open_model", watched)
+    monkeypatch.setattr(engine_loader, "open_model", watched)
     made: dict[str, Any] = {"speculate": "draft", "draft_model": "no/such/file.gguf", "max_context": 10_000}
     with LLM(place / "reader", any_kind=True, **made) as llm:
         assert llm.max_context == 96  # its own
@@ -112,7 +112,7 @@ def test_documents_are_ranked(client: httpx.Client, path: str, place: Path) -> N
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("/v1/rerank", {"model": "reader", "query": "a", "documents": ["b"]}, "is no reranker"),
+        ("/v1/rerank", {"model": "reader", "query": "a", "documents": ["b"]}, "is not a reranker"),
         ("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}, "at least one text"),
         ("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"] * 9999}, "max_prompts"),
         ("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
@@ -139,9 +139,9 @@ def test_a_query_is_read_with_many_documents_beside_the_event_loop(
 
     def watched(*given: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return pairs_of(*given)
+        return encode_pairs(*given)
 
-    monkeypatch.setattr(rerank, "pairs_of", watched)
+    monkeypatch.setattr(rerank, "encode_pairs", watched)
     body = {"model": "ranker", "query": query, "documents": ["b"] * count}
     assert len(client.post("/v1/rerank", json=body).json()["results"]) == count
     assert [name.startswith("asyncio_") for name in threads] == [beside]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from system.serve.conftest import Running
-from system.serve.test_operations import LONG, slowed, until
+from system.serve.running_server import Running
+from system.serve.slow_models import LONG, slow_model, wait_until
 
 Serve = Callable[..., Running]
 
@@ -17,7 +17,7 @@ Serve = Callable[..., Running]
 def test_an_answer_that_is_broken_off_ends_with_an_error_and_the_log_has_no_traceback(
     serve: Serve, caplog: pytest.LogCaptureFixture, twice: bool
 ) -> None:
-    running = serve(slowed(0.02), shutdown_seconds=60 if twice else 0.1)
+    running = serve(slow_model(0.02), shutdown_seconds=60 if twice else 0.1)
     lines: list[str] = []
     begun = threading.Event()
 
@@ -32,16 +32,16 @@ def test_an_answer_that_is_broken_off_ends_with_an_error_and_the_log_has_no_trac
     assert begun.wait(60)
     end: Any = running.listener.handle_exit
     running.loop.call_soon_threadsafe(end, signal.SIGTERM, None)
-    until(lambda: any("Ctrl-C again" in record.getMessage() for record in caplog.records))
+    wait_until(lambda: any("Ctrl-C again" in record.getMessage() for record in caplog.records))
     if twice:
         running.loop.call_soon_threadsafe(end, signal.SIGINT, None)
     thread.join(60)
-    assert "the answer was cancelled: the server is ending" in [line for line in lines if line][-1]
+    assert "the answer was cancelled: the server is shutting down" in [line for line in lines if line][-1]
     said = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert [record.getMessage() for record in said] == [
         "waiting for 1 answer; Ctrl-C again ends at once",
         *(() if twice else ("1 answer not finished in 0.1 s (shutdown_seconds): ended with an error",)),
     ]
     assert not any(record.exc_info for record in said)
-    assert running.server.draining
-    assert running.server.obstacles() == ["the server is ending: it takes no new requests"]
+    assert running.server.is_draining
+    assert running.server.readiness_problems() == ["the server is shutting down: it accepts no new requests"]

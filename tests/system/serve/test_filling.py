@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from hf_folders import FLAGS, tokenizer_json, write_model, write_tokenizer
-from sporelm.serve.config import ModelSpec, ServeConfig
-from system.serve.conftest import Running, options, run
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import Running, run_server, server_options
 from tiny_models import WIDE
 
 MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -26,7 +26,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         spec["model"]["vocab"][mark] = token
         spec["added_tokens"].append({"id": token, "content": mark, "special": True} | FLAGS)
     write_tokenizer(folder, spec)
-    running, stop = run(ServeConfig(**options(models=(ModelSpec("filler", str(folder)),))))
+    running, stop = run_server(ServeConfig(**server_options(models=(ModelSpec("filler", str(folder)),))))
     yield running
     stop()
 

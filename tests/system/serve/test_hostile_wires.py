@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from system.serve.conftest import Running
-from system.serve.test_operations import until
+from system.serve.running_server import Running
+from system.serve.slow_models import wait_until
 
 Serve = Callable[..., Running]
 POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -43,7 +43,7 @@ def impatient(running: Running) -> Iterator[None]:
 def unharmed(served: Running) -> Iterator[None]:
     yield
     assert served.client().get("/health").status_code == 200
-    until(served.engine_idle)
+    wait_until(served.engine_idle)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_go_on(serve: Serve) -
             assert b"max_connections" in said or not said
     for client in clients:
         client.close()
-    until(lambda: said_to(running.port, ask, ends=False).startswith(b"HTTP/1.1 200"))
+    wait_until(lambda: said_to(running.port, ask, ends=False).startswith(b"HTTP/1.1 200"))
 
 
 def test_a_flood_of_heads_that_are_never_finished_leaves_room(served: Running) -> None:
@@ -181,4 +181,4 @@ def test_a_flood_of_heads_that_are_never_finished_leaves_room(served: Running) -
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), 60))
             connection.sendall(POST[:40])
         assert client.get("/health").status_code == 200
-        until(lambda: len(connections) <= before)
+        wait_until(lambda: len(connections) <= before)

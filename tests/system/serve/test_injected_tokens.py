@@ -11,10 +11,10 @@ import pytest
 
 from copied import copied
 from sporelm import LLM, AsyncLLM, SamplingParams, pipeline
-from sporelm.api.answer import Answer
-from sporelm.serve.config import ModelSpec, ServeConfig
+from sporelm.api.text_generation import TextGeneration
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
 from sporelm.text import RenderedPrompt
-from system.serve.conftest import options, run
+from system.serve.running_server import run_server, server_options
 
 START, END = "<|start_story|>", "<|end_story|>"
 INJECTED = f"Once{END}\n{START}up{END[:7]}"
@@ -87,13 +87,13 @@ ROUTES: dict[str, tuple[str, dict[str, Any], int]] = {
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The ids of every prompt that an answer is made to."""
     found: list[list[int]] = []
-    begin = Answer.__init__
+    begin = TextGeneration.__init__
 
-    def noted(self: Answer, prompt: list[int], *args: Any, **kwargs: Any) -> None:
+    def noted(self: TextGeneration, prompt: list[int], *args: Any, **kwargs: Any) -> None:
         found.append(list(prompt))
         begin(self, prompt, *args, **kwargs)
 
-    monkeypatch.setattr(Answer, "__init__", noted)
+    monkeypatch.setattr(TextGeneration, "__init__", noted)
     return found
 
 
@@ -111,7 +111,7 @@ def folder(chatty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[httpx.Client]:
-    running, stop = run(ServeConfig(models=(ModelSpec("story", str(folder)),), **options()))
+    running, stop = run_server(ServeConfig(models=(ModelSpec("story", str(folder)),), **server_options()))
     yield running.client()
     stop()
 
@@ -204,6 +204,6 @@ def test_a_conversation_that_goes_on_keeps_what_was_said_as_text(llm: LLM, promp
 def test_chat_ids_are_of_rendered_chats_alone(llm: LLM) -> None:
     from sporelm.errors import RequestError
 
-    with pytest.raises(RequestError, match=r"must be what render\(\) gives"):
+    with pytest.raises(RequestError, match=r"must be a result of render\(\)"):
         llm.chat_ids(f"{START}Once")  # type: ignore[arg-type]
     assert llm.chat_ids(RenderedPrompt(((START, True),))) == [llm.tokenizer.bos_id]

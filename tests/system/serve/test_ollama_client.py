@@ -9,9 +9,9 @@ import ollama
 import pytest
 
 from imatrix_models import MODEL, VOCAB, vocabulary
-from sporelm.serve.config import ModelSpec
-from sporelm.serve.keys import ApiKey
-from system.serve.conftest import Running
+from sporelm.serve.http.api_keys import ApiKey
+from sporelm.serve.serve_config import ModelSpec
+from system.serve.running_server import Running
 from tiny_files import write_gguf
 
 ASK = [{"role": "user", "content": "Once upon a time"}]
@@ -81,9 +81,9 @@ def test_embed(client: ollama.Client) -> None:
     assert old.embedding == pytest.approx(made.embeddings[0])
 
 
-def test_what_cannot_be_had_is_said(client: ollama.Client) -> None:
+def test_unsupported_fields_are_refused(client: ollama.Client) -> None:
     for options, said in (
-        ({"num_ctx": 100_000}, "holds for this model"),
+        ({"num_ctx": 100_000}, "the context size of this model on this server"),
         ({"num_ctx": 0}, "num_ctx is 0: it must be from 1"),
         ({"num_predict": 0}, "num_predict is 0"),
         ({"temperature": -1}, "temperature"),
@@ -218,7 +218,7 @@ def test_how_long_a_model_stays(keeper: tuple[Running, ollama.Client]) -> None:
 
 
 def test_who_may_say_how_long_a_model_stays(serve: Callable[..., Running]) -> None:
-    keys = tuple(ApiKey.of(text) for text in ("ops:secret", "guest:other"))
+    keys = tuple(ApiKey.parse(text) for text in ("ops:secret", "guest:other"))
     running = serve(keys=keys, keep_alive_keys=("ops",))
     guest, ops = (
         ollama.Client(host=running.url, trust_env=False, headers={"authorization": f"Bearer {secret}"})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from system.serve.conftest import Running
+from system.serve.running_server import Running
 
 ASK = [{"role": "user", "content": "Once upon a time"}]
 
@@ -192,7 +192,7 @@ def test_best_of_gives_the_likeliest(client: openai.OpenAI) -> None:
     assert len(made.choices) == 2
     with pytest.raises(openai.BadRequestError, match="best_of compares whole answers"):
         client.completions.create(model="story", prompt="Lily", best_of=2, stream=True)
-    with pytest.raises(openai.BadRequestError, match="suffix cannot be had"):
+    with pytest.raises(openai.BadRequestError, match="suffix is not supported"):
         client.completions.create(model="story", prompt="Lily", suffix="end")
 
 

@@ -6,98 +6,21 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from sporelm import AsyncLLM, SamplingParams
-from sporelm.serve import endpoint
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.served_model import PING_SECONDS
-from system.serve.conftest import Running
+from sporelm import AsyncLLM
+from sporelm.serve.http import api_call
+from sporelm.serve.model_pool.served_model import PING_SECONDS
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import Running
+from system.serve.slow_models import LONG, crowded_model, slow_model, wait_until
 
 Serve = Callable[..., Running]
-# An answer that goes on until somebody ends it, on any machine, unless a test asks for fewer tokens.
-LONG = {"prompt": "Once upon a time", "max_tokens": 10**7, "temperature": 0, "ignore_eos": True, "roll": True}
-
-
-def until(what: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until something is so; fail if it is not in time."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def slowed(seconds: float) -> Callable[..., AsyncLLM]:
-    """Opens models whose steps take so long."""
-
-    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
-        made = AsyncLLM(spec.path, threads=1)
-        runner, step = made.llm.engine.runner, made.llm.engine.runner.run
-
-        embed = made.llm.engine.runner.embed
-
-        def slow(what: Any) -> Any:
-            time.sleep(seconds)
-            return step(what)
-
-        def slow_embed(what: Any) -> Any:
-            time.sleep(seconds)
-            return embed(what)
-
-        runner.run, runner.embed = slow, slow_embed  # type: ignore[method-assign]
-        return made
-
-    return open_model
-
-
-def endless(seconds: float) -> Callable[..., AsyncLLM]:
-    """Opens models whose steps take so long, and which never end an answer of themselves."""
-
-    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
-        made = slowed(seconds)(spec, progress)
-        answer = made.llm.answer
-
-        def on_and_on(ids: Any, params: SamplingParams, *rest: Any, **more: Any) -> Any:
-            return answer(ids, replace(params, ignore_eos=True), *rest, **more)
-
-        made.llm.answer = on_and_on  # type: ignore[method-assign]
-        return made
-
-    return open_model
-
-
-def crowded(monkeypatch: pytest.MonkeyPatch, count: int, tokens: int) -> Callable[..., AsyncLLM]:
-    """Opens models that answer one request at a time, and that begin no answer of so many tokens before so many of
-    these were asked for."""
-    come, begin, begun = threading.Event(), endpoint.begin, list[object]()
-
-    async def counted(llm: AsyncLLM, bell: object, answers: Any) -> Any:
-        begun.extend(answer for answer in answers if answer.request.max_tokens == tokens)
-        if len(begun) >= count:
-            come.set()
-        return await begin(llm, bell, answers)  # type: ignore[arg-type]
-
-    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
-        made = AsyncLLM(spec.path, threads=1, max_batch=1)
-        step = made.llm.engine.runner.run
-
-        def held(what: Any) -> Any:
-            assert not begun or come.wait(60)
-            time.sleep(0.02)
-            return step(what)
-
-        made.llm.engine.runner.run = held  # type: ignore[method-assign]
-        return made
-
-    monkeypatch.setattr(endpoint, "begin", counted)
-    return open_model
 
 
 def test_health_readiness_and_the_description(served: Running) -> None:
@@ -184,13 +107,13 @@ def test_an_engine_that_stalls_is_told_within_five_seconds(serve: Serve) -> None
     asked = threading.Thread(target=lambda: client.post("/v1/completions", json={"prompt": "Lily", "max_tokens": 2}))
     asked.start()
     assert stuck.wait(60)
-    until(lambda: client.get("/health").status_code == 503)
+    wait_until(lambda: client.get("/health").status_code == 503)
     assert "did not finish a step in 0.3 s" in client.get("/health").json()["troubles"][0]
     ready = client.get("/ready")
     assert (ready.status_code, ready.json()) == (503, client.get("/health").json() | {"status": "not ready"})
     gate.set()
     asked.join(60)
-    until(lambda: client.get("/health").status_code == 200)
+    wait_until(lambda: client.get("/health").status_code == 200)
     assert ServeConfig().stall_seconds + 2 * PING_SECONDS < 5, "as a configuration has it that says nothing of it"
 
 
@@ -217,11 +140,11 @@ def test_an_engine_that_failed_is_told_and_the_next_request_has_a_new_one(serve:
     assert client.get("/health").status_code == 200
 
 
-def test_those_whose_engine_dies_are_told_in_the_middle_of_their_streams(serve: Serve) -> None:
+def test_an_engine_failure_ends_running_streams_with_an_error(serve: Serve) -> None:
     failing = threading.Event()
 
     def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
-        made = slowed(0.005)(spec, progress)
+        made = slow_model(0.005)(spec, progress)
         step = made.llm.engine.runner.run
 
         def fail(what: Any) -> Any:
@@ -268,8 +191,8 @@ def test_those_whose_engine_dies_are_told_in_the_middle_of_their_streams(serve: 
 
 
 def test_a_stream_goes_on_while_texts_become_vectors_and_who_leaves_them_frees_all(serve: Serve) -> None:
-    running = serve(slowed(0.01))
-    engine = running.server.models.loaded["story"].llm.llm.engine
+    running = serve(slow_model(0.01))
+    engine = running.server.models.loaded["story"].llm.engine
     kinds: list[str] = []
     run, embed = engine.runner.run, engine.runner.embed
     engine.runner.run = lambda step: kinds.append("r") or run(step)  # type: ignore[method-assign]
@@ -281,13 +204,13 @@ def test_a_stream_goes_on_while_texts_become_vectors_and_who_leaves_them_frees_a
         next(lines)
         with socket.create_connection(("127.0.0.1", running.port)) as connection:
             connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-            until(lambda: kinds.count("e") > 5)
-        until(lambda: not engine.scheduler.texts)
+            wait_until(lambda: kinds.count("e") > 5)
+        wait_until(lambda: not engine.scheduler.texts)
         next(lines)
     assert "eee" not in "".join(kinds), "at most one step of a text between two of the stream"
-    until(running.engine_idle)
+    wait_until(running.engine_idle)
     engine.check_integrity()
-    until(lambda: engine.store.pool.num_free == engine.limits.num_pages)
+    wait_until(lambda: engine.kv_cache.pages.num_free == engine.limits.num_pages)
     scored = running.client().post(
         "/v1/completions", json={"prompt": "Lily ran", "echo": True, "logprobs": 1, "max_tokens": 0}
     )
@@ -295,21 +218,21 @@ def test_a_stream_goes_on_while_texts_become_vectors_and_who_leaves_them_frees_a
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_is_not_answered_on(serve: Serve, stream: bool) -> None:
-    running = serve(slowed(0.02))
+def test_a_disconnect_ends_the_answer(serve: Serve, stream: bool) -> None:
+    running = serve(slow_model(0.02))
     body = json.dumps(LONG | {"stream": stream}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as connection:
         connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         if stream:
             assert b"200 OK" in connection.recv(4096)
-        until(lambda: not running.engine_idle())
-    until(running.engine_idle)
+        wait_until(lambda: not running.engine_idle())
+    wait_until(running.engine_idle)
 
 
-def test_who_leaves_in_the_middle_of_a_prompt_frees_the_engine(serve: Serve) -> None:
+def test_a_disconnect_during_prefill_frees_the_engine(serve: Serve) -> None:
     running = serve()
-    pump = running.server.models.loaded["story"].llm.pump
+    pump = running.server.models.loaded["story"].async_llm.engine_thread
     engine, cancel, left = pump.engine, pump.cancel, threading.Event()
     object.__setattr__(engine.limits, "token_budget", 8)
     steps: list[int] = []
@@ -329,28 +252,28 @@ def test_who_leaves_in_the_middle_of_a_prompt_frees_the_engine(serve: Serve) -> 
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as connection:
         connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-        until(lambda: not running.engine_idle())
-    until(running.engine_idle)
+        wait_until(lambda: not running.engine_idle())
+    wait_until(running.engine_idle)
     assert len(steps) < 15, "the whole prompt would take 25 steps or more"
     engine.check_integrity()
-    assert engine.store.pool.num_free == engine.limits.num_pages
+    assert engine.kv_cache.pages.num_free == engine.limits.num_pages
 
 
 def test_an_answer_that_takes_too_long_ends_with_an_error(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = serve(slowed(0.05), request_seconds=0.3)
+    running = serve(slow_model(0.05), request_seconds=0.3)
     client = running.client()
     whole = client.post("/v1/completions", json=LONG)
     assert whole.status_code == 504
     assert "request_seconds" in whole.json()["error"]["message"]
     texts = client.post("/v1/embeddings", json={"input": ["Lily " * 50] * 100})
     assert texts.status_code == 504
-    in_time, limits = endpoint.Call.in_time, list[asyncio.Timeout]()
+    in_time, limits = api_call.ApiCall.before_deadline, list[asyncio.Timeout]()
 
-    def noted(call: endpoint.Call) -> asyncio.Timeout:
+    def noted(call: api_call.ApiCall) -> asyncio.Timeout:
         limits.append(in_time(call))
         return limits[-1]
 
-    monkeypatch.setattr(endpoint.Call, "in_time", noted)
+    monkeypatch.setattr(api_call.ApiCall, "before_deadline", noted)
     object.__setattr__(running.config, "request_seconds", 600.0)
     with client.stream("POST", "/v1/completions", json=LONG | {"stream": True}) as streamed:
         assert streamed.status_code == 200
@@ -358,13 +281,13 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(serve: Serve, monkeypa
         next(lines)
         running.loop.call_soon_threadsafe(limits[-1].reschedule, 0.0)  # its time is over once it has begun
         assert "request_seconds" in [line for line in lines if line][-1]
-    until(running.engine_idle)
-    engine = running.server.models.loaded["story"].llm.llm.engine
-    until(lambda: engine.store.pool.num_free == engine.limits.num_pages)
+    wait_until(running.engine_idle)
+    engine = running.server.models.loaded["story"].llm.engine
+    wait_until(lambda: engine.kv_cache.pages.num_free == engine.limits.num_pages)
 
 
 def test_a_full_queue_is_429_with_a_time_to_come_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = serve(crowded(monkeypatch, 6, 30), max_waiting=1)
+    running = serve(crowded_model(monkeypatch, 6, 30), max_waiting=1)
     found: list[httpx.Response] = []
 
     def ask() -> None:
@@ -388,7 +311,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_again(serve: Serve, monkeypatch
 def test_a_thousand_prompts_are_answered_or_refused_by_name(serve: Serve) -> None:
     running = serve(max_waiting=4)
     client = running.client()
-    engine = running.server.models.loaded["story"].llm.llm.engine
+    engine = running.server.models.loaded["story"].llm.engine
     most, add = [0], engine.add
 
     def counted(request: Any) -> Any:
@@ -431,7 +354,7 @@ READING = {
 
 
 def test_large_texts_are_read_beside_the_event_loop(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = served.server.models.loaded["story"].llm.llm.tokenizer
+    tokenizer = served.server.models.loaded["story"].llm.tokenizer
     where: list[str] = []
 
     def watch(name: str) -> None:
@@ -455,7 +378,7 @@ def test_large_texts_are_read_beside_the_event_loop(served: Running, monkeypatch
 
 
 def test_a_server_that_ends_finishes_its_streams(serve: Serve) -> None:
-    running = serve(slowed(0.01))
+    running = serve(slow_model(0.01))
     text: list[str] = []
     begun = threading.Event()
 
@@ -520,15 +443,15 @@ def test_over_tls_large_answers_and_streams_arrive_whole(serve: Serve, tmp_path:
         assert streamed.text.rstrip().endswith("data: [DONE]")
 
 
-def test_models_that_nobody_uses_are_unloaded(serve: Serve) -> None:
+def test_unused_models_are_unloaded(serve: Serve) -> None:
     running = serve(idle_seconds=0.2)
-    until(lambda: not running.server.models.loaded)
+    wait_until(lambda: not running.server.models.loaded)
     ready = running.client().get("/ready")
     assert (ready.status_code, ready.json()["status"]) == (200, "ready"), "the next request loads it"
     client, ask = running.client(), {"prompt": "Lily", "max_tokens": 1}
     for count in (1.0, 2.0):  # the counters of a model stay, and go on with it
         assert client.post("/v1/completions", json=ask).status_code == 200
-        until(lambda: not running.server.models.loaded)
+        wait_until(lambda: not running.server.models.loaded)
         assert counted(client, "vllm:generation_tokens") == {("story",): count}
         first = counted(client, "vllm:time_to_first_token_seconds")
         assert first["+Inf", "story"] == count

@@ -9,8 +9,8 @@ import ollama
 import openai
 import pytest
 
-from sporelm.serve.config import ModelSpec
-from system.serve.conftest import Running
+from sporelm.serve.serve_config import ModelSpec
+from system.serve.running_server import Running
 
 WEATHER = {
     "name": "get_weather",
@@ -90,7 +90,7 @@ def test_dialogs_are_sent_whole(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="stores no responses"):
         client.responses.create(model="story", input="x", previous_response_id="resp_1")
     image = [{"role": "user", "content": [{"type": "input_image", "image_url": "http://169.254.169.254/"}]}]
-    with pytest.raises(openai.BadRequestError, match="only text is read"):
+    with pytest.raises(openai.BadRequestError, match="only text is supported"):
         client.responses.create(model="story", input=image)
 
 

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from sporelm import LLM, SamplingParams
-from sporelm.cli import main, sampling
+from sporelm.cli import main, sampling_options
 from sporelm.errors import RequestError
-from system.serve.conftest import Running
+from system.serve.running_server import Running
 
 ASK = [{"role": "user", "content": "Once upon a time"}]
 
@@ -77,7 +77,7 @@ OPTIONS = {"temperature": "--temp"}
 
 @pytest.fixture(scope="module")
 def llm(served: Running) -> LLM:
-    return served.server.models.loaded["story"].llm.llm
+    return served.server.models.loaded["story"].llm
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +89,13 @@ def http(served: Running) -> httpx.Client:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
     """The parameters with which the server asked its engine."""
     found: list[SamplingParams] = []
-    answers: Callable[..., Any] = LLM.several_answers
+    answers: Callable[..., Any] = LLM.prepare_generations
 
     def noted(self: LLM, ids: list[int], params: SamplingParams, **more: Any) -> Any:
         found.append(params)
         return answers(self, ids, params, **more)
 
-    monkeypatch.setattr(LLM, "several_answers", noted)
+    monkeypatch.setattr(LLM, "prepare_generations", noted)
     return found
 
 
@@ -131,8 +131,8 @@ def test_python_the_command_line_and_the_server_take_the_same_values(
             assert result in (refused.json()["error"]["param"] or refused.json()["error"]["message"])
         return
     assert getattr(SamplingParams(**{field: value}), field) == result
-    parsed = main.load("run").parser().parse_args(words)
-    assert getattr(sampling.sampling_params(parsed), field) == result
+    parsed = main.load_command("run").make_parser().parse_args(words)
+    assert getattr(sampling_options.parse_sampling(parsed), field) == result
     for path, body in bodies.items():
         answer = http.post(path, json=body)
         assert answer.status_code == 200, answer.text

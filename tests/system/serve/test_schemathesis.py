@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sporelm.serve.app import ENDPOINTS
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.openapi import document
+from sporelm.serve.http.openapi import openapi_document
 from sporelm.serve.routes.conversations import conversation_endpoints
-from system.serve.conftest import Running, options, run
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from system.serve.running_server import Running, run_server, server_options
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 positive_data_acceptance = pytest.importorskip("schemathesis.specs.openapi.checks").positive_data_acceptance
@@ -21,14 +21,14 @@ hypothesis = pytest.importorskip("hypothesis")
 def running(chatty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server whose answers are short."""
     folder = tmp_path_factory.mktemp("sessions")
-    config = ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), max_tokens=4, session_dir=folder))
-    made, stop = run(config)
+    config = ServeConfig(**server_options(models=(ModelSpec("story", str(chatty)),), max_tokens=4, session_dir=folder))
+    made, stop = run_server(config)
     yield made
     stop()
 
 
 ROUTES = [*ENDPOINTS, *conversation_endpoints()]
-SCHEMA = schemathesis.openapi.from_dict(document(ROUTES, keys=False))
+SCHEMA = schemathesis.openapi.from_dict(openapi_document(ROUTES, needs_key=False))
 # A text may be wrong because it is longer than any body.
 SCHEMA.config.checks.negative_data_rejection.expected_statuses = ["400", "404", "409", "413", "415", "422"]
 OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]

@@ -15,8 +15,8 @@ import pytest
 from sporelm.cli.main import main
 from sporelm.cli.serve import check_models
 from sporelm.errors import RequestError
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.listening import bound, check_tls
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from sporelm.serve.uvicorn_runner import check_tls, open_socket
 from system.processes import Spore, command, environment, one_line
 
 
@@ -58,7 +58,7 @@ def test_a_server_from_start_to_end(chatty: Path, tmp_path: Path) -> None:
         (("--cors-origin", "*"), "a CORS origin is"),
         (("--config", "nowhere.toml"), "spore: the configuration 'nowhere.toml' cannot be read"),
         (("--model", "a="), "the model 'a' has no file or name"),
-        (("--model", "a=x", "--model", "a=x"), "two models are called 'a': give each one its own name"),
+        (("--model", "a=x", "--model", "a=x"), "two models have the name 'a': give each one its own name"),
         (("--allowed-host", "http://x/y"), "an allowed host is 'http://x/y': give a name alone"),
         (("--max-body", "lots"), "max_body is 'lots'"),
     ],
@@ -71,7 +71,7 @@ def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str], words: t
 @pytest.mark.parametrize(
     ("limit", "said"),
     [("1M", r"its weights take 2\.6 MB, and model_memory is 1\.0 MB\. Raise --model-memory"),
-     ("3M", r"story takes \d+\.\d MB, of which .* for keys and values: model_memory is 3\.0 MB; give a smaller --kv-")],
+     ("3M", r"story takes \d+\.\d MB, including .* for keys and values: model_memory is 3\.0 MB; give a smaller --kv")],
 )  # fmt: skip
 def test_a_limit_below_the_first_model_is_refused(spore: Spore, chatty: Path, limit: str, said: str) -> None:
     done = spore("serve", f"story={chatty}", "--port", "0", "--threads", "1", "--model-memory", limit)
@@ -79,14 +79,14 @@ def test_a_limit_below_the_first_model_is_refused(spore: Spore, chatty: Path, li
     assert re.search(said, one_line(done.stderr)), done.stderr
 
 
-def test_a_model_that_is_not_there_is_one_line(spore: Spore, tmp_path: Path) -> None:
+def test_a_missing_model_is_one_line(spore: Spore, tmp_path: Path) -> None:
     missing = spore("serve", tmp_path / "no.gguf", "--port", 0)
     assert missing.returncode == 1
     assert "no model at" in one_line(missing.stderr)
 
 
 @pytest.mark.parametrize("missing", ["nope", "nope.gguf", "folder/nope"])
-def test_a_further_model_that_is_not_there_is_refused_as_run_refuses_it(
+def test_a_further_missing_model_is_refused_as_by_run(
     capsys: pytest.CaptureFixture[str], chatty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -102,27 +102,27 @@ def test_models_that_can_be_fetched_are_not_looked_for_at_the_start() -> None:
     check_models(ServeConfig(models=specs))
 
 
-def test_addresses_and_certificates_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
+def test_unusable_addresses_and_certificates_are_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RequestError, match=f"cannot bind port {port} of 127.0.0.1"):
-            bound(ServeConfig(port=port))
+            open_socket(ServeConfig(port=port))
     with pytest.raises(RequestError, match=r"cannot listen on 'no-such-host.invalid': .*; choose another .*--host"):
-        bound(ServeConfig(host="no-such-host.invalid"))
+        open_socket(ServeConfig(host="no-such-host.invalid"))
     with pytest.raises(
         RequestError, match=r"cannot listen on '192.0.2.1': it is not an address of this machine; .*--host"
     ):
-        bound(ServeConfig(host="192.0.2.1", port=port))  # of RFC 5737, which no machine has
+        open_socket(ServeConfig(host="192.0.2.1", port=port))  # of RFC 5737, which no machine has
     tls = tmp_path / "cert.pem"
     tls.write_text("no certificate")
-    with pytest.raises(RequestError, match=r"--tls-cert '.*cert\.pem' holds no certificate"):
-        bound(ServeConfig(port=0, tls_cert=tls, tls_key=tls))
+    with pytest.raises(RequestError, match=r"--tls-cert '.*cert\.pem' does not hold a certificate"):
+        open_socket(ServeConfig(port=0, tls_cert=tls, tls_key=tls))
     with pytest.raises(RequestError, match=r"--tls-key '.*no\.pem' cannot be read: No such file"):
-        bound(ServeConfig(port=0, tls_cert=tls, tls_key=tmp_path / "no.pem"))
+        open_socket(ServeConfig(port=0, tls_cert=tls, tls_key=tmp_path / "no.pem"))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not installed")
-def test_a_key_that_is_none_or_anothers_is_told_of_as_the_one_at_fault(tmp_path: Path) -> None:
+def test_an_invalid_or_foreign_tls_key_is_named(tmp_path: Path) -> None:
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost"]
     for name in ("one", "other"):
         words = ["openssl", "req", "-x509", *kind, "-keyout", f"{name}.key", "-out", f"{name}.pem"]
@@ -131,5 +131,5 @@ def test_a_key_that_is_none_or_anothers_is_told_of_as_the_one_at_fault(tmp_path:
     check_tls(certificate, key)
     with pytest.raises(RequestError, match=r"--tls-key '.*other\.key' is not the key of --tls-cert '.*one\.pem'"):
         check_tls(certificate, tmp_path / "other.key")
-    with pytest.raises(RequestError, match=r"--tls-key '.*other\.pem' holds no key in PEM form"):
+    with pytest.raises(RequestError, match=r"--tls-key '.*other\.pem' does not hold a key in PEM form"):
         check_tls(certificate, tmp_path / "other.pem")

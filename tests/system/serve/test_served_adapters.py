@@ -13,10 +13,10 @@ from hf_folders import write_model
 from lora_files import merged, random_pairs, write_gguf_adapter, write_peft
 from sporelm import LLM, LoraAdapter
 from sporelm.cli import main
-from sporelm.cli.serve import configuration
+from sporelm.cli.serve import parse_config
 from sporelm.errors import RequestError
-from sporelm.serve.config import ModelSpec, ServeConfig, load
-from system.serve.conftest import Running, options, run
+from sporelm.serve.serve_config import ModelSpec, ServeConfig, load_config
+from system.serve.running_server import Running, run_server, server_options
 from tiny_models import WIDE
 
 PROMPT = [1, 9, 17, 33, 5, 99, 42] * 10
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapted(place: Path) -> Iterator[Running]:
     specs = (ModelSpec("tiny", str(place / "tiny")), ModelSpec("plain", str(place / "tiny")))
     adapters = (LoraAdapter(place / "red"), LoraAdapter(place / "leaf.gguf", "leaf", 0.5))
-    running, stop = run(ServeConfig(**options(models=specs, adapters=adapters)))
+    running, stop = run_server(ServeConfig(**server_options(models=specs, adapters=adapters)))
     yield running
     stop()
 
@@ -93,11 +93,11 @@ def test_the_scores_of_an_echoed_prompt_are_the_adapters(http: httpx.Client, pla
 def test_the_option_and_the_file_say_the_same(place: Path, tmp_path: Path) -> None:
     given = [f"red={place / 'red'}", f"{place / 'leaf.gguf'}@0.5"]
     words = [str(place / "tiny"), "--lora", given[0], "--lora", given[1]]
-    flags = configuration(main.load("serve").parser().parse_args(words)).adapters
+    flags = parse_config(main.load_command("serve").make_parser().parse_args(words)).adapters
     file = tmp_path / "serve.toml"
     file.write_text(f"adapters = {given!r}\n")
-    assert load({}, file).adapters == flags
-    assert [(each.title, each.scale) for each in flags] == [("red", 1.0), ("leaf", 0.5)]
+    assert load_config({}, file).adapters == flags
+    assert [(each.resolved_name, each.scale) for each in flags] == [("red", 1.0), ("leaf", 0.5)]
     file.write_text('adapters = ["a@half"]\n')
     with pytest.raises(RequestError, match=r"scale after @ is not a number \(got 'half'\)"):
-        load({}, file)
+        load_config({}, file)

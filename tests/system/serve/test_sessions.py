@@ -15,21 +15,21 @@ import httpx
 import pytest
 
 from sporelm.api.conversation import Conversation
-from sporelm.serve import sessions as kept_sessions
-from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.keys import ApiKey
-from system.serve.conftest import Running, options, run
-from system.serve.test_operations import endless, until
+from sporelm.serve.http.api_keys import ApiKey
+from sporelm.serve.serve_config import ModelSpec, ServeConfig
+from sporelm.serve.sessions import session_pool as kept_sessions
+from system.serve.running_server import Running, run_server, server_options
+from system.serve.slow_models import endless_model, wait_until
 
 Serve = Callable[..., Running]
-KEYS = (ApiKey.of("anna:a"), ApiKey.of("ben:b"))
+KEYS = (ApiKey.parse("anna:a"), ApiKey.parse("ben:b"))
 
 
 @pytest.fixture(scope="module")
 def sessions(chatty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("sessions")
-    config = ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), keys=KEYS, session_dir=folder))
-    running, stop = run(config)
+    config = ServeConfig(**server_options(models=(ModelSpec("story", str(chatty)),), keys=KEYS, session_dir=folder))
+    running, stop = run_server(config)
     yield running
     stop()
 
@@ -105,7 +105,7 @@ def test_nothing_is_answered_unless_the_user_spoke_last(client: httpx.Client) ->
         ({"messages": [{"role": "god", "content": ""}]}, 400, 0, "role is 'god'"),
         ({}, 400, 0, "missing required field `messages`"),
         ({"messages": [], "top_k": 1, "top-k": 2}, 400, 0, None),
-        ({"messages": [], "session_id": "../x"}, 400, 0, "the session id"),
+        ({"messages": [], "session_id": "../x"}, 400, 0, "session id"),
         ({"messages": [], "topk": 1}, 400, 0, "unknown field `topk`"),
     ],
 )
@@ -163,12 +163,12 @@ def test_a_session_is_there_for_its_key_alone(sessions: Running, client: httpx.C
     assert say(client, "The dog", session_id="mine", dialog_pos=2).status_code == 200
 
 
-def test_sessions_beyond_the_limit_sleep_and_wake(serve: Serve, tmp_path: Path) -> None:
+def test_sessions_beyond_the_limit_are_saved_and_loaded(serve: Serve, tmp_path: Path) -> None:
     running = serve(max_sessions=2, session_dir=tmp_path)
     client = running.client()
     said = [say(client, "Once upon a time", session_id=f"s{number}").text for number in range(5)]
     assert len(set(said)) == 1
-    assert len(running.server.sessions.awake) == 2
+    assert len(running.server.sessions.active) == 2
     files = list((tmp_path / "sessions").glob("*.session"))
     assert len(files) == 3
     assert all(re.fullmatch("[0-9a-f]{16}-[0-9a-f]{64}", path.stem) for path in files)
@@ -181,8 +181,8 @@ def test_sessions_beyond_the_limit_sleep_and_wake(serve: Serve, tmp_path: Path) 
 
 
 def test_sessions_outlive_their_server(serve: Serve, tmp_path: Path, chatty: Path) -> None:
-    config = ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), session_dir=tmp_path))
-    running, stop = run(config)
+    config = ServeConfig(**server_options(models=(ModelSpec("story", str(chatty)),), session_dir=tmp_path))
+    running, stop = run_server(config)
     first = say(running.client(), "Once upon a time", session_id="long").text
     stop()
     client = serve(session_dir=tmp_path).client()
@@ -191,7 +191,7 @@ def test_sessions_outlive_their_server(serve: Serve, tmp_path: Path, chatty: Pat
     assert say(client, "Once upon a time", session_id="long").text == first
 
 
-def test_without_a_folder_those_unused_longest_go(serve: Serve) -> None:
+def test_without_a_folder_the_least_recently_used_are_dropped(serve: Serve) -> None:
     client = serve(max_sessions=2).client()
     for number in range(3):
         say(client, "Lily", session_id=f"s{number}")
@@ -199,7 +199,7 @@ def test_without_a_folder_those_unused_longest_go(serve: Serve) -> None:
     assert say(client, "Tom", session_id="s2", dialog_pos=2).status_code == 200
 
 
-def test_nobodys_sessions_go_because_of_anothers_crowd(serve: Serve) -> None:
+def test_one_keys_sessions_do_not_displace_anothers(serve: Serve) -> None:
     running = serve(max_sessions=3, keys=KEYS)
     anna, ben = running.client("a"), running.client("b")
     say(ben, "Lily", session_id="s")
@@ -211,20 +211,20 @@ def test_nobodys_sessions_go_because_of_anothers_crowd(serve: Serve) -> None:
 
 
 def test_a_busy_session_can_be_cancelled_and_keeps_what_it_said(serve: Serve) -> None:
-    running = serve(endless(0.02))
+    running = serve(endless_model(0.02))
     client = running.client()
     found: list[httpx.Response] = []
     ask = lambda: found.append(say(client, "Once upon a time", session_id="busy", max_tokens=10**7))  # noqa: E731
     thread = threading.Thread(target=ask)
     thread.start()
-    until(lambda: any(spoken_by(each) > 5 for each in list(running.server.sessions.awake.values())))
+    wait_until(lambda: any(spoken_by(each) > 5 for each in list(running.server.sessions.active.values())))
     assert say(client, "The dog", session_id="busy", dialog_pos=0).status_code == 406
     assert client.post("/fork", json={"session_id": "busy", "new_session_id": "other"}).status_code == 406
     assert client.post("/cancel", json={"session_id": "busy"}).json() == {"message": "cancel success"}
     thread.join(60)
     assert found[0].status_code == 200
     assert found[0].text
-    until(running.engine_idle)
+    wait_until(running.engine_idle)
     assert client.post("/cancel", json={"session_id": "busy"}).json() == {"message": "nothing to cancel"}
     assert say(client, "The dog", session_id="busy", dialog_pos=2, max_tokens=2).status_code == 200
 
@@ -234,27 +234,27 @@ def spoken_by(session: kept_sessions.Session) -> int:
     return session.stream.answer.request.num_generated if session.stream is not None else 0
 
 
-def test_who_leaves_cancels_and_what_was_said_stays(serve: Serve) -> None:
-    running = serve(endless(0.02))
+def test_a_disconnect_cancels_and_the_text_so_far_stays(serve: Serve) -> None:
+    running = serve(endless_model(0.02))
     client = running.client()
     body = {"messages": [{"role": "user", "content": "Once upon a time"}], "encoding": "text", "session_id": "left"}
     with client.stream("POST", "/infer", json=body | {"temperature": 0, "max_tokens": 10**7}) as answer:
         text = next(answer.iter_text())
-    until(running.engine_idle)
-    until(lambda: say(client, "x", session_id="left", dialog_pos=9).status_code == 416)
-    kept = next(iter(running.server.sessions.awake.values())).conversation.messages
+    wait_until(running.engine_idle)
+    wait_until(lambda: say(client, "x", session_id="left", dialog_pos=9).status_code == 416)
+    kept = next(iter(running.server.sessions.active.values())).conversation.messages
     assert [message["role"] for message in kept] == ["user", "assistant"]
     assert kept[1]["content"].startswith(text)
     assert say(client, "The dog", session_id="left", dialog_pos=2, max_tokens=2).status_code == 200
 
 
 def test_anonymous_requests_leave_nothing_behind(sessions: Running, client: httpx.Client) -> None:
-    engine = sessions.server.models.loaded["story"].llm.llm.engine
-    before = len(engine.store.sequences)
+    engine = sessions.server.models.loaded["story"].llm.engine
+    before = len(engine.kv_cache.sequences)
     for _ in range(5):
         say(client, "Lily")
         say(client, None)
-    until(lambda: len(engine.store.sequences) <= before)
+    wait_until(lambda: len(engine.kv_cache.sequences) <= before)
     engine.check_integrity()
 
 
@@ -289,13 +289,13 @@ def leave_after(running: Running, called: threading.Event, **body: Any) -> None:
 
 
 def assert_nothing_held(running: Running) -> None:
-    engine = running.server.models.loaded["story"].llm.llm.engine
-    until(lambda: not engine.store.sequences)
-    assert engine.store.pool.num_free == engine.limits.num_pages
+    engine = running.server.models.loaded["story"].llm.engine
+    wait_until(lambda: not engine.kv_cache.sequences)
+    assert engine.kv_cache.pages.num_free == engine.limits.num_pages
     engine.check_integrity()
 
 
-def test_who_leaves_while_a_session_wakes_or_falls_asleep_leaves_nothing_behind(
+def test_a_disconnect_while_a_session_is_loaded_or_saved_leaves_nothing_behind(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = serve(max_sessions=1, session_dir=tmp_path)
@@ -303,21 +303,21 @@ def test_who_leaves_while_a_session_wakes_or_falls_asleep_leaves_nothing_behind(
     for name in ("a", "b"):
         say(client, "Once upon a time", session_id=name)
     with monkeypatch.context() as patched:
-        called, go_on = gated(patched, Conversation, "woken")
+        called, go_on = gated(patched, Conversation, "restore")
         leave_after(running, called, session_id="a", dialog_pos=2)
         go_on.set()
-    until(lambda: say(client, "The dog", session_id="a", dialog_pos=2).status_code == 200)
+    wait_until(lambda: say(client, "The dog", session_id="a", dialog_pos=2).status_code == 200)
     with monkeypatch.context() as patched:
-        called, go_on = gated(patched, kept_sessions, "_write")
+        called, go_on = gated(patched, kept_sessions, "write_session")
         leave_after(running, called, session_id="b", dialog_pos=2)  # for which the other is put to sleep
         go_on.set()
-    until(lambda: say(client, "The dog", session_id="b", dialog_pos=2).status_code == 200)
+    wait_until(lambda: say(client, "The dog", session_id="b", dialog_pos=2).status_code == 200)
     for name in ("a", "b"):
         assert client.post("/drop", json={"session_id": name}).status_code == 200
     assert_nothing_held(running)
 
 
-def test_a_session_that_falls_asleep_can_be_asked_for_and_dropped(
+def test_a_session_that_is_being_saved_can_be_used_and_dropped(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = serve(max_sessions=1, session_dir=tmp_path)
@@ -325,7 +325,7 @@ def test_a_session_that_falls_asleep_can_be_asked_for_and_dropped(
     for act in ("ask", "drop"):
         say(client, f"Once upon a time {act}", session_id="old")  # another one each time: its file lacks it
         with monkeypatch.context() as patched:
-            called, go_on = gated(patched, kept_sessions, "_write")
+            called, go_on = gated(patched, kept_sessions, "write_session")
             sleeping, _ = in_thread(lambda: say(client, "Lily", session_id="new"))
             assert called.wait(60)
             if act == "ask":
@@ -343,7 +343,7 @@ def test_a_session_that_falls_asleep_can_be_asked_for_and_dropped(
     assert_nothing_held(running)
 
 
-def test_what_is_refused_makes_no_session(serve: Serve) -> None:
+def test_a_refused_request_creates_no_session(serve: Serve) -> None:
     running = serve(max_messages=2)
     client = running.client()
     assert say(client, "Lily", session_id="one", top_p=0.5, **{"top-p": 0.5}).status_code == 400
@@ -368,7 +368,7 @@ def test_a_session_holds_as_much_text_as_a_body(serve: Serve) -> None:
     assert client.post("/infer", json=body | {"messages": said}).status_code == 200
 
 
-def test_a_damaged_file_is_no_session(serve: Serve, tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_a_session(serve: Serve, tmp_path: Path) -> None:
     client = serve(max_sessions=1, session_dir=tmp_path).client()
     first = say(client, "Once upon a time", session_id="a").text
     say(client, "Lily", session_id="b")

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sporelm.serve.keys import ApiKey
-from system.serve.conftest import Running
-from system.serve.test_operations import slowed, until
+from sporelm.serve.http.api_keys import ApiKey
+from system.serve.running_server import Running
+from system.serve.slow_models import slow_model, wait_until
 
 Serve = Callable[..., Running]
 PATH = "/api/ui/conversations"
@@ -80,11 +80,11 @@ def test_an_answer_is_that_of_the_chat_api_and_can_be_followed(serve: Serve, tmp
     twice = client.post("/v1/chat/completions", json=body | {"max_tokens": 24}).json()
     assert ended(client)["content"] == twice["choices"][0]["message"]["content"], "as if it had not been cut"
     follower.close()
-    until(running.engine_idle)
+    wait_until(running.engine_idle)
 
 
 def test_an_answer_outlives_its_reader_and_is_stopped_by_another(serve: Serve, tmp_path: Path) -> None:
-    running = serve(slowed(0.02), session_dir=tmp_path)
+    running = serve(slow_model(0.02), session_dir=tmp_path)
     client = running.client()
     assert begin(client, {"max_tokens": 200}).status_code == 202
     place, text = "", ""
@@ -93,7 +93,7 @@ def test_an_answer_outlives_its_reader_and_is_stopped_by_another(serve: Serve, t
         place = identity or place
         if len(text) > 8:
             break
-    until(lambda: running.server.answer_jobs.num_followers == 0)
+    wait_until(lambda: running.server.answer_jobs.num_followers == 0)
     assert not running.engine_idle(), "nobody follows, and it goes on"
     again = events(client, place)
     name, data, _ = next(again)
@@ -105,7 +105,7 @@ def test_an_answer_outlives_its_reader_and_is_stopped_by_another(serve: Serve, t
     assert answer["content"].startswith(text)
     assert (answer["finish"], answer["stats"]["prompt_tokens"] > 0) == ("cancelled", True)
     assert client.delete(f"{PATH}/{C}/answers/{B}").json()["error"]["code"] == "not_running"
-    until(running.engine_idle)
+    wait_until(running.engine_idle)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,12 @@ def test_an_answer_outlives_its_reader_and_is_stopped_by_another(serve: Serve, t
 def test_what_the_chat_api_refuses_is_refused(
     serve: Serve, tmp_path: Path, settings: dict[str, Any], model: str, error: dict[str, Any]
 ) -> None:
-    client = serve(session_dir=tmp_path).client()
-    assert begin(client, settings, model=model).status_code == 202
+    running = serve(session_dir=tmp_path)
+    client = running.client()
+    assert client.post(PATH, json={"id": C, "messages": [QUESTION]}).status_code == 200
+    store = running.server.answer_jobs.store
+    store.update("", C, lambda conversation: conversation | {"settings": settings})  # as older servers accepted them
+    assert client.post(f"{PATH}/{C}/answers", json=ASK | {"model": model}).status_code == 202
     answer = ended(client)
     assert answer["finish"] == "error"
     assert {name: answer["error"][name] for name in error} == error
@@ -128,13 +132,13 @@ def test_what_the_chat_api_refuses_is_refused(
 
 
 def test_limits_of_the_server_hold(serve: Serve, tmp_path: Path) -> None:
-    running = serve(slowed(0.02), session_dir=tmp_path, request_seconds=0.5, max_tokens=300)
+    running = serve(slow_model(0.02), session_dir=tmp_path, request_seconds=0.5, max_tokens=300)
     client = running.client()
     assert begin(client, {}).status_code == 202
     answer = ended(client)
     assert answer["error"] == {"code": "request_timeout", "seconds": 0.5}
     assert answer["content"], "what had come stays"
-    until(running.engine_idle)
+    wait_until(running.engine_idle)
     client.patch(f"{PATH}/{C}", json={"version": 3, "settings": {"max_tokens": 301}})
     assert client.post(f"{PATH}/{C}/answers", json=ASK | {"id": "d" * 32}).status_code == 202
     end = time.monotonic() + 60
@@ -162,7 +166,7 @@ def test_a_prompt_that_is_too_long_is_refused_with_its_numbers(serve: Serve, tmp
 
 
 def test_keys_see_their_own(serve: Serve, tmp_path: Path) -> None:
-    running = serve(slowed(0.02), session_dir=tmp_path, keys=(ApiKey.of("me:one"), ApiKey.of("you:two")))
+    running = serve(slow_model(0.02), session_dir=tmp_path, keys=(ApiKey.parse("me:one"), ApiKey.parse("you:two")))
     client, other, nobody = running.client("one"), running.client("two"), running.client()
     assert begin(client, {"max_tokens": 100}).status_code == 202
     for method, place in (("POST", "answers"), ("DELETE", f"answers/{B}"), ("GET", "events")):
@@ -170,22 +174,22 @@ def test_keys_see_their_own(serve: Serve, tmp_path: Path) -> None:
         assert other.request(method, f"{PATH}/{C}/{place}", **body).status_code == 404
         assert nobody.request(method, f"{PATH}/{C}/{place}", **body).status_code == 401
     assert client.delete(f"{PATH}/{C}").json() == {"deleted": C}
-    until(running.engine_idle)
+    wait_until(running.engine_idle)
 
 
 @pytest.mark.parametrize("is_late", [True, False])
 def test_a_server_that_ends_stores_what_came(serve: Serve, tmp_path: Path, is_late: bool) -> None:
-    running = serve(slowed(0.02), session_dir=tmp_path, shutdown_seconds=0.3 if is_late else 60)
+    running = serve(slow_model(0.02), session_dir=tmp_path, shutdown_seconds=0.3 if is_late else 60)
     client = running.client()
     assert begin(client, {"max_tokens": 400 if is_late else 20}).status_code == 202
     heard: list[str] = []
     thread = threading.Thread(target=lambda: heard.extend(name for name, _, _ in events(running.client())))
     thread.start()
-    until(lambda: "delta" in heard)
+    wait_until(lambda: "delta" in heard)
     end: Any = running.listener.handle_exit
     running.loop.call_soon_threadsafe(end, signal.SIGTERM, None)
     thread.join(60)
-    until(lambda: not running.server.answer_jobs)
+    wait_until(lambda: not running.server.answer_jobs)
     stored = next(path for path in (tmp_path / "conversations").rglob("*.json"))
     answer = json.loads(stored.read_text())["messages"][1]
     assert answer["finish"] == ("interrupted" if is_late else "length")

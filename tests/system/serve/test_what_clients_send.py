@@ -1,4 +1,4 @@
-"""What popular clients send of their own accord: harmless extras change nothing, what cannot be had is said."""
+"""The extra fields of popular clients: harmless ones have no effect, unsupported ones are refused."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from system.serve.conftest import Running
+from system.serve.running_server import Running
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 SHORT = {"messages": MESSAGES, "max_tokens": 2, "temperature": 0}
@@ -64,8 +64,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (OLD, "give tools"),
     ({"function_call": "auto"}, "give tools and tool_choice"),
     ({"messages": [*MESSAGES, {"role": "function", "name": "look", "content": "x"}]}, "the role 'tool'"),
-    ({"audio": {"voice": "x", "format": "wav"}}, "no model of this server speaks"),
-    ({"web_search_options": {}}, "asks nothing of other sites"),
+    ({"audio": {"voice": "x", "format": "wav"}}, "the models of this server do not speak"),
+    ({"web_search_options": {}}, "does not search the web"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"guided_json": {}}, "guided_json"),
     ({"tool_choice": "required"}, "there are no tools"),
@@ -73,7 +73,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, "not among the tools"),
     ({"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [TOOL]}, "not among the tools"),
     ({"tool_choice": {"type": "allowed_tools"}, "tools": [TOOL]}, "needs a mode"),
-    ({"tools": [{"type": "web_search"}]}, "no function"),
+    ({"tools": [{"type": "web_search"}]}, "is not a function"),
     ({"messages": [{"role": "user", "content": [part("x"), {"type": "image_url", "image_url": {}}]}]}, "only 'text'"),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "only 'text'"),
     ({"response_format": {"type": "json_object", "schema": {"type": "nonsense"}}}, "grammar"),
@@ -81,7 +81,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED, ids=lambda each: str(each)[:50])
-def test_what_cannot_be_had_is_said(client: httpx.Client, change: dict[str, Any], said: str) -> None:
+def test_unsupported_fields_are_refused_with_a_reason(client: httpx.Client, change: dict[str, Any], said: str) -> None:
     for more in ({}, {"stream": True}):
         answer = client.post("/v1/chat/completions", json=SHORT | change | more)
         assert answer.status_code == 400, answer.text
@@ -141,7 +141,7 @@ def test_what_claude_code_sends(client: httpx.Client, thinking: dict[str, Any] |
     for name, value in (("mcp_servers", [{"url": "http://x"}]), ("container", "c")):
         refused = client.post("/v1/messages", json=body | {name: value})
         assert refused.status_code == 400
-        assert f"{name} cannot be had" in refused.text
+        assert f"{name} is not supported" in refused.text
     form = {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}
     assert client.post("/v1/messages", json=body | {"output_config": form}).status_code == 400
 

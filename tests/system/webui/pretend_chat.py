@@ -18,8 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from sporelm.serve.conversation_jobs import AnswerFailed, AnswerJobs, AnswerRequest, Progress
-from sporelm.serve.conversations import ConversationStore
+from sporelm.serve.conversations.answer_job import AnswerFailed, AnswerRequest
+from sporelm.serve.conversations.answer_jobs import AnswerJobs
+from sporelm.serve.conversations.answer_stats import Progress
+from sporelm.serve.conversations.conversation_store import ConversationStore
 from sporelm.serve.routes.conversations import conversation_routes
 from sporelm.serve.webui import web_chat_routes
 
@@ -148,7 +150,7 @@ class PretendChat:
     async def answer(self, asked: AnswerRequest) -> AsyncGenerator[Progress, None]:
         """What a job asks for, as its model would answer."""
         self.requests.append(
-            {"model": asked.model, "messages": asked.messages, "continues": asked.continues, **asked.settings}
+            {"model": asked.model, "messages": asked.messages, "continues": asked.continue_last, **asked.settings}
         )
         text = asked.messages[-1]["content"]
         if asked.model not in self.loaded:
@@ -160,13 +162,13 @@ class PretendChat:
         prompt = sum(len(each["content"]) for each in asked.messages) if self.counts else 64
         if prompt >= self.context:
             raise AnswerFailed({"code": "context_length_exceeded", "tokens": prompt, "context": self.context})
-        if "fail" in text or ("never" in text and asked.continues):
+        if "fail" in text or ("never" in text and asked.continue_last):
             raise AnswerFailed({"code": "refused", "detail": "the seed is out of range"})
         while "busy" in text and self.busy:
             self.busy -= 1
             yield Progress(status="busy", retry=2)
             await asyncio.sleep(2)
-        pieces, pause = ([" and", " more."], 0.005) if asked.continues else pieces_for(text)
+        pieces, pause = ([" and", " more."], 0.005) if asked.continue_last else pieces_for(text)
         cached = 0 if "uncached" in text else 48
         try:
             if "late" in text and not self.go.is_set():
@@ -183,7 +185,7 @@ class PretendChat:
         except asyncio.CancelledError:
             self.cut += 1
             raise
-        finish = "length" if "cut" in text and not asked.continues else "stop"
+        finish = "length" if "cut" in text and not asked.continue_last else "stop"
         yield Progress("", "", prompt, len(pieces), cached, finish=finish)
 
     async def complete(self, request: Request) -> Response:

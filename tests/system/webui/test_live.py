@@ -320,7 +320,7 @@ def test_an_answer_that_cannot_be_stored_says_so(serve: Serve, open_page: Open, 
     def full(*args: Any, **options: Any) -> None:
         raise RequestError("the conversation cannot be written: No space left on device; see the log")
 
-    monkeypatch.setattr(server.jobs.store, "revise", full)
+    monkeypatch.setattr(server.jobs.store, "update", full)
     server.go.set()
     page.wait_for_selector(DONE)
     assert "the server could not save it" in page.inner_text(NOTE)

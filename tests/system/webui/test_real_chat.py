@@ -17,9 +17,9 @@ def url(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A server with SmolLM2 whose conversations lie in a folder of their own."""
     uvicorn = pytest.importorskip("uvicorn", reason="the server needs uvicorn, which is not installed")
     from sporelm.serve.app import build_app
-    from sporelm.serve.config import ModelSpec, ServeConfig
+    from sporelm.serve.serve_config import ModelSpec, ServeConfig
 
-    monkeypatch.setattr("sporelm.serve.conversations.default_folder", lambda: tmp_path)
+    monkeypatch.setattr("sporelm.serve.conversations.conversation_store.default_folder", lambda: tmp_path)
     app = build_app(ServeConfig(models=(ModelSpec("smollm2", str(smollm2)),), session_dir=tmp_path))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none", lifespan="on"))
     thread = threading.Thread(target=server.run)

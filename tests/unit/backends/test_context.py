@@ -37,7 +37,7 @@ def test_a_resource_is_used_until_it_is_freed_and_freed_once() -> None:
     stream.free()
     assert stream.released == 1
     assert context.live == []
-    with pytest.raises(ContextError, match="stream was freed by context device 0; make it anew"):
+    with pytest.raises(ContextError, match="stream was freed by context device 0; create it again"):
         stream.check()
 
 
@@ -89,7 +89,7 @@ def test_leaks_are_freed_and_reported_at_close() -> None:
     assert [stream.released for stream in held] == [1, 1, 1, 1]
 
 
-def test_what_nobody_holds_is_no_leak() -> None:
+def test_an_unreferenced_resource_does_not_leak() -> None:
     context = Context("device 0")
     Stream(context)
     ring: list[Any] = [Stream(context)]
@@ -111,7 +111,7 @@ def doubled(backend: CpuBackend) -> Plan:
 def test_a_cpu_program_is_stored_and_bound_again() -> None:
     backend, other = CpuBackend(threads=1), CpuBackend(threads=1)
     plan = doubled(backend)
-    program: Any = plan.regime("few").program
+    program: Any = plan.bucket_program("few").program
     assert (plan.run(*STEP)["y"] == 2).all()
     program.sporulate()
     with pytest.raises(ContextError, match="program of 1 calls is detached from context cpu"):
@@ -123,7 +123,7 @@ def test_a_cpu_program_is_stored_and_bound_again() -> None:
     plan.close()
     with pytest.raises(ContextError, match="was freed"):
         program.run(*STEP)
-    assert (plan.run(*STEP)["y"] == 2).all(), "a plan makes its programs anew"
+    assert (plan.run(*STEP)["y"] == 2).all(), "a plan compiles its programs again"
     plan.close()
     backend.close()
     other.close()
@@ -131,7 +131,7 @@ def test_a_cpu_program_is_stored_and_bound_again() -> None:
 
 def test_freed_pages_are_of_no_use() -> None:
     backend = CpuBackend(threads=1)
-    caches = backend.page_pool(2, [(1, 16), (1, 16)], F16)
+    caches = backend.allocate_pages(2, [(1, 16), (1, 16)], F16)
     backend.free_pages(caches)
     with pytest.raises(ContextError, match="2 pages of 2 layers was freed"):
         backend.export_pages(caches[1], [0])
@@ -150,7 +150,7 @@ def test_a_closed_cpu_refuses_everything() -> None:
     uses: list[Callable[[], Any]] = [
         tensor.numpy,
         lambda: backend.tensor(np.ones(3, np.float32)),
-        lambda: backend.page_pool(1, [(1, 16)], F32),
+        lambda: backend.allocate_pages(1, [(1, 16)], F32),
         lambda: ops.add(tensor, tensor),
         lambda: plan.run(*STEP),
     ]
@@ -161,7 +161,7 @@ def test_a_closed_cpu_refuses_everything() -> None:
 
 def test_the_cpu_reports_its_leaks_at_close() -> None:
     backend = CpuBackend(threads=1)
-    plan, caches = doubled(backend), backend.page_pool(3, [(1, 16)], F32)
+    plan, caches = doubled(backend), backend.allocate_pages(3, [(1, 16)], F32)
     plan.run(*STEP)
     with pytest.warns(ResourceWarning, match="cpu was closed before 3 pages of 1 layers; program of 1 calls"):
         backend.close()

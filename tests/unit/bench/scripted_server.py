@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sporelm.bench.serving.target import Target
+from sporelm.bench.serving.server_target import ServerTarget
 
 CLOSE = "close"  # the connection, when what is written has gone
 ABORT = "abort"  # it at once
@@ -16,7 +16,7 @@ Part = bytes | float | str  # bytes to write, seconds to wait, CLOSE or ABORT
 
 
 @dataclass
-class Asked:
+class RecordedRequest:
     """A request that arrived."""
 
     line: str
@@ -32,7 +32,7 @@ class Asked:
         return str(self.body["prompt"] if "prompt" in self.body else self.body["messages"][0]["content"])
 
 
-Script = Callable[[Asked], Sequence[Part]]
+Script = Callable[[RecordedRequest], Sequence[Part]]
 
 
 @dataclass
@@ -40,18 +40,18 @@ class ScriptedServer:
     """Where it listens, what it was asked, and over how many connections."""
 
     port: int = 0
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[RecordedRequest] = field(default_factory=list)
     num_connections: int = 0
     running: int = 0
-    most_running: int = 0
+    max_running: int = 0
 
     @property
-    def target(self) -> Target:
-        return Target("http", "127.0.0.1", self.port, f"http://127.0.0.1:{self.port}")
+    def target(self) -> ServerTarget:
+        return ServerTarget("http", "127.0.0.1", self.port, f"http://127.0.0.1:{self.port}")
 
     def prompts(self, new_tokens: int) -> list[str]:
-        """Of the requests that asked for so many tokens."""
-        return [asked.prompt for asked in self.asked if asked.body and asked.body.get("max_tokens") == new_tokens]
+        """The requests for this number of tokens."""
+        return [each.prompt for each in self.requests if each.body and each.body.get("max_tokens") == new_tokens]
 
 
 def reply(status: int, body: Any, kind: str = "application/json", more: str = "") -> bytes:
@@ -88,8 +88,8 @@ def usage(prompt: int, made: int, **more: Any) -> bytes:
     return event({"choices": [], "usage": told})
 
 
-def answered(asked: Asked, wait: float = 0.0) -> list[Part]:
-    """What a good server does: a token for each word of a prompt and six of a template, one text for each token."""
+def answered(asked: RecordedRequest, wait: float = 0.0) -> list[Part]:
+    """A correct reply: a token for each word of a prompt and six for the template, one text per token."""
     if asked.path.endswith("/models"):
         return [reply(200, {"data": [{"id": "tiny"}]})]
     made = asked.body.get("max_tokens") or asked.body["max_completion_tokens"]
@@ -142,7 +142,7 @@ def scripted(script: Script = answered) -> Iterator[ScriptedServer]:
 async def answer(
     server: ScriptedServer, script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """One answer; False when the connection has come to its end."""
+    """One answer; False when the connection is closed."""
     start = await reader.readexactly(1)
     if not start.isalpha():  # a client that speaks TLS
         writer.write(b"HTTP/1.1 400 X\r\n\r\n")
@@ -151,10 +151,10 @@ async def answer(
     line, *rest = head.strip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in rest)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    asked = Asked(line, headers, json.loads(body) if body else None)
-    server.asked.append(asked)
+    asked = RecordedRequest(line, headers, json.loads(body) if body else None)
+    server.requests.append(asked)
     server.running += 1
-    server.most_running = max(server.most_running, server.running)
+    server.max_running = max(server.max_running, server.running)
     try:
         for part in script(asked):
             if isinstance(part, float):

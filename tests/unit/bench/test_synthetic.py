@@ -1,4 +1,4 @@
-"""Made-up models: the same file everywhere, whose values are what was drawn, and which others can read."""
+"""Synthetic models: the same file on every machine, with the drawn values, readable by other programs."""
 
 import hashlib
 import shutil
@@ -10,25 +10,33 @@ import pytest
 
 from sporelm import settings
 from sporelm.bench import synthetic
-from sporelm.bench.mixes import MIXES, formats, known
-from sporelm.bench.shapes import SHAPES, DeltaShape, LatentShape, Shape
-from sporelm.bench.synthetic import Draws, file_name, is_synthetic, normals, parse, synthetic_file
-from sporelm.bench.vocabulary import words
+from sporelm.bench.model_shapes import SHAPES, DeltaNetModelShape, LatentModelShape, ModelShape
+from sporelm.bench.synthetic import (
+    PortableRandom,
+    draw_normals,
+    is_synthetic,
+    parse_synthetic_name,
+    synthetic_file,
+    synthetic_file_name,
+)
+from sporelm.bench.synthetic_formats import SYNTHETIC_MIXES, assign_formats, list_formats
+from sporelm.bench.synthetic_vocabulary import generate_merges
+from sporelm.checkpoints import config_from_gguf, open_model
+from sporelm.checkpoints.loader import check_shapes, map_tensors
 from sporelm.errors import ModelNotFound, RequestError
-from sporelm.models import build, config_from_gguf, open_model
+from sporelm.files import store
+from sporelm.files.gguf import open_gguf
+from sporelm.models import build
+from sporelm.models.config import Experts
 from sporelm.text import load_tokenizer
-from sporelm.weights import store
-from sporelm.weights.config import Experts
-from sporelm.weights.gguf import open_gguf
-from sporelm.weights.load import check_shapes, match_names
 
 SHA256 = "1916bbfb9c8686396c62740c38bf310211c2135ae7852078efaf2153ad52ee69"
-EVERY = [f"synthetic:tiny:{name}" for name in known()]
+EVERY = [f"synthetic:tiny:{name}" for name in list_formats()]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for made-up models."""
+    """An empty folder for synthetic models."""
     place = tmp_path / "synthetic"
     kept = settings.Setting("SPORE_SYNTHETIC_MODELS", lambda: str(place), "")
     monkeypatch.delenv("SPORE_SYNTHETIC_MODELS", raising=False)
@@ -46,11 +54,11 @@ def test_the_shape_of_the_issue() -> None:
 def test_shapes_are_possible(name: str) -> None:
     shape = SHAPES[name]
     assert shape.heads % shape.kv_heads == 0
-    delta = isinstance(shape, DeltaShape)
+    delta = isinstance(shape, DeltaNetModelShape)
     assert shape.heads * shape.head_dim == shape.width or shape.experts or delta
     assert shape.used <= shape.experts
-    assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "as many tokens as there are made-up words"
-    if isinstance(shape, LatentShape):
+    assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "at most as many tokens as invented words"
+    if isinstance(shape, LatentModelShape):
         assert len(shape.tensors()) == 15 * shape.layers - 4 + 3
         return
     tensors = 14 - 3 / 4 if delta else 9 + 3 * bool(shape.experts)  # of a layer; of attention there is one in four
@@ -128,7 +136,7 @@ def test_latent_attention_is_described() -> None:
     assert path.name == "tiny-latent-l2-w256-f512-h4-k1-d192-v512-e6-u2-256-r256-q4_k_m-r1.gguf"
     source = open_model(path)
     params = build(source.config).params()
-    check_shapes(source, params, match_names(source, params))
+    check_shapes(source, map_tensors(source, params))
     own = source.config.own
     assert (own.rank, own.rotary, own.value, own.q_rank, source.config.head_dim) == (256, 64, 128, 0, 192)
     source.close()
@@ -154,8 +162,8 @@ def test_the_vocabulary_reads_and_writes_any_text() -> None:
     text = "an ant, 7 µ\n\ttabs 私"
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert tokenizer.decode(ids) == text
-    assert ids[0] == 258 + 13, "'an' is the fourteenth made-up word"
-    assert len({"".join(parts) for parts in words()}) == 26**2 + 26**3 + 26**4
+    assert ids[0] == 258 + 13, "'an' is the fourteenth invented word"
+    assert len({"".join(parts) for parts in generate_merges()}) == 26**2 + 26**3 + 26**4
 
 
 def test_what_is_there_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +172,7 @@ def test_what_is_there_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPat
     assert stages[0][:2] == ("writing", 0)
     assert stages[-1][1] == stages[-1][2] > 0
     assert [entry.name for entry in folder.iterdir()] == [path.name], "nothing is left beside it"
-    monkeypatch.setattr(synthetic, "write", lambda *words: pytest.fail("written again"))
+    monkeypatch.setattr(synthetic, "write_synthetic_model", lambda *words: pytest.fail("written again"))
     assert synthetic_file("synthetic:tiny:q4_0") == path
 
 
@@ -201,7 +209,7 @@ def test_names_that_are_not_known(model: str, message: str) -> None:
 def test_rows_that_are_not_whole_blocks() -> None:
     with pytest.raises(RequestError, match=r"rows of 576 values .*q4_k's 256: take one of f32, .*q4_0"):
         synthetic_file("synthetic:smollm2-135m:q4_k")
-    found = formats("q4_k_m", SHAPES["smollm2-135m"], "")
+    found = assign_formats("q4_k_m", SHAPES["smollm2-135m"], "")
     # As llama.cpp's own Q4_K_M of this model: rows of 576 in smaller blocks, those of 1536 as they are.
     assert found["token_embd.weight"].name == "Q8_0"
     assert found["blk.0.attn_q.weight"].name == "Q5_0"
@@ -214,34 +222,34 @@ def test_mixes_choose_as_llama_cpp_does() -> None:
     shape = SHAPES["llama-1b"]
 
     def counted(name: str, part: str) -> dict[str, int]:
-        return dict(Counter(kind.name for tensor, kind in formats(name, shape, "").items() if part in tensor))
+        return dict(Counter(kind.name for tensor, kind in assign_formats(name, shape, "").items() if part in tensor))
 
     better = {0, 1, 4, 7, 10, 13, 14, 15}  # of 16 layers: two at each end, every third between
-    found = formats("q4_k_m", shape, "")
+    found = assign_formats("q4_k_m", shape, "")
     assert {layer for layer in range(16) if found[f"blk.{layer}.ffn_down.weight"].name == "Q6_K"} == better
     assert counted("q4_k_m", "attn_v") == {"Q6_K": 8, "Q4_K": 8}
     assert counted("q4_k_s", "attn_v") == {"Q5_K": 4, "Q4_K": 12}
     assert counted("q4_k_s", "ffn_down") == {"Q5_K": 2, "Q4_K": 14}
     assert counted("q5_k_s", "blk") == {"F32": 32, "Q5_K": 7 * 16}
     assert counted("q5_k_m", "ffn_down") == {"Q6_K": 8, "Q5_K": 8}
-    for name in MIXES:
-        assert formats(name, shape, "")["output.weight"].name == "Q6_K"
-        assert formats(name, shape, "")["token_embd.weight"].name == MIXES[name].main
+    for name in SYNTHETIC_MIXES:
+        assert assign_formats(name, shape, "")["output.weight"].name == "Q6_K"
+        assert assign_formats(name, shape, "")["token_embd.weight"].name == SYNTHETIC_MIXES[name].main
     assert counted("q4_0", "weight") == {"F32": 33, "Q4_0": 2 + 7 * 16}
 
 
 def test_every_fallback_has_blocks_of_32() -> None:
-    narrow = Shape(1, 64, 96, 1, 1, 64, 300, 64, 1e4)
-    for name in MIXES:
-        assert {kind.values for kind in formats(name, narrow, "").values()} <= {1, 32}
+    narrow = ModelShape(1, 64, 96, 1, 1, 64, 300, 64, 1e4)
+    for name in SYNTHETIC_MIXES:
+        assert {kind.values for kind in assign_formats(name, narrow, "").values()} <= {1, 32}
 
 
 def test_draws_look_normal() -> None:
-    values = normals(Draws(1), 1 << 17)
+    values = draw_normals(PortableRandom(1), 1 << 17)
     assert values.mean() == pytest.approx(0, abs=0.01)
     assert values.std() == pytest.approx(1, abs=0.01)
     assert (np.abs(values) > 2).mean() == pytest.approx(0.0455, abs=0.004)
-    assert not np.array_equal(normals(Draws(1, 2), 64), normals(Draws(1, 3), 64))
+    assert not np.array_equal(draw_normals(PortableRandom(1, 2), 64), draw_normals(PortableRandom(1, 3), 64))
 
 
 def test_elsewhere_they_are_refused() -> None:
@@ -249,5 +257,5 @@ def test_elsewhere_they_are_refused() -> None:
         store.resolve("synthetic:tiny:q4_0")
     assert is_synthetic("synthetic:")
     assert not is_synthetic("smollm2")
-    assert parse("synthetic:LLAMA-1B:Q4_K_M") == ("llama-1b", "q4_k_m")
-    assert file_name("llama-1b", "q4_k_m") == "llama-1b-l16-w2048-f8192-h32-k8-d64-v32768-q4_k_m-r1.gguf"
+    assert parse_synthetic_name("synthetic:LLAMA-1B:Q4_K_M") == ("llama-1b", "q4_k_m")
+    assert synthetic_file_name("llama-1b", "q4_k_m") == "llama-1b-l16-w2048-f8192-h32-k8-d64-v32768-q4_k_m-r1.gguf"

@@ -4,8 +4,8 @@ import pytest
 
 from sporelm import settings
 from sporelm.cli import bench_serve
-from sporelm.cli.remote.address import Address
-from sporelm.cli.remote.key import checked, key_of
+from sporelm.cli.remote.api_key_option import check_key, resolve_key
+from sporelm.cli.remote.server_address import ServerAddress
 from sporelm.errors import UsageError
 
 
@@ -22,7 +22,7 @@ from sporelm.errors import UsageError
     ],
 )
 def test_addresses(text: str, shown: str) -> None:
-    assert str(Address.of(text)) == shown
+    assert str(ServerAddress.parse(text)) == shown
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_addresses(text: str, shown: str) -> None:
 )
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Address.of(text)
+        ServerAddress.parse(text)
     assert str(caught.value).isprintable()
 
 
 def test_what_people_copy_along_is_told_apart() -> None:
     with pytest.raises(UsageError, match="give the key with --api-key"):
-        Address.of("http://user:word@host")
-    with pytest.raises(UsageError, match="cannot be used"):
-        Address.of("http://host/v1?x=1")
+        ServerAddress.parse("http://user:word@host")
+    with pytest.raises(UsageError, match="is not supported"):
+        ServerAddress.parse("http://host/v1?x=1")
 
 
 @pytest.mark.parametrize("key", ["two words", "", "new\nline", "a\r\nb: c", "é", "x" * 5000])
 def test_keys_that_no_header_can_hold(key: str) -> None:
-    with pytest.raises(UsageError, match="characters that no key has") as caught:
-        checked(key)
+    with pytest.raises(UsageError, match="the API key has invalid characters") as caught:
+        check_key(key)
     assert key.strip() == "" or key not in str(caught.value)
 
 
@@ -71,9 +71,9 @@ def test_keys_that_no_header_can_hold(key: str) -> None:
 )
 def test_keys(monkeypatch: pytest.MonkeyPatch, given: str | None, kept: str, key: str | None) -> None:
     monkeypatch.setitem(vars(settings.API_KEY), "value", kept)
-    assert key_of(given) == key
+    assert resolve_key(given) == key
     words = ["--url", "https://[::1]:8443/v1/chat/completions", *([] if given is None else ["--api-key", given])]
-    target = bench_serve.plan_of(bench_serve.parser().parse_args(words)).target
+    target = bench_serve.make_plan(bench_serve.make_parser().parse_args(words)).target
     assert (target.key, target.url, target.port) == (key or "", "https://[::1]:8443/v1", 8443)
     assert "s3" not in repr(target)
     assert b"\r\nhost: [::1]:8443\r\n" in target.request("/models")
@@ -81,4 +81,4 @@ def test_keys(monkeypatch: pytest.MonkeyPatch, given: str | None, kept: str, key
 
 def test_a_command_line_is_kept_without_its_key() -> None:
     words = ["--api-key", "sesame", "-c", "1", "--api-key=sesame", "--api-key"]
-    assert bench_serve.without_secrets(words) == ["--api-key", "KEY", "-c", "1", "--api-key=KEY", "--api-key"]
+    assert bench_serve.hide_secrets(words) == ["--api-key", "KEY", "-c", "1", "--api-key=KEY", "--api-key"]

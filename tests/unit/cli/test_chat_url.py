@@ -1,5 +1,6 @@
 """Conversations with a server, over a real socket: answers, and all that may be wrong with them."""
 
+import gzip
 import socket
 import ssl
 from contextlib import closing
@@ -8,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from sporelm.cli.remote import answer as answers
-from sporelm.cli.remote import events, exchange
-from sporelm.cli.remote.address import Address
-from sporelm.cli.remote.answer import Piece, RemoteAnswer, figures
-from sporelm.cli.remote.exchange import reason_of
-from sporelm.cli.remote.server import RemoteConversation, RemoteServer
-from sporelm.cli.remote.values import RemoteParams
-from sporelm.cli.sessions import Thought
+from sporelm.cli.chat_sessions import Reasoning
+from sporelm.cli.remote import http_exchange, remote_completion, sse_decoder
+from sporelm.cli.remote.http_exchange import describe_failure, find_proxy
+from sporelm.cli.remote.remote_completion import RemoteCompletion, RemotePiece, format_stats
+from sporelm.cli.remote.remote_params import RemoteParams
+from sporelm.cli.remote.remote_server import RemoteConversation, RemoteServer
+from sporelm.cli.remote.server_address import ServerAddress
 from sporelm.errors import RemoteError, RequestError
 from unit.cli.scripted_server import DONE, STREAM, answer, chunk, event, models, reply, scripted
 
@@ -28,9 +28,9 @@ def talk(url: str, **more: Any) -> RemoteConversation:
     return RemoteServer(url, model="m", **more).conversation("Be brief.")
 
 
-def said(conversation: RemoteConversation, text: str = "Hi", params: RemoteParams = PLAIN) -> RemoteAnswer:
+def said(conversation: RemoteConversation, text: str = "Hi", params: RemoteParams = PLAIN) -> RemoteCompletion:
     *_, last = conversation.ask(text, params)
-    assert isinstance(last, Piece)
+    assert isinstance(last, RemotePiece)
     assert last.completion is not None
     return last.completion
 
@@ -49,7 +49,7 @@ def failure(*scripts: Any, **more: Any) -> str:
 def test_a_key_with_a_colon_that_is_refused_has_a_hint(key: str, hint: bool) -> None:
     told = failure(reply(401, {"error": {"message": "wrong key"}}), key=key)
     assert "give another one with --api-key" in told
-    assert ("send SECRET alone" in told) == hint
+    assert ("send only SECRET" in told) == hint
     assert "s3cret" not in told
 
 
@@ -79,7 +79,7 @@ def test_thoughts_are_told_apart_and_not_sent_back(name: str) -> None:
     with scripted(stream) as server:
         conversation = talk(server.url)
         pieces = [piece for piece in conversation.ask("Hi", PLAIN) if piece.text]
-    assert pieces == [Thought("Hm."), Piece("Yes")]
+    assert pieces == [Reasoning("Hm."), RemotePiece("Yes")]
     assert conversation.messages[-1] == {"role": "assistant", "content": "Yes"}
 
 
@@ -116,24 +116,24 @@ def test_an_end_without_done_is_one_if_the_reason_came() -> None:
         (STREAM + chunk(content="cut"), "ended its stream in the middle of the answer, without [DONE]"),
         (STREAM, "ended its stream in the middle"),
         (LONGER + chunk(content="cut"), "before its answer"),
-        (CHUNKED + b"5\r\nda", "before its answer was whole"),
-        (CHUNKED + b"zz\r\n", "before its answer was whole"),
+        (CHUNKED + b"5\r\nda", "before its answer was complete"),
+        (CHUNKED + b"zz\r\n", "before its answer was complete"),
         (b"", "closed the connection without an answer: is it an https:// address?"),
         (b"HTTP/1.1 200 OK\r\nContent-T", "closed the connection before|not with a stream"),
-        (b"SSH-2.0-OpenSSH\r\n", "does not answer in HTTP (BadStatusLine)"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", "does not answer in HTTP (LineTooLong)"),
-        (b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 200 + b"\r\n", "does not answer in HTTP (HTTPException)"),
+        (b"SSH-2.0-OpenSSH\r\n", "does not speak HTTP (BadStatusLine)"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", "does not speak HTTP (LineTooLong)"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 200 + b"\r\n", "does not speak HTTP (HTTPException)"),
         (reply(200, {"choices": []}), "answers with application/json and not with a stream"),
         (reply(200, b"<html>", kind="text/html; charset=x"), "answers with text/html and not with a stream"),
         (STREAM + b"data: {nonsense\n\n", "is not JSON"),
         (STREAM + b"data: " + b"[" * 200_000 + b"\n\n", "is not JSON"),
-        (STREAM + b"data: [1]\n\n", "is no object"),
-        (STREAM + event(choices=[3]), "is no choice"),
-        (STREAM + event(choices=[{"delta": [3]}]), "is no delta"),
+        (STREAM + b"data: [1]\n\n", "is not an object"),
+        (STREAM + event(choices=[3]), "is not a choice"),
+        (STREAM + event(choices=[{"delta": [3]}]), "is not a delta"),
         (STREAM + chunk(content=[{"type": "text"}]), "as content: a text is expected"),
         (STREAM + chunk(content="a") + event(error={"message": "out of memory"}), "answer failed: out of memory"),
         (STREAM + b'error: {"error": {"message": "too deep"}}\n\n', "answer failed: too deep"),
-        (STREAM + b"data: " + b"x" * (events.LONGEST_LINE + 1), "a line of more than 1 MiB"),
+        (STREAM + b"data: " + b"x" * (sse_decoder.MAX_LINE_BYTES + 1), "a line of more than 1 MiB"),
         (STREAM + (b"data: " + b"x" * 1_000_000 + b"\n") * 5, "an event of more than 4 MiB"),
     ],
 )  # fmt: skip
@@ -145,19 +145,19 @@ def test_broken_answers(script: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (reply(401, {"error": {"message": "no key"}}), "wants a key (401): no key; give one with --api-key"),
-        (reply(404, {"error": {"message": "no model m"}}), "no such thing (404): no model m; without MODEL its first"),
-        (reply(404, b"<h1>nothing</h1>", kind="text/html"), "/v1 is no OpenAI-compatible server (404)"),
-        (reply(429, {"error": "later"}, "Retry-After: 7"), "has too much to do (429): later; try again in 7 s"),
+        (reply(401, {"error": {"message": "no key"}}), "requires an API key (401): no key; give one with --api-key"),
+        (reply(404, {"error": {"message": "no model m"}}), "requested (404): no model m; leave MODEL out to use its"),
+        (reply(404, b"<h1>nothing</h1>", kind="text/html"), "/v1 is not an OpenAI-compatible server (404)"),
+        (reply(429, {"error": "later"}, "Retry-After: 7"), "is overloaded (429): later; try again in 7 s"),
         (reply(429, b"", "Retry-After: Fri, 31 Dec 2027"), "try again after Fri, 31 Dec 2027"),
-        (reply(429, b""), "has too much to do (429); try again later"),
+        (reply(429, b""), "is overloaded (429); try again later"),
         (reply(503, {"message": "loading"}, "Retry-After: 2"), "failed (503): loading; try again in 2 s"),
         (reply(500, {"detail": [{"msg": "x"}]}), 'failed (500): [{"msg": "x"}]'),
         (reply(500, b"out of\norder", kind="text/plain"), "failed (500): out of order"),
-        (reply(400, {"error": {"message": "top_k unknown"}}), "refuses the request (400): top_k unknown"),
-        (reply(308, b"", "Location: https://else/v1"), "points elsewhere (308): if that is right, give --url 'https"),
-        (reply(302, b""), "give --url 'nowhere'"),
-        (reply(400, b"[" * 60_000), "refuses the request (400)"),
+        (reply(400, {"error": {"message": "top_k unknown"}}), "rejects the request (400): top_k unknown"),
+        (reply(308, b"", "Location: https://else/v1"), "another address (308): if that is right, give --url 'https"),
+        (reply(302, b""), "redirects to another address (302): check the address"),
+        (reply(400, b"[" * 60_000), "rejects the request (400)"),
     ],
 )  # fmt: skip
 def test_refusals(script: bytes, message: str) -> None:
@@ -166,7 +166,7 @@ def test_refusals(script: bytes, message: str) -> None:
 
 def test_a_refused_key_is_told_from_a_missing_one_and_not_shown() -> None:
     told = failure(reply(403, {"error": {"message": "bad"}}), key="s3cret")
-    assert "does not take the key (403): bad; give another one" in told
+    assert "rejects the API key (403): bad; give another one" in told
     assert "s3cret" not in told
 
 
@@ -176,12 +176,12 @@ def test_messages_of_servers_are_bounded() -> None:
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "LONGEST_ANSWER", 20)
+    monkeypatch.setattr(remote_completion, "MAX_ANSWER_CHARS", 20)
     assert "more than 20 characters" in failure(answer("ten letter", "ten letter", "!"))
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PAUSE_SECONDS", 0.03)
+    monkeypatch.setattr(http_exchange, "READ_SECONDS", 0.03)
 
     def wait(connection: socket.socket) -> None:
         connection.sendall(STREAM + chunk(content="a"))
@@ -222,14 +222,13 @@ def test_leaving_before_the_answer_keeps_nothing() -> None:
     with scripted(lambda connection: server.until_closed(connection)) as server:
         conversation = talk(server.url)
         with closing(conversation.ask("Hi", PLAIN)) as pieces:
-            assert next(pieces) == Piece("")
+            assert next(pieces) == RemotePiece("")
         assert server.closed_early.wait(60)
     assert len(conversation.messages) == 1
 
 
-def test_a_reader_that_is_behind_holds_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_behind_holds_little() -> None:
     """What was not taken waits at the server, and leaving does not wait for it."""
-    monkeypatch.setattr(exchange, "AT_ONCE", 1000)
 
     def flood(connection: socket.socket) -> None:
         connection.sendall(STREAM)
@@ -248,7 +247,7 @@ def test_a_reader_that_is_behind_holds_little(monkeypatch: pytest.MonkeyPatch) -
 
 def test_models_are_asked_for() -> None:
     with scripted(models("first", "second")) as server:
-        assert RemoteServer(server.url + "/v1/", key="k").models() == ["first", "second"]
+        assert RemoteServer(server.url + "/v1/", key="k").list_models() == ["first", "second"]
         assert server.requests[0].line == "GET /v1/models HTTP/1.1"
         assert server.requests[0].headers["authorization"] == "Bearer k"
 
@@ -256,17 +255,17 @@ def test_models_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (models(), "lists no models that can be asked for: name one"),
-        (models("x" * 600), "lists no models that can be asked for"),
-        (reply(200, {"data": 3}), "/v1/models is no list of models"),
-        (reply(200, b"<html>", kind="text/html"), "is no OpenAI-compatible server"),
-        (reply(200, b"[" * 100_000), "is no OpenAI-compatible server"),
-        (reply(401, b""), "wants a key (401)"),
+        (models(), "lists no usable models: name one"),
+        (models("x" * 600), "lists no usable models"),
+        (reply(200, {"data": 3}), "/v1/models is not a list of models"),
+        (reply(200, b"<html>", kind="text/html"), "is not an OpenAI-compatible server"),
+        (reply(200, b"[" * 100_000), "is not an OpenAI-compatible server"),
+        (reply(401, b""), "requires an API key (401)"),
     ],
 )
 def test_lists_of_models_that_are_none(script: bytes, message: str) -> None:
     with scripted(script) as server, pytest.raises(RemoteError) as caught:
-        RemoteServer(server.url).models()
+        RemoteServer(server.url).list_models()
     assert message in str(caught.value)
 
 
@@ -274,30 +273,30 @@ def test_nobody_is_there() -> None:
     with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        with pytest.raises(RemoteError, match=f":{port} takes no connection: is the server running"):
-            RemoteServer(f"http://127.0.0.1:{port}").models()
+        with pytest.raises(RemoteError, match=f":{port} refuses connections: is the server running"):
+            RemoteServer(f"http://127.0.0.1:{port}").list_models()
 
 
 def test_tls_where_there_is_none() -> None:
     with scripted(b"") as server, pytest.raises(RemoteError, match=r"does not speak TLS .*: is it an http:// address"):
-        RemoteServer(server.url.replace("http:", "https:")).models()
+        RemoteServer(server.url.replace("http:", "https:")).list_models()
 
 
 @pytest.mark.parametrize(
-    ("error", "connected", "message"),
+    ("error", "is_connected", "message"),
     [
         (TimeoutError("timed out"), False, "did not answer within 10 seconds"),
         (TimeoutError("timed out"), True, "sent nothing for 600 seconds"),
-        (socket.gaierror(-2, "Name or service not known"), False, "no host 'host.example': Name or service"),
-        (OSError(101, "Network is unreachable"), False, "cannot be reached: 'Network is unreachable'"),
+        (socket.gaierror(-2, "Name or service not known"), False, "unknown host 'host.example': Name or service"),
+        (OSError(101, "Network is unreachable"), False, "is unreachable: 'Network is unreachable'"),
         (ConnectionResetError(104, "reset"), True, "closed the connection before"),
-        (ssl.SSLCertVerificationError("bad"), False, "is not to be trusted"),
+        (ssl.SSLCertVerificationError("bad"), False, "is not trusted: self-signed certificate"),
     ],
 )
-def test_reasons(error: Exception, connected: bool, message: str) -> None:
+def test_reasons(error: Exception, is_connected: bool, message: str) -> None:
     if isinstance(error, ssl.SSLCertVerificationError):
         error.verify_message = "self-signed certificate"
-    assert message in reason_of(error, Address.of("https://host.example"), connected=connected)
+    assert message in describe_failure(error, ServerAddress.parse("https://host.example"), is_connected=is_connected)
 
 
 def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,20 +304,54 @@ def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "urllib.request.getproxies", lambda: {"http": "http://us:e%21@proxy:3128", "https": "socks5://x:1"}
     )
     monkeypatch.setattr("urllib.request.proxy_bypass", lambda host: host == "inside")
-    assert exchange.proxy_of(Address.of("http://127.0.0.1:1")) is None
-    assert exchange.proxy_of(Address.of("http://inside")) is None
-    assert exchange.proxy_of(Address.of("http://outside")) == ("proxy", 3128, {"Proxy-Authorization": "Basic dXM6ZSE="})
-    with pytest.raises(RemoteError, match="proxy for https cannot be used"):
-        exchange.proxy_of(Address.of("https://outside"))
+    assert find_proxy(ServerAddress.parse("http://127.0.0.1:1")) is None
+    assert find_proxy(ServerAddress.parse("http://inside")) is None
+    headers = {"Proxy-Authorization": "Basic dXM6ZSE="}
+    assert find_proxy(ServerAddress.parse("http://outside")) == ("proxy", 3128, headers)
+    with pytest.raises(RemoteError, match="proxy for https is not supported"):
+        find_proxy(ServerAddress.parse("https://outside"))
 
 
 def test_a_request_through_a_proxy_names_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(models("m")) as server:
         host, port = server.listening.getsockname()
-        monkeypatch.setattr(exchange, "proxy_of", lambda address: (host, port, {"Proxy-Authorization": "Basic eA=="}))
-        assert RemoteServer("http://outside.example").models() == ["m"]
+        monkeypatch.setenv("http_proxy", f"http://us:e%21@{host}:{port}")
+        assert RemoteServer("http://outside.example").list_models() == ["m"]
         assert server.requests[0].line == "GET http://outside.example/v1/models HTTP/1.1"
-        assert server.requests[0].headers["proxy-authorization"] == "Basic eA=="
+        assert server.requests[0].headers["proxy-authorization"] == "Basic dXM6ZSE="
+
+
+def test_a_server_on_this_machine_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
+    with scripted(models("m")) as server:
+        assert RemoteServer(server.url).list_models() == ["m"]
+        assert "proxy-authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "http://127.0.0.1:x"])
+def test_proxies_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(RemoteError, match="the proxy for https is not supported"):
+        RemoteServer("https://outside.example").list_models()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed_and_gets_no_key(status: int) -> None:
+    with scripted(answer("stolen")) as other:
+        told = failure(reply(status, b"", f"Location: {other.url}/v1/chat/completions"), key="s3cret")
+        assert "redirects to another address" in told
+        assert not other.requests
+
+
+def test_compressed_answers_are_not_expanded() -> None:
+    """A few bytes of gzip can become gigabytes. The request does not ask for it, and nothing is decompressed."""
+    bomb = gzip.compress(b"data: " + b"x" * 50_000_000)
+    compressed = STREAM.replace(b"Connection", b"Content-Encoding: gzip\r\nConnection")
+    with scripted(compressed + bomb) as server:
+        with pytest.raises(RemoteError, match="ended its stream"):
+            said(talk(server.url))
+        assert server.requests[0].headers["accept-encoding"] == "identity"
 
 
 def test_conversations_are_saved_and_loaded_as_json(tmp_path: Path) -> None:
@@ -342,7 +375,7 @@ def test_other_files_are_neither_loaded_nor_written_over(tmp_path: Path, text: s
     path = tmp_path / "notes"
     path.write_text(text)
     for act in (server.wake, server.conversation().save):
-        with pytest.raises(RequestError, match="no conversation with a server"):
+        with pytest.raises(RequestError, match="not a conversation with a server"):
             act(path)
     assert path.read_text() == text
     for place in (tmp_path / "none" / "x", tmp_path, Path("a\0b")):
@@ -362,16 +395,16 @@ def test_forks_go_their_own_way() -> None:
 
 
 def test_figures() -> None:
-    made = RemoteAnswer(began=10.0, first=10.5, last=11.5, pieces=4, finish_reason="stop")
-    assert figures(made) == "4 pieces, 3.0 pieces/s | first after 0.50 s"
-    made.usage = answers.usage_of(
+    made = RemoteCompletion(started_at=10.0, first_at=10.5, last_at=11.5, num_pieces=4, finish_reason="stop")
+    assert format_stats(made) == "4 pieces, 3.0 pieces/s | first after 0.50 s"
+    made.usage = remote_completion.parse_usage(
         {"prompt_tokens": 9, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 8, "audio": None}}
     )
     made.finish_reason = "length"
-    assert figures(made) == "5 tokens, 4.0 tok/s | first after 0.50 s | 8 of 9 in the prompt cached | length"
+    assert format_stats(made) == "5 tokens, 4.0 tok/s | first after 0.50 s | 8 of 9 in the prompt cached | length"
     assert (
-        figures(RemoteAnswer(usage={"completion_tokens": 1, "prompt_tokens": 3}, done=True))
+        format_stats(RemoteCompletion(usage={"completion_tokens": 1, "prompt_tokens": 3}, is_done=True))
         == "1 token | 3 in the prompt"
     )
-    assert figures(None) == "stopped"
-    assert answers.usage_of({"prompt_tokens": True, "completion_tokens": -1, "cached_tokens": "9"}) == {}
+    assert format_stats(None) == "stopped"
+    assert remote_completion.parse_usage({"prompt_tokens": True, "completion_tokens": -1, "cached_tokens": "9"}) == {}

@@ -14,11 +14,11 @@ import pytest
 from architecture.sources import PACKAGE
 from sporelm import settings
 from sporelm.cli import chat
-from sporelm.cli.chat_screen import Screen
-from sporelm.cli.plain_text import without_controls
-from sporelm.cli.remote.values import RemoteParams
-from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING, name_of
-from sporelm.cli.sessions import ARGUMENTS, field_of
+from sporelm.cli.chat_screen import ChatScreen
+from sporelm.cli.chat_sessions import ARGUMENTS, field_of
+from sporelm.cli.remote.remote_params import RemoteParams
+from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS, dest_of
+from sporelm.cli.terminal_text import escape_controls
 from unit.cli.scripted_server import DONE, STREAM, answer, chunk, models, reply, scripted
 
 Chat = Callable[..., tuple[int, str, str]]
@@ -48,7 +48,7 @@ def test_failures_are_one_line_each_and_the_chat_goes_on(spoken: Chat) -> None:
     assert code == 1
     assert out == "cut\nwhole\n* 1  1 turn  three\n"
     busy, ended, unknown, figures = err.splitlines()
-    assert busy == f"spore: {server.url} has too much to do (429): busy; try again in 3 s"
+    assert busy == f"spore: {server.url} is overloaded (429): busy; try again in 3 s"
     assert "without [DONE]: the turn was not kept" in ended
     assert "Unknown command" in unknown
     assert figures.startswith("1 token")
@@ -82,14 +82,14 @@ def test_ctrl_c_stops_the_answer_and_what_came_stays(spoken: Chat, monkeypatch: 
         connection.sendall(STREAM + chunk(content="one ") + chunk(content="two"))
         server.until_closed(connection)
 
-    say = Screen.say
+    print_text = ChatScreen.print_text
 
-    def interrupting(screen: Screen, text: str) -> None:
-        say(screen, text)
+    def interrupting(screen: ChatScreen, text: str) -> None:
+        print_text(screen, text)
         if text == "two":
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Screen, "say", interrupting)
+    monkeypatch.setattr(ChatScreen, "print_text", interrupting)
     with scripted(endless, answer("more")) as server:
         code, out, err = spoken(["m", "--url", server.url], "Hi", "/list", "Go on")
         assert server.closed_early.wait(60)
@@ -118,7 +118,7 @@ def test_nobody_is_there(spoken: Chat) -> None:
         port = silent.getsockname()[1]
         code, out, err = spoken(["--url", f"http://127.0.0.1:{port}"], "Hi")
     assert (code, out) == (1, "")
-    assert err == f"spore: http://127.0.0.1:{port} takes no connection: is the server running?\n"
+    assert err == f"spore: http://127.0.0.1:{port} refuses connections: is the server running?\n"
 
 
 def test_args_shows_what_is_sent_and_takes_it_back(spoken: Chat) -> None:
@@ -178,7 +178,7 @@ def test_options_of_an_engine_are_refused(spoken: Chat, option: str, value: str 
     code, out, err = spoken(["--url", "http://127.0.0.1:1", option, *([value] if value else [])])
     assert (code, out) == (2, "")
     assert err == (
-        f"spore: {option} is for a model that runs here, and with --url it runs on the server: leave one of them out\n"
+        f"spore: {option} is for a local model, and with --url the model runs on the server: leave one of them out\n"
     )
 
 
@@ -188,7 +188,7 @@ def test_options_of_an_engine_are_refused(spoken: Chat, option: str, value: str 
         (["--api-key", "k"], "--api-key is for a server: name one with --url"),
         (["--url", "127.0.0.1:8000"], "write it as http://127.0.0.1:8000"),
         (["--url", "http://me:pass@host"], "give the key with --api-key"),
-        (["--url", "http://h", "--api-key", "two words"], "the API key has characters"),
+        (["--url", "http://h", "--api-key", "two words"], "the API key has invalid characters"),
         (["--url", "http://h", "--temp", "nan"], "temperature is nan"),
         (["--url", "http://h", "--logit-bias", "1=2", "--logit-bias", "1=3"], "names a token twice"),
     ],
@@ -203,11 +203,17 @@ def test_wrong_usage(spoken: Chat, words: list[str], message: str) -> None:
 
 def test_every_option_of_sampling_has_its_field() -> None:
     """Each option that the chat has is sent, or refused; and those of SamplingParams have the server's names."""
-    words = [word for option, _, kind, *_ in (*CHOOSING, *REPEATING, *ENDING) for word in (option, str(kind(1)))]
+    words = [
+        word
+        for option, _, kind, *_ in (*SAMPLER_OPTIONS, *PENALTY_OPTIONS, *LENGTH_OPTIONS)
+        for word in (option, str(kind(1)))
+    ]
     words += ["--stop", "a", "--stop", "b", "--stop-token-id", "3", "--logit-bias", "5=-1", "--dry-breaker", "none"]
     words += ["--ignore-eos", "--roll", "-n", "1", "--url", "http://h"]
-    sent = RemoteParams.of(chat.parser().parse_args(words)).given()
-    named = {name_of(option) for option, *_ in (*CHOOSING, *REPEATING, *ENDING)} - {"temp"} | {"temperature"}
+    sent = RemoteParams.from_args(chat.make_parser().parse_args(words)).as_fields()
+    named = {dest_of(option) for option, *_ in (*SAMPLER_OPTIONS, *PENALTY_OPTIONS, *LENGTH_OPTIONS)} - {"temp"} | {
+        "temperature"
+    }
     more = {"stop", "stop_token_ids", "logit_bias", "dry_breakers", "ignore_eos", "roll", "max_tokens"}
     assert set(sent) == named | more
     assert (sent["stop"], sent["stop_token_ids"], sent["logit_bias"]) == (["a", "b"], [3], {"5": -1.0})
@@ -216,9 +222,9 @@ def test_every_option_of_sampling_has_its_field() -> None:
 
 
 def test_fields_are_those_of_our_server() -> None:
-    from sporelm.serve.routes.openai_chat import ChatRequest
+    from sporelm.serve.routes.openai_chat import ChatCompletionRequest
 
-    assert set(RemoteParams.__dataclass_fields__) <= set(ChatRequest.__struct_fields__)
+    assert set(RemoteParams.__dataclass_fields__) <= set(ChatCompletionRequest.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +239,9 @@ def test_fields_are_those_of_our_server() -> None:
     ],
 )
 def test_forms_of_answers(words: list[str], form: dict[str, Any]) -> None:
-    assert RemoteParams.of(chat.parser().parse_args(["--url", "http://h", *words])).given() == {"response_format": form}
+    assert RemoteParams.from_args(chat.make_parser().parse_args(["--url", "http://h", *words])).as_fields() == {
+        "response_format": form
+    }
 
 
 @pytest.mark.parametrize(("value", "sent"), [("s3cret", "s3cret"), ("ann:s3cret", "ann:s3cret"), ("", None)])
@@ -249,7 +257,7 @@ def test_the_key_of_the_environment(
 
 
 def test_given_options_are_told_from_defaults() -> None:
-    parser = chat.parser()
+    parser = chat.make_parser()
     args = parser.parse_args(["--url", "http://h", "--temp", "0.8", "--stop", "a"])
     assert args.given == {"url", "temp", "stop"}
     assert (args.top_k, args.stop, args.model) == (40, ["a"], None), "the others have their defaults, again"
@@ -268,9 +276,9 @@ def test_it_starts_without_the_engine() -> None:
             check=False,
         )  # fmt: skip
     assert done.stdout == "Hello\n", done.stderr
-    heavy = ("numpy", "llvmlite", "prompt_toolkit", "msgspec", "sporelm.api", "sporelm.engine", "sporelm.weights")
+    heavy = ("numpy", "llvmlite", "prompt_toolkit", "msgspec", "sporelm.api", "sporelm.engine", "sporelm.checkpoints")
     assert not [name for name in done.stderr.split() if name.startswith(heavy)]
 
 
 def test_controls_are_shown_and_text_stays_as_it_is() -> None:
-    assert without_controls("a\tb\n\x1b[31mé\x7f\u200d👩") == "a\tb\n\\x1b[31mé\\x7f\u200d👩"
+    assert escape_controls("a\tb\n\x1b[31mé\x7f\u200d👩") == "a\tb\n\\x1b[31mé\\x7f\u200d👩"

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from sporelm.cli.gguf_text import Page
-from sporelm.cli.plain_text import has_colors
+from sporelm.cli.terminal_text import supports_colors
 
 
 class Terminal(io.StringIO):
@@ -31,9 +31,9 @@ def test_colors_follow_the_environment(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert has_colors(Terminal()) == expected
-    assert not has_colors(io.StringIO())
+    assert supports_colors(Terminal()) == expected
+    assert not supports_colors(io.StringIO())
     monkeypatch.setattr("sys.stdout", Terminal())
-    assert Page().colored == expected
-    assert Page("always").colored
-    assert not Page("never").colored
+    assert Page().has_colors == expected
+    assert Page("always").has_colors
+    assert not Page("never").has_colors

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from sporelm.checkpoints.supported_models import MODELS
 from sporelm.cli.main import main
-from sporelm.models.families import FAMILIES
 
 
 def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--models", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["families"]
-    assert [row["family"] for row in rows] == [each.module for each in FAMILIES]
+    assert [row["family"] for row in rows] == [each.module for each in MODELS]
     (llama,) = (row for row in rows if row["family"] == "llama")
     assert llama["names"][:2] == ["llama", "LlamaForCausalLM"]
     assert main(["doctor", "--models"]) == 0

@@ -11,7 +11,7 @@ from gguf_samples import sample
 from sporelm.cli import memory_errors
 from sporelm.cli.memory_errors import is_memory_shortage, out_of_memory
 from sporelm.errors import BackendError, MemoryShortage, ModelFileError
-from sporelm.weights.mapped import map_file
+from sporelm.files.memory_map import map_file
 
 
 def caused(outer: Exception, inner: Exception) -> Exception:

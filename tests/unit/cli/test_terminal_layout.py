@@ -9,7 +9,7 @@ import pytest
 
 from gguf_samples import sample
 from sporelm.cli import main
-from sporelm.cli.terminal_layout import columns_of, fold, labelled, table, terminal_width
+from sporelm.cli.terminal_layout import columns_of, fold, format_table, label_text, terminal_width
 
 if sys.platform == "win32":
     pytest.skip("COLUMNS stands for the terminal's size", allow_module_level=True)
@@ -42,7 +42,7 @@ def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, name: str, colu
     words = [] if name == "overview" else name.split()
     narrow = run(monkeypatch, columns, *words, "--help")
     check_fits(narrow, columns)
-    wide = main.overview() if name == "overview" else main.load(name).parser().format_help()
+    wide = main.format_overview() if name == "overview" else main.load_command(name).make_parser().format_help()
     assert "".join(narrow).replace(" ", "") == "".join(wide.split())
     assert run(monkeypatch, columns, *words, "--help", terminal=False) == wide.splitlines()
     assert run(monkeypatch, 200, *words, "--help") == wide.splitlines()
@@ -69,16 +69,16 @@ def test_figures_keep_their_units() -> None:
 
 def test_a_table_becomes_records() -> None:
     rows = [("name", "size", "type"), ("smollm2", "98.4 MB", "Q4_1")]
-    assert table(rows, None) == table(rows, 80) == ["name     size     type", "smollm2  98.4 MB  Q4_1"]
-    assert table(rows, 20) == ["smollm2", " size  98.4 MB", " type  Q4_1"]
-    assert table(rows, 12) == ["smollm2", " size", "   98.4 MB", " type Q4_1"]
+    assert format_table(rows, None) == format_table(rows, 80) == ["name     size     type", "smollm2  98.4 MB  Q4_1"]
+    assert format_table(rows, 20) == ["smollm2", " size  98.4 MB", " type  Q4_1"]
+    assert format_table(rows, 12) == ["smollm2", " size", "   98.4 MB", " type Q4_1"]
 
 
 def test_text_stands_below_its_label_where_it_is_narrow() -> None:
     text = "32 layers of some model"
-    assert labelled("architecture", text, 15, None) == ["architecture   32 layers of some model"]
-    assert labelled("architecture", text * 2, 15, 40)[1].startswith(" " * 15)
-    assert labelled("architecture", text, 15, 20) == ["architecture", "  32 layers of some", "  model"]
+    assert label_text("architecture", text, 15, None) == ["architecture   32 layers of some model"]
+    assert label_text("architecture", text * 2, 15, 40)[1].startswith(" " * 15)
+    assert label_text("architecture", text, 15, 20) == ["architecture", "  32 layers of some", "  model"]
 
 
 def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,19 +88,19 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measurements_are_records_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sporelm.bench import rows
+    from sporelm.bench import bench_rows
     from sporelm.cli import bench
 
     class Row:
         def cells(self) -> list[str]:
-            return [f"{at}23.4 tok/s" for at in range(len(rows.HEADS))]
+            return [f"{at}23.4 tok/s" for at in range(len(bench_rows.TABLE_COLUMNS))]
 
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(sys, "stdout", Terminal())
-    arguments = bench.parser().parse_args([])
+    arguments = bench.make_parser().parse_args([])
     lines = bench.render([Row()], arguments).splitlines()  # type: ignore[list-item]
     check_fits(lines, 20)
-    for at in range(len(rows.HEADS)):
+    for at in range(len(bench_rows.TABLE_COLUMNS)):
         assert sum(f"{at}23.4 tok/s" in line for line in lines) >= 1
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert max(map(len, bench.render([Row()], arguments).splitlines())) > 60  # type: ignore[list-item]

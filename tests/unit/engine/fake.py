@@ -10,7 +10,7 @@ import numpy as np
 from sporelm.engine import Engine, Limits, Request, Scores, Step
 from sporelm.engine.runner import Inputs
 from sporelm.engine.speculative import Guess, Speculation
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 
 VOCAB = 97
 

@@ -19,7 +19,7 @@ from sporelm.engine.pace import Pace
 from sporelm.engine.runner import Inputs
 from sporelm.engine.speculative import Guess, Speculation
 from sporelm.engine.step import Part
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 
 VOCAB = 61
 MODULUS = (1 << 24) - 3  # a prime; what is below it a float32 holds exactly

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sporelm.engine import Engine, Limits, Request, Sampling, Scores, Step
-from sporelm.engine.kv.prefix import root
-from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.kv.offload import OffloadStore
+from sporelm.engine.kv.prefix_cache import root_hash
 from sporelm.errors import RequestError
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 from unit.engine.hashed import VOCAB, HashedRunner, cells_of, scores_after
 
 ADAPTERS = {1: "red", 2: "green"}
@@ -45,8 +45,8 @@ def said_alone(prompt: tuple[int, ...], adapter: int, count: int) -> list[int]:
 def engine_of(asleep: Path | None = None) -> Engine:
     limits = Limits(5 * PAGE, 5 * PAGE, VOCAB, 96, 4, 12)
     runner = AdaptedRunner(limits)
-    dormitory = SessionFolder(asleep, runner, lambda: "model") if asleep else None
-    engine = Engine(runner, limits, dormitory=dormitory)
+    dormitory = OffloadStore(asleep, runner, lambda: "model") if asleep else None
+    engine = Engine(runner, limits, offload_store=dormitory)
     engine.use_adapters(ADAPTERS, None)
     return engine
 
@@ -87,8 +87,8 @@ def test_everybody_hears_what_they_would_alone(tmp_path: Path, sleeping: bool) -
     engine.run(waiting)
     for each in waiting:
         assert_alone(each)
-    if engine.store.dormitory is not None:
-        engine.store.dormitory.close()
+    if engine.kv_cache.offload_store is not None:
+        engine.kv_cache.offload_store.close()
 
 
 def test_a_sequence_is_computed_anew_for_another_adapter(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_sequence_is_computed_anew_for_another_adapter(tmp_path: Path) -> None
                 engine.wake(tmp_path / "asleep", "model")
             continue
         twin, _ = engine.wake(tmp_path / "asleep", "model")
-        assert twin.chain.root == root("", "red") != root("")
+        assert twin.page_hashes.root == root_hash("", "red") != root_hash("")
         assert twin.tokens == sequence.tokens
         engine.drop(twin)
 

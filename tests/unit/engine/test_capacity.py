@@ -6,8 +6,8 @@ import pytest
 
 from sporelm import LLM
 from sporelm.engine.capacity import MOST_PAGES, choose
-from sporelm.engine.sizes import size_in_bytes
 from sporelm.errors import MemoryShortage, RequestError
+from sporelm.units import size_in_bytes
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_too_little_or_too_much_is_refused_with_what_is_needed() -> None:
 
 def test_a_model_is_opened_with_a_cache_of_that_size(story: Path) -> None:
     with LLM(story, backend="reference", kv_memory="300kB") as llm:
-        limits, worker = llm.opened.engine.limits, llm.opened.worker
+        limits, worker = llm.loaded_engine.engine.limits, llm.loaded_engine.worker
         page = sum(worker.device.page_bytes(cache.shape[2:5:2], cache.dtype) for cache in worker.runner.caches)
         assert limits.num_pages == 300_000 // page
         assert llm.max_context == min(llm.config.context_length, limits.num_pages * 64)

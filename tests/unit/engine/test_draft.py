@@ -10,7 +10,7 @@ from sporelm.engine import Engine, Limits, Request, Sampling, Scores, Step
 from sporelm.engine.request import FinishReason
 from sporelm.engine.speculative import ModelDrafter, Speculation
 from sporelm.engine.speculative.draft import CHUNK
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 from unit.engine.fake import VOCAB, FakeRunner, engine, expected, limits
 from unit.engine.test_constraint import Pattern
 from unit.engine.test_engine import prompt
@@ -158,7 +158,7 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
     made.run([stays])
     assert stays.generated == expected(stays.prompt, 60)
     assert not guesses.sequences
-    assert guesses.store.pool.num_free == guesses.limits.num_pages
+    assert guesses.kv_cache.pages.num_free == guesses.limits.num_pages
     guesses.check_integrity()
 
 

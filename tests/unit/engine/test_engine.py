@@ -22,7 +22,7 @@ def test_one_request_is_continued_greedily():
     assert request.generated == expected(request.prompt, 20)
     assert request.finish_reason == "length"
     made.check_integrity()
-    assert made.store.pool.num_free == made.limits.num_pages
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
 @pytest.mark.parametrize("budget", [1, 7, 48, 200])
@@ -88,7 +88,7 @@ def test_cancel_frees_the_pages_and_leaves_the_others_alone():
     made.run([second])
     assert (first.finish_reason, waiting.finish_reason) == ("cancelled", "cancelled")
     assert second.generated == expected(second.prompt, 30)
-    assert made.store.pool.num_free == made.limits.num_pages
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
 def test_a_sequence_keeps_what_it_computed_for_the_next_request():
@@ -133,7 +133,7 @@ def test_a_fork_shares_pages_and_both_go_on_by_themselves():
     made.run([made.add(Request(prompt(100), max_tokens=1, sequence=sequence))])
     twin = made.fork(sequence)
     assert twin.pages == sequence.pages
-    taken = made.limits.num_pages - made.store.pool.num_free
+    taken = made.limits.num_pages - made.kv_cache.pages.num_free
     left = made.add(Request([*prompt(100), 1, 2], max_tokens=30, sequence=sequence))
     right = made.add(Request([*prompt(100), 3, 4], max_tokens=30, sequence=twin))
     made.run([left, right])
@@ -147,14 +147,14 @@ def test_a_fork_shares_pages_and_both_go_on_by_themselves():
     made.check_integrity()
     made.drop(sequence)
     made.drop(twin)
-    assert made.store.pool.num_free == made.limits.num_pages
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
 def test_idle_sequences_give_way_the_longest_unused_first():
     made = engine(num_pages=6)
     old, new = made.sequence(), made.sequence()
     for sequence in (old, new):
-        made.run([made.add(Request(prompt(120, sequence.number), max_tokens=1, sequence=sequence))])
+        made.run([made.add(Request(prompt(120, sequence.id), max_tokens=1, sequence=sequence))])
     request = made.add(Request(prompt(200), max_tokens=2))
     made.run([request])
     assert request.generated == expected(request.prompt, 2)
@@ -168,7 +168,7 @@ def test_when_pages_run_out_the_youngest_waits_and_its_tokens_stay_the_same():
     made.run(requests)
     for request in requests:
         assert request.generated == expected(request.prompt, 150)
-    assert made.store.pool.num_free == 5
+    assert made.kv_cache.pages.num_free == 5
     made.check_integrity()
 
 
@@ -257,7 +257,7 @@ def test_logits_of_every_position_come_in_chunks():
     rows = rows_of(made, ids)
     assert rows.shape == (100, VOCAB)
     assert rows.argmax(axis=1).tolist() == [expected(ids[: end + 1], 1)[0] for end in range(100)]
-    assert made.store.pool.num_free == made.limits.num_pages
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
     with pytest.raises(ContextOverflow):
         rows_of(made, prompt(257))
 
@@ -316,7 +316,7 @@ def test_who_had_said_the_last_token_when_a_step_was_interrupted_has_ended(sampl
     made.run([other])
     assert other.finish_reason == ("cancelled" if sampling.temperature else "length")  # a choice had begun
     made.check_integrity()
-    assert made.store.pool.num_free == made.limits.num_pages
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
 def test_a_request_for_whose_choosing_there_is_no_memory_does_not_wait(monkeypatch):

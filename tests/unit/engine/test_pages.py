@@ -5,23 +5,25 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sporelm.engine import PagePool, Request
+from sporelm.engine import Request
 from sporelm.engine.kv import KvSequence
+from sporelm.engine.kv.page_allocator import PageAllocator
+from sporelm.engine.kv.prefix_cache import PrefixCache
 from sporelm.errors import BackendError
 from unit.engine.fake import VOCAB, Oracle, engine, expected
 from unit.engine.hashed import SteadyPace, SteadySpeculation
 
 
 def test_a_pool_hands_out_the_page_freed_last():
-    pool = PagePool(3)
-    assert [pool.take(), pool.take()] == [0, 1]
+    pool = PageAllocator(3, PrefixCache())
+    assert [pool.allocate(), pool.allocate()] == [0, 1]
     pool.release([0])
-    assert pool.take() == 0
+    assert pool.allocate() == 0
 
 
 def test_shared_pages_stay_until_their_last_holder_releases_them():
-    pool = PagePool(2)
-    page = pool.take()
+    pool = PageAllocator(2, PrefixCache())
+    page = pool.allocate()
     pool.share([page])
     pool.release([page])
     assert pool.num_free == 1
@@ -31,16 +33,16 @@ def test_shared_pages_stay_until_their_last_holder_releases_them():
 
 
 def test_mistakes_are_found():
-    pool = PagePool(1)
+    pool = PageAllocator(1, PrefixCache())
     for wrong in (pool.release, pool.share):
         with pytest.raises(BackendError, match="page 0 is free"):
             wrong([0])
-    page = pool.take()
-    with pytest.raises(BackendError, match="all 1 pages are held"):
-        pool.take()
-    with pytest.raises(BackendError, match="page 0 counts 1 holders, 0 hold it"):
+    page = pool.allocate()
+    with pytest.raises(BackendError, match=r"no page is free \(all 1 are held"):
+        pool.allocate()
+    with pytest.raises(BackendError, match="page 0 has a reference count of 1, but 0 holders"):
         pool.check_integrity([])
-    pool.blank.append(page)
+    pool.uncached.append(page)
     with pytest.raises(BackendError, match="listed as free"):
         pool.check_integrity([[page]])
 
@@ -48,7 +50,7 @@ def test_mistakes_are_found():
 def test_a_sequence_finds_the_common_prefix():
     sequence = KvSequence()
     sequence.tokens = [1, 2, 3, 4]
-    assert [sequence.match(ids) for ids in ([], [2], [1, 2, 9], [1, 2, 3, 4, 5], [1, 2, 3], (1, 2))] == [
+    assert [sequence.match_length(ids) for ids in ([], [2], [1, 2, 9], [1, 2, 3, 4, 5], [1, 2, 3], (1, 2))] == [
         0,
         0,
         2,
@@ -71,8 +73,8 @@ class Use(RuleBasedStateMachine):
         self.histories: dict[int, list[int]] = {}
 
     def free_sequences(self) -> list[KvSequence]:
-        held = {request.sequence.number for request in self.requests if request.sequence and not request.finish_reason}
-        return [sequence for sequence in self.sequences if sequence.number not in held]
+        held = {request.sequence.id for request in self.requests if request.sequence and not request.finish_reason}
+        return [sequence for sequence in self.sequences if sequence.id not in held]
 
     @rule(
         length=st.integers(1, 200),
@@ -97,10 +99,10 @@ class Use(RuleBasedStateMachine):
     @precondition(lambda self: self.free_sequences())
     def ask(self, pick, keep, more, wanted):
         sequence = self.free_sequences()[pick % len(self.free_sequences())]
-        known = self.histories.get(sequence.number, [])[:keep]
+        known = self.histories.get(sequence.id, [])[:keep]
         ids = [*known, *((pick + place) % VOCAB for place in range(more))][:240]
         request = self.engine.add(Request(ids, max_tokens=wanted, sequence=sequence))
-        self.histories[sequence.number] = request.known
+        self.histories[sequence.id] = request.known
         self.requests.append(request)
 
     @rule(pick=st.integers(0, 9))
@@ -108,7 +110,7 @@ class Use(RuleBasedStateMachine):
     def fork(self, pick):
         source = self.sequences[pick % len(self.sequences)]
         twin = self.engine.fork(source)
-        self.histories[twin.number] = list(source.tokens)
+        self.histories[twin.id] = list(source.tokens)
         self.sequences.append(twin)
 
     @rule(pick=st.integers(0, 9))
@@ -142,7 +144,7 @@ class Use(RuleBasedStateMachine):
         self.every_answer_is_right_so_far()
         for sequence in self.sequences:
             self.engine.drop(sequence)
-        assert self.engine.store.pool.num_free == 9
+        assert self.engine.kv_cache.pages.num_free == 9
 
 
 TestUse = Use.TestCase

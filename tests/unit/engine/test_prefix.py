@@ -2,10 +2,11 @@
 
 import pytest
 
-from sporelm.engine import Engine, PagePool, Request
-from sporelm.engine.kv.prefix import MOST_EVICTED, PrefixIndex, chained, root
+from sporelm.engine import Engine, Request
+from sporelm.engine.kv.page_allocator import PageAllocator
+from sporelm.engine.kv.prefix_cache import MAX_REMEMBERED, PrefixCache, hash_page, root_hash
 from sporelm.errors import BackendError
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 from unit.engine.fake import VOCAB, engine, expected
 from unit.engine.test_engine import prompt
 
@@ -27,8 +28,8 @@ def test_a_prompt_seen_before_computes_its_last_page_only():
     again = ask(made, prompt(200))
     assert (again.cached_tokens, again.cache_miss) == (192, None)
     assert made.runner.steps[0].num_tokens == 8
-    index = made.store.pool.index
-    assert (index.queries, index.hits) == (400, 192)
+    index = made.kv_cache.prefix_cache
+    assert (index.num_query_tokens, index.num_hit_tokens) == (400, 192)
 
 
 def test_a_prompt_of_whole_pages_computes_the_last_of_them():
@@ -137,27 +138,27 @@ def test_a_request_that_was_sent_back_finds_its_pages_again():
 
 
 def test_keys_tell_texts_apart():
-    assert root("") != root("a")
-    assert chained(root(""), [1, 2]) != chained(root(""), [2, 1])
-    assert chained(root(""), [1, 2]) != chained(root("a"), [1, 2])
-    assert chained(root(""), [1]) != chained(root(""), [1 << 8])
+    assert root_hash("") != root_hash("a")
+    assert hash_page(root_hash(""), [1, 2]) != hash_page(root_hash(""), [2, 1])
+    assert hash_page(root_hash(""), [1, 2]) != hash_page(root_hash("a"), [1, 2])
+    assert hash_page(root_hash(""), [1]) != hash_page(root_hash(""), [1 << 8])
 
 
 def test_the_memory_of_what_was_lost_is_bounded():
-    index = PrefixIndex()
-    for number in range(MOST_EVICTED + 5):
+    index = PrefixCache()
+    for number in range(MAX_REMEMBERED + 5):
         key = number.to_bytes(8, "little")
-        index.add(0, key, b"", [number])
-        index.forget(0, evicted=True)
-    assert len(index.evicted) == MOST_EVICTED
+        index.insert(0, key, b"", [number])
+        index.remove(0, is_evicted=True)
+    assert len(index.evicted) == MAX_REMEMBERED
     assert not index.children
 
 
 def test_an_index_that_disagrees_with_its_pages_is_found():
-    pool = PagePool(2)
-    page = pool.take()
-    pool.index.add(page, b"key", b"", [1])
+    pool = PageAllocator(2, PrefixCache())
+    page = pool.allocate()
+    pool.prefix_cache.insert(page, b"key", b"", [1])
     pool.check_integrity([[page]])
-    del pool.index.parents[b"key"]
-    with pytest.raises(BackendError, match="does not agree with itself"):
+    del pool.prefix_cache.parents[b"key"]
+    with pytest.raises(BackendError, match="its tables disagree"):
         pool.check_integrity([[page]])

@@ -1,4 +1,4 @@
-"""What a recording holds, and what a replay refuses; `tests/system/test_watching.py` replays runs of a model."""
+"""Test what a recording holds and what a replay refuses; `test_trace_and_record.py` replays runs of a model."""
 
 import json
 import os

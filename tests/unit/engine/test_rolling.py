@@ -47,7 +47,7 @@ def test_a_text_goes_on_past_the_context(length):
     assert request.known == [*shown(request.text[:-1]), request.text[-1]]  # the last token is never shown
     assert len(request.known) == len(request.text) - request.dropped
     assert request.dropped >= len(request.text) - 1 - ROOM
-    assert made.store.pool.num_free == made.limits.num_pages
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
 def test_it_is_what_a_fresh_engine_says_to_what_is_left():

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sporelm.engine import Engine, KvSequence, Request
-from sporelm.engine.kv import session_folder
-from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.kv import offload
+from sporelm.engine.kv.offload import OffloadStore
 from sporelm.errors import RequestError
 from unit.engine.fake import FakeRunner, engine, expected, limits
 from unit.engine.test_engine import prompt
@@ -35,7 +35,7 @@ def made(tmp_path: Path) -> Iterator[Engine]:
 def engine_at(path: Path, most_bytes: int = 1 << 20, **changes: int) -> Engine:
     chosen = limits(**changes)
     runner = FakeRunner(chosen)
-    return Engine(runner, chosen, dormitory=SessionFolder(path, runner, lambda: "model a", most_bytes))
+    return Engine(runner, chosen, offload_store=OffloadStore(path, runner, lambda: "model a", most_bytes))
 
 
 def ask(made: Engine, sequence: KvSequence | None, ids: list[int], wanted: int = 5) -> Request:
@@ -59,10 +59,10 @@ def crowd(made: Engine) -> None:
     settle(made)
 
 
-def settle(made: Engine) -> SessionFolder:
+def settle(made: Engine) -> OffloadStore:
     """Wait until all is written, and removed, that is to be."""
-    folder = made.store.dormitory
-    assert isinstance(folder, SessionFolder)
+    folder = made.kv_cache.offload_store
+    assert isinstance(folder, OffloadStore)
     folder._writer.submit(lambda: None).result()
     return folder
 
@@ -76,13 +76,13 @@ def test_what_gave_way_is_woken_and_not_computed(made):
     crowd(made)
     (file,) = files(made)
     assert sequence.length == 0
-    assert made.store.sleeps(sequence)
+    assert made.kv_cache.is_offloaded(sequence)
     if os.name == "posix":
         assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     again = ask(made, sequence, [*known, 1], 9)
     assert (again.cached_tokens, again.cache_miss) == (154, None)
     assert not files(made)
-    assert not made.store.sleeps(sequence)
+    assert not made.kv_cache.is_offloaded(sequence)
     crowd(made)
     assert ask(made, sequence, [*again.known, 2]).cached_tokens == 164
 
@@ -99,7 +99,7 @@ def test_without_a_folder_it_is_computed_anew():
 def test_pages_that_are_still_there_are_not_read_again(made):
     sequence, known = begun(made)
     ask(made, None, prompt(240, next(OTHERS)))
-    assert made.store.sleeps(sequence)
+    assert made.kv_cache.is_offloaded(sequence)
     assert ask(made, sequence, [*known, 1]).cached_tokens == 154
 
 
@@ -119,13 +119,13 @@ def test_only_what_the_new_text_begins_with_is_woken(made):
 
 
 def test_a_wake_before_the_disk_has_it_takes_the_copy(made, monkeypatch):
-    gate, write = threading.Event(), session_folder.write_asleep
+    gate, write = threading.Event(), offload.write_session
 
     def slow(*given: object) -> object:
         assert gate.wait(60)
         return write(*given)
 
-    monkeypatch.setattr(session_folder, "write_asleep", slow)
+    monkeypatch.setattr(offload, "write_session", slow)
     sequence, known = begun(made)
     made.run([made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)])
     assert ask(made, sequence, [*known, 1]).cached_tokens == 154
@@ -134,13 +134,13 @@ def test_a_wake_before_the_disk_has_it_takes_the_copy(made, monkeypatch):
 
 
 def test_while_others_run_the_file_is_read_beside_them(made, monkeypatch):
-    gate, read = threading.Event(), session_folder.read_asleep
+    gate, read = threading.Event(), offload.read_session
 
     def slow(*given: object) -> object:
         assert gate.wait(60)
         return read(*given)
 
-    monkeypatch.setattr(session_folder, "read_asleep", slow)
+    monkeypatch.setattr(offload, "read_session", slow)
     sequence, known = begun(made)
     crowd(made)
     other = made.add(Request(prompt(10), max_tokens=60))
@@ -164,7 +164,7 @@ def test_a_cancelled_request_leaves_it_asleep(made):
     waits = made.add(Request([*known, 1], max_tokens=5, sequence=sequence))
     made.step()
     made.cancel(waits)
-    assert made.store.sleeps(sequence)
+    assert made.kv_cache.is_offloaded(sequence)
     made.run(busy)
     assert ask(made, sequence, [*known, 1]).cached_tokens == 154
 
@@ -173,15 +173,15 @@ def test_a_disk_that_does_not_take_it_loses_it_with_the_reason(made, monkeypatch
     def full(*given: object) -> object:
         raise RequestError("talk.session cannot be written: no space left on device")
 
-    monkeypatch.setattr(session_folder, "write_asleep", full)
+    monkeypatch.setattr(offload, "write_session", full)
     sequence, known = begun(made)
     crowd(made)
     assert not files(made)
     again = ask(made, sequence, [*known, 1])
     assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
     folder = settle(made)
-    assert "no space left" in folder.trouble
-    assert (folder.counts.slept, folder.counts.woken, folder.counts.lost) == (1, 0, 1)
+    assert "no space left" in folder.last_loss
+    assert (folder.counts.offloaded, folder.counts.restored, folder.counts.lost) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "another's"])
@@ -202,7 +202,7 @@ def test_a_file_that_is_not_what_was_written_is_not_believed(made, harm):
         other.sleep(begun_there, file, "model a", {})
     again = ask(made, sequence, [*known, 1])
     assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
-    assert settle(made).trouble.startswith(str(file))
+    assert settle(made).last_loss.startswith(str(file))
     assert not files(made)
 
 
@@ -212,24 +212,24 @@ def test_the_longest_asleep_goes_when_the_folder_is_full(tmp_path):
     for seed in range(3):
         sequences.append(begun(made, seed))
         crowd(made)
-    assert [made.store.sleeps(sequence) for sequence, _ in sequences] == [False, True, True]
+    assert [made.kv_cache.is_offloaded(sequence) for sequence, _ in sequences] == [False, True, True]
     assert len(files(made)) == 2
     cached = [ask(made, sequence, [*known, 1]).cached_tokens for sequence, known in reversed(sequences)]
     assert cached == [154, 154, 0]
-    assert "more than session_bytes" in settle(made).trouble
+    assert "more than session_bytes" in settle(made).last_loss
     tiny = engine_at(tmp_path / "tiny", PAGE_BYTES, num_pages=6, max_batch=3)
     sequence, _ = begun(tiny)
     crowd(tiny)
-    assert not tiny.store.sleeps(sequence)
-    assert "more than session_bytes" in settle(tiny).trouble
+    assert not tiny.kv_cache.is_offloaded(sequence)
+    assert "larger than session_bytes" in settle(tiny).last_loss
 
 
 def test_a_slow_disk_holds_no_memory_without_end(made, monkeypatch):
-    monkeypatch.setattr(session_folder, "MOST_UNWRITTEN", 2 * PAGE_BYTES)
+    monkeypatch.setattr(offload, "MAX_UNWRITTEN_BYTES", 2 * PAGE_BYTES)
     sequence, _ = begun(made)
     crowd(made)
-    assert not made.store.sleeps(sequence)
-    assert "too slow" in settle(made).trouble
+    assert not made.kv_cache.is_offloaded(sequence)
+    assert "too slow" in settle(made).last_loss
 
 
 def test_a_fork_of_what_sleeps_sleeps_too(made):
@@ -290,7 +290,7 @@ def test_leftovers_of_the_dead_go_and_nothing_else(tmp_path):
 
 
 def test_a_living_process_touches_its_files(made, monkeypatch):
-    monkeypatch.setattr(session_folder, "REFRESH", -1.0)
+    monkeypatch.setattr(offload, "TOUCH_SECONDS", -1.0)
     begun(made)
     crowd(made)
     (file,) = files(made)
@@ -304,7 +304,7 @@ def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match=r"session_dir .* cannot be used"):
         engine_at(tmp_path / "file")
-    with pytest.raises(RequestError, match="session_bytes is 0"):
+    with pytest.raises(RequestError, match="session_bytes: too small"):
         engine_at(tmp_path / "other", 0)
 
 
@@ -332,33 +332,33 @@ def test_random_turns_among_more_conversations_than_pages(tmp_path, monkeypatch,
         elif turn % 7 == 6:
             made.drop(talks.pop(int(rng.integers(len(talks))))[0])
         made.check_integrity()
-    assert settle(made).counts.woken > 5
+    assert settle(made).counts.restored > 5
     made.close()
     assert not list(tmp_path.iterdir())
 
 
-class TakenAway(session_folder._Bed):
+class TakenAway(offload.OffloadEntry):
     """The reader, who found the file damaged, takes away what reads it as soon as somebody has looked at it once."""
 
     @property
-    def coming(self) -> Any:
+    def prefetch(self) -> Any:
         found, self.found = self.found, None
         return found
 
-    @coming.setter
-    def coming(self, value: Any) -> None:
+    @prefetch.setter
+    def prefetch(self, value: Any) -> None:
         self.found = value
 
 
-@pytest.mark.parametrize("how", ["ready", "held"])
+@pytest.mark.parametrize("how", ["is_ready", "load"])
 def test_a_file_that_is_found_damaged_meanwhile_is_lost_and_nothing_else(how, tmp_path, monkeypatch):
     made = engine_at(tmp_path, num_pages=6, max_batch=3)
     sequence, known = begun(made)
-    monkeypatch.setattr(session_folder, "_Bed", TakenAway)
+    monkeypatch.setattr(offload, "OffloadEntry", TakenAway)
     crowd(made)
     folder = settle(made)
     files(made)[0].unlink()
-    folder._beds[sequence.number].coming = folder._reader.submit(lambda: None)
+    folder._entries[sequence.id].prefetch = folder._reader.submit(lambda: None)
     assert getattr(folder, how)(sequence) in (True, False, None)
     folder._reader.submit(lambda: None).result()
     assert ask(made, sequence, [*known, 1]).cached_tokens == 0

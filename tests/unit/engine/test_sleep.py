@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sporelm.engine import Engine, KvSequence, Request
-from sporelm.engine.kv.asleep import Asleep, check_replaceable, read_asleep
+from sporelm.engine.kv.session_io import SessionData, check_replaceable, read_session
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, RequestError, SporeError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
@@ -59,13 +59,13 @@ def test_others_go_on_while_a_file_is_read(file, monkeypatch):
     made = engine()
     request = made.add(Request(prompt(20), max_tokens=3))
 
-    def slowly(*given: Any) -> Asleep:
+    def slowly(*given: Any) -> SessionData:
         other = Thread(target=made.run, args=([request],))
         other.start()
         other.join(60)
-        return read_asleep(*given)
+        return read_session(*given)
 
-    monkeypatch.setattr("sporelm.engine.engine.read_asleep", slowly)
+    monkeypatch.setattr("sporelm.engine.engine.read_session", slowly)
     sequence, _ = made.wake(file, "model a")
     assert request.generated == expected(prompt(20), 3)
     assert sequence.length == 154
@@ -117,16 +117,16 @@ def refused(file: Path, error: type[SporeError], message: str, **changes: int) -
         made.wake(file, "model a")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-    assert made.store.pool.num_free == made.limits.num_pages
-    assert not made.store.sequences
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
+    assert not made.kv_cache.sequences
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"model": "model b"}, RequestError, "session of another model"),
-        ({"format": "pt"}, ModelFileError, "no session of version 1"),
-        ({"version": "2"}, ModelFileError, "no session of version 1"),
+        ({"format": "pt"}, ModelFileError, "not a session file of version 1"),
+        ({"version": "2"}, ModelFileError, "not a session file of version 1"),
         ({"sha256": "0" * 64}, ModelFileError, "its hash differs"),
         ({"sha256": ""}, ModelFileError, "its hash differs"),
         ({"notes": '{"who": "you"}'}, ModelFileError, "its hash differs"),
@@ -135,19 +135,19 @@ def refused(file: Path, error: type[SporeError], message: str, **changes: int) -
         ({"layers_0": {"shape": [1 << 62, 2, 1, 64, 1]}}, ModelFileError, "layers.0"),
         ({"layers_0": {"shape": [3, 2, 1, 64, -1]}}, ModelFileError, "shape must be a list"),
         ({"layers_0": {"shape": "no"}}, ModelFileError, "shape must be a list"),
-        ({"layers_0": {"dtype": "I32"}}, ModelFileError, "no keys and values of layer 0"),
-        ({"layers_0": {"dtype": "F16", "shape": [3, 2, 1, 64, 2]}}, RequestError, "open the model with --kv f16"),
-        ({"layers_0": {"dtype": "U8", "shape": [3, 2, 1, 64, 4]}}, RequestError, "open the model with --kv q8_0"),
+        ({"layers_0": {"dtype": "I32"}}, ModelFileError, "keys and values of layer 0 are missing"),
+        ({"layers_0": {"dtype": "F16", "shape": [3, 2, 1, 64, 2]}}, RequestError, "Open the model with --kv f16"),
+        ({"layers_0": {"dtype": "U8", "shape": [3, 2, 1, 64, 4]}}, RequestError, "Open the model with --kv q8_0"),
         ({"layers_0": {"dtype": "X1"}}, ModelFileError, "dtype 'X1'"),
         ({"layers_0": {"data_offsets": [0, 1536]}}, ModelFileError, "overlap"),
         ({"layers_0": {"data_offsets": [1232, 1 << 60]}}, ModelFileError, "truncated or damaged"),
         ({"layers_0": {"data_offsets": [1 << 70, 1 << 71]}}, ModelFileError, "data_offsets must be"),
-        ({"layers_0": None}, ModelFileError, "no keys and values of layer 0"),
-        ({"layers_1": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, ModelFileError, "3 tensors, not 2"),
-        ({"tokens": {"dtype": "F64"}}, ModelFileError, "no list of tokens"),
-        ({"tokens": {"shape": [77, 2]}}, ModelFileError, "no list of tokens"),
+        ({"layers_0": None}, ModelFileError, "keys and values of layer 0 are missing"),
+        ({"layers_1": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, ModelFileError, "3 tensors; expected 2"),
+        ({"tokens": {"dtype": "F64"}}, ModelFileError, "list of tokens is missing"),
+        ({"tokens": {"shape": [77, 2]}}, ModelFileError, "list of tokens is missing"),
         ({"tokens": {"shape": [1 << 40], "data_offsets": [0, 1 << 43]}}, ModelFileError, "truncated or damaged"),
-        ({"tokens": None}, ModelFileError, "no list of tokens"),
+        ({"tokens": None}, ModelFileError, "list of tokens is missing"),
         ({"tokens": {"shape": [0], "data_offsets": [0, 0]}}, ModelFileError, r"layers.0 is not \[0"),
     ],
 )  # fmt: skip
@@ -160,10 +160,10 @@ def test_a_file_that_was_changed_is_refused_and_nothing_is_kept(file, changes, e
 @pytest.mark.parametrize(
     ("notes", "message"),
     [
-        ("[]", "notes are no JSON object"),
-        ("{", "notes are no JSON object"),
-        ('{"a":' * 200_000 + "1" + "}" * 200_000, "notes are no JSON object"),
-        ('{"a":' + "9" * 100_000 + "}", "notes are no JSON object"),
+        ("[]", "notes are not a JSON object"),
+        ("{", "notes are not a JSON object"),
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, "notes are not a JSON object"),
+        ('{"a":' + "9" * 100_000 + "}", "notes are not a JSON object"),
         (json.dumps({"text": "x" * (1 << 23)}), "notes have 8388"),
     ],
     ids=["a list", "cut", "deep", "a long number", "large"],
@@ -178,7 +178,7 @@ def test_a_header_larger_than_ours_is_not_read(file):
     length = int.from_bytes(data[:8], "little")
     more = 18 << 20
     file.write_bytes((length + more).to_bytes(8, "little") + data[8 : 8 + length] + b" " * more + data[8 + length :])
-    refused(file, ModelFileError, r"a header of .* is claimed")
+    refused(file, ModelFileError, r"header too large")
     refused(file.parent, ModelFileError, "is a folder")
 
 
@@ -188,7 +188,7 @@ def test_an_unknown_token_is_found_though_the_hash_fits(file):
     data[start : start + 8] = (-1).to_bytes(8, "little", signed=True)
     file.write_bytes(data)
     rewrite(file, honest=False)
-    refused(file, ModelFileError, "tokens that the model does not know")
+    refused(file, ModelFileError, "tokens outside the model's vocabulary")
 
 
 def test_idle_sequences_give_way_to_one_that_wakes(file):
@@ -223,9 +223,9 @@ def test_no_change_of_a_byte_and_no_cut_goes_unseen(file):
 
 
 def test_what_does_not_fit_is_said(file):
-    with pytest.raises(RequestError, match=r"154 tokens, the context 100: raise --max-context"):
+    with pytest.raises(RequestError, match=r"got 154 tokens; the context holds 100\). Raise --max-context"):
         engine(max_context=100).wake(file, "model a")
-    with pytest.raises(ModelFileError, match="tokens that the model does not know"):
+    with pytest.raises(ModelFileError, match="tokens outside the model's vocabulary"):
         engine(vocab=50).wake(file, "model a")
     full = engine(num_pages=4)
     busy = full.add(Request(prompt(140, 3), max_tokens=50))
@@ -242,7 +242,7 @@ def test_a_sequence_in_use_does_not_sleep_and_a_bad_place_leaves_nothing(tmp_pat
     sequence = begun(made, 20)
     with pytest.raises(RequestError, match="cannot be written"):
         made.sleep(sequence, tmp_path / "none" / "file", "m", {})
-    with pytest.raises(RequestError, match="notes of a session have"):
+    with pytest.raises(RequestError, match="session notes: too large"):
         made.sleep(sequence, tmp_path / "file", "m", {"text": "x" * (1 << 23)})
     made.add(Request([*sequence.tokens, 1], max_tokens=5, sequence=sequence))
     made.step()
@@ -257,7 +257,7 @@ def test_a_file_that_is_no_session_is_not_replaced(tmp_path: Path) -> None:
     empty.touch()
     folder.mkdir()
     for path in (mine, folder):
-        with pytest.raises(RequestError, match="is there and is no session: it is not overwritten; give another name"):
+        with pytest.raises(RequestError, match="exists and is not a session file, so it is not overwritten"):
             check_replaceable(path)
     check_replaceable(empty)
     check_replaceable(tmp_path / "new")

@@ -24,14 +24,13 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 
 from sporelm.engine import Engine, KvSequence, Limits, Request, Sampler, Sampling, Step
-from sporelm.engine.kv.prefix import PrefixIndex, root
-from sporelm.engine.kv.sequence import NONE
-from sporelm.engine.kv.session_folder import SessionFolder
-from sporelm.engine.kv.stateful import StatefulStore
+from sporelm.engine.kv.kv_sequence import NO_STATE
+from sporelm.engine.kv.offload import OffloadStore
+from sporelm.engine.kv.prefix_cache import PrefixCache, root_hash
 from sporelm.engine.sampling import Picked
 from sporelm.engine.speculative import Drafter, ModelDrafter
 from sporelm.errors import ContextOverflow, MemoryShortage, QueueFull, RequestError
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 from unit.engine.hashed import (
     VOCAB,
     Guesses,
@@ -86,12 +85,12 @@ SALTS = ("", "x")
 salts = st.sampled_from(["", *SALTS])
 
 
-def depth_of(key: bytes, index: PrefixIndex) -> int | None:
+def depth_of(key: bytes, index: PrefixCache) -> int | None:
     """How many pages a chain has up to this one; None where one before it is not known any more."""
     depth = 0
     while key in index.parents:
         key, depth = index.parents[key], depth + 1
-    return depth if key in {root(salt) for salt in SALTS} else None
+    return depth if key in {root_hash(salt) for salt in SALTS} else None
 
 
 class InterruptedSampler(Sampler):
@@ -158,9 +157,9 @@ class EngineMachine(RuleBasedStateMachine):
         if isinstance(guesses, str):
             small = replace(limits, max_context=3 * PAGE, num_pages=5, token_budget=20)
             drafter = ModelDrafter(runner(small, strange=guesses != "model"), small, VOCAB)
-        self.asleep: SessionFolder | None = None
+        self.asleep: OffloadStore | None = None
         if asleep is not None:
-            self.asleep = SessionFolder(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
+            self.asleep = OffloadStore(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
             self.asleep._writer = self.asleep._reader = AtOnce()
         self.engine = Engine(self.runner, limits, SteadySpeculation(drafter) if drafter else None, self.asleep)
         self.engine.scheduler.pace = SteadyPace(prefill)
@@ -189,7 +188,7 @@ class EngineMachine(RuleBasedStateMachine):
     ) -> None:
         """Continue a sequence after all that it holds or held before it gave way, or go back to an earlier place."""
         sequence = self.sequences[which % len(self.sequences)]
-        slept = self.asleep.sleeping(sequence) if self.asleep is not None else []
+        slept = self.asleep.tokens_of(sequence) if self.asleep is not None else []
         whole = max(sequence.tokens, slept, key=len)
         held = whole[: int(kept * len(whole))]
         prompt = (*held, *STEMS[stem % len(STEMS)][len(held) : end])[: CONTEXT - len(tail)] + tuple(tail)
@@ -213,7 +212,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=wholes)
     def drop(self, which: int) -> None:
         sequence = self.sequences[which % len(self.sequences)]
-        if sequence.busy:
+        if sequence.is_in_use:
             with pytest.raises(RequestError, match="cancel it first"):
                 self.engine.drop(sequence)
         elif not self.engine.scheduler.uses(sequence):
@@ -224,8 +223,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(pages=st.integers(1, 14))
     def evict(self, pages: int) -> None:
-        obtainable = self.engine.store.obtainable()
-        assert self.engine.store.make_free(pages) == (pages <= obtainable)
+        obtainable = self.engine.kv_cache.num_obtainable_pages()
+        assert self.engine.kv_cache.free_pages(pages) == (pages <= obtainable)
 
     @precondition(lambda self: self.sequences and len(self.files) < MOST_FILES)
     @rule(which=wholes, closes=st.booleans())
@@ -233,12 +232,12 @@ class EngineMachine(RuleBasedStateMachine):
         sequence = self.sequences[which % len(self.sequences)]
         self.count += 1
         path = Path(self.folder.name) / f"{self.count}.session"
-        if sequence.busy:
+        if sequence.is_in_use:
             with pytest.raises(RequestError, match="still uses this sequence"):
                 self.engine.sleep(sequence, path, "model", {})
             return
         held = list(sequence.tokens)
-        if self.asleep is not None and len(slept := self.asleep.sleeping(sequence)) > len(held):
+        if self.asleep is not None and len(slept := self.asleep.tokens_of(sequence)) > len(held):
             held = list(slept)
         self.engine.sleep(sequence, path, "model", {"count": self.count})
         self.files.append((path, held))
@@ -250,14 +249,14 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=wholes, salt=salts, removes=st.booleans())
     def wake(self, which: int, salt: str, removes: bool) -> None:
         path, held = self.files[which % len(self.files)]
-        store = self.engine.store
-        obtainable, before = store.obtainable(), len(store.sequences)
-        stateless = isinstance(store, StatefulStore) and not store.obtainable_states()
+        store = self.engine.kv_cache
+        obtainable, before = store.num_obtainable_pages(), len(store.sequences)
+        stateless = store.states is not None and not store.num_obtainable_states()
         try:
             sequence, notes = self.engine.wake(path, "model", salt)
         except MemoryShortage:
             assert -(-len(held) // PAGE) > obtainable or stateless
-            assert len(self.engine.store.sequences) == before
+            assert len(self.engine.kv_cache.sequences) == before
             return
         assert sequence.tokens == held
         assert f"{notes['count']}.session" == path.name
@@ -401,34 +400,36 @@ class EngineMachine(RuleBasedStateMachine):
                 return
         if engine.speculation is not None and isinstance(engine.speculation.drafter, ModelDrafter):
             engine.speculation.drafter.check_integrity()
-        for sequence in engine.store.sequences.values():
+        for sequence in engine.kv_cache.sequences.values():
             held = cells[sequence.pages].reshape(-1)[: sequence.length]
             assert (held == cells_of(sequence.tokens)).all(), sequence
-            assert sequence.table == tuple(sequence.pages)
-        roots = {root(salt) for salt in SALTS}
-        index = engine.store.pool.index
+            assert sequence.page_table == tuple(sequence.pages)
+        roots = {root_hash(salt) for salt in SALTS}
+        index = engine.kv_cache.prefix_cache
         for parent, children in index.children.items():
-            if parent in roots or parent in index.pages:
-                before = 0 if parent in roots else int(cells[index.pages[parent]][-1])
+            if parent in roots or parent in index.page_of_hash:
+                before = 0 if parent in roots else int(cells[index.page_of_hash[parent]][-1])
                 depth = depth_of(parent, index)
                 for key, tokens in children.items():
-                    assert depth is None or (cells[index.pages[key]] == cells_of(tokens, before, depth * PAGE)).all()
+                    assert (
+                        depth is None
+                        or (cells[index.page_of_hash[key]] == cells_of(tokens, before, depth * PAGE)).all()
+                    )
 
     def _check_states(self, runner: StatefulRunner) -> None:
         """States are those of the texts that are said to have led to them."""
-        store, index = self.engine.store, self.engine.store.pool.index
-        assert isinstance(store, StatefulStore)
-        assert not store.copying or self.engine.scheduler.running
+        store, index = self.engine.kv_cache, self.engine.kv_cache.prefix_cache
+        assert not store.has_state_copies or self.engine.scheduler.running
         for sequence in store.sequences.values():
-            assert sequence.before == NONE
+            assert sequence.draft_base_slot == NO_STATE
             if sequence.tokens:
-                assert (runner.states[sequence.state] == state_of(sequence.tokens)).all(), sequence
-        for key, state in store.states.known.items():
+                assert (runner.states[sequence.state_slot] == state_of(sequence.tokens)).all(), sequence
+        for key, state in store.states.slot_of_hash.items():
             pages = list[int]()
             while key in index.parents:
                 pages[:0] = index.children[index.parents[key]][key]
                 key = index.parents[key]
-            if key in {root(salt) for salt in SALTS}:
+            if key in {root_hash(salt) for salt in SALTS}:
                 assert (runner.states[state] == state_of(pages)).all()
 
     def _check_memory(self) -> None:
@@ -442,10 +443,10 @@ class EngineMachine(RuleBasedStateMachine):
         assert sum(engine.scheduler.owners.values()) == len(running)
         assert engine.speculation is None or engine.speculation.habits.keys() <= self.wishes.keys()
         temporary = sum(request.temporary for request in running.values())
-        assert len(engine.store.sequences) == len(self.sequences) + temporary + len(engine.scheduler.texts)
+        assert len(engine.kv_cache.sequences) == len(self.sequences) + temporary + len(engine.scheduler.texts)
         assert len(engine.scheduler.texts) <= len(self.texts)
-        for sequence in engine.store.sequences.values():
-            assert sequence.busy == any(request.sequence is sequence for request in running.values())
+        for sequence in engine.kv_cache.sequences.values():
+            assert sequence.is_in_use == any(request.sequence is sequence for request in running.values())
 
     def teardown(self) -> None:
         try:
@@ -468,14 +469,14 @@ class EngineMachine(RuleBasedStateMachine):
         for sequence in self.sequences:
             self.engine.drop(sequence)
         self.engine.check_integrity()
-        assert self.engine.store.pool.num_free == self.engine.limits.num_pages
-        if self.engine.store.states is not None:
-            assert self.engine.store.states.num_free == self.engine.limits.num_states
+        assert self.engine.kv_cache.pages.num_free == self.engine.limits.num_pages
+        if self.engine.kv_cache.states is not None:
+            assert self.engine.kv_cache.states.num_free == self.engine.limits.num_states
         assert not self.engine.scheduler.owners
         assert not self.engine.sampler.choices
         if self.asleep is not None:
             assert not list(self.asleep.folder.iterdir())
-            assert self.asleep.trouble is None or "more than session_bytes" in self.asleep.trouble
+            assert self.asleep.last_loss is None or "more than session_bytes" in self.asleep.last_loss
             self.engine.close()
 
 

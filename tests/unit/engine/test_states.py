@@ -9,14 +9,14 @@ import pytest
 
 from sporelm.engine import Engine, KvSequence, Limits, Request, Step
 from sporelm.engine.capacity import bytes_per_state, choose, choose_states, interval_of
-from sporelm.engine.kv import StatefulStore, StatePool
-from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.kv.offload import OffloadStore
+from sporelm.engine.kv.state_allocator import StateAllocator
 from sporelm.engine.metrics import kind_of_miss
 from sporelm.engine.speculative import ModelDrafter, Speculation, draft
 from sporelm.engine.step import Part
 from sporelm.errors import BackendError, MemoryShortage, ModelFileError, RequestError
-from sporelm.models.blocks.memory import State
-from sporelm.ops.attention import PAGE
+from sporelm.models.blocks.block_memory import State
+from sporelm.ops.paged_attention import PAGE
 from unit.engine.hashed import (
     VOCAB,
     Guesses,
@@ -41,7 +41,7 @@ def engine(paged: bool = True, speculation: Speculation | None = None, dormitory
     chosen = limits(**changes)
     runner = StatefulRunner(chosen, paged=paged)
     if isinstance(dormitory, Path):
-        dormitory = SessionFolder(dormitory, runner, lambda: "model")
+        dormitory = OffloadStore(dormitory, runner, lambda: "model")
     return Engine(runner, chosen, speculation, dormitory)
 
 
@@ -67,46 +67,46 @@ def paged(request: pytest.FixtureRequest) -> bool:
 
 
 def test_a_known_state_is_found_until_its_room_is_needed() -> None:
-    pool = StatePool(2)
-    first = pool.take()
-    pool.keep(first, b"a")
-    assert not pool.is_own(first)
+    pool = StateAllocator(2)
+    first = pool.allocate()
+    pool.insert(first, b"a")
+    assert not pool.is_writable(first)
     pool.release(first)
-    assert (pool.num_free, pool.known) == (2, {b"a": first})
-    second = pool.take()
+    assert (pool.num_free, pool.slot_of_hash) == (2, {b"a": first})
+    second = pool.allocate()
     assert second != first
     pool.share(first)
     assert pool.copies == []
-    with pytest.raises(BackendError, match="all 2 recurrent states are held"):
-        pool.take()
+    with pytest.raises(BackendError, match=r"no slot is free \(all 2 are held"):
+        pool.allocate()
     pool.release(second)
-    assert pool.copy(first) == second
-    assert pool.take_copies() == ((first, second),)
-    pool.forget(b"a")
-    assert pool.is_own(first)
+    assert pool.allocate_copy(first) == second
+    assert pool.pop_copies() == ((first, second),)
+    pool.remove(b"a")
+    assert pool.is_writable(first)
     pool.check_integrity([first, second])
 
 
 def test_the_longest_unused_one_goes_first() -> None:
-    pool = StatePool(3)
-    states = [pool.take() for _ in range(3)]
+    pool = StateAllocator(3)
+    states = [pool.allocate() for _ in range(3)]
     for state, key in zip(states, (b"a", b"b", b"c"), strict=True):
-        pool.keep(state, key)
+        pool.insert(state, key)
         pool.release(state)
-    pool.share(pool.known[b"a"])
-    pool.release(pool.known[b"a"])
-    assert pool.take() == states[1]
-    assert pool.known.keys() == {b"a", b"c"}
+    pool.share(pool.slot_of_hash[b"a"])
+    pool.release(pool.slot_of_hash[b"a"])
+    assert pool.allocate() == states[1]
+    assert pool.slot_of_hash.keys() == {b"a", b"c"}
     pool.check_integrity([states[1]])
 
 
 def test_what_cannot_be_is_refused() -> None:
-    pool = StatePool(1)
+    pool = StateAllocator(1)
     for change in (pool.share, pool.release):
-        with pytest.raises(BackendError, match="state 0 is free"):
+        with pytest.raises(BackendError, match="slot 0 is free"):
             change(0)
-    assert not pool.is_own(-1)
-    with pytest.raises(BackendError, match="counts 0 holders, 1 hold it"):
+    assert not pool.is_writable(-1)
+    with pytest.raises(BackendError, match="has a reference count of 0, but 1 holders"):
         pool.check_integrity([0])
 
 
@@ -123,8 +123,8 @@ def test_chunks_and_company_change_nothing(paged: bool, budget: int) -> None:
     for request, prompt in zip(requests, prompts, strict=True):
         assert request.generated == expected(prompt, 40)
     made.check_integrity()
-    assert made.store.states is not None
-    assert made.store.states.num_free == 12
+    assert made.kv_cache.states is not None
+    assert made.kv_cache.states.num_free == 12
 
 
 def test_a_prefix_is_taken_up_where_a_state_was_kept(paged: bool) -> None:
@@ -213,13 +213,12 @@ def test_a_text_that_is_cut_goes_back_to_the_last_state(paged: bool) -> None:
 def test_with_the_page_goes_the_state() -> None:
     made = engine(num_pages=8, max_batch=1)
     ask(made, TEXT[:100])
-    assert isinstance(made.store, StatefulStore)
-    assert len(made.store.states.known) == 1
+    assert len(made.kv_cache.states.slot_of_hash) == 1
     ask(made, TEXT[:500])
-    assert made.store.make_free(8)
+    assert made.kv_cache.free_pages(8)
     for _ in range(8):
-        made.store.pool.take()
-    assert not made.store.states.known
+        made.kv_cache.pages.allocate()
+    assert not made.kv_cache.states.slot_of_hash
 
 
 def test_states_that_are_too_few_are_waited_for(paged: bool) -> None:
@@ -236,21 +235,20 @@ def test_states_that_are_too_few_are_waited_for(paged: bool) -> None:
 
 
 def test_a_state_that_is_known_is_not_written_to() -> None:
-    store = engine().store
-    assert isinstance(store, StatefulStore)
-    sequence = store.new()
+    store = engine().kv_cache
+    sequence = store.new_sequence()
     assert store.reserve(sequence, 130, [])
     store.extend(sequence, TEXT[:64])
-    assert not store.is_ready(sequence, 64), "though there is a page"
-    known = sequence.state
+    assert not store.is_writable(sequence, 64), "though there is a page"
+    known = sequence.state_slot
     assert store.reserve(sequence, 65, [])
-    assert store.states.copies == [(known, sequence.state)]
-    assert store.is_ready(sequence, 64)
+    assert store.states.copies == [(known, sequence.state_slot)]
+    assert store.is_writable(sequence, 64)
     store.truncate(sequence, 64)
-    assert sequence.state not in (known, -1), "nothing was cut"
+    assert sequence.state_slot not in (known, -1), "nothing was cut"
     store.extend(sequence, TEXT[64:70])
     store.truncate(sequence, 66)
-    assert (sequence.length, sequence.state) == (64, known)
+    assert (sequence.length, sequence.state_slot) == (64, known)
 
 
 def test_a_window_rolls_over_its_states(paged: bool) -> None:
@@ -275,7 +273,7 @@ def test_a_conversation_that_gives_way_sleeps_with_its_state(paged: bool, tmp_pa
     made.run(requests)
     assert talk.length == 0
     assert ask(made, [*first.text, 5], 20, talk).cached_tokens == 169
-    assert made.store.dormitory is not None
+    assert made.kv_cache.offload_store is not None
     made.close()
 
 
@@ -283,8 +281,8 @@ def test_what_sleeps_wakes_over_a_prefix_that_is_known(paged: bool, tmp_path: Pa
     made = engine(paged, dormitory=tmp_path)
     talk = made.sequence()
     first = ask(made, TEXT[:300], 15, talk)
-    made.store.evict(lambda: False)
-    assert (talk.length, made.store.sleeps(talk)) == (0, True)
+    made.kv_cache.evict_until(lambda: False)
+    assert (talk.length, made.kv_cache.is_offloaded(talk)) == (0, True)
     assert ask(made, [*first.text, 5], 20, talk).cached_tokens == 314
     made.close()
 
@@ -293,11 +291,11 @@ def test_a_beginning_of_what_sleeps_is_computed_anew(paged: bool, tmp_path: Path
     made = engine(paged, dormitory=tmp_path)
     talk = made.sequence()
     ask(made, TEXT[:300], 20, talk)
-    made.store.evict(lambda: False)
-    assert made.store.sleeps(talk)
+    made.kv_cache.evict_until(lambda: False)
+    assert made.kv_cache.is_offloaded(talk)
     again = ask(made, TEXT[:299], 5, talk)
     assert again.cached_tokens == 256
-    assert not made.store.sleeps(talk)
+    assert not made.kv_cache.is_offloaded(talk)
     made.close()
 
 
@@ -313,7 +311,7 @@ def test_a_session_comes_back_elsewhere_with_its_state(paged: bool, tmp_path: Pa
     woken, notes = other.wake(path, "model")
     assert (notes, woken.length) == ({"who": "me"}, 169)
     assert isinstance(other.runner, StatefulRunner)
-    assert np.array_equal(other.runner.states[woken.state], state_of(woken.tokens))
+    assert np.array_equal(other.runner.states[woken.state_slot], state_of(woken.tokens))
     assert ask(other, [*first.text, 5], 20, woken).cached_tokens == 169
     assert b'"version": "2"' in path.read_bytes()
 
@@ -331,13 +329,13 @@ def test_a_file_without_the_state_is_refused(tmp_path: Path) -> None:
     made.sleep(made.sequence(), plain, "model", {})
     data = plain.read_bytes()
     plain.write_bytes(data.replace(b'"version": "2"', b'"version": "1"'))
-    with pytest.raises(ModelFileError, match="no session of version 2"):
+    with pytest.raises(ModelFileError, match="not a session file of version 2"):
         engine().wake(plain, "model")
     plain.write_bytes(data.replace(b'"states.0"', b'"stales.0"'))
-    with pytest.raises(ModelFileError, match=r"states\.0 is not float32 \[0, 3\]: it is damaged"):
+    with pytest.raises(ModelFileError, match=r"states\.0 is not float32 \[0, 3\]"):
         engine().wake(plain, "model")
     plain.write_bytes(data.replace(b"[0, 3]", b"[0, 4]"))
-    with pytest.raises(ModelFileError, match=r"states\.0 is not float32 \[0, 3\]: it is damaged"):
+    with pytest.raises(ModelFileError, match=r"states\.0 is not float32 \[0, 3\]"):
         engine().wake(plain, "model")
 
 
@@ -388,10 +386,10 @@ def test_a_text_whose_step_is_interrupted_in_anothers_turn_is_begun_anew(monkeyp
 def test_texts_have_states_of_their_own(paged: bool) -> None:
     made, rows = engine(paged, token_budget=64), list[np.ndarray]()
     running = made.add(Request(TEXT[:150], max_tokens=60))
-    assert made.store.states is not None
+    assert made.kv_cache.states is not None
     for _ in made.logits(TEXT[:230], lambda chunk: rows.append(chunk.copy())):
         made.step()
-        assert len(made.store.states.known) <= 2, "of a text that nobody can go on from nothing is kept"
+        assert len(made.kv_cache.states.slot_of_hash) <= 2, "of a text that nobody can go on from nothing is kept"
     assert [int(row.argmax()) for row in np.concatenate(rows)[199:]] == [
         expected(TEXT[: place + 1], 1)[0] for place in range(199, 230)
     ]
@@ -445,8 +443,8 @@ def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
         assert (request.accepted == request.drafted) != strange
         assert request.accepted > 0
     assert sum(computed) < 320, "texts of 260 tokens, and 100 guesses, most of which are right"
-    assert drafter.store.states is not None
-    assert drafter.store.states.num_free == 8
+    assert drafter.kv_cache.states is not None
+    assert drafter.kv_cache.states.num_free == 8
 
 
 def test_a_guess_that_fails_leaves_the_draft_model_no_wrong_state(paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,7 +511,7 @@ def test_a_step_that_was_not_put_together_leaves_no_copies(paged: bool) -> None:
     made.scheduler._schedule = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         made.step()
-    assert not made.store.copying
+    assert not made.kv_cache.has_state_copies
     made.check_integrity()
     made.run(requests)
     for request in requests:

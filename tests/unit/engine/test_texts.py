@@ -5,10 +5,10 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
-from sporelm.api.embedding import pooled_all
-from sporelm.api.stepwise import whole
+from sporelm.api.cooperative import run_to_completion
+from sporelm.api.embeddings import pool_texts
 from sporelm.engine import Engine, Request
-from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.kv.offload import OffloadStore
 from sporelm.errors import RequestError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt, rows_of
@@ -41,8 +41,8 @@ class Rows:
 
 def assert_nothing_is_held(made: Engine) -> None:
     made.check_integrity()
-    assert made.store.pool.num_free == made.limits.num_pages
-    assert not made.store.sequences
+    assert made.kv_cache.pages.num_free == made.limits.num_pages
+    assert not made.kv_cache.sequences
     assert not made.scheduler.texts
 
 
@@ -73,7 +73,7 @@ def test_a_text_that_is_left_gives_its_pages_back():
     made = engine()
     rows = Rows(made)
     next(rows.steps)
-    assert made.store.pool.num_free < made.limits.num_pages
+    assert made.kv_cache.pages.num_free < made.limits.num_pages
     rows.steps.close()
     assert_nothing_is_held(made)
     Rows(made).steps.close()  # before its first step
@@ -115,11 +115,11 @@ def test_a_text_gives_way_and_each_row_is_taken_once(tmp_path, sleeps):
     alone = rows_of(engine(), TEXT)
     made = engine(num_pages=5)
     if sleeps:
-        made.store.dormitory = SessionFolder(tmp_path, made.runner, lambda: "model")
+        made.kv_cache.offload_store = OffloadStore(tmp_path, made.runner, lambda: "model")
     rows = Rows(made)
     for _ in range(3):
         next(rows.steps)
-    assert made.store.make_free(5)  # as a session that is woken does
+    assert made.kv_cache.free_pages(5)  # as a session that is woken does
     done = len(made.runner.steps)
     assert sum(rows.steps) == (1 if sleeps else 4)
     assert np.array_equal(rows.whole, alone)
@@ -164,7 +164,7 @@ def test_whoever_steps_computes_the_first_text_that_need_not_wait():
     first, second = (Rows(made, prompt(length, 5)) for length in (100, 70))
     assert next(first.steps)
     assert next(second.steps)
-    assert made.store.make_free(3)  # as a session that is woken does
+    assert made.kv_cache.free_pages(3)  # as a session that is woken does
     for _ in range(60):
         made.step()
     assert small.finish_reason is not None
@@ -275,14 +275,14 @@ def test_a_text_robbed_again_and_again_comes_to_its_end():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_texts_of_a_program_without_a_pump_wait_too(count):
+def test_texts_without_an_engine_thread_wait_too(count):
     """Who waits serves the others meanwhile: they may be a stream that nobody reads now."""
     made = engine(num_pages=4, max_batch=1)
     request = made.add(Request(prompt(150), max_tokens=90))
     for _ in range(30):
         made.step()
-    found = whole(pooled_all(made, [TEXT] * count, "mean", 0), made)
-    alone = whole(pooled_all(engine(), [TEXT], "mean", 0), engine())
+    found = run_to_completion(pool_texts(made, [TEXT] * count, "mean", 0), made)
+    alone = run_to_completion(pool_texts(engine(), [TEXT], "mean", 0), engine())
     assert all((each == alone[0]).all() for each in found)
     made.run([request])
     assert request.generated == expected(request.prompt, 90)
@@ -296,7 +296,7 @@ def test_a_text_is_left_where_those_it_waits_for_cannot_be_served():
         made.step()
     run, made.runner.run = made.runner.run, lambda step: 1 // 0  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError) as held:
-        whole(pooled_all(made, [TEXT], "mean", 0), made)
+        run_to_completion(pool_texts(made, [TEXT], "mean", 0), made)
     assert not made.scheduler.texts, "whoever keeps the error keeps others waiting"
     assert held.value
     made.runner.run = run  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The file of a trace, and what is said of calls; `tests/system/test_watching.py` traces a model."""
+"""The file of a trace, and what is said of calls; `tests/system/test_trace_and_record.py` traces a model."""
 
 import gc
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sporelm.backends.backend import CallTime
+from sporelm.backends.protocol import CallTime
 from sporelm.engine import Request, Step
 from sporelm.engine.step import Part
 from sporelm.engine.trace import DRAFT, ENGINE_ROW, Trace, describe
@@ -129,7 +129,7 @@ def watched(tmp_path: Path, most: int = 1000) -> tuple[Trace, list[CallTime]]:
         times.clear()
         return taken
 
-    device = SimpleNamespace(regimes={"one": 1, "few": 16}, time_calls=lambda: take)
+    device = SimpleNamespace(step_buckets={"one": 1, "few": 16}, time_calls=lambda: take)
     return Trace(TraceFile(tmp_path / "t.json", {}, most), SimpleNamespace(runner=runner, device=device)), times  # type: ignore[arg-type]
 
 

@@ -2,38 +2,35 @@
 
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from sporelm.errors import UnsupportedModel
-from sporelm.models import (
-    Columns,
-    Param,
-    Rows,
-    architecture,
-    build,
-    config_from_gguf,
-    config_from_hf,
-    families,
-    known_architectures,
-    model_of,
+from sporelm.checkpoints import config_from_gguf, config_from_hf, gguf_tensors, hf_tensors
+from sporelm.checkpoints.schema_registry import (
+    architecture_of,
+    find_gguf_schema,
+    find_hf_schema,
+    is_gguf_name,
+    known_names,
 )
+from sporelm.checkpoints.supported_models import MODELS, SupportedModel
+from sporelm.checkpoints.tensor_names import ignorable, listed, templated
+from sporelm.checkpoints.tensor_table import TensorTable
+from sporelm.errors import UnsupportedModel
+from sporelm.models import Columns, Param, Rows, build
+from sporelm.models.architectures.llama import Llama
 from sporelm.models.blocks import Paged
-from sporelm.models.families import FAMILIES, Listed
-from sporelm.models.families.llama import Llama
-from sporelm.weights.family import Family
-from sporelm.weights.names import COMMON, ignorable, listed, stored_name, templated
 from tiny_models import LLAMA, MISTRAL, TINY, Tiny
 
 
 @pytest.mark.parametrize("tiny", TINY, ids=lambda tiny: tiny.name)
 def test_params_are_the_folders_tensors(tiny: Tiny) -> None:
-    params = build(config_from_hf(tiny.config, "config.json")).params()
-    ours = {stored_name(param.name, "hf"): param.shape for param in params}
-    assert ours == {name: array.shape for name, array in tiny.weights().items()}
-    assert len(ours) == len(params)
+    model = build(config_from_hf(tiny.config, "config.json"))
+    params = model.params()
+    schema = find_hf_schema(tiny.config["architectures"][0])
+    stored = schema.resolve(params, model.config).source_shapes()
+    assert stored == {name: array.shape for name, array in tiny.weights().items()}
+    assert len(stored) == len(params)
 
 
 def test_how_weights_may_be_cut() -> None:
@@ -60,9 +57,8 @@ def test_memory_is_said_for_each_layer() -> None:
 
 @pytest.mark.parametrize(("asked", "nearest"), [("lama", "llama"), ("LlamaForCasualLM", "LlamaForCausalLM")])
 def test_unknown_architecture_names_the_nearest(asked: str, nearest: str) -> None:
-    config = replace(config_from_hf(LLAMA, "c"), architecture=asked)
     with pytest.raises(UnsupportedModel, match=f"architecture '{asked}' is not supported; nearest known: {nearest}; "):
-        build(config)
+        config_from_hf({"architectures": [asked]}, "c")
 
 
 def test_an_unknown_architecture_is_told_with_its_file() -> None:
@@ -84,47 +80,51 @@ def test_another_text_model_within_a_class_is_refused() -> None:
 
 def test_far_away_architecture_says_where_the_families_are_listed() -> None:
     with pytest.raises(UnsupportedModel, match=r"'x{80}' is not supported; 'spore doctor --models' lists the \d+ fam"):
-        build(replace(config_from_hf(LLAMA, "c"), architecture="x" * 5000))
+        config_from_hf({"architectures": ["x" * 5000]}, "c")
 
 
 def test_one_name_one_model() -> None:
-    assert {"MistralForCausalLM", "llama"} <= set(known_architectures())
-    assert model_of("MistralForCausalLM") is model_of("llama") is Llama
-    with pytest.raises(UnsupportedModel, match="architecture llama is claimed by Llama and Llama"):
-        architecture(Family("llama", ()))(Llama)
+    assert {"MistralForCausalLM", "llama"} <= set(known_names())
+    assert architecture_of("MistralForCausalLM") is architecture_of("llama") is Llama
 
 
-@pytest.mark.parametrize("listed", FAMILIES, ids=lambda listed: listed.module)
-def test_the_list_of_families_says_what_their_files_say(listed: Listed) -> None:
-    model = model_of(listed.names[-1])
-    assert model.__module__ == f"sporelm.models.families.{listed.module}"
-    assert listed.names == model.family.called
+@pytest.mark.parametrize("listed", MODELS, ids=lambda listed: listed.module)
+def test_the_list_of_models_says_what_their_schemas_say(listed: SupportedModel) -> None:
+    gguf = find_gguf_schema(listed.names[0])
+    assert gguf.module == listed.module
+    assert gguf.names[0] == listed.names[0]
+    for name in listed.names[1:]:
+        if is_gguf_name(name):
+            assert find_gguf_schema(name).module == listed.module
+        else:
+            assert find_hf_schema(name).class_name == name
+            assert find_hf_schema(name).module == listed.module
 
 
-def test_families_are_in_order_and_each_file_is_one() -> None:
-    modules = [listed.module for listed in FAMILIES]
+def test_models_are_in_order() -> None:
+    modules = [listed.module for listed in MODELS]
     assert modules == sorted(modules)
-    files = {path.stem for path in Path(families.__file__).parent.glob("*.py") if "@architecture(" in path.read_text()}
-    assert files == set(modules)
 
 
-def test_a_family_is_imported_when_it_is_asked_for() -> None:
-    family = "sporelm.models.families.llama"
-    code = f"import sys, sporelm.models as m; m.known_architectures(); print({family!r} in sys.modules)"
+def test_schemas_are_imported_when_they_are_asked_for() -> None:
+    module = "sporelm.checkpoints.hf.llama"
+    code = f"import sys, sporelm.checkpoints.schema_registry as m; m.known_names(); print({module!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
-def test_names_are_one_to_one() -> None:
-    for column in zip(*COMMON, strict=True):
-        assert len(set(column)) == len(COMMON)
+@pytest.mark.parametrize("table", [gguf_tensors.DECODER_TENSORS, hf_tensors.DECODER_TENSORS], ids=["gguf", "hf"])
+def test_names_are_one_to_one(table: TensorTable) -> None:
+    assert len(set(table.values())) == len(table)
 
 
 def test_names_on_disk() -> None:
-    assert stored_name("layers.12.attn_o.weight", "gguf") == "blk.12.attn_output.weight"
-    assert stored_name("layers.12.attn_o.weight", "hf") == "model.layers.12.self_attn.o_proj.weight"
-    assert stored_name("output.weight", "hf") == "lm_head.weight"
-    assert stored_name("unheard.of", "hf") == "unheard.of"
+    config = config_from_hf(LLAMA, "config.json")
+    gguf, hf = find_gguf_schema("llama"), find_hf_schema("LlamaForCausalLM")
+    assert gguf.stored_name("layers.12.attn_o.weight", config) == "blk.12.attn_output.weight"
+    assert hf.stored_name("layers.12.attn_o.weight", config) == "model.layers.12.self_attn.o_proj.weight"
+    assert hf.stored_name("output.weight", config) == "lm_head.weight"
+    assert hf.stored_name("unheard.of", config) == "unheard.of"
     assert templated("blk.3.ffn_up.weight") == ("blk.{}.ffn_up.weight", "3")
     assert templated("output.weight") == ("output.weight", "")
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from sporelm.models import build, config_from_hf
+from sporelm.checkpoints import config_from_hf
+from sporelm.models import build
 from sporelm.models.alibi import alibi_slopes
+from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 from sporelm.models.rotary import STRIDE, frequencies, rope_table, sections, turns
-from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 from tiny_models import LLAMA
 
 THETA, DIM = 5e5, 128

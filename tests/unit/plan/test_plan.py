@@ -1,4 +1,4 @@
-"""Plans: the regime a step falls into, memory by regime, and clear errors for steps that do not fit."""
+"""Plans: the bucket a step falls into, memory by bucket, and clear errors for steps that do not fit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,30 +13,30 @@ from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import GraphError, OpError
 from sporelm.ops import Graph, Spec, Symbol, trace
 from sporelm.plan import Plan
-from sporelm.plan.plan import lifetimes
+from sporelm.plan.plan import find_lifetimes
 from sporelm.quant import F32 as FORMAT
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor.dtype import F32, I32
-from sporelm.weights.stored import StoredTensor
 
 WIDTH = 16
 SPECS = {"x": Spec((Symbol("tokens", 20), WIDTH), F32), "rows": Spec((Symbol("rows", 6),), I32)}
 
 
 class Regimes(ReferenceBackend):
-    """The reference with three regimes, real sizes, and a list of the programs it was asked for."""
+    """The reference with three step buckets, real sizes, and a list of the programs requested."""
 
-    regimes: Mapping[str, int] = {"one": 1, "few": 4, "many": 16}
+    step_buckets: Mapping[str, int] = {"one": 1, "few": 4, "many": 16}
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[str, Graph, Any]] = []
+        self.requests: list[tuple[str, Graph, Any]] = []
 
     def value_bytes(self, spec: Spec) -> int:
         return int(np.prod(spec.bound)) * spec.dtype.nbytes
 
-    def program(self, graph: Graph, regime: str, place: Any) -> Any:
-        self.asked.append((regime, graph, place(self.value_bytes, {"add"})))
-        return super().program(graph, regime, place)
+    def program(self, graph: Graph, bucket: str, place: Any) -> Any:
+        self.requests.append((bucket, graph, place(self.value_bytes, {"add"})))
+        return super().program(graph, bucket, place)
 
 
 def twice_and_more(x: Any, rows: Any) -> dict[str, Any]:
@@ -57,24 +57,24 @@ def step(plan: Plan, tokens: int, rows: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rows", "regime"),
+    ("tokens", "rows", "bucket"),
     [(1, 1, "one"), (2, 1, "few"), (4, 4, "few"), (5, 1, "many"), (16, 6, "many"), (1, 2, "few")],
 )
-def test_regime_is_the_first_that_holds_the_step(plan: Plan, tokens: int, rows: int, regime: str) -> None:
-    assert plan.regime_of({"tokens": tokens, "rows": rows}) == regime
+def test_the_smallest_step_bucket_that_holds_the_step_is_taken(plan: Plan, tokens: int, rows: int, bucket: str) -> None:
+    assert plan.find_bucket({"tokens": tokens, "rows": rows}) == bucket
 
 
-def test_one_program_per_regime(plan: Plan) -> None:
+def test_one_program_per_step_bucket(plan: Plan) -> None:
     for tokens in (1, 1, 3, 4, 2, 9, 16, 1):
         assert (step(plan, tokens, 1)["y"] == np.arange(WIDTH) * 8).all()
-    assert [regime for regime, _, _ in plan.backend.asked] == ["one", "few", "many"]  # type: ignore[attr-defined]
+    assert [bucket for bucket, _, _ in plan.backend.requests] == ["one", "few", "many"]  # type: ignore[attr-defined]
     assert plan.num_programs == 3
 
 
-def test_symbols_are_bounded_by_the_regime(plan: Plan) -> None:
+def test_symbols_are_bounded_by_the_step_bucket(plan: Plan) -> None:
     plan.prepare()
-    highs = {regime: {e.high for value in graph.inputs.values() for e in value.shape if isinstance(e, Symbol)}
-             for regime, graph, _ in plan.backend.asked}  # type: ignore[attr-defined]  # fmt: skip
+    highs = {bucket: {e.high for value in graph.inputs.values() for e in value.shape if isinstance(e, Symbol)}
+             for bucket, graph, _ in plan.backend.requests}  # type: ignore[attr-defined]  # fmt: skip
     assert highs == {"one": {1}, "few": {4}, "many": {16, 6}}
     sizes = plan.arena_bytes
     assert sizes["one"] < sizes["few"] < sizes["many"]
@@ -97,7 +97,7 @@ def test_arena_is_smaller_than_all_values(plan: Plan) -> None:
 
 def test_placement_names_every_value(plan: Plan) -> None:
     plan.prepare(["few"])
-    ((_, graph, placement),) = plan.backend.asked  # type: ignore[attr-defined]
+    ((_, graph, placement),) = plan.backend.requests  # type: ignore[attr-defined]
     values = [*graph.inputs.values(), *(value for call in graph.calls for value in call.results)]
     assert placement.offsets.keys() == {id(value) for value in values}
 
@@ -134,7 +134,7 @@ def test_describe_says_what_is_there(plan: Plan) -> None:
 )
 def test_step_that_does_not_fit(plan: Plan, tokens: int, rows: int, message: str) -> None:
     with pytest.raises(OpError, match=message):
-        plan.regime_of({"tokens": tokens, "rows": rows})
+        plan.find_bucket({"tokens": tokens, "rows": rows})
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_arrays_that_do_not_fit(plan: Plan, change: dict[str, np.ndarray], messa
 
 
 def test_extents_that_change_in_place_are_seen(plan: Plan) -> None:
-    """The same two mappings again, one of them for more tokens than the regime holds: checked, not run."""
+    """The same two mappings again, one of them for more tokens than the bucket holds: checked, not run."""
     arrays = {"x": np.ones((1, WIDTH), np.float32), "rows": np.zeros(1, np.int32)}
     extents = {"tokens": 1, "rows": 1}
     for _ in range(2):
@@ -163,10 +163,10 @@ def test_extents_that_change_in_place_are_seen(plan: Plan) -> None:
         plan.run(arrays, extents)
     arrays["x"] = np.ones((16, WIDTH), np.float32)
     plan.run(arrays, extents)
-    assert list(plan.built) == ["one", "many"]
+    assert list(plan.bucket_programs) == ["one", "many"]
 
 
-def test_a_closed_plan_makes_its_programs_anew(plan: Plan) -> None:
+def test_a_closed_plan_compiles_its_programs_again(plan: Plan) -> None:
     step(plan, 1, 1)
     plan.close()
     assert plan.num_programs == 0
@@ -175,7 +175,7 @@ def test_a_closed_plan_makes_its_programs_anew(plan: Plan) -> None:
 
 def test_only_what_the_back_end_runs_without_a_barrier_lives_longer() -> None:
     graph = trace(twice_and_more, SPECS)
-    series, apart = (lifetimes(graph, names) for names in ({"add"}, ()))
+    series, apart = (find_lifetimes(graph, names) for names in ({"add"}, ()))
     assert [last for _, _, last in series.values()][2:5] == [6, 6, 6]
     assert [last for _, _, last in apart.values()][2:5] == [1, 2, 3]
 
@@ -185,8 +185,8 @@ def test_extents_must_be_all_there(plan: Plan) -> None:
         plan.run({}, {"tokens": 2})
 
 
-def test_unknown_regime_is_an_error(plan: Plan) -> None:
-    with pytest.raises(OpError, match="no regime 'some'; it has one, few, many"):
+def test_an_unknown_step_bucket_is_an_error(plan: Plan) -> None:
+    with pytest.raises(OpError, match="no bucket 'some'; it has one, few, many"):
         plan.prepare(["some"])
 
 
@@ -217,7 +217,7 @@ def test_results_never_share_with_arguments_still_in_use(steps: list[tuple[bool,
     backend = Regimes()
     specs = {"x": Spec((Symbol("tokens", 4), WIDTH), F32), "rows": Spec((Symbol("tokens", 4),), I32)}
     Plan(trace(function, specs), backend).prepare(["few"])
-    ((_, graph, placement),) = backend.asked
+    ((_, graph, placement),) = backend.requests
     for number, call in enumerate(graph.calls):
         busy, before = list(call.values()), number
         while call.op is ops.add and before and graph.calls[before - 1].op is ops.add:
@@ -235,5 +235,5 @@ def test_outputs_live_to_the_end_and_values_no_longer_than_needed() -> None:
         return {"kept": kept}
 
     graph = trace(function, SPECS)
-    lives = {value.name: (first, last) for value, first, last in lifetimes(graph).values()}
+    lives = {value.name: (first, last) for value, first, last in find_lifetimes(graph).values()}
     assert lives == {"x": (-1, 0), "rows": (-1, 2), "0.0": (0, 3), "1.0": (1, 2), "2.0": (2, 2)}

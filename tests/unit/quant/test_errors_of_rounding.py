@@ -1,4 +1,4 @@
-"""What rounding to a number format may cost, and the blocks where arithmetic is at its edges."""
+"""The error of each number format, and blocks at the edges of float arithmetic."""
 
 import numpy as np
 import pytest
@@ -44,13 +44,13 @@ def round_trip(name: str, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", BLOCKED)
-def test_cost_of_bell_shaped_values(name: str) -> None:
+def test_error_of_normal_values(name: str) -> None:
     x = values("bell", 64)
     error = round_trip(name, x) - x
     assert np.sqrt(np.mean(error**2) / np.mean(x**2)) < COSTS[name][0]
 
 
-def test_more_bits_cost_less() -> None:
+def test_more_bits_have_less_error() -> None:
     x = values("bell", 64)
     costs = {name: float(np.mean((round_trip(name, x) - x) ** 2)) for name in BLOCKED}
     assert costs["Q8_0"] < costs["Q6_K"] < costs["Q5_K"] < costs["Q5_0"] < costs["Q4_K"] < costs["Q4_0"]
@@ -83,7 +83,7 @@ def test_constants_come_back(name: str, constant: float) -> None:
 
 @pytest.mark.parametrize("name", BLOCKED)
 @pytest.mark.parametrize("size", [1e-45, 1e-42, 1e-38, 1e-20, 1e-10])
-def test_what_is_too_small_for_the_scale_becomes_zero(name: str, size: float) -> None:
+def test_values_too_small_for_the_scale_become_zero(name: str, size: float) -> None:
     x = np.full((1, 256), size, np.float32)
     x[0, ::3] *= -1
     assert np.abs(round_trip(name, x)).max() <= 2e-7
@@ -91,7 +91,7 @@ def test_what_is_too_small_for_the_scale_becomes_zero(name: str, size: float) ->
 
 @pytest.mark.parametrize("name", BLOCKED)
 @pytest.mark.parametrize("case", ["huge", "squares overflow", "any finite bits"])
-def test_what_is_too_large_for_the_scale_does_not_warn(name: str, case: str) -> None:
+def test_values_too_large_for_the_scale_do_not_warn(name: str, case: str) -> None:
     x = values(case, 8)
     assert not np.allclose(round_trip(name, x), x)  # as in ggml, float16 scales cannot follow
 

@@ -1,6 +1,6 @@
 """Random blocks against ggml's own quantizers, where TEST_GGML_BASE names a `libggml-base` built for plain x86-64.
 
-The goldens are of one set of values; here rows, sizes and importance are drawn anew for each seed, and the native
+The goldens are of one set of values; here rows, sizes and importance are drawn again for each seed, and the native
 kernels are asked too.
 """
 
@@ -45,10 +45,10 @@ def cpu() -> Any:
 def test_random_blocks_are_those_of_ggml(ggml: Any, cpu: CpuBackend, name: str, seed: int) -> None:
     source, form = Source(seed), FORMATS[name]
     rows, width = int(source.integers(1, 50, 1)[0]), 256 * int(source.integers(1, 9, 1)[0])
-    x = source.bell(rows, width) + source.integers(-2, 3, rows, 1).astype(np.float32) / 2
+    x = source.gaussian(rows, width) + source.integers(-2, 3, rows, 1).astype(np.float32) / 2
     x = np.ldexp(x, source.integers(-12, 6, rows, 1).astype(np.int32)).astype(np.float32)
     x[source.integers(0, 5, rows, width) == 0] = 0
-    importance = source.bell(width) ** 2 * np.exp2(source.integers(-20, 8, width)).astype(np.float32)
+    importance = source.gaussian(width) ** 2 * np.exp2(source.integers(-20, 8, width)).astype(np.float32)
     for columns in (None, importance.astype(np.float32)):
         expected = quantized(ggml, form, x, columns)
         assert np.array_equal(quantize_tensor(form, x, columns), expected)

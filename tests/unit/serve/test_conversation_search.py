@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sporelm.serve.conversation_search import find_hit, may_hold, shown_branch, signature, words_of
-from sporelm.serve.conversations import ConversationStore
-from unit.serve.test_conversations import A, message, talk
+from sporelm.serve.conversations.conversation_search import (
+    find_hit,
+    may_contain,
+    query_words,
+    shown_branch,
+    signature_of,
+)
+from sporelm.serve.conversations.conversation_store import ConversationStore
+from unit.serve.test_conversation_store import A, message, talk
 
 
 @pytest.fixture
@@ -17,7 +23,7 @@ def store(tmp_path: Path) -> ConversationStore:
     return ConversationStore(tmp_path / "kept")
 
 
-def test_search_wants_every_word(store: ConversationStore) -> None:
+def test_search_requires_every_word(store: ConversationStore) -> None:
     store.create("me", talk("Rivers", messages=[message(A, content="The Danube is LONG, " + "x" * 500)]))
     store.create("me", talk("Mountains"))
     assert [row["title"] for row in store.page("me", "danube long").conversations] == ["Rivers"]
@@ -27,7 +33,7 @@ def test_search_wants_every_word(store: ConversationStore) -> None:
 
 
 def find(*messages: str, query: str, shown: set[int] | None = None) -> tuple[int | None, str | None]:
-    hit = find_hit(["A title", *messages], words_of(query), shown or set())
+    hit = find_hit(["A title", *messages], query_words(query), shown or set())
     assert hit is not None
     return hit.message, hit.snippet
 
@@ -55,7 +61,7 @@ def test_the_snippet_stands_at_the_match_where_case_folding_changes_lengths() ->
     assert "İ" in (find("x" * 200 + " İ " + "y" * 200, query="i̇")[1] or "")
 
 
-def test_a_snippet_shows_no_signs_of_markdown() -> None:
+def test_a_snippet_contains_no_markdown() -> None:
     text = "# Rivers\n\n| name | length |\n|---|---|\n| **Danube** | `2,850` km |\n\n- a_b - c"
     assert find(text, query="rivers")[1] == "Rivers name length Danube 2,850 km a_b - c"
 
@@ -75,7 +81,7 @@ def test_the_shown_branch_is_the_way_to_the_current_message() -> None:
     assert shown_branch({"messages": messages, "current": None}) == set()
 
 
-def test_a_second_search_reads_what_may_hold_the_words_alone(
+def test_a_second_search_reads_what_may_contain_the_words_alone(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [store.create("me", talk(f"Talk {number}", messages=[message(A, content=f"river{number} 江河{number}")]))
@@ -87,34 +93,34 @@ def test_a_second_search_reads_what_may_hold_the_words_alone(
         read.append(path.stem)
         return whole(self, path)
 
-    def found(query: str) -> list[str]:
+    def titles(query: str) -> list[str]:
         read.clear()
         return [row["title"] for row in store.page("me", query).conversations]
 
     store.page("me")
     monkeypatch.setattr(ConversationStore, "_read", counted)
-    assert found("RIVER3") == ["Talk 3"]
+    assert titles("RIVER3") == ["Talk 3"]
     assert len(read) == 10
-    assert found("RIVER3") == ["Talk 3"]
+    assert titles("RIVER3") == ["Talk 3"]
     assert read == [made[3]["id"]]
-    assert found("江河7 talk") == ["Talk 7"]
+    assert titles("江河7 talk") == ["Talk 7"]
     assert len(read) == 1
-    assert found("7") == ["Talk 7"]
-    assert not found("ocean")
+    assert titles("7") == ["Talk 7"]
+    assert not titles("ocean")
     assert not read
     store.change("me", made[5]["id"], {"version": 1, "title": "The Ocean"})
-    assert found("ocean") == ["The Ocean"]
+    assert titles("ocean") == ["The Ocean"]
     assert set(read) == {made[5]["id"]}
     store.delete("me", made[5]["id"])
-    assert not found("ocean")
-    assert len(found("r")) == 9
+    assert not titles("ocean")
+    assert len(titles("r")) == 9
 
 
 @given(
     st.lists(st.text(alphabet="abßİ江 \U0001f600x", max_size=12), min_size=1, max_size=4),
     st.text(alphabet="abßİ江 \U0001f600x", max_size=8),
 )
-def test_no_text_that_holds_the_words_is_passed_over(texts: list[str], query: str) -> None:
-    words = words_of(query)
+def test_no_matching_text_is_skipped(texts: list[str], query: str) -> None:
+    words = query_words(query)
     if words and find_hit(texts, words) is not None:
-        assert may_hold(signature(texts), words)
+        assert may_contain(signature_of(texts), words)

@@ -13,27 +13,25 @@ from pathlib import Path
 import pytest
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
-from sporelm.text import ChatTemplate, isolated_process, load_tokenizer, template
-from sporelm.text.grammar import Grammar, GrammarTrials, compiled
-from sporelm.text.isolated_process import IsolatedProcess, OverBudget, ProcessDied, Subject
-from sporelm.text.marked_text import MarkedText
-from sporelm.text.template import NeedsIsolation, TemplateStopped, at_once
+from sporelm.text import ChatTemplate, isolated_process
+from sporelm.text.chat_templates import chat_template
+from sporelm.text.chat_templates.chat_template import NeedsIsolation, TemplateStopped, without_waiting
+from sporelm.text.chat_templates.marked_text import MarkedText
+from sporelm.text.isolated_process import IsolatedProcess, OverBudget, ProcessDied, SharedResource
 
 NESTED = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 PLAIN = "{% for m in messages %}{{ '<' ~ m.role ~ '>' }}{{ m.content }}{% endfor %}"
 USER = [{"role": "user", "content": "Hi"}]
-TEMPLATE = Subject(-1, "template", lambda: (PLAIN, {}, "a template"))
+TEMPLATE = SharedResource(-1, "template", lambda: (PLAIN, {}, "a template"))
 CHAT = (USER, [], True, {})
-# A minute of llguidance's time, none of which its own limits count.
-BOMB = Grammar(json_schema={"allOf": [{"type": "string", "pattern": f".*a{{{i}}}.*"} for i in range(1, 40)]})
 
 
 @pytest.fixture
 def process() -> Iterator[IsolatedProcess]:
-    made = IsolatedProcess("test")
-    yield made
-    made.close()
-    assert made.pid is None
+    child = IsolatedProcess("test")
+    yield child
+    child.close()
+    assert child.pid is None
     assert "test" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -62,7 +60,7 @@ def test_any_text_comes_back_as_it_is(process: IsolatedProcess) -> None:
 
 
 def test_a_job_over_its_time_is_killed_and_the_next_one_runs(process: IsolatedProcess) -> None:
-    endless = Subject(-2, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-2, "template", lambda: (NESTED, {}, "a template"))
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
     pid = process.pid
     assert pid is not None
@@ -77,7 +75,7 @@ def test_a_job_over_its_time_is_killed_and_the_next_one_runs(process: IsolatedPr
 
 def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> None:
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
-    endless = Subject(-3, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-3, "template", lambda: (NESTED, {}, "a template"))
     running = process.submit(endless, (60.0, *CHAT), 60.0)
     while not running.running():
         time.sleep(0.005)
@@ -90,7 +88,7 @@ def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> No
 
 def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the child's output must not be seen before the reason for it is known."""
-    endless = Subject(-30, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-30, "template", lambda: (NESTED, {}, "a template"))
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
     monkeypatch.setattr(isolated_process, "STALL_SECONDS", 0.1)
     for _ in range(3):
@@ -101,7 +99,7 @@ def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess, monkeypa
 @pytest.mark.skipif(not hasattr(signal, "SIGXCPU"), reason="a signal of POSIX")
 def test_a_limit_of_the_shell_is_one_of_time(process: IsolatedProcess) -> None:
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
-    running = process.submit(Subject(-31, "template", lambda: (NESTED, {}, "a template")), (60.0, *CHAT), 60.0)
+    running = process.submit(SharedResource(-31, "template", lambda: (NESTED, {}, "a template")), (60.0, *CHAT), 60.0)
     while not running.running():
         time.sleep(0.005)
     assert process.pid is not None
@@ -123,8 +121,8 @@ def test_a_template_that_fails_for_lack_of_memory_says_so(monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(template, "spans_of", lambda *_: ())
-    monkeypatch.setattr(template, "marks_of", fail)
+    monkeypatch.setattr(chat_template, "spans_of", lambda *_: ())
+    monkeypatch.setattr(chat_template, "marks_of", fail)
     with pytest.raises(TemplateStopped, match="was stopped: it needs more memory than is allowed"):
         ChatTemplate(PLAIN).render(USER)
 
@@ -138,9 +136,9 @@ def test_a_template_that_fails_without_tools_says_so() -> None:
 
 
 def test_errors_of_a_job_come_back(process: IsolatedProcess) -> None:
-    refusing = Subject(-4, "template", lambda: ("{{ raise_exception('no!') }}", {}, "this template"))
-    failing = Subject(-5, "template", lambda: ("{{ 1 / 0 }}", {}, "this template"))
-    broken = Subject(-6, "template", lambda: ("{% if %}", {}, "this template"))
+    refusing = SharedResource(-4, "template", lambda: ("{{ raise_exception('no!') }}", {}, "this template"))
+    failing = SharedResource(-5, "template", lambda: ("{{ 1 / 0 }}", {}, "this template"))
+    broken = SharedResource(-6, "template", lambda: ("{% if %}", {}, "this template"))
     for _ in range(2):
         with pytest.raises(RequestError, match="this template refuses the messages: no!"):
             process.run(refusing, (1.0, *CHAT), 5.0)
@@ -161,7 +159,7 @@ def test_threads_share_a_process(process: IsolatedProcess) -> None:
 
 def test_close_ends_what_runs_and_what_waits() -> None:
     process = IsolatedProcess("test")
-    endless = Subject(-7, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-7, "template", lambda: (NESTED, {}, "a template"))
     jobs = [process.submit(endless, (60.0, *CHAT), 60.0) for _ in range(3)]
     jobs[1].cancel()
     while process.pid is None:
@@ -178,14 +176,49 @@ def test_close_ends_what_runs_and_what_waits() -> None:
 
 
 def test_too_many_jobs_are_refused(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated_process, "MAX_WAITING", 1)
-    endless = Subject(-8, "template", lambda: (NESTED, {}, "a template"))
+    monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 1)
+    endless = SharedResource(-8, "template", lambda: (NESTED, {}, "a template"))
     running = process.submit(endless, (60.0, *CHAT), 60.0)
     while not running.running():
         time.sleep(0.005)
     process.submit(TEMPLATE, (1.0, *CHAT), 5.0)
     with pytest.raises(QueueFull, match="1 jobs wait"):
         process.submit(TEMPLATE, (1.0, *CHAT), 5.0)
+
+
+def test_tenants_are_served_round_robin(process: IsolatedProcess) -> None:
+    """Each tenant's jobs in their order; one tenant's many jobs do not delay another's."""
+    finished: list[str] = []
+    slow = SharedResource(-9, "template", lambda: (NESTED, {}, "a template"))
+    blocking = process.submit(slow, (60.0, *CHAT), 0.3)
+    jobs = []
+    for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+        job = process.submit(TEMPLATE, (1.0, *CHAT), 5.0, name[0])
+        job.add_done_callback(lambda _, name=name: finished.append(name))
+        jobs.append(job)
+    with pytest.raises(OverBudget):
+        blocking.result(60)
+    for job in jobs:
+        job.result(60)
+    assert finished == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+
+
+def test_a_full_queue_makes_room_for_another_tenant(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 3)
+    slow = SharedResource(-10, "template", lambda: (NESTED, {}, "a template"))
+    running = process.submit(slow, (60.0, *CHAT), 60.0, "a")
+    while not running.running():
+        time.sleep(0.01)
+    waiting = [process.submit(TEMPLATE, (1.0, *CHAT), 5.0, "a") for _ in range(3)]
+    with pytest.raises(QueueFull):
+        process.submit(TEMPLATE, (1.0, *CHAT), 5.0, "a")
+    process.submit(TEMPLATE, (1.0, *CHAT), 5.0, "b")
+    with pytest.raises(QueueFull, match="3 jobs wait"):
+        waiting[2].result(0)
+    assert not waiting[0].done()
+    assert not waiting[1].done()
+    with pytest.raises(QueueFull):  # now both have about the same number
+        process.submit(TEMPLATE, (1.0, *CHAT), 5.0, "b")
 
 
 def test_no_process_can_be_started(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -198,10 +231,10 @@ def test_a_script_without_a_guard_may_use_it_and_leave_it_open(tmp_path: Path) -
     """Nothing of the script runs again in the process, which ends with it."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from sporelm.text.isolated_process import IsolatedProcess, Subject\n"
+        "from sporelm.text.isolated_process import IsolatedProcess, SharedResource\n"
         "process = IsolatedProcess('x')\n"
-        f"subject = Subject(1, 'template', lambda: ({PLAIN!r}, {{}}, 'a template'))\n"
-        f"print(process.run(subject, (1.0, {USER!r}, [], True, {{}}), 5.0)[0], process.pid)\n"
+        f"resource = SharedResource(1, 'template', lambda: ({PLAIN!r}, {{}}, 'a template'))\n"
+        f"print(process.run(resource, (1.0, {USER!r}, [], True, {{}}), 5.0)[0], process.pid)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
@@ -223,28 +256,28 @@ def test_ctrl_c_of_a_terminal_does_not_reach_it(process: IsolatedProcess) -> Non
 
 
 def test_a_slow_template_is_stopped_in_the_other_process(process: IsolatedProcess) -> None:
-    slow = ChatTemplate(NESTED).within(process, 0.05)
+    slow = ChatTemplate(NESTED).with_process(process, 0.05)
     for _ in range(2):
         with pytest.raises(TemplateStopped, match=r"was stopped: it takes more than 0\.05 s of CPU time"):
             slow.render(USER)
     assert process.pid is not None, "it stops itself: no new process is needed"
-    assert str(ChatTemplate(PLAIN).within(process).render(USER)) == "<user>Hi"
+    assert str(ChatTemplate(PLAIN).with_process(process).render(USER)) == "<user>Hi"
 
 
 def test_an_ordinary_chat_needs_no_other_process(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "BRIEF_SECONDS", 5.0)  # of a machine that does much else
-    quick = ChatTemplate(PLAIN).within(process)
-    quick.learn_habits()
-    with at_once():
+    monkeypatch.setattr(chat_template, "INLINE_SECONDS", 5.0)  # of a machine that does much else
+    quick = ChatTemplate(PLAIN).with_process(process)
+    quick.probe_features()
+    with without_waiting():
         assert str(quick.render(USER * 50)) == "<user>Hi" * 50
     assert process.pid is None
 
 
-def test_what_is_not_brief_is_not_done_at_once(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "BRIEF_SECONDS", 5.0)
-    long = ChatTemplate("{{ 'x' * 2000000 if messages|length > 1 else '' }}" + PLAIN).within(process)
+def test_a_long_rendering_needs_to_wait(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "INLINE_SECONDS", 5.0)
+    long = ChatTemplate("{{ 'x' * 2000000 if messages|length > 1 else '' }}" + PLAIN).with_process(process)
     many = USER * 3
-    with at_once(), pytest.raises(NeedsIsolation):
+    with without_waiting(), pytest.raises(NeedsIsolation):
         long.render(many)
     assert process.pid is None
     assert len(long.render(many)) == 2_000_000 + 3 * len("<user>Hi")
@@ -255,21 +288,21 @@ def test_a_chat_that_proves_brief_is_rendered_here_again(
     process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pause at the wrong moment, as of the garbage collector, does not count against a template for ever."""
-    monkeypatch.setattr(template, "BRIEF_SECONDS", 5.0)
-    quick = ChatTemplate(PLAIN).within(process)
-    quick.learn_habits()
-    quick._brief_below = 0
-    with at_once(), pytest.raises(NeedsIsolation):
+    monkeypatch.setattr(chat_template, "INLINE_SECONDS", 5.0)
+    quick = ChatTemplate(PLAIN).with_process(process)
+    quick.probe_features()
+    quick._max_inline_size = 0
+    with without_waiting(), pytest.raises(NeedsIsolation):
         quick.render(USER)
     quick.render(USER)
-    with at_once():
+    with without_waiting():
         assert str(quick.render(USER)) == "<user>Hi"
 
 
 def test_marks_survive_the_way_through_the_other_process(process: IsolatedProcess) -> None:
     here = ChatTemplate(PLAIN + "{{ bos_token }}", {"bos_token": "<s>"})
-    there = here.within(process)
-    there._brief_below = 0
+    there = here.with_process(process)
+    there._max_inline_size = 0
     chat = [{"role": "user", "content": "<user>Hi</s>"}, {"role": "assistant", "content": "\u00e9\U0001f636"}]
     assert there.render(chat) == here.render(chat)
     chat.append({"role": "user", "content": MarkedText("ab", b"\x01\x00")})
@@ -278,64 +311,10 @@ def test_marks_survive_the_way_through_the_other_process(process: IsolatedProces
 
 
 def test_trials_of_a_slow_template_have_an_end(process: IsolatedProcess) -> None:
-    slow = ChatTemplate(NESTED).within(process, 0.05)
+    slow = ChatTemplate(NESTED).with_process(process, 0.05)
     slow._probe_seconds = 0.1
     began = time.process_time()
-    slow.learn_habits()
+    slow.probe_features()
     assert time.process_time() - began < 5
     assert slow._probe_seconds <= 0
-    assert not slow.takes_tools
-
-
-# ---- grammars
-
-
-def test_a_grammar_is_tried_before_it_is_compiled_here(process: IsolatedProcess, story: Path) -> None:
-    tokenizer = load_tokenizer(story)
-    trials = GrammarTrials(tokenizer, process)
-    good = Grammar(choice=["yes", "no"])
-    trials.check(good)
-    assert compiled(tokenizer, good).matcher().words().any()
-    with pytest.raises(RequestError, match="cannot be used"):
-        trials.check(Grammar(regex="(a"))
-
-
-def test_a_grammar_bomb_is_stopped_and_remembered(process: IsolatedProcess, story: Path) -> None:
-    tokenizer = load_tokenizer(story)
-    trials = GrammarTrials(tokenizer, process, 0.3)
-    with pytest.raises(RequestError, match=r"takes more than 0\.3 s of CPU time. Make it simpler"):
-        trials.check(BOMB)
-    trials.check(Grammar(choice=["yes", "no"]))
-    pid, began = process.pid, time.process_time()
-    for _ in range(20):
-        with pytest.raises(RequestError, match="takes more than"):
-            trials.check(BOMB)
-    assert process.pid == pid, "it was not tried again"
-    assert time.process_time() - began < 5
-
-
-def test_a_remembered_refusal_keeps_no_frames(process: IsolatedProcess, story: Path) -> None:
-    trials = GrammarTrials(load_tokenizer(story), process)
-    bad = Grammar(regex="[b-a]")
-    for _ in range(3):
-        with pytest.raises(RequestError, match="cannot be used"):
-            trials.check(bad)
-    remembered = trials.submit(bad).result()
-    assert isinstance(remembered, RequestError)
-    assert remembered.__traceback__ is None
-
-
-def test_trials_at_once_of_one_grammar_are_one(process: IsolatedProcess, story: Path) -> None:
-    trials = GrammarTrials(load_tokenizer(story), process)
-    grammar = Grammar(choice=["yes", "no"])
-    assert len({id(trials.submit(grammar)) for _ in range(5)}) == 1
-
-
-def test_a_trial_that_could_not_be_made_is_made_again(story: Path) -> None:
-    process = IsolatedProcess("test")
-    trials = GrammarTrials(load_tokenizer(story), process)
-    process.close()
-    for _ in range(2):
-        with pytest.raises(BackendError, match="was closed"):
-            trials.check(Grammar(choice=["yes", "no"]))
-    assert not trials._tried
+    assert not slow.supports_tools

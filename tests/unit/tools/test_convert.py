@@ -8,20 +8,20 @@ import pytest
 
 from gguf_models import EXPERTS, FFN, HEAD, HEADS, KV_HEADS, META, MIXTURE, WIDTH, contents, values, write_model
 from sporelm.errors import RequestError, SporeError, UnsupportedModel
+from sporelm.files.gguf import open_gguf
 from sporelm.quant import FORMATS, Q4_1, Q8_0, dequantize_tensor, quantize_tensor
-from sporelm.tools import output
-from sporelm.tools.convert import convert
-from sporelm.tools.lazy import open_model
-from sporelm.tools.output import save
+from sporelm.tools import model_output
+from sporelm.tools.convert import convert_model
+from sporelm.tools.lazy_model import open_lazy_model
+from sporelm.tools.model_output import save_models
 from sporelm.tools.steps import STEPS, parse_steps
-from sporelm.tools.steps.cast import WHOLE_NUMBERS, castable, class_of
-from sporelm.tools.steps.sort import natural
-from sporelm.weights.gguf import open_gguf
+from sporelm.tools.steps.cast_tensors import INTEGER_FORMATS, find_tensor_class, list_cast_targets
+from sporelm.tools.steps.sort_tensors import natural_sort_key
 
 
 def by(steps: str, source: Path, name: str = "out.gguf") -> Path:
     path = source.parent / name
-    save([convert(open_model(source), parse_steps([steps]), path)], force=True)
+    save_models([convert_model(open_lazy_model(source), parse_steps([steps]), path)], force=True)
     return path
 
 
@@ -29,8 +29,8 @@ def by(steps: str, source: Path, name: str = "out.gguf") -> Path:
 def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual chunks, and some so small that every tensor is read in many."""
     if request.param == "in pieces":
-        monkeypatch.setattr(output, "COPIED_BYTES", 100)
-        monkeypatch.setattr(output, "COMPUTED_VALUES", 96)
+        monkeypatch.setattr(model_output, "COPY_CHUNK_BYTES", 100)
+        monkeypatch.setattr(model_output, "COMPUTE_CHUNK_VALUES", 96)
 
 
 @pytest.mark.usefixtures("_sizes")
@@ -94,13 +94,13 @@ class TestJoined:
         heads = before.reshape(HEADS, HEAD, WIDTH), after.reshape(HEADS, HEAD, WIDTH)
         assert np.array_equal(heads[1], heads[0][:, [0, 2, 1, 3, *range(4, HEAD)]])
 
-    @pytest.mark.parametrize("source_name", castable())
+    @pytest.mark.parametrize("source_name", list_cast_targets())
     def test_cast_is_dequantize_and_quantize(self, tmp_path: Path, source_name: str) -> None:
         found = FORMATS[source_name]
         source = write_model(tmp_path / "m.gguf", {"blk.0.ffn_up.weight": (3, 512)}, found)
         with open_gguf(source) as model:
             whole = model.tensor("blk.0.ffn_up.weight").dequantize()
-        for name in castable():
+        for name in list_cast_targets():
             target = FORMATS[name]
             got = contents(by(f"cast:linear:{name.lower()}", source))["blk.0.ffn_up.weight"]
             assert got[:2] == (name, (3, 512))
@@ -108,7 +108,7 @@ class TestJoined:
                 assert got[2] == quantize_tensor(target, whole).tobytes(), f"{source_name} to {name}"
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMATS) - {*castable(), *WHOLE_NUMBERS}))
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {*list_cast_targets(), *INTEGER_FORMATS}))
 def test_cast_of_types_that_can_only_be_read(tmp_path: Path, name: str) -> None:
     source = write_model(tmp_path / "m.gguf", {}, raw=[FORMATS[name].ggml_id])
     data = np.frombuffer(contents(source)[f"raw.{name}"][2], np.uint8)
@@ -188,17 +188,14 @@ def test_a_network_without_gate_or_an_odd_bias(tmp_path: Path) -> None:
 
 
 def test_classes() -> None:
-    assert [class_of(name, 2) for name in ("token_embd.weight", "output.weight", "blk.3.ffn_up_exps.weight")] == [
-        "embd", "embd", "linear",
-    ]  # fmt: skip
-    assert class_of("output_norm.weight", 1) == class_of("blk.0.attn_q_norm.weight", 1) == "norm"
-    assert [class_of(name, rank) for name, rank in (("blk.0.attn_q.bias", 1), ("blk.0.ffn_gate_inp.weight", 2))] == [
-        "else", "else",
-    ]  # fmt: skip
+    assert find_tensor_class("token_embd.weight", 2) == find_tensor_class("output.weight", 2) == "embd"
+    assert find_tensor_class("blk.3.ffn_up_exps.weight", 2) == "linear"
+    assert find_tensor_class("output_norm.weight", 1) == find_tensor_class("blk.0.attn_q_norm.weight", 1) == "norm"
+    assert find_tensor_class("blk.0.attn_q.bias", 1) == find_tensor_class("blk.0.ffn_gate_inp.weight", 2) == "else"
     for part in ("time_mix_w1", "shortconv.conv", "laurel_l", "attn_rel_b"):
-        assert class_of(f"blk.0.{part}.weight", 2) == "else"
-    assert class_of("position_embd.weight", 2) == "else"
-    assert class_of("blk.0.time_mix_key.weight", 2) == "linear"
+        assert find_tensor_class(f"blk.0.{part}.weight", 2) == "else"
+    assert find_tensor_class("position_embd.weight", 2) == "else"
+    assert find_tensor_class("blk.0.time_mix_key.weight", 2) == "linear"
 
 
 def test_cast_by_class_and_the_file_type(tmp_path: Path) -> None:
@@ -223,7 +220,7 @@ def test_cast_of_a_big_endian_file(tmp_path: Path) -> None:
 
 
 def test_cast_names_the_tensor_with_nan(tmp_path: Path) -> None:
-    from sporelm.weights.gguf import GgufWriter
+    from sporelm.files.gguf import GgufWriter
 
     writer = GgufWriter(tmp_path / "m.gguf")
     array = np.zeros((8, 32), np.float32)
@@ -252,7 +249,7 @@ def test_sort(tmp_path: Path) -> None:
         "blk.2.ffn_up.weight", "blk.2.zebra", "blk.10.attn_q.weight", "v.blk.1.x.weight", "mm.9.weight",
         "mm.10.weight", "output_norm.weight", "output.weight",
     ]  # fmt: skip
-    assert natural("blk.9.") < natural("blk.10.")
+    assert natural_sort_key("blk.9.") < natural_sort_key("blk.10.")
 
 
 def test_filters(tmp_path: Path) -> None:
@@ -283,11 +280,11 @@ def test_two_tensors_of_one_name(tmp_path: Path) -> None:
 def test_every_step_has_a_line_of_help() -> None:
     from sporelm.cli import gguf_convert
 
-    assert not [name for name in STEPS if name not in gguf_convert.parser().format_help()]
+    assert not [name for name in STEPS if name not in gguf_convert.make_parser().format_help()]
 
 
 def test_rows_are_not_moved_twice_and_merged_weights_are_told(tmp_path: Path) -> None:
-    model = open_model(write_model(tmp_path / "m.gguf"))
+    model = open_lazy_model(write_model(tmp_path / "m.gguf"))
     once = parse_steps(["permute-qk"])[0](model)
     assert once.value("sporelm.qk_order") == "adjacent"
     assert "permute-qk-rev" in once.notes[0]

@@ -1,4 +1,4 @@
-"""What differs between two models, and by how much."""
+"""Differences between two models, and their size."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from gguf_samples import patch_entry, sample, stored, values_of
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, Q8_0, QuantFormat
-from sporelm.tools.diff import Difference, diff
-from sporelm.tools.sources import open_source
-from sporelm.weights.gguf import GgufWriter
+from sporelm.tools.diff import ModelDifference, compare_models
+from sporelm.tools.model_files import open_model_files
 
 
-def compare(first: Path, second: Path, **options: object) -> Difference:
-    with open_source(first) as one, open_source(second) as other:
-        return diff(one, other, **options)
+def compare(first: Path, second: Path, **options: object) -> ModelDifference:
+    with open_model_files(first) as one, open_model_files(second) as other:
+        return compare_models(one, other, **options)
 
 
 def one_tensor(path: Path, values: np.ndarray, number_format: type[QuantFormat] = F32) -> Path:
@@ -76,7 +76,7 @@ def test_distances_are_numpys(tmp_path: Path, number_format: type[QuantFormat]) 
     a, b = values_of((9, 64), 1), values_of((9, 64), 2)
     first = one_tensor(tmp_path / "a.gguf", a)
     second = one_tensor(tmp_path / "b.gguf", b, number_format)
-    with open_source(second) as source:
+    with open_model_files(second) as source:
         b = source.files.tensor("w").dequantize()
     (change,) = compare(first, second, distance=True).tensors
     found = change.distance
@@ -103,11 +103,11 @@ def test_distances_beside_nan_and_zeros(tmp_path: Path) -> None:
 def test_where_tensors_lie_does_not_count(tmp_path: Path) -> None:
     first = sample(tmp_path / "a.gguf")
     second = sample(tmp_path / "b.gguf")
-    with open_source(second) as source:
+    with open_model_files(second) as source:
         start, raw = source.tensors["token_embd.weight"].offset, source.raw("blk.1.ffn.weight").tobytes()
     end = second.stat().st_size
     second.write_bytes(second.read_bytes() + raw)
     patch_entry(second, "blk.1.ffn.weight", offset=end - start)
-    with open_source(second) as source:
+    with open_model_files(second) as source:
         assert source.tensors["blk.1.ffn.weight"].offset == end
     assert compare(first, second).same

@@ -13,20 +13,21 @@ import quantized_folders as made_by
 from available import opened
 from gguf_models import contents
 from hf_folders import stored, tokenizer_json, write_model, write_safetensors, write_tokenizer
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.loader import load_parameters
+from sporelm.checkpoints.rope_writing import hf_rope, number
 from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeError, UnsupportedModel
-from sporelm.models import build, open_model
+from sporelm.files.gguf import open_gguf
+from sporelm.files.safetensors import open_safetensors
+from sporelm.models import build
+from sporelm.models.rope_scaling import RopeScaling
 from sporelm.quant import BF16, F16, F32, Q8_0, dequantize_tensor
-from sporelm.tools.hf import general
+from sporelm.tools.hf import general_metadata
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.hf.rope import hf_rope, number
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.lazy import Entry
-from sporelm.tools.output import Output, save
-from sporelm.weights.gguf import open_gguf
-from sporelm.weights.load import load_parameters
-from sporelm.weights.rope_scaling import RopeScaling
-from sporelm.weights.safetensors import open_safetensors
+from sporelm.tools.lazy_model import MetadataEntry
+from sporelm.tools.model_output import OutputFile, save_models
 from stepping import Stepper
 from tiny_models import ROPES, TINY, WIDE, Tiny
 
@@ -36,14 +37,14 @@ LLAMA, MISTRAL = TINY[0], TINY[3]
 def converted(folder: Path, **options: Any) -> Path:
     """The GGUF file of a folder, beside it."""
     path = folder.with_suffix(".gguf")
-    save([Output(path, from_hf(folder, **options).model)])
+    save_models([OutputFile(path, from_hf(folder, **options).model)])
     return path
 
 
-def back(path: Path, most: int = 1 << 30, **options: Any) -> Path:
+def back(path: Path, shard_bytes: int = 1 << 30, **options: Any) -> Path:
     """The folder of a GGUF file, beside it."""
     folder = path.with_name(f"{path.stem}-back")
-    save_folder(to_hf(path, **options), folder, shard_bytes=most)
+    save_folder(to_hf(path, **options), folder, shard_bytes=shard_bytes)
     return folder
 
 
@@ -86,7 +87,7 @@ def test_logits_are_the_folders_both_ways(tiny: Tiny, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number_format", [F32, F16, BF16], ids=lambda found: found.name)
 def test_tensors_come_back_byte_for_byte(number_format: Any, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", MISTRAL, number_format)
-    again = back(converted(folder), most=40_000)
+    again = back(converted(folder), shard_bytes=40_000)
     assert tensors_of(again) == tensors_of(folder)
     shards = sorted(again.glob("*.safetensors"))
     assert len(shards) > 2
@@ -101,9 +102,9 @@ def test_tensors_come_back_byte_for_byte(number_format: Any, tmp_path: Path) -> 
 
 
 def converted_bytes(folder: Path) -> dict[str, Any]:
-    """What a second conversion gives."""
+    """The result of a second conversion."""
     path = folder.parent / "again.gguf"
-    save([Output(path, from_hf(folder).model)], force=True)
+    save_models([OutputFile(path, from_hf(folder).model)], force=True)
     return contents(path)
 
 
@@ -116,11 +117,24 @@ def test_types(tmp_path: Path) -> None:
         assert found.model.value("general.file_type") == {"BF16": 32, "F32": 0, "F16": 1, "Q8_0": 7}[wanted]
     narrow = from_hf(write_model(tmp_path / "narrow", LLAMA), type_name="q8_0")
     assert {tensor.ggml_type.name for tensor in narrow.model.tensors} == {"F32", "F16"}
-    assert "14 tensors: written as F16, for rows of 48 values are no whole blocks of Q8_0" in narrow.notes
+    assert "14 tensors: written as F16, because rows of 48 values are not whole blocks of Q8_0" in narrow.notes
     doubles = {name: ("F64", array.shape, array.astype("<f8").tobytes()) for name, array in WIDE.weights().items()}
     write_safetensors(folder / "model.safetensors", doubles)
     assert any("F64 is written as F32" in note for note in from_hf(folder).notes)
     assert from_hf(folder, type_name="f32").notes == ()
+
+
+def test_the_order_of_rotary_rows_is_noted(tmp_path: Path) -> None:
+    """Of models whose query and key rows are permuted; the step permute-qk then refuses to permute them again."""
+    assert from_hf(write_model(tmp_path / "llama", LLAMA)).model.value("sporelm.qk_order") == "adjacent"
+    config: dict[str, Any] = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 8}
+    norms = {
+        f"model.layers.{layer}.self_attn.{part}_norm.weight": np.ones(8, np.float32)
+        for layer in range(2)
+        for part in ("q", "k")
+    }
+    folder = write_model(tmp_path / "qwen3", LLAMA, change=norms, **config)
+    assert from_hf(folder).model.value("sporelm.qk_order") is None
 
 
 def test_quantized_weights_become_their_values(tmp_path: Path) -> None:
@@ -144,7 +158,7 @@ def test_a_value_beyond_f16_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_keys_are_those_that_llama_cpp_reads(tmp_path: Path) -> None:
+def test_keys_are_those_of_llama_cpp(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "my-model", MISTRAL, rope_theta=5e5)
     (folder / "README.md").write_text(
         "---\nlicense: mit\ntags:\n- a\n- b c\nlanguage: [en, 'no']\nx:\n  y: 1\n---\n# Hi"
@@ -178,7 +192,7 @@ def test_keys_are_those_that_llama_cpp_reads(tmp_path: Path) -> None:
     ("values", "label"), [(134_515_008, "135M"), (1_100_048_384, "1.1B"), (656_000, "656K"), (70_553_706_496, "71B")]
 )
 def test_size_labels(values: int, label: str) -> None:
-    assert general.size_label(values) == label
+    assert general_metadata.format_size_label(values) == label
 
 
 def test_rope_scaling_comes_back_in_its_own_words(tmp_path: Path) -> None:
@@ -218,7 +232,12 @@ def test_llama3_factors_are_recognised(tmp_path: Path, factor: float, low: float
 
 
 def test_numbers_are_short() -> None:
-    assert [number(float(np.float32(value))) for value in (1e-5, 1e-6, 10000.0, 0.1)] == [1e-5, 1e-6, 10000.0, 0.1]
+    assert [number(float(np.float32(value))) for value in (1e-5, 1e-6, 10000.0, 0.1)] == [
+        1e-5,
+        1e-6,
+        10000.0,
+        0.1,
+    ]
 
 
 def no_tensor(folder: Path) -> None:
@@ -282,7 +301,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[SporeError], str]] = {
         "WordLevel",
     ),
     "tokenizer is cut": (replaced("tokenizer.json", '{"model": {'), ModelFileError, "not JSON"),
-    "unknown cut": (unknown_cut, UnsupportedModel, "none that GGUF files have a name for.*--pre"),
+    "unknown cut": (unknown_cut, UnsupportedModel, "no value of tokenizer.ggml.pre matches.*--pre"),
 }  # fmt: skip
 
 
@@ -297,10 +316,10 @@ def test_damaged_folders_are_refused(case: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, "warm", True], ids=str)
-def test_what_is_no_number_of_sampling_is_left_out(value: Any) -> None:
+def test_invalid_sampling_numbers_are_left_out(value: Any) -> None:
     keys = ("general.sampling.temp", "general.sampling.top_k", "general.sampling.top_p")
-    assert general.sampling_words(dict.fromkeys(keys, value)) == {}
-    assert general.sampling_words({"general.sampling.temp": 0.5, "general.sampling.top_k": 2**31}) == {
+    assert general_metadata.sampling_to_json(dict.fromkeys(keys, value)) == {}
+    assert general_metadata.sampling_to_json({"general.sampling.temp": 0.5, "general.sampling.top_k": 2**31}) == {
         "temperature": 0.5
     }
 
@@ -308,9 +327,12 @@ def test_what_is_no_number_of_sampling_is_left_out(value: Any) -> None:
 def test_a_file_whose_sampling_is_not_finite_becomes_a_folder(tmp_path: Path) -> None:
     file = converted(write_model(tmp_path / "model", LLAMA))
     found = from_hf(tmp_path / "model").model
-    odd = {"general.sampling.temp": Entry("f32", float("nan")), "general.sampling.top_k": Entry("f32", float("inf"))}
-    odd |= {"general.license": Entry("str", "\x1b[31m mit")}
-    save([Output(file, replace(found, metadata=dict(found.metadata) | odd))], force=True)
+    odd = {
+        "general.sampling.temp": MetadataEntry("f32", float("nan")),
+        "general.sampling.top_k": MetadataEntry("f32", float("inf")),
+    }
+    odd |= {"general.license": MetadataEntry("str", "\x1b[31m mit")}
+    save_models([OutputFile(file, replace(found, metadata=dict(found.metadata) | odd))], force=True)
     texts = to_hf(file).texts
     assert "do_sample" not in json.loads(texts["generation_config.json"])
     assert "\x1b" not in texts["README.md"]
@@ -360,6 +382,16 @@ def test_biases_of_one_side_have_no_class(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", biased, change, more={"tokenizer.ggml.model": "none"})
     with pytest.raises(UnsupportedModel, match="no class of transformers"):
         to_hf(path)
+
+
+def test_the_order_of_rotary_rows_is_in_the_file(tmp_path: Path) -> None:
+    """Queries and keys of Llama are adjacent pairs; a file whose rows were moved back is refused."""
+    model = from_hf(write_model(tmp_path / "model", WIDE)).model
+    assert model.value("sporelm.qk_order") == "adjacent"
+    moved = replace(model, metadata={**model.metadata, "sporelm.qk_order": MetadataEntry("str", "half-split")})
+    save_models([OutputFile(tmp_path / "moved.gguf", moved)])
+    with pytest.raises(RequestError, match="undo step 'permute-qk-rev' with 'permute-qk'"):
+        to_hf(tmp_path / "moved.gguf")
 
 
 def test_q8_0_rounds_as_the_format_does(tmp_path: Path) -> None:

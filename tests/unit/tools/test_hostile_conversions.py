@@ -1,4 +1,4 @@
-"""The writing tools on files nobody meant: random ones come back whole, damaged ones end with one line and no file."""
+"""The writing tools on hostile files: random ones are restored, damaged ones end with one line and no file."""
 
 from functools import partial
 from pathlib import Path
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from gguf_models import DENSE, META, MIXTURE, contents, write_model
 from sporelm.errors import SporeError
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import Q8_0
 from sporelm.quant.ggml_types import GGML_TYPES
-from sporelm.tools import split
-from sporelm.tools.convert import convert
-from sporelm.tools.lazy import open_model
-from sporelm.tools.merge import merge
-from sporelm.tools.output import save
+from sporelm.tools import split_model
+from sporelm.tools.convert import convert_model
+from sporelm.tools.lazy_model import open_lazy_model
+from sporelm.tools.merge_splits import merge_splits
+from sporelm.tools.model_output import save_models
 from sporelm.tools.set_meta import parse_assignment, set_meta
 from sporelm.tools.steps import parse_steps
-from sporelm.weights.gguf import GgufWriter
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 WORDS = [
@@ -73,13 +73,20 @@ def only(folder: Path, *paths: Path) -> None:
 @QUICK
 @given(tensor_lists(), st.dictionaries(keys, scalars, max_size=6), st.sampled_from(["little", "big"]),
        st.integers(0, 99), st.integers(1, 5), st.booleans())  # fmt: skip
-def test_random_files_are_split_and_merged(tmp_path: Path, tensors, meta, order, seed, most, no_tensor_first) -> None:
+def test_random_files_are_split_and_merged(tmp_path: Path, tensors, meta, order, seed, limit, no_tensor_first) -> None:
     whole = write_random(tmp_path / "m.gguf", tensors, meta, order, seed)
-    cut = partial(split.cut_by_tensors, most=most) if seed % 2 else partial(split.cut_by_size, most=100 * most)
+    cut = (
+        partial(split_model.group_by_count, maximum=limit)
+        if seed % 2
+        else partial(split_model.group_by_size, maximum=100 * limit)
+    )
     parts = [
-        one.path for one in save(split.split(open_model(whole), tmp_path / "p", cut, no_tensor_first=no_tensor_first))
+        one.path
+        for one in save_models(
+            split_model.split_model(open_lazy_model(whole), tmp_path / "p", cut, no_tensor_first=no_tensor_first)
+        )
     ]
-    back = save([merge(parts[0], tmp_path / "b.gguf")])[0].path
+    back = save_models([merge_splits(parts[0], tmp_path / "b.gguf")])[0].path
     assert back.read_bytes() == whole.read_bytes()
     only(tmp_path, whole, back, *parts)
 
@@ -92,7 +99,7 @@ def test_random_steps_on_random_files(tmp_path: Path, tensors, meta, order, word
     source, out = write_random(tmp_path / "m.gguf", tensors, meta, order, len(words)), tmp_path / "o.gguf"
     before, reasons = source.read_bytes(), []
     try:
-        save([convert(open_model(source), parse_steps([" -> ".join(words)]), out)])
+        save_models([convert_model(open_lazy_model(source), parse_steps([" -> ".join(words)]), out)])
     except SporeError as error:
         reasons.append(str(error))
         only(tmp_path, source)
@@ -115,12 +122,14 @@ def test_damaged_files(tmp_path: Path, data: st.DataObject) -> None:
     out = tmp_path / "o.gguf"
     word = data.draw(st.sampled_from(WORDS))
     acts = {
-        "convert": lambda: [convert(open_model(source), parse_steps([word]), out)],
-        "merge": lambda: [merge(source, out)],
-        "split": lambda: split.split(open_model(source), tmp_path / "o", partial(split.cut_by_tensors, most=9)),
+        "convert": lambda: [convert_model(open_lazy_model(source), parse_steps([word]), out)],
+        "merge": lambda: [merge_splits(source, out)],
+        "split": lambda: split_model.split_model(
+            open_lazy_model(source), tmp_path / "o", partial(split_model.group_by_count, maximum=9)
+        ),
     }
     try:
-        written = [one.path for one in save(acts[data.draw(st.sampled_from(sorted(acts)))]())]
+        written = [one.path for one in save_models(acts[data.draw(st.sampled_from(sorted(acts)))]())]
     except SporeError:
         only(tmp_path, source)
     else:
@@ -133,12 +142,12 @@ def test_damaged_files(tmp_path: Path, data: st.DataObject) -> None:
 def test_random_assignments(tmp_path: Path, key: str, kind: str, text: str, force: bool) -> None:
     source, out = write_model(tmp_path / "m.gguf", {}), tmp_path / "o.gguf"
     try:
-        model = set_meta(open_model(source), [parse_assignment(f"{key}{kind}={text}")], force=force)
-        from sporelm.tools.output import Output
+        model = set_meta(open_lazy_model(source), [parse_assignment(f"{key}{kind}={text}")], force=force)
+        from sporelm.tools.model_output import OutputFile
 
-        save([Output(out, model)])
+        save_models([OutputFile(out, model)])
     except SporeError:
         only(tmp_path, source)
     else:
-        assert key in open_model(out).metadata
+        assert key in open_lazy_model(out).metadata
         only(tmp_path, source, out)

@@ -8,27 +8,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import imatrix_models as models
-from sporelm.backends.backend import Backend
+from sporelm.backends.protocol import Backend
 from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeError
+from sporelm.files.gguf import GgufWriter
 from sporelm.ops import ALL
 from sporelm.quant import Q8_0
-from sporelm.tools.imatrix import Gatherer, Run, gather
-from sporelm.tools.imatrix_file import Gathered, Imatrix, merge, read_imatrix, write_imatrix
-from sporelm.weights.gguf import GgufWriter
+from sporelm.tools.imatrix import ImatrixCollector, ImatrixOptions, collect_imatrix
+from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry, merge_imatrices, read_imatrix, write_imatrix
 
 DATA = Path(__file__).parents[2] / "data"
 NEW, OLD = DATA / "imatrix_golden_new.bin", DATA / "imatrix_golden_old.bin"
-RUN = Run(context=models.CONTEXT, threads=1)
+RUN = ImatrixOptions(context=models.CONTEXT, threads=1)
 
 
-def made(sums: object, counts: object) -> Gathered:
-    return Gathered(np.atleast_2d(np.array(sums, np.float32)), np.array(counts, np.int64))
+def make_entry(sums: object, counts: object) -> ImatrixEntry:
+    return ImatrixEntry(np.atleast_2d(np.array(sums, np.float32)), np.array(counts, np.int64))
 
 
 def stack() -> Imatrix:
-    """One weight as every row meets it, and a stack of three experts of which one met none."""
-    experts = made([[4, 8], [0, 0], [3, 9]], [2, 0, 3])
-    return Imatrix({"b.weight": made([10, 20, 30], [5]), "a_exps.weight": experts}, ("t.txt",), 1, 4)
+    """One weight that every row uses, and a stack of three experts, one of them unused."""
+    experts = make_entry([[4, 8], [0, 0], [3, 9]], [2, 0, 3])
+    return Imatrix({"b.weight": make_entry([10, 20, 30], [5]), "a_exps.weight": experts}, ("t.txt",), 1, 4)
 
 
 def test_files_are_those_of_llama_imatrix(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_both_forms_say_the_same() -> None:
 
 def test_a_model_gathers_what_llama_imatrix_does(tmp_path: Path) -> None:
     model = models.write(tmp_path / "m.gguf")
-    *_, (found, total) = gather(model, models.TEXT, models.DATASET, RUN)
+    *_, (found, total) = collect_imatrix(model, models.TEXT, models.DATASET, RUN)
     expected = read_imatrix(NEW)
     assert (found.chunks, total, found.datasets) == (5, 5, (models.DATASET,))
     assert found.entries.keys() == expected.entries.keys()
@@ -67,39 +67,42 @@ def test_a_model_gathers_what_llama_imatrix_does(tmp_path: Path) -> None:
 def test_other_back_ends_gather_the_same(tmp_path: Path, backend: str) -> None:
     if backend == "torch":
         pytest.importorskip("torch")
-    model, few = models.write(tmp_path / "m.gguf"), Run(models.CONTEXT, 1, backend=backend)
-    ((found, _),) = gather(model, models.TEXT, "t", few)
-    ((expected, _),) = gather(model, models.TEXT, "t", Run(models.CONTEXT, 1, threads=1))
+    model, few = models.write(tmp_path / "m.gguf"), ImatrixOptions(models.CONTEXT, 1, backend=backend)
+    ((found, _),) = collect_imatrix(model, models.TEXT, "t", few)
+    ((expected, _),) = collect_imatrix(model, models.TEXT, "t", ImatrixOptions(models.CONTEXT, 1, threads=1))
     for name, gathered in found.entries.items():
         np.testing.assert_allclose(gathered.sums, expected.entries[name].sums, rtol=5e-3)
 
 
 def test_going_on_is_as_if_never_stopped(tmp_path: Path) -> None:
     model, place = models.write(tmp_path / "m.gguf"), tmp_path / "i.gguf"
-    steps = gather(model, models.TEXT, "t", RUN)
+    steps = collect_imatrix(model, models.TEXT, "t", RUN)
     _, (found, total) = next(steps), next(steps)
     steps.close()
     write_imatrix(place, found)
-    rest = list(gather(model, models.TEXT, "t", RUN, before=read_imatrix(place)))
+    rest = list(collect_imatrix(model, models.TEXT, "t", RUN, before=read_imatrix(place)))
     assert [(each.chunks, each.datasets, count) for each, count in rest] == [(n, ("t",), total) for n in (3, 4, 5)]
-    *_, (whole, _) = gather(model, models.TEXT, "t", RUN)
+    *_, (whole, _) = collect_imatrix(model, models.TEXT, "t", RUN)
     for name, gathered in rest[-1][0].entries.items():
         assert np.array_equal(gathered.counts, whole.entries[name].counts)
         np.testing.assert_allclose(gathered.sums, whole.entries[name].sums, rtol=1e-6)
     with pytest.raises(RequestError, match="all 5 chunks of 't' were gathered already"):
-        list(gather(model, models.TEXT, "t", RUN, before=rest[-1][0]))
+        list(collect_imatrix(model, models.TEXT, "t", RUN, before=rest[-1][0]))
     with pytest.raises(RequestError, match="gathered from 't', not from 'u'"):
-        list(gather(model, models.TEXT, "u", RUN, before=rest[-1][0]))
+        list(collect_imatrix(model, models.TEXT, "u", RUN, before=rest[-1][0]))
     with pytest.raises(RequestError, match="chunks of 64 tokens, not of 32"):
-        list(gather(model, models.TEXT, "t", Run(context=32), before=rest[-1][0]))
-    for other in ({"blk.0.attn_q.weight": made([1, 2], [2])}, {"blk.9.attn_q.weight": made(np.ones(96), [2])}):
+        list(collect_imatrix(model, models.TEXT, "t", ImatrixOptions(context=32), before=rest[-1][0]))
+    for other in (
+        {"blk.0.attn_q.weight": make_entry([1, 2], [2])},
+        {"blk.9.attn_q.weight": make_entry(np.ones(96), [2])},
+    ):
         with pytest.raises(RequestError, match=r"another model: its sums for 'blk\..\.attn_q\.weight'"):
-            list(gather(model, models.TEXT, "t", RUN, before=Imatrix(other, ("t",), 1, models.CONTEXT)))
+            list(collect_imatrix(model, models.TEXT, "t", RUN, before=Imatrix(other, ("t",), 1, models.CONTEXT)))
 
 
 def test_the_output_counts_when_asked(tmp_path: Path) -> None:
     model = models.write(tmp_path / "m.gguf")
-    ((found, _),) = gather(model, models.TEXT, "t", Run(models.CONTEXT, 1, outputs=True, threads=1))
+    ((found, _),) = collect_imatrix(model, models.TEXT, "t", ImatrixOptions(models.CONTEXT, 1, outputs=True, threads=1))
     assert found.entries["output.weight"].counts.tolist() == [models.CONTEXT]
     assert "token_embd.weight" not in found.entries
 
@@ -107,27 +110,27 @@ def test_the_output_counts_when_asked(tmp_path: Path) -> None:
 def test_weights_that_are_not_numbers(tmp_path: Path) -> None:
     broken = {"blk.0.attn_norm.weight": np.full(96, 3e38, np.float32)}
     with pytest.raises(ModelFileError, match=r"not finite before 'blk\.0\.attn_"), np.errstate(all="ignore"):
-        list(gather(models.write(tmp_path / "m.gguf", change=broken), models.TEXT, "t", RUN))
+        list(collect_imatrix(models.write(tmp_path / "m.gguf", change=broken), models.TEXT, "t", RUN))
 
 
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
-        (Run(context=0), "--context is 0"),
-        (Run(chunks=0), "--chunks is 0"),
-        (Run(context=4096), "^--context is 4096: this model"),
-        (Run(context=64), "too few"),
+        (ImatrixOptions(context=0), "--context is 0"),
+        (ImatrixOptions(chunks=0), "--chunks is 0"),
+        (ImatrixOptions(context=4096), "^--context is 4096: this model"),
+        (ImatrixOptions(context=64), "too few"),
     ],
 )
-def test_runs_that_cannot_be(tmp_path: Path, run: Run, reason: str) -> None:
+def test_runs_that_cannot_be(tmp_path: Path, run: ImatrixOptions, reason: str) -> None:
     model = models.write(tmp_path / "m.gguf", matrices=Q8_0)
     with pytest.raises(SporeError, match=reason):
-        list(gather(model, "short", "t", run))
+        list(collect_imatrix(model, "short", "t", run))
 
 
 class TestGatherer:
     def test_experts_have_sums_of_their_own(self) -> None:
-        random, gatherer = np.random.default_rng(3), Gatherer()
+        random, gatherer = np.random.default_rng(3), ImatrixCollector()
         x = random.standard_normal((7, 5)).astype(np.float32)
         each = random.standard_normal((7, 2, 5)).astype(np.float32)
         experts = np.array([[0, 2], [2, 1], [0, 1], [2, 0], [0, 2], [1, 0], [0, 1]], np.int32)
@@ -142,10 +145,10 @@ class TestGatherer:
             found = gatherer.entries()[name]
             np.testing.assert_allclose(found.sums, sums, rtol=1e-6)
             assert found.counts.tolist() == [6, 4, 4, 0]
-            assert found.unseen == 1
+            assert found.num_unseen == 1
 
     def test_products_of_experts_say_which(self) -> None:
-        gatherer, ids = Gatherer(), Stub(np.array([[0, 2], [2, 1]], np.int32))
+        gatherer, ids = ImatrixCollector(), Stub(np.array([[0, 2], [2, 1]], np.int32))
         x, each = Stub(np.full((2, 3), 2.0, np.float32)), Stub(np.full((2, 2, 3), 3.0, np.float32))
         stacks = {name: Stub(np.zeros((4, 5, 3), np.float32)) for name in ("gate", "up", "down")}
         gatherer.names = {id(stack): name for name, stack in stacks.items()}
@@ -157,7 +160,7 @@ class TestGatherer:
             assert found.sums.tolist() == [[square * count] * 3 for count in (1, 1, 2, 0)]
 
     def test_groups_and_gates_are_products_too(self) -> None:
-        gatherer = Gatherer()
+        gatherer = ImatrixCollector()
         arrays = {name: Stub(np.full((2, 3), 2.0, np.float32)) for name in ("x", "a", "b", "stranger")}
         gatherer.names = {id(arrays["a"]): "a", id(arrays["b"]): "b"}
         weights = (arrays["a"], arrays["b"], arrays["stranger"])
@@ -169,9 +172,10 @@ class TestGatherer:
         assert gatherer.entries().keys() == {"a", "b"}
 
     def test_columns_are_those_of_the_file(self) -> None:
-        gatherer, order = Gatherer(), np.array([2, 0, 1], np.int32)
+        gatherer, order = ImatrixCollector(), np.array([2, 0, 1], np.int32)
         x, weight = np.array([[1, 2, 3]], np.float32), Stub(np.ones((2, 3), np.float32))
-        gatherer.know({"blk.0.attn_q.weight": weight, "blk.0.attn_q.order": Stub(order)}, outputs=False)
+        weights = {"blk.0.attn_q.weight": weight, "blk.0.attn_q.order": Stub(order)}
+        gatherer.register(weights, outputs=False, stored_name=lambda name: name)
         gatherer(ALL["linear"], (Stub(x[:, order]), weight))
         assert gatherer.entries()["blk.0.attn_q.weight"].sums.tolist() == [[1.0, 4.0, 9.0]]
 
@@ -201,19 +205,24 @@ def test_importance_is_the_mean_square() -> None:
 
 
 def test_merging_adds_up(tmp_path: Path) -> None:
-    one, two = stack(), Imatrix({"b.weight": made([1, 1, 1], [3]), "c.weight": made([1], [1])}, ("u.txt",), 1, 4)
-    found = merge([one, two])
+    one, two = (
+        stack(),
+        Imatrix({"b.weight": make_entry([1, 1, 1], [3]), "c.weight": make_entry([1], [1])}, ("u.txt",), 1, 4),
+    )
+    found = merge_imatrices([one, two])
     assert found.entries["b.weight"].sums.tolist() == [[11.0, 21.0, 31.0]]
     assert found.entries["b.weight"].counts.tolist() == [8]
     assert set(found.entries) == {"a_exps.weight", "b.weight", "c.weight"}
     assert (found.chunks, found.chunk_size, found.datasets) == (2, 4, ("t.txt", "u.txt"))
     write_imatrix(tmp_path / "old.dat", one)
-    twice = merge([one, read_imatrix(tmp_path / "old.dat")])  # the older form knows calls of so many rows only
+    twice = merge_imatrices(
+        [one, read_imatrix(tmp_path / "old.dat")]
+    )  # the older form only knows calls of a fixed number of rows
     assert twice.entries["b.weight"].counts.tolist() == [5 + 2 * 512]
     with pytest.raises(RequestError, match="of different models"):
-        merge([one, Imatrix({"b.weight": made([1], [1])})])
+        merge_imatrices([one, Imatrix({"b.weight": make_entry([1], [1])})])
     with pytest.raises(RequestError, match="nothing to merge"):
-        merge([])
+        merge_imatrices([])
     with pytest.raises(RequestError, match="nothing to write"):
         write_imatrix(tmp_path / "none.gguf", Imatrix({}))
 
@@ -246,7 +255,7 @@ FOUR, ONE = np.ones(4, np.float32), np.ones(1, np.float32)
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_models_and_others_are_no_importance_matrix(tmp_path: Path, tensors: dict, reason: str) -> None:
+def test_other_files_are_not_an_importance_matrix(tmp_path: Path, tensors: dict, reason: str) -> None:
     writer = GgufWriter(tmp_path / "t.gguf")
     for name, array in tensors.items():
         writer.add_tensor(name, array)
@@ -280,16 +289,16 @@ def test_damaged_files_end_with_one_line(tmp_path: Path, golden: Path, cut: int,
 
 def test_a_watched_back_end_is_the_back_end() -> None:
     from sporelm import ops
-    from sporelm.backends.observed import observed
+    from sporelm.backends.observed_backend import observe_ops
     from sporelm.backends.reference import ReferenceBackend
 
     seen: list[str] = []
     inner = ReferenceBackend()
-    backend: Backend = observed(inner, lambda op, args: seen.append(op.name))
+    backend: Backend = observe_ops(inner, lambda op, args: seen.append(op.name))
     x = backend.tensor(np.ones((2, 4), np.float32))
     y = ops.add(x, ops.add(x, x))
     assert y.device is backend
     assert y.numpy().tolist() == [[3.0] * 4] * 2
     assert seen == ["add", "add"]
-    assert (backend.name, backend.lacks()) == (inner.name, inner.lacks())
+    assert (backend.name, backend.missing_kernels()) == (inner.name, inner.missing_kernels())
     backend.close()

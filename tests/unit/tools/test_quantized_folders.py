@@ -9,14 +9,14 @@ import pytest
 import quantized_folders as made_by
 from close import assert_close
 from quantized_folders import Scheme, write
-from sporelm.models import open_model
+from sporelm.checkpoints import open_model
 from sporelm.quant import FORMATS, dequantize_tensor
-from sporelm.tools.findings import ERROR, NOTE, WARNING
+from sporelm.tools.diagnostics import ERROR, NOTE, WARNING
 from sporelm.tools.hf.folder_tensors import FolderTensors
-from sporelm.tools.show import describe
-from sporelm.tools.sources import open_source
-from sporelm.tools.values import TensorValues
-from sporelm.tools.verify import verify
+from sporelm.tools.model_files import open_model_files
+from sporelm.tools.show import describe_files
+from sporelm.tools.tensor_values import TensorValues
+from sporelm.tools.verify import verify_model
 from tiny_models import SUPER, WIDE, Tiny
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
@@ -34,7 +34,7 @@ def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> N
     scheme, settings, tiny = FOLDERS[case]
     write(tmp_path / "model", tiny, scheme, settings)
     (tmp_path / "model" / "tokenizer.json").touch()
-    report = verify(tmp_path / "model")
+    report = verify_model(tmp_path / "model")
     assert {finding.level for finding in report.findings} <= {NOTE}, report.findings
     left_out = [finding.message for finding in report.findings if "left out" in finding.message]
     told = "14 tensors: scales of activations are left out: no activation is rounded to eight bits by them"
@@ -44,7 +44,7 @@ def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> N
 def test_a_scheme_that_is_not_supported_is_a_warning(tmp_path: Path) -> None:
     scheme, settings, tiny = FOLDERS["gptq"]
     write(tmp_path / "model", tiny, scheme, settings | {"quant_method": "hqq"})
-    report = verify(tmp_path / "model")
+    report = verify_model(tmp_path / "model")
     found = [finding.message for finding in report.findings if finding.level == WARNING]
     assert any("'spore run' refuses it" in message and "hqq" in message for message in found)
     assert any("no tokenizer.json" in message for message in found)
@@ -54,7 +54,7 @@ def test_a_scheme_that_is_not_supported_is_a_warning(tmp_path: Path) -> None:
 def test_parts_that_do_not_fit_are_told(tmp_path: Path) -> None:
     part = "model.layers.0.mlp.up_proj.g_idx"
     write(tmp_path / "model", WIDE, made_by.gptq(), GPTQ, {part: np.full(96, 3, np.int32)})
-    report = verify(tmp_path / "model")
+    report = verify_model(tmp_path / "model")
     assert [finding.level for finding in report.findings] == [ERROR, WARNING]  # it has no tokenizer
     assert "holds groups 3 to 3; the weight has groups 0 to 2" in report.findings[0].message
 
@@ -62,14 +62,14 @@ def test_parts_that_do_not_fit_are_told(tmp_path: Path) -> None:
 def test_missing_weights_are_told(tmp_path: Path) -> None:
     gone = {f"model.layers.0.mlp.up_proj.{part}": None for part in ("qweight", "qzeros", "scales", "g_idx", "bias")}
     write(tmp_path / "model", WIDE, made_by.gptq(), GPTQ, gone)
-    (finding,) = [finding for finding in verify(tmp_path / "model").findings if finding.level == ERROR]
+    (finding,) = [finding for finding in verify_model(tmp_path / "model").findings if finding.level == ERROR]
     assert finding.where == "model.layers.0.mlp.up_proj.weight"
 
 
 def test_show_has_the_parts(tmp_path: Path) -> None:
     write(tmp_path / "model", WIDE, made_by.fp8(), {"quant_method": "fp8"})
-    with open_source(tmp_path / "model") as source:
-        assert {tensor.type_name for tensor in describe(source).tensors} == {"F32", "F8_E4M3"}
+    with open_model_files(tmp_path / "model") as source:
+        assert {tensor.type_name for tensor in describe_files(source).tensors} == {"F32", "F8_E4M3"}
         values = TensorValues(source, "model.layers.0.mlp.up_proj.weight").read(0, 96)
     assert np.isfinite(values).all()
     assert np.abs(values).max() > 1  # numbers, without their scale

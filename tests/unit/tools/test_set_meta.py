@@ -8,18 +8,20 @@ import pytest
 
 from gguf_models import META, contents, write_model
 from sporelm.errors import RequestError
-from sporelm.tools.lazy import Model, open_model
-from sporelm.tools.output import Output, save
-from sporelm.tools.set_meta import changes, parse_assignment, set_meta
-from sporelm.weights.gguf import open_gguf
+from sporelm.files.gguf import open_gguf
+from sporelm.tools.lazy_model import LazyModel, open_lazy_model
+from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.set_meta import describe_changes, parse_assignment, set_meta
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return open_model(write_model(tmp_path_factory.mktemp("meta") / "m.gguf", meta=META | {"x.f": 0.5, "x.flag": True}))
+def model(tmp_path_factory: pytest.TempPathFactory) -> LazyModel:
+    return open_lazy_model(
+        write_model(tmp_path_factory.mktemp("meta") / "m.gguf", meta=META | {"x.f": 0.5, "x.flag": True})
+    )
 
 
-def changed(model: Model, *words: str, delete: tuple[str, ...] = (), force: bool = False) -> Model:
+def changed(model: LazyModel, *words: str, delete: tuple[str, ...] = (), force: bool = False) -> LazyModel:
     return set_meta(model, [parse_assignment(word) for word in words], delete, force=force)
 
 
@@ -58,9 +60,9 @@ def changed(model: Model, *words: str, delete: tuple[str, ...] = (), force: bool
         ("general.alignment:u32=64", "u32", 64),
     ],
 )
-def test_values(model: Model, word: str, kind: str, value: object, tmp_path: Path) -> None:
+def test_values(model: LazyModel, word: str, kind: str, value: object, tmp_path: Path) -> None:
     key = word.partition("=")[0].partition(":")[0]
-    save([Output(tmp_path / "n.gguf", changed(model, word))])
+    save_models([OutputFile(tmp_path / "n.gguf", changed(model, word))])
     with open_gguf(tmp_path / "n.gguf") as found:
         assert found.kinds[key] == kind
         got = found.metadata[key]
@@ -76,20 +78,20 @@ def test_values(model: Model, word: str, kind: str, value: object, tmp_path: Pat
 @pytest.mark.parametrize(
     ("word", "match"),
     [
-        ("n.a", "is no KEY=VALUE"),
-        ("=3", "is no KEY=VALUE"),
+        ("n.a", "is not KEY=VALUE"),
+        ("=3", "is not KEY=VALUE"),
         ("n.a:u7=3", "there is no kind 'u7'"),
         ("n.a:[[u7]]=3", "there is no kind"),
         ("n.a:u8=256", "does not fit kind u8"),
         ("n.a:u8=-1", "does not fit kind u8"),
-        ("n.a:u32=1.5", "is no whole number"),
-        ("n.a:u32=x", "is no whole number"),
-        ("n.a:f32=x", "is no number"),
+        ("n.a:u32=1.5", "is not a whole number"),
+        ("n.a:u32=x", "is not a whole number"),
+        ("n.a:f32=x", "is not a number"),
         ("n.a:bool=yes", "neither true nor false"),
-        ("n.a:[u8]=1,x", "is no whole number"),
+        ("n.a:[u8]=1,x", "is not a whole number"),
         ("n.a:[u8]=[1", "is not JSON"),
         ("n.a:[u8]=[300]", "does not fit"),
-        ("n.a:[[u8]]={}", "no JSON array"),
+        ("n.a:[[u8]]={}", "not a JSON array"),
         ("n.a:[u8]=[[1]]", "does not fit"),
         ("x.flag=3", "neither true nor false"),
         ("split.no:u16=3", "'spore gguf split' and 'merge' set it"),
@@ -113,19 +115,19 @@ def test_values(model: Model, word: str, kind: str, value: object, tmp_path: Pat
         ("tokenizer.ggml.scores:[f32]=1", "has 3 elements"),
     ],
 )
-def test_values_that_are_refused(model: Model, word: str, match: str) -> None:
+def test_values_that_are_refused(model: LazyModel, word: str, match: str) -> None:
     with pytest.raises(RequestError, match=match):
         changed(model, word)
 
 
-def test_force_changes_what_is_needed(model: Model) -> None:
+def test_force_changes_what_is_needed(model: LazyModel) -> None:
     done = changed(model, "llama.block_count=3", delete=("llama.context_length",), force=True)
     assert done.value("llama.block_count") == 3
     assert done.value("llama.context_length") is None
     assert changed(model, "llama.block_count=2").value("llama.block_count") == 2  # no change
 
 
-def test_delete(model: Model) -> None:
+def test_delete(model: LazyModel) -> None:
     done = changed(model, delete=("x.*",))
     assert list(done.metadata) == list(META)
     for pattern, match in (("llama.block_count", "is needed"), ("general.*", "is needed"), ("y.*", "no metadata key")):
@@ -133,25 +135,31 @@ def test_delete(model: Model) -> None:
             changed(model, delete=(pattern,))
 
 
-def test_place_of_keys_and_what_changed(model: Model) -> None:
+def test_place_of_keys_and_what_changed(model: LazyModel) -> None:
     done = changed(model, "general.name=other", "x.new=1", "llama.block_count=2", delete=("x.f",))
     keys = list(done.metadata)
     assert keys.index("general.name") == list(META).index("general.name")
     assert keys[-1] == "x.new"
-    assert changes(model.metadata, done.metadata) == {"x.f": "deleted", "general.name": "changed", "x.new": "added"}
+    assert describe_changes(model.metadata, done.metadata) == {
+        "x.f": "deleted",
+        "general.name": "changed",
+        "x.new": "added",
+    }
 
 
 def test_first_file_of_a_split_alone(tmp_path: Path) -> None:
     from functools import partial
 
-    from sporelm.tools import split
+    from sporelm.tools import split_model
 
     whole = write_model(tmp_path / "m.gguf")
-    outputs = split.split(open_model(whole), tmp_path / "p", partial(split.cut_by_tensors, most=10))
-    first = save(outputs)[0].path
-    alone = open_model(first, alone=True)
+    outputs = split_model.split_model(
+        open_lazy_model(whole), tmp_path / "p", partial(split_model.group_by_count, maximum=10)
+    )
+    first = save_models(outputs)[0].path
+    alone = open_lazy_model(first, alone=True)
     assert len(alone.tensors) == 10
-    save([Output(first, changed(alone, "general.name=other"))], force=True)
+    save_models([OutputFile(first, changed(alone, "general.name=other"))], force=True)
     assert contents(first) == contents(whole)
     with open_gguf(first) as found:
         assert found.metadata["general.name"] == "other"

@@ -1,4 +1,4 @@
-"""What `describe` says of files, and which files words stand for."""
+"""Descriptions of files, and the resolution of names and patterns to files."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,15 @@ from safetensors.numpy import save_file
 from gguf_samples import TEMPLATE, sample, splits
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.tools.file_types import FILE_TYPES
-from sporelm.tools.show import describe
-from sporelm.tools.sources import find_models, matching, open_source
+from sporelm.tools.model_files import filter_names, find_models, open_model_files
+from sporelm.tools.show import describe_files
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
 def test_describe_a_gguf_file(tmp_path: Path, order: str) -> None:
     path = sample(tmp_path / "a.gguf", byte_order=order)
-    with open_source(path) as source:
-        it = describe(source, detail=3)
+    with open_model_files(path) as source:
+        it = describe_files(source, detail=3)
     assert (it.kind, it.version, it.byte_order, it.alignment) == ("gguf", 3, order, 32)
     assert it.nbytes == path.stat().st_size
     values = {entry.key: entry for entry in it.metadata}
@@ -42,45 +42,48 @@ def test_describe_a_gguf_file(tmp_path: Path, order: str) -> None:
 
 
 def test_all_elements_and_filters(tmp_path: Path) -> None:
-    with open_source(sample(tmp_path / "a.gguf")) as source:
-        it = describe(source, meta=["*.tokens", "*.nested"], tensors=["blk.0.*"], detail=None)
+    with open_model_files(sample(tmp_path / "a.gguf")) as source:
+        it = describe_files(source, meta=["*.tokens", "*.nested"], tensors=["blk.0.*"], detail=None)
     assert [entry.key for entry in it.metadata] == ["sample.nested", "tokenizer.ggml.tokens"]
     assert it.metadata[1].value == [f"t{i}" for i in range(32)]
     assert [entry.name for entry in it.tensors] == ["blk.0.norm.weight", "blk.0.ffn.weight"]
     assert (it.metadata_count, it.tensor_count, len(it.types)) == (12, 5, 4)
 
 
-def test_what_is_not_shown_is_not_decoded(tmp_path: Path) -> None:
+def test_hidden_arrays_are_not_decoded(tmp_path: Path) -> None:
     path = sample(tmp_path / "a.gguf")
     path.write_bytes(path.read_bytes().replace(b"t31", b"t\xff1"))
-    with open_source(path) as source:
-        assert describe(source, detail=4).metadata_count == 12
+    with open_model_files(path) as source:
+        assert describe_files(source, detail=4).metadata_count == 12
         with pytest.raises(ModelFileError, match="string 31 is not UTF-8"):
-            describe(source, detail=None)
+            describe_files(source, detail=None)
 
 
 def test_floats_that_json_lacks_become_text(tmp_path: Path) -> None:
     more = {"x.nan": float("nan"), "x.list": np.array([1, np.inf], np.float32)}
-    with open_source(sample(tmp_path / "a.gguf", more=more)) as source:
-        found = {entry["key"]: entry["value"] for entry in describe(source).as_json()["metadata"]}
+    with open_model_files(sample(tmp_path / "a.gguf", more=more)) as source:
+        found = {entry["key"]: entry["value"] for entry in describe_files(source).as_json()["metadata"]}
     assert found["x.nan"] == "nan"
     assert found["x.list"] == [1.0, "inf"]
 
 
 def test_splits_are_one_model(tmp_path: Path) -> None:
     first, second = splits(tmp_path)
-    with open_source(first) as source:
-        it = describe(source)
+    with open_model_files(first) as source:
+        it = describe_files(source)
     assert it.paths == (first, second)
-    assert [(entry.name, entry.part) for entry in it.tensors] == [("blk.0.norm.weight", 0), ("blk.1.norm.weight", 1)]
+    assert [(entry.name, entry.file_index) for entry in it.tensors] == [
+        ("blk.0.norm.weight", 0),
+        ("blk.1.norm.weight", 1),
+    ]
     assert it.nbytes == first.stat().st_size + second.stat().st_size
 
 
 def test_a_folder_with_its_configuration(tmp_path: Path) -> None:
     save_file({"w": np.zeros((2, 3), np.int32)}, tmp_path / "model.safetensors", {"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "list": [1, 2, 3]}))
-    with open_source(tmp_path) as source:
-        it = describe(source, detail=2)
+    with open_model_files(tmp_path) as source:
+        it = describe_files(source, detail=2)
     assert (it.kind, it.version, it.tensors[0].type_name, it.tensors[0].shape) == ("safetensors", None, "I32", (2, 3))
     assert [entry[:4] for entry in it.metadata] == [
         ("format", "str", "pt", None),
@@ -88,8 +91,8 @@ def test_a_folder_with_its_configuration(tmp_path: Path) -> None:
         ("config.list", "json", [1, 2], 3),
     ]
     (tmp_path / "config.json").write_text("[")
-    with open_source(tmp_path) as source, pytest.raises(ModelFileError, match="not readable JSON"):
-        describe(source)
+    with open_model_files(tmp_path) as source, pytest.raises(ModelFileError, match="not readable JSON"):
+        describe_files(source)
 
 
 def test_file_types_are_those_of_llama_cpp() -> None:
@@ -115,7 +118,7 @@ def test_file_types_are_those_of_llama_cpp() -> None:
     ],
 )
 def test_patterns(patterns: list[str], wanted: list[str]) -> None:
-    assert matching(["a.x", "a.y", "b.x"], patterns) == wanted
+    assert filter_names(["a.x", "a.y", "b.x"], patterns) == wanted
 
 
 def test_words_become_models(tmp_path: Path) -> None:

@@ -11,19 +11,19 @@ from safetensors.numpy import save_file
 
 from gguf_samples import sample
 from sporelm.errors import RequestError, UnsupportedModel
-from sporelm.tools import values as tool_values
-from sporelm.tools.show_data import cut_out, statistics
-from sporelm.tools.sources import Source, open_source
+from sporelm.tools import tensor_values as tool_values
+from sporelm.tools.model_files import ModelFiles, open_model_files
+from sporelm.tools.show_data import compute_statistics, slice_tensor
 
 
-def source_of(path: Path, values: np.ndarray) -> Source:
+def source_of(path: Path, values: np.ndarray) -> ModelFiles:
     save_file({"w": np.ascontiguousarray(values)}, path)
-    return open_source(path)
+    return open_model_files(path)
 
 
-def check(source: Source, name: str, values: np.ndarray) -> None:
+def check(source: ModelFiles, name: str, values: np.ndarray) -> None:
     """Compare statistics with numpy's of the same values."""
-    found = statistics(source, name)
+    found = compute_statistics(source, name)
     flat = values.ravel().astype(np.float64)
     finite = flat[np.isfinite(flat)]
     assert (found.count, found.nan, found.infinite) == (flat.size, np.isnan(flat).sum(), np.isinf(flat).sum())
@@ -46,10 +46,10 @@ def check(source: Source, name: str, values: np.ndarray) -> None:
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.ffn.weight", "blk.1.ffn.weight", "blk.0.norm.weight"])
 def test_statistics_of_every_format(tmp_path: Path, name: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_values, "CHUNK_VALUES", 100)  # several chunks, and some that end inside a block
-    with open_source(sample(tmp_path / "a.gguf", byte_order=order)) as source:
+    with open_model_files(sample(tmp_path / "a.gguf", byte_order=order)) as source:
         values = source.files.tensor(name).dequantize()
         check(source, name, values)
-        whole = cut_out(source, name, slice(None), slice(None)).values
+        whole = slice_tensor(source, name, slice(None), slice(None)).values
         np.testing.assert_array_equal(whole.reshape(values.shape), values)
 
 
@@ -66,57 +66,57 @@ def test_statistics_of_any_floats(tmp_path_factory: pytest.TempPathFactory, valu
 
 
 def test_negative_zero_and_one_value(tmp_path: Path) -> None:
-    found = statistics(source_of(tmp_path / "a.safetensors", np.full((3, 3), -0.0, np.float32)), "w", bins=4)
+    found = compute_statistics(source_of(tmp_path / "a.safetensors", np.full((3, 3), -0.0, np.float32)), "w", bins=4)
     assert (found.zeros, found.minimum, found.maximum, found.bins) == (9, 0, 0, (9, 0, 0, 0))
     assert set(found.percentiles.values()) == {0.0}
 
 
 def test_the_histogram_counts_ranges(tmp_path: Path) -> None:
-    found = statistics(
+    found = compute_statistics(
         source_of(tmp_path / "a.safetensors", np.array([0, 1, 1.5, 2, 9.9, 10], np.float32)), "w", bins=5
     )
     assert found.bins == (3, 1, 0, 0, 2)
 
 
 def test_no_values_and_no_finite_ones(tmp_path: Path) -> None:
-    found = statistics(source_of(tmp_path / "a.safetensors", np.zeros((0, 4), np.float32)), "w")
+    found = compute_statistics(source_of(tmp_path / "a.safetensors", np.zeros((0, 4), np.float32)), "w")
     assert (found.count, found.minimum) == (0, None)
-    found = statistics(source_of(tmp_path / "b.safetensors", np.array([np.nan, np.inf], np.float32)), "w")
+    found = compute_statistics(source_of(tmp_path / "b.safetensors", np.array([np.nan, np.inf], np.float32)), "w")
     assert (found.nan, found.infinite, found.mean) == (1, 1, None)
 
 
 def test_numbers_at_the_limits_do_not_fail(tmp_path: Path) -> None:
     edge = np.finfo(np.float64)
     values = np.array([edge.max, -edge.max, edge.tiny, 0])
-    found = statistics(source_of(tmp_path / "a.safetensors", values), "w")
+    found = compute_statistics(source_of(tmp_path / "a.safetensors", values), "w")
     assert (found.minimum, found.maximum) == (-edge.max, edge.max)
     assert sum(found.bins) == 4
     assert found.as_json()["deviation"] in ("inf", "nan")
 
 
 def test_cut_outs(tmp_path: Path) -> None:
-    with open_source(sample(tmp_path / "a.gguf")) as source:
+    with open_model_files(sample(tmp_path / "a.gguf")) as source:
         values = source.files.tensor("blk.0.ffn.weight").dequantize()
-        found = cut_out(source, "blk.0.ffn.weight", slice(1, 3), slice(-40, -30))
+        found = slice_tensor(source, "blk.0.ffn.weight", slice(1, 3), slice(-40, -30))
         np.testing.assert_array_equal(found.values, values[1:3, -40:-30])
         assert (found.row, found.column, found.row_count, found.column_count) == (1, 24, 5, 64)
-        assert cut_out(source, "blk.0.ffn.weight", slice(9, 12), slice(None)).values.size == 0
-        assert cut_out(source, "blk.0.norm.weight", slice(0, 8), slice(2, 3)).values.shape == (1, 1)
+        assert slice_tensor(source, "blk.0.ffn.weight", slice(9, 12), slice(None)).values.size == 0
+        assert slice_tensor(source, "blk.0.norm.weight", slice(0, 8), slice(2, 3)).values.shape == (1, 1)
 
 
 def test_progress_reaches_its_end(tmp_path: Path) -> None:
     calls: list[tuple[str, int, int]] = []
-    with open_source(sample(tmp_path / "a.gguf")) as source:
-        statistics(source, "token_embd.weight", progress=lambda *call: calls.append(call))
+    with open_model_files(sample(tmp_path / "a.gguf")) as source:
+        compute_statistics(source, "token_embd.weight", progress=lambda *call: calls.append(call))
     assert calls[-1][1:] == (2 * 8192, 2 * 8192)
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with open_source(sample(tmp_path / "a.gguf")) as source:
+    with open_model_files(sample(tmp_path / "a.gguf")) as source:
         for bins in (0, 1001):
             with pytest.raises(RequestError, match=f"bins is {bins}"):
-                statistics(source, "blk.0.norm.weight", bins=bins)
+                compute_statistics(source, "blk.0.norm.weight", bins=bins)
         entry = source.tensors["blk.0.norm.weight"]
         source.tensors["blk.0.norm.weight"] = entry._replace(type_name="Q9_9")
         with pytest.raises(UnsupportedModel, match="has type Q9_9, whose values cannot be read"):
-            statistics(source, "blk.0.norm.weight")
+            compute_statistics(source, "blk.0.norm.weight")

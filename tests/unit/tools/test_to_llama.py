@@ -7,14 +7,14 @@ import pytest
 
 from gguf_models import DENSE, META, contents, values, write_model
 from sporelm.errors import RequestError
+from sporelm.files.gguf import GgufWriter, open_gguf
 from sporelm.quant import BF16, F16, FORMATS, Q8_0, quantize_tensor
-from sporelm.tools.convert import convert
-from sporelm.tools.lazy import LazyTensor, open_model
-from sporelm.tools.output import save
+from sporelm.tools.convert import convert_model
+from sporelm.tools.lazy_model import LazyTensor, open_lazy_model
+from sporelm.tools.model_output import save_models
 from sporelm.tools.steps import parse_steps
-from sporelm.tools.steps.cast import castable
-from sporelm.tools.steps.to_llama import FACTORS, scaled
-from sporelm.weights.gguf import GgufWriter, open_gguf
+from sporelm.tools.steps.cast_tensors import list_cast_targets
+from sporelm.tools.steps.to_llama import SCALE_OFFSETS, scale_tensor
 
 SCALES = {"minicpm.embedding_scale": 12.0, "minicpm.residual_scale": 0.3125, "minicpm.logit_scale": 9.0}
 MINICPM = {key.replace("llama.", "minicpm."): value for key, value in META.items()} | {
@@ -24,7 +24,7 @@ MINICPM = {key.replace("llama.", "minicpm."): value for key, value in META.items
 
 def by(steps: str, source: Path) -> Path:
     path = source.parent / "llama.gguf"
-    save([convert(open_model(source), parse_steps([steps]), path)], force=True)
+    save_models([convert_model(open_lazy_model(source), parse_steps([steps]), path)], force=True)
     return path
 
 
@@ -81,18 +81,18 @@ def test_a_llama_model_made_minicpm_comes_back(tmp_path: Path) -> None:
         np.testing.assert_allclose(values(back)[name], array, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in castable() if FORMATS[name].values > 1])
+@pytest.mark.parametrize("name", [name for name in list_cast_targets() if FORMATS[name].values > 1])
 def test_quantized_weights_keep_their_integers(name: str) -> None:
     number_format = FORMATS[name]
     source = np.random.default_rng(3).standard_normal((4, 256)).astype(np.float32)
     blocks = quantize_tensor(number_format, source)
     tensor = LazyTensor("x", number_format.ggml_id, (4, 256), lambda start, stop: blocks[start:stop])
-    result = scaled(tensor, 0.3125).read(0, len(blocks))
+    result = scale_tensor(tensor, 0.3125).read(0, len(blocks))
     expected = number_format.dequantize(blocks) * np.float32(0.3125)
     got = number_format.dequantize(np.ascontiguousarray(result))
-    if name in FACTORS:
+    if name in SCALE_OFFSETS:
         assert np.abs(got - expected).max() <= 2**-10 * np.abs(expected).max()
-        assert (result != blocks).sum() <= len(blocks) * 2 * len(FACTORS[name])
+        assert (result != blocks).sum() <= len(blocks) * 2 * len(SCALE_OFFSETS[name])
     else:
         assert np.abs(got - expected).max() <= 0.3 * np.abs(expected).max()
 
@@ -102,7 +102,7 @@ def test_values_that_become_too_large(number_format) -> None:
     blocks = quantize_tensor(number_format, np.full((1, 32), 60_000, np.float32))
     tensor = LazyTensor("x", number_format.ggml_id, (1, 32), lambda start, stop: blocks[start:stop])
     with pytest.raises(RequestError, match=r"'x' times 200000 leaves the range of .*cast to BF16"):
-        scaled(tensor, 200_000.0).read(0, len(blocks))
+        scale_tensor(tensor, 200_000.0).read(0, len(blocks))
     assert np.isfinite(BF16.dequantize(quantize_tensor(BF16, np.full((1, 1), 1e10, np.float32)))).all()
 
 

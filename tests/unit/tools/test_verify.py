@@ -10,44 +10,44 @@ import pytest
 
 from gguf_samples import entry_position, patch, patch_entry, sample, splits, stored, values_of
 from sporelm.errors import ModelNotFound, RequestError
+from sporelm.files.gguf import GgufWriter
 from sporelm.quant import Q4_1, Q8_0
-from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
-from sporelm.tools.hashes import as_lines, read_list
-from sporelm.tools.verify import verify
-from sporelm.weights.gguf import GgufWriter
+from sporelm.tools.diagnostics import ERROR, NOTE, WARNING, Diagnostic
+from sporelm.tools.hashes import format_hash_list, read_hash_list
+from sporelm.tools.verify import verify_model
 from tiny_files import gguf_weights, write_folder, write_gguf
 from tiny_models import LLAMA, Tiny
 
 TINY = Tiny("llama", LLAMA, 11)
 
 
-def bad(path: Path, **options: Any) -> list[Finding]:
+def bad(path: Path, **options: Any) -> list[Diagnostic]:
     """Errors and warnings."""
-    return [finding for finding in verify(path, **options).findings if finding.level != NOTE]
+    return [finding for finding in verify_model(path, **options).findings if finding.level != NOTE]
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
 def test_sound_files_have_no_findings(tmp_path: Path, order: str) -> None:
-    report = verify(sample(tmp_path / "a.gguf", byte_order=order))
+    report = verify_model(sample(tmp_path / "a.gguf", byte_order=order))
     assert [finding.level for finding in report.findings] == [NOTE]
     assert "architecture 'sample' is not known here" in report.findings[0].message
     assert report.tensors == 5
 
 
 def test_a_sound_model_has_all_its_tensors(tmp_path: Path) -> None:
-    assert verify(write_gguf(tmp_path / "a.gguf", TINY)).findings == ()
+    assert verify_model(write_gguf(tmp_path / "a.gguf", TINY)).findings == ()
     folder = write_folder(tmp_path / "folder", TINY)
-    (lacking,) = verify(folder).findings
+    (lacking,) = verify_model(folder).findings
     assert (lacking.level, lacking.check) == (WARNING, "tokenizer")
     (folder / "tokenizer.json").touch()
-    assert verify(folder).findings == ()
+    assert verify_model(folder).findings == ()
 
 
 STRUCTURE: dict[str, tuple[dict[str, Any], str, str]] = {
     "type": ({"type_id": 99}, ERROR, "type unknown (99) is not known"),
     "zero axis": ({"dims": [64, 0]}, ERROR, "has an axis of length 0"),
     "partial block": ({"dims": [63, 5]}, ERROR, "rows of 63 values are not a multiple of the 32 of a Q8_0 block"),
-    "misaligned": ({"offset": 4641}, ERROR, "offset 4641 is no multiple of 32"),
+    "misaligned": ({"offset": 4641}, ERROR, "offset 4641 is not a multiple of 32"),
     "outside": ({"offset": 1 << 40}, ERROR, "it is truncated or damaged"),
     "overlap": ({"offset": 0}, ERROR, "overlaps"),
     "larger": ({"dims": [64, 6]}, ERROR, "overlaps 'blk.0.ffn.weight' by"),
@@ -70,7 +70,7 @@ def test_all_faults_are_listed(tmp_path: Path) -> None:
     patch_entry(path, "blk.1.ffn.weight", offset=1 << 40)
     patch_entry(path, "token_embd.weight", offset=7)
     patch(path, entry_position(path.read_bytes(), "blk.1.norm.weight") - 17, b"blk.0.norm.weight")
-    wheres = [finding.where for finding in verify(path).findings if finding.level == ERROR]
+    wheres = [finding.where for finding in verify_model(path).findings if finding.level == ERROR]
     assert {"blk.0.ffn.weight", "blk.1.ffn.weight", "token_embd.weight", "blk.0.norm.weight"} <= set(wheres)
 
 
@@ -88,7 +88,7 @@ def test_what_ends_the_reading(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert [(it.level, it.message) for it in bad(path)] == [(ERROR, f"{path} is empty")]
     with pytest.raises(ModelNotFound):
-        verify(tmp_path / "gone.gguf")
+        verify_model(tmp_path / "gone.gguf")
 
 
 def test_a_hostile_header_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_hostile_header_does_not_fill_the_memory(tmp_path: Path) -> None:
     entries = b"".join(pack("<Q", 4) + b"%04d" % i + pack("<IQIQ", 1, 0, 77, 1) for i in range(5000))
     path = tmp_path / "a.gguf"
     path.write_bytes(head + entries)
-    found = verify(path).findings
+    found = verify_model(path).findings
     assert len(found) == 201
     assert "the others are left out" in found[-1].message
 
@@ -218,7 +218,7 @@ def test_splits(tmp_path: Path) -> None:
     assert not [finding for finding in bad(first) if finding.level == ERROR]
     patch_entry(second, "blk.1.norm.weight", offset=3)
     errors = [it.message for it in bad(first) if it.level == ERROR]
-    assert errors[0] == f"in {second.name}: offset 3 is no multiple of 32"
+    assert errors[0] == f"in {second.name}: offset 3 is not a multiple of 32"
     assert "it is truncated or damaged" in errors[1]
     assert len(errors) == 2
     second.unlink()
@@ -227,15 +227,15 @@ def test_splits(tmp_path: Path) -> None:
 
 def test_hashes_and_lists(tmp_path: Path) -> None:
     path = sample(tmp_path / "a.gguf")
-    report = verify(path, hashes=True)
+    report = verify_model(path, hashes=True)
     assert report.hashes["a.gguf"] == sha256(path.read_bytes()).hexdigest()
     assert len(report.hashes) == 6
     listed = tmp_path / "list"
-    listed.write_text("# a list\n" + "\n".join(as_lines(report.hashes)))
-    assert read_list(listed) == report.hashes
-    assert bad(path, wanted=read_list(listed)) == []
+    listed.write_text("# a list\n" + "\n".join(format_hash_list(report.hashes)))
+    assert read_hash_list(listed) == report.hashes
+    assert bad(path, wanted=read_hash_list(listed)) == []
     patch(path, path.stat().st_size - 40, b"\1\2")
-    wheres = {it.where for it in bad(path, wanted=read_list(listed)) if it.check == "hash"}
+    wheres = {it.where for it in bad(path, wanted=read_hash_list(listed)) if it.check == "hash"}
     assert wheres == {"a.gguf", "a.gguf:blk.1.ffn.weight"}
 
 
@@ -244,7 +244,7 @@ def test_hashing_keeps_no_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sporelm.tools.hashes.CHUNK_BYTES", 64)
     monkeypatch.setattr("sporelm.tools.hashes.drop_pages", lambda part: dropped.append(part.nbytes))
     path = sample(tmp_path / "a.gguf")
-    report = verify(path, values=False, hashes=True)
+    report = verify_model(path, values=False, hashes=True)
     assert report.hashes["a.gguf"] == sha256(path.read_bytes()).hexdigest()
     assert sum(dropped) > path.stat().st_size
     assert max(dropped) == 64
@@ -255,13 +255,13 @@ def test_lists_of_other_programs(tmp_path: Path) -> None:
     right = sha256(path.read_bytes()).hexdigest()
     listed = tmp_path / "list"
     listed.write_text(f"{right} *dir/a.gguf\n{'0' * 64}  other.gguf\nxxh64     0123456789abcdef  a.gguf\n")
-    assert bad(path, wanted=read_list(listed)) == []
+    assert bad(path, wanted=read_hash_list(listed)) == []
     listed.write_text(f"{right}  other.gguf\n")
-    assert "says nothing of a.gguf" in bad(path, wanted=read_list(listed))[0].message
+    assert "says nothing of a.gguf" in bad(path, wanted=read_hash_list(listed))[0].message
     listed.write_text(f"sha256    {right}  a.gguf:nope\n")
-    assert "and not in the model" in bad(path, wanted=read_list(listed))[0].message
+    assert "and not in the model" in bad(path, wanted=read_hash_list(listed))[0].message
     listed.write_text("nothing")
     with pytest.raises(RequestError, match="holds no line"):
-        read_list(listed)
+        read_hash_list(listed)
     with pytest.raises(RequestError, match="cannot be read"):
-        read_list(tmp_path / "gone")
+        read_hash_list(tmp_path / "gone")

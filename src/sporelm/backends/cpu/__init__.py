@@ -1,5 +1,5 @@
-"""The CPU back-end: a kernel language traced to LLVM, kernels generic over formats and targets, a team of threads."""
+"""The CPU back-end: kernels traced to LLVM, generic over number formats and CPUs, and run by a thread pool."""
 
-from sporelm.backends.cpu.backend import CpuBackend
+from sporelm.backends.cpu.cpu_backend import CpuBackend
 
 __all__ = ["CpuBackend"]

@@ -1,5 +1,5 @@
-"""The back-end that runs everywhere: each op's numpy meaning, on arrays as they are."""
+"""The back-end that runs everywhere: each op's numpy reference, on plain arrays."""
 
-from sporelm.backends.reference.backend import ReferenceBackend
+from sporelm.backends.reference.reference_backend import ReferenceBackend
 
 __all__ = ["ReferenceBackend"]

@@ -1,4 +1,4 @@
-"""The back-end that runs on whatever PyTorch runs on; importing it imports torch, which needs `sporelm[torch]`."""
+"""The back-end that runs on PyTorch. Importing it imports torch, which needs `sporelm[torch]`."""
 
 from sporelm.errors import BackendError
 
@@ -12,6 +12,6 @@ except (ImportError, OSError) as error:  # OSError: one of its libraries does no
     reason = " ".join(str(error).split())[:200]
     raise BackendError(f"torch is installed but does not load ({reason}); install it anew: {REMEDY}") from error
 
-from sporelm.backends.torch.backend import TorchBackend  # noqa: E402 - it needs the torch that was looked for above
+from sporelm.backends.torch.torch_backend import TorchBackend  # noqa: E402 - it needs the torch that was looked for above
 
 __all__ = ["TorchBackend"]

@@ -1,5 +1,6 @@
-"""Measures a server that speaks OpenAI's API, ours or another's: `spore bench serve`.
+"""Benchmark of a server with OpenAI's API, Sporelm's or another one: `spore bench serve`.
 
-`target` is where it is, `probe` finds out what it takes, `loads` sends requests and times the answers, which
-`connection`, `http_reader` and `events` read at little cost; `figures`, `forms` and `chart` show what came out.
+`server_target` is its address and `server_probe` finds its supported fields. `load_generator` sends requests and times
+the answers, which `http_connection`, `http_reader` and `event_stream` read at little cost. `serving_rows`,
+`serving_tables` and `serving_chart` present the results.
 """

@@ -3,14 +3,14 @@
 from contextlib import suppress
 from typing import Protocol
 
-TOO_LONG = 1 << 16  # bytes of an answer's head
+MAX_HEAD_BYTES = 1 << 16  # bytes of an answer's head
 
 
-class NoHttp(Exception):
-    """What arrived is not an answer of HTTP/1.1."""
+class InvalidHttp(Exception):
+    """The received bytes are not an HTTP/1.1 answer."""
 
 
-class Sink(Protocol):
+class ResponseSink(Protocol):
     """Takes what is read."""
 
     def head(self, status: int, headers: dict[bytes, bytes], *, stays: bool) -> None:
@@ -23,7 +23,7 @@ class Sink(Protocol):
         """The answer is whole."""
 
 
-class Reader(Protocol):
+class ResponseReader(Protocol):
     """Reads one answer after the other."""
 
     def begin(self) -> None:
@@ -36,8 +36,8 @@ class Reader(Protocol):
         """No more bytes will come, which ends an answer that does not say how long it is; others are cut short."""
 
 
-def reader(sink: Sink) -> Reader:
-    """The faster one of those that are there."""
+def make_reader(sink: ResponseSink) -> ResponseReader:
+    """Return the faster of the installed readers."""
     try:
         import httptools  # noqa: F401
     except ImportError:
@@ -48,16 +48,20 @@ def reader(sink: Sink) -> Reader:
 class HttpToolsReader:
     """By httptools. It calls back for each part: the names of those methods are its own."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ResponseSink) -> None:
         from httptools import HttpParserError, HttpResponseParser
 
-        self.sink, self._make, self._error = sink, HttpResponseParser, HttpParserError
+        self.sink = sink
+        self._make = HttpResponseParser
+        self._error = HttpParserError
         self.on_body = sink.body  # called for each piece, so without a call in between
 
     def begin(self) -> None:
         self._parser = self._make(self)
         self._headers: dict[bytes, bytes] = {}
-        self._sized, self._whole, self._bytes = False, False, 0
+        self._sized = False
+        self._whole = False
+        self._bytes = 0
 
     def feed(self, data: bytes) -> None:
         try:
@@ -66,12 +70,12 @@ class HttpToolsReader:
             cause = reason.__context__
             if cause is not None and not isinstance(cause, self._error):  # a fault of ours, in what was called back
                 raise cause from None
-            raise NoHttp(str(reason)) from None
+            raise InvalidHttp(str(reason)) from None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._bytes += len(name) + len(value)
-        if self._bytes > TOO_LONG:
-            raise NoHttp(f"the head of an answer is longer than {TOO_LONG} bytes")
+        if self._bytes > MAX_HEAD_BYTES:
+            raise InvalidHttp(f"the head of an answer is longer than {MAX_HEAD_BYTES} bytes")
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -98,14 +102,15 @@ class HttpToolsReader:
 class H11Reader:
     """By h11."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ResponseSink) -> None:
         import h11
 
-        self.sink, self._h11 = sink, h11
+        self.sink = sink
+        self._h11 = h11
 
     def begin(self) -> None:
         h11 = self._h11
-        self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=TOO_LONG)
+        self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         # It reads no answer unless a request went before; that it was ours makes no difference.
         self._connection.send(h11.Request(method="GET", target="/", headers=[("host", "-")]))
         self._connection.send(h11.EndOfMessage())
@@ -131,9 +136,9 @@ class H11Reader:
                 elif isinstance(event, h11.ConnectionClosed):
                     return
         except h11.RemoteProtocolError as reason:
-            raise NoHttp(str(reason)) from None
+            raise InvalidHttp(str(reason)) from None
 
     def closed(self) -> None:
         if self._connection.their_state is self._h11.SEND_BODY:
-            with suppress(NoHttp):
+            with suppress(InvalidHttp):
                 self.feed(b"")

@@ -1,2 +1,1 @@
-"""The client of another server: what `spore chat --url` talks through. Of it `spore bench serve` has its
-address and its key. It imports nothing of the engine."""
+"""The client of `spore chat --url`, which imports nothing of the engine; `spore bench serve` shares its address."""

@@ -1,4 +1,4 @@
-"""Conversations as files of JSON: {"messages": [{"role", "content"}]}."""
+"""Conversations in JSON files: {"messages": [{"role", "content"}]}."""
 
 import json
 import os
@@ -8,18 +8,18 @@ from typing import Any
 
 from sporelm.errors import RequestError
 
-LONGEST = 64 << 20  # bytes
+MAX_FILE_BYTES = 64 << 20
 ROLES = ("system", "developer", "user", "assistant")
 
 
-def write(path: Path, messages: Sequence[dict[str, str]]) -> int:
-    """Write messages; the file's bytes. It is there whole or not at all, and only its owner may read it.
+def write_conversation(path: Path, messages: Sequence[dict[str, str]]) -> int:
+    """Write messages atomically to a file that only its owner can read, and return its size in bytes.
 
-    Raises RequestError if it cannot be written, or if there is one already that is no conversation.
+    Raises RequestError if it cannot be written, or if the path exists and is not a conversation.
     """
     if path.exists():
-        read(path)
-    from sporelm.weights.part_files import PartFiles  # not for every turn
+        read_conversation(path)
+    from sporelm.files.part_files import PartFiles  # imported only when needed
 
     data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
     try:
@@ -33,31 +33,31 @@ def write(path: Path, messages: Sequence[dict[str, str]]) -> int:
     return len(data)
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The messages of a file, which may also be a bare list of them. Raises RequestError."""
+def read_conversation(path: Path) -> list[dict[str, str]]:
+    """Return the messages of a file, which may also be a plain list of messages. Raises RequestError."""
     try:
         if path.exists() and not path.is_file():
-            raise RequestError(f"{str(path)!r} is no file")
+            raise RequestError(f"{str(path)!r} is not a file")
         with path.open("rb") as file:
-            data = file.read(LONGEST + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as reason:
         raise RequestError(f"{str(path)!r} cannot be read: {getattr(reason, 'strerror', reason)}") from None
-    if len(data) > LONGEST:
-        raise RequestError(f"{str(path)!r} has more than {LONGEST >> 20} MiB: that is no conversation")
+    if len(data) > MAX_FILE_BYTES:
+        raise RequestError(f"{str(path)!r} has more than {MAX_FILE_BYTES >> 20} MiB: it is not a conversation")
     try:
-        return messages_of(json.loads(data))
+        return parse_messages(json.loads(data))
     except (ValueError, RecursionError):
         raise RequestError(
-            f"{str(path)!r} is no conversation with a server: it must be JSON with messages of role and content"
+            f"{str(path)!r} is not a conversation with a server: it must be JSON with messages of role and content"
         ) from None
 
 
-def messages_of(found: Any) -> list[dict[str, str]]:
-    """Messages out of what was read. Raises ValueError."""
-    listed = found.get("messages") if isinstance(found, dict) else found
-    if not isinstance(listed, list):
-        raise ValueError("no messages")
-    for each in listed:
+def parse_messages(value: Any) -> list[dict[str, str]]:
+    """Return the messages of a decoded file. Raises ValueError."""
+    messages = value.get("messages") if isinstance(value, dict) else value
+    if not isinstance(messages, list):
+        raise ValueError("messages is not a list")
+    for each in messages:
         if not isinstance(each, dict) or each.get("role") not in ROLES or not isinstance(each.get("content"), str):
-            raise ValueError("no message")
-    return [{"role": each["role"], "content": each["content"]} for each in listed]
+            raise ValueError("a message has no role or content")
+    return [{"role": each["role"], "content": each["content"]} for each in messages]

@@ -13,15 +13,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sporelm.engine.kv import KvSequence, store_of
-from sporelm.engine.kv.prefix import Chain
+from sporelm.engine.kv import KvCache, KvSequence
+from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling.sampler import Choice, pick_rows
 from sporelm.engine.speculative.drafter import Guess
 from sporelm.engine.step import Part, Step
-from sporelm.ops.attention import PAGE
+from sporelm.ops.paged_attention import PAGE
 
 CLOSE = 16  # tokens, at most, that a proposal itself catches up
 CHUNK = 64  # tokens that are read in one go while other requests wait
@@ -56,7 +56,7 @@ class ModelDrafter:
         self.runner = runner
         self.limits = limits
         self.vocab = min(vocab, limits.vocab)
-        self.store = store_of(limits.num_pages, limits.num_states, limits.state_interval)
+        self.kv_cache = KvCache(limits.num_pages, limits.num_states, limits.state_interval)
         self.sequences: dict[int, KvSequence] = {}  # by request
 
     def read(self, requests: Sequence[Request], alone: bool) -> None:
@@ -98,7 +98,7 @@ class ModelDrafter:
             return self._guessed(shares, rows, most, trust)
         finally:
             for share, length in zip(shares, lengths, strict=True):
-                self.store.unbranch(share.sequence, length)
+                self.kv_cache.rollback_draft(share.sequence, length)
 
     def _guessed(
         self, shares: Sequence[_Share], rows: int, most: dict[int, int], trust: dict[int, float]
@@ -125,11 +125,11 @@ class ModelDrafter:
         """Forget a request; what was computed of it can be found by others until the pages are needed."""
         sequence = self.sequences.pop(request.id, None)
         if sequence is not None:
-            self.store.drop(sequence)
+            self.kv_cache.drop(sequence)
 
     def check_integrity(self) -> None:
         """Raise BackendError unless pages and sequences agree. Changes nothing."""
-        self.store.check_integrity()
+        self.kv_cache.check_integrity()
 
     def _can_hold(self, request: Request, more: int) -> bool:
         """Whether the draft model has the positions for what is known, and so many more."""
@@ -139,17 +139,17 @@ class ModelDrafter:
         """The request's sequence, cut back to what is known without the last token, whose scores are wanted."""
         known = request.known
         sequence = self.sequences.get(request.id)
-        if sequence is None or sequence.number not in self.store.sequences:
-            sequence = self.sequences[request.id] = self.store.new()
-            sequence.chain.root = request.chain.root
-        self.store.truncate(sequence, min(sequence.match(known), len(known) - 1))
+        if sequence is None or sequence.id not in self.kv_cache.sequences:
+            sequence = self.sequences[request.id] = self.kv_cache.new_sequence()
+            sequence.page_hashes.root = request.page_hashes.root
+        self.kv_cache.truncate(sequence, min(sequence.match_length(known), len(known) - 1))
         if len(known) - 1 - sequence.length >= PAGE:
-            chain = Chain("")
-            chain.root = sequence.chain.root
-            chain.extend(known)
-            pages = self.store.find(chain.keys[: (len(known) - 1) // PAGE])
+            page_hashes = PageHashes("")
+            page_hashes.root = sequence.page_hashes.root
+            page_hashes.extend(known)
+            pages = self.kv_cache.find_prefix(page_hashes.hashes[: (len(known) - 1) // PAGE])
             if len(pages) * PAGE > sequence.length:
-                self.store.adopt(sequence, pages, known, chain.keys)
+                self.kv_cache.attach_prefix(sequence, pages, known, page_hashes.hashes)
         return sequence
 
     def _run(self, shares: Sequence[_Share], rows: int) -> list[tuple[_Share, int, float]]:
@@ -159,28 +159,28 @@ class ModelDrafter:
         parts: list[Part] = []
         copies: list[tuple[int, int]] = []
         for share in shares:
-            self.store.use(share.sequence)  # the others give way to those that guess now
+            self.kv_cache.acquire(share.sequence)  # the others give way to those that guess now
         for share in shares:
             sequence = share.sequence
-            if share.guessed and not self.store.branch(sequence):
+            if share.guessed and not self.kv_cache.begin_draft(sequence):
                 continue
-            if not self.store.reserve(sequence, sequence.length + len(share.tokens), copies):
+            if not self.kv_cache.reserve(sequence, sequence.length + len(share.tokens), copies):
                 continue
-            place = (sequence.length, sequence.table, rows, 0, sequence.state)
+            place = (sequence.length, sequence.page_table, rows, 0, sequence.state_slot)
             parts.append(Part(share.request, share.tokens, *place))
             ran.append(share)
         for share in shares:
-            share.sequence.busy = False
+            self.kv_cache.release(share.sequence)
         if not parts:
             return []
         try:
-            scores = self.runner.run(Step(parts, copies, self.store.take_copies()))
+            scores = self.runner.run(Step(parts, copies, self.kv_cache.pop_state_copies()))
         except BaseException:
             for share in ran:
-                self.store.distrust(share.sequence)
+                self.kv_cache.rollback_step(share.sequence)
             raise
         for share in ran:
-            self.store.extend(share.sequence, share.tokens)
+            self.kv_cache.extend(share.sequence, share.tokens)
         if not rows:
             return []
         found = []
@@ -188,7 +188,7 @@ class ModelDrafter:
             if token >= 0:
                 found.append((share, token, float(1 / np.exp(logits - logits[token]).sum())))
             else:
-                self.store.discard(share.sequence)
+                self.kv_cache.invalidate(share.sequence)
         return found
 
 

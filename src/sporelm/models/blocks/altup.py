@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.layer import Part
-from sporelm.models.blocks.layer_inputs import LayerInput, LentLayer
-from sporelm.models.blocks.lending import LendingAttention
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
+from sporelm.models.blocks.layer import RowBlock
 from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.per_layer_inputs import PerLayerInput, SharedKVLayer
 from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.blocks.shared_kv_attention import SharedKVAttention
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Names, Param, Stored, Table
+from sporelm.models.params import Param
 
 HALF = 0.5**0.5
 LAYER = "layers.{}."
@@ -48,7 +49,7 @@ def spread_names(streams: int) -> Table:
     )
 
 
-class Spread:
+class AltUpStreams:
     """Streams of rows: the row itself, and products of it as large as it is; and one row of them again."""
 
     def __init__(self, config: ModelConfig, streams: int) -> None:
@@ -88,7 +89,7 @@ class Laurel:
         return ops.add(x, self.norm(self.right(self.left(x, weights), weights), weights))
 
 
-class AltUpLayer(LentLayer):
+class AltUpLayer(SharedKVLayer):
     """Predicts all streams, computes attention and the feed-forward block with the first, and corrects all by what that
     gives; then the layer's row joins the streams but the first."""
 
@@ -98,10 +99,10 @@ class AltUpLayer(LentLayer):
         config: ModelConfig,
         streams: int,
         laurel: Laurel,
-        row: LayerInput,
-        norms: Sequence[Part],
-        attention: LendingAttention,
-        mlp: Part,
+        row: PerLayerInput,
+        norms: Sequence[RowBlock],
+        attention: SharedKVAttention,
+        mlp: RowBlock,
     ) -> None:
         """norms: before attention and behind it, then before the feed-forward block and behind it."""
         super().__init__(norms[0], attention, norms[2], mlp, after_attention=norms[1], after_mlp=norms[3])

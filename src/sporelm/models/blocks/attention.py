@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
+from sporelm.models.blocks.block_memory import Paged
 from sporelm.models.blocks.layer_norm import HeadLayerNorm
-from sporelm.models.blocks.linear import Linear, multiplied, products
-from sporelm.models.blocks.memory import Paged
+from sporelm.models.blocks.linear import Linear, apply_linears, scale_rows
 from sporelm.models.blocks.rms_norm import BareRMSNorm, RMSNorm
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Columns, Param, Rows
+from sporelm.models.params import Columns, Param, Rows
 
 WIDENED = "values_widened."  # a table, by the number of key heads: columns of values that fill heads as wide as keys
 NARROWED = "values_narrowed"  # a table: the columns that are values, of all heads
@@ -88,11 +88,11 @@ class Attention:
         return [*(param for part in parts for param in part.params()), *self.sinks]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        q, k, v, *gate = products(x, weights, self.q, self.k, self.v, *self.gate)
+        q, k, v, *gate = apply_linears(x, weights, self.q, self.k, self.v, *self.gate)
         v = v if self.limit is None else ops.clip(v, limit=self.limit)
         for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
             q, k = change(q, k, step, weights)
-        v = multiplied(v, self.value_scale)
+        v = scale_rows(v, self.value_scale)
         if self.widened:
             v = ops.select_columns(v, weights[self.widened])
         ops.store_kv(k, v, cache, step.slots)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import Paged
+from sporelm.models.blocks.block_memory import Paged
+from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.blocks.mixture import ExpertLinear
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import ROPE, StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 JOINED, CUT = "expert_heads", "heads_of_experts"  # tables: the columns of heads by keys, and those of each expert
 
@@ -49,7 +49,7 @@ class AttentionExperts:
         ]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        scores, k, v = products(x, weights, self.router, self.k, self.v)
+        scores, k, v = apply_linears(x, weights, self.router, self.k, self.v)
         shares, ids = ops.route(scores, k=self.experts.used, scores="softmax_of_chosen")
         q = ops.join_slots(self.q(x, weights, ids), weights[JOINED])
         q, k = (

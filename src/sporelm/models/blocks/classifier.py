@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.layer import Part
+from sporelm.models.blocks.layer import RowBlock
 from sporelm.models.blocks.linear import Linear
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 class Classifier:
@@ -16,7 +16,7 @@ class Classifier:
     """
 
     def __init__(
-        self, labels: int, width: int, *, dense: bool, bias: bool, activation: str, norm: Part | None = None
+        self, labels: int, width: int, *, dense: bool, bias: bool, activation: str, norm: RowBlock | None = None
     ) -> None:
         self.dense = Linear("classifier_dense", width, width, bias=bias) if dense else None
         self.norm, self.activation = norm, activation

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class DeltaNet:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         taps, decay, bias, norm = (weights[param.name] for param in (self.taps, self.decay, self.bias, self.norm))
-        qkv, z, beta, alpha = products(x, weights, self.qkv, self.z, self.beta, self.alpha)
+        qkv, z, beta, alpha = apply_linears(x, weights, self.qkv, self.z, self.beta, self.alpha)
         whose, numbers = (step.starts, step.lengths, step.states), self.numbers
         qkv = ops.causal_conv1d(qkv, taps, None, cache[0], *whose)
         options: dict[str, Any] = {"key_heads": numbers.key_heads, "order": numbers.order}

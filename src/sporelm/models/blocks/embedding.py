@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 class Embedding:

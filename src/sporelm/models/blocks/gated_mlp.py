@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, multiplied, products
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Columns, Param, Rows
+from sporelm.models.blocks.linear import Linear, apply_linears, scale_rows
+from sporelm.models.config import ModelConfig
+from sporelm.models.params import Columns, Param, Rows
 
 
 class GatedMLP:
@@ -39,9 +39,9 @@ class GatedMLP:
         return [*self.gate.params(), *self.up.params(), *self.down.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        gate, up = products(x, weights, self.gate, self.up)
-        gate = multiplied(gate, self.factors[0])
+        gate, up = apply_linears(x, weights, self.gate, self.up)
+        gate = scale_rows(gate, self.factors[0])
         gate = gate if self.above is None else ops.gaussian_topk(gate, factor=self.above)
         is_silu = self.activation == "silu"
         inner = ops.silu_mul(gate, up) if is_silu else ops.activate_mul(gate, up, kind=self.activation)
-        return multiplied(self.down(inner, weights), self.factors[1])
+        return scale_rows(self.down(inner, weights), self.factors[1])

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GatedRecurrence:
         return [*linears, self.taps, self.taps_bias, *self.gates, *self.shifts, self.decay]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        values, opened = products(x, weights, self.x, self.y)
+        values, opened = apply_linears(x, weights, self.x, self.y)
         whose, taps = (step.starts, step.lengths, step.states), (weights[self.taps.name], weights[self.taps_bias.name])
         values = ops.causal_conv1d(values, *taps, cache[0], *whose, silu=False)
         gates = [ops.linear_heads(values, weights[gate.name]) for gate in self.gates]

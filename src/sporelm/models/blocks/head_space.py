@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.blocks.mamba2_mixer import SpaceHeads
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.blocks.state_space import SpaceHeads
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class HeadSpace:
         return [*(param for part in parts for param in part.params()), self.taps, *self.vectors]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        values, z = products(x, weights, self.x, self.z)
+        values, z = apply_linears(x, weights, self.x, self.z)
         whose = (step.starts, step.lengths, step.states)
         values = ops.causal_conv1d(values, weights[self.taps.name], None, cache[0], *whose)
-        made = products(values, weights, *self.made)
+        made = apply_linears(values, weights, *self.made)
         write, read, rank = (norm(each, weights) for norm, each in zip(self.norms, made, strict=True))
         vectors, dt = [weights[param.name] for param in self.vectors], self.step(rank, weights)
         scanned = ops.ssm_scan(ops.join_columns(values, write, read), dt, *vectors, cache[1], *whose, groups=1)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import Latent
+from sporelm.checkpoints.latent import LatentShape
+from sporelm.models.blocks.block_memory import Latent
+from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import ROPE, StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.latent import LatentShape
-from sporelm.weights.names import Columns, Param, Rows
+from sporelm.models.params import Columns, Param, Rows
 
 EPS = 1e-6  # of its own norms, whatever the model's is: in transformers, and in the code that its makers published
 
@@ -44,7 +44,7 @@ class LatentAttention:
         return [*first, *self.q.params(), *matrices, *self.o.params()]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        q, row = products(x, weights, self.q_a or self.q, self.kv_a)
+        q, row = apply_linears(x, weights, self.q_a or self.q, self.kv_a)
         if self.q_a is not None:
             q = self.q(self.q_norm(q, weights), weights)
         latent, q = self.absorbed(q, row, step, weights, cache)

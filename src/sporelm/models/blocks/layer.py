@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sporelm import ops
-from sporelm.models.blocks.linear import multiplied
-from sporelm.models.blocks.memory import Kept
+from sporelm.models.blocks.block_memory import BlockMemory
+from sporelm.models.blocks.linear import scale_rows
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
-class Part(Protocol):
+class RowBlock(Protocol):
     """A norm, or a feed-forward block: rows in, rows out."""
 
     def params(self) -> list[Param]: ...
@@ -25,7 +25,7 @@ class Mixer(Protocol):
     """
 
     @property
-    def memory(self) -> Kept: ...
+    def memory(self) -> BlockMemory: ...
 
     def params(self) -> list[Param]: ...
 
@@ -41,13 +41,13 @@ class Layer:
 
     def __init__(
         self,
-        attention_norm: Part | None,
+        attention_norm: RowBlock | None,
         attention: Mixer,
-        mlp_norm: Part | None = None,
-        mlp: Part | None = None,
+        mlp_norm: RowBlock | None = None,
+        mlp: RowBlock | None = None,
         *,
-        after_attention: Part | None = None,
-        after_mlp: Part | None = None,
+        after_attention: RowBlock | None = None,
+        after_mlp: RowBlock | None = None,
         scale: float = 1.0,
     ) -> None:
         self.attention_norm, self.attention, self.after_attention = attention_norm, attention, after_attention
@@ -58,7 +58,7 @@ class Layer:
         parts = (*first, self.mlp_norm, self.mlp, self.after_mlp)
         return [param for part in parts if part is not None for param in part.params()]
 
-    def memory(self) -> Kept:
+    def memory(self) -> BlockMemory:
         return self.attention.memory
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
@@ -70,7 +70,7 @@ class Layer:
         return ops.add(x, self._scaled(_normed(self.after_mlp, made, weights)))
 
     def _scaled(self, x: Any) -> Any:
-        return multiplied(x, self.scale)
+        return scale_rows(x, self.scale)
 
 
 class ParallelLayer(Layer):
@@ -85,5 +85,5 @@ class ParallelLayer(Layer):
         return ops.add(x, self._scaled(ops.add(mixed, _normed(self.after_mlp, made, weights))))
 
 
-def _normed(norm: Part | None, x: Any, weights: Mapping[str, Any]) -> Any:
+def _normed(norm: RowBlock | None, x: Any, weights: Mapping[str, Any]) -> Any:
     return x if norm is None else norm(x, weights)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.weights.names import Param, Rows
+from sporelm.models.params import Param, Rows
 
 
 class LayerNorm:
@@ -22,12 +22,12 @@ class LayerNorm:
         return ops.layer_norm(x, *vectors, eps=self.eps)
 
 
-def unbiased(name: str, width: int, eps: float) -> LayerNorm:
+def layer_norm_without_bias(name: str, width: int, eps: float) -> LayerNorm:
     """A layer norm with a weight alone."""
     return LayerNorm(name, width, eps, bias=False)
 
 
-def bare(name: str, width: int, eps: float) -> LayerNorm:
+def layer_norm_without_weights(name: str, width: int, eps: float) -> LayerNorm:
     """A layer norm without weight and bias."""
     return LayerNorm(name, width, eps, weight=False)
 

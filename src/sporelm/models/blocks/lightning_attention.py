@@ -7,21 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 EPS = 1e-6  # of its norm, whatever the model's is: in transformers, and in the code that its makers published
 
 
-def kept_name(layer: int) -> str:
+def decay_table_name(layer: int) -> str:
     """Under which a layer finds what a row leaves of its state, float32 [heads], among the weights."""
     return f"layers.{layer}.lightning.kept"
 
 
-def kept_of(config: ModelConfig, layer: int) -> NDArray[np.float32]:
+def decay_of_layer(config: ModelConfig, layer: int) -> NDArray[np.float32]:
     """It: e to the power of minus ALiBi's slopes, which fall with the layers."""
     slopes = 2.0 ** (-8 / config.heads * np.arange(1, config.heads + 1))
     factor = 1 - layer / (config.layers - 1 + 1e-5) + 1e-5
@@ -34,7 +34,7 @@ class LightningAttention:
     def __init__(self, config: ModelConfig, layer: int) -> None:
         name, width, dim = f"layers.{layer}", config.width, config.head_dim
         inner = config.heads * dim
-        self.kept, self.inner = kept_name(layer), inner
+        self.kept, self.inner = decay_table_name(layer), inner
         self.qkv = Linear(f"{name}.lightning_qkv", 3 * inner, width)
         self.gate = Linear(f"{name}.lightning_gate", inner, width)
         self.o = Linear(f"{name}.lightning_o", width, inner)
@@ -45,7 +45,7 @@ class LightningAttention:
         return [*(param for linear in (self.qkv, self.gate, self.o) for param in linear.params()), self.norm]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        qkv, gate = products(x, weights, self.qkv, self.gate)
+        qkv, gate = apply_linears(x, weights, self.qkv, self.gate)
         whose = step.starts, step.lengths, step.states
         made = ops.lightning_attention(ops.activate(qkv, kind="silu"), weights[self.kept], cache[0], *whose)
         how: dict[str, Any] = {"eps": EPS, "group": self.inner, "first": "norm", "activation": "sigmoid"}

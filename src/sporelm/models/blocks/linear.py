@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm import ops
 from sporelm.models.inputs import ADAPTERS
-from sporelm.weights.names import Columns, Param, Rows, adapters_name, order_name
+from sporelm.models.params import Columns, Param, Rows, adapters_name, order_name
 
 
 class Linear:
@@ -24,7 +24,7 @@ class Linear:
         return [weight, Param(f"{self.name}.bias", (self.out,), self.split if isinstance(self.split, Rows) else None)]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width] -> [tokens, out]
-        (result,) = products(x, weights, self)
+        (result,) = apply_linears(x, weights, self)
         return result
 
     def of_ordered(self, x: Any, weights: Mapping[str, Any]) -> Any:
@@ -34,7 +34,7 @@ class Linear:
         return ops.linear(x, weights[f"{self.name}.weight"])
 
 
-def products(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:  # x [tokens, width]
+def apply_linears(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:  # x [tokens, width]
     """Each product of x. Weights that want its columns in one order (GPTQ's act-order) share those that were put so.
 
     In steps with adapters, the rows that have one get what it adds; its matrices lie among the weights.
@@ -51,6 +51,6 @@ def products(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:
     return results
 
 
-def multiplied(x: Any, factor: float) -> Any:
+def scale_rows(x: Any, factor: float) -> Any:
     """x [tokens, width] times a number; x itself where that is 1."""
     return x if factor == 1 else ops.scale(x, factor=factor)

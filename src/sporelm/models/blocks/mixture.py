@@ -7,8 +7,8 @@ from sporelm import ops
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.mlp import MLP
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.config import ModelConfig
+from sporelm.models.params import Param
 
 
 class Mixture:

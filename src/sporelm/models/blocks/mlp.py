@@ -5,8 +5,8 @@ from typing import Any
 
 from sporelm import ops
 from sporelm.models.blocks.linear import Linear
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Columns, Param, Rows
+from sporelm.models.config import ModelConfig
+from sporelm.models.params import Columns, Param, Rows
 
 
 class MLP:

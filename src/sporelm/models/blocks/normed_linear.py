@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 class NormedLinear(Linear):

@@ -6,7 +6,7 @@ from typing import Any
 from sporelm import ops
 from sporelm.models.blocks.layer import Layer
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 class PostNormLayer(Layer):
@@ -20,7 +20,7 @@ class PostNormLayer(Layer):
         return self.mlp_norm(ops.add(x, self.mlp(x, weights)), weights)
 
 
-class Unchanged:
+class IdentityNorm:
     """Rows as they are."""
 
     def params(self) -> list[Param]:

@@ -3,23 +3,23 @@
 from typing import Protocol
 
 from sporelm.models.blocks.attention import Attention
-from sporelm.models.blocks.layer import Layer, Mixer, ParallelLayer, Part
+from sporelm.models.blocks.layer import Layer, Mixer, ParallelLayer, RowBlock
 from sporelm.models.blocks.mixture import feed_forward
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.weights.config import ModelConfig
+from sporelm.models.config import ModelConfig
 
 
 class NormKind(Protocol):
     """Makes norms of one kind."""
 
-    def __call__(self, name: str, width: int, eps: float) -> Part: ...
+    def __call__(self, name: str, width: int, eps: float) -> RowBlock: ...
 
 
 def pre_norm(
     config: ModelConfig,
     index: int,
     attention: Mixer | None = None,
-    mlp: Part | None = None,
+    mlp: RowBlock | None = None,
     *,
     norm: NormKind = RMSNorm,
     behind: bool = False,
@@ -35,7 +35,7 @@ def pre_norm(
     """
     name = f"layers.{index}"
 
-    def made(part: str) -> Part:
+    def made(part: str) -> RowBlock:
         return norm(f"{name}.{part}_norm", config.width, config.eps)
 
     return (ParallelLayer if config.parallel else Layer)(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.weights.names import Param, Rows
+from sporelm.models.params import Param, Rows
 
 ONES = "ones."  # tables of so many ones follow, the weight of a norm without one
 

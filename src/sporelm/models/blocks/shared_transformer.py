@@ -6,14 +6,14 @@ from typing import Any
 
 from sporelm import ops
 from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.block_memory import Memory, list_memories
 from sporelm.models.blocks.layer import Layer, Mixer
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import Memory, each_of
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.blocks.mamba2_mixer import SpaceHeads
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.blocks.state_space import SpaceHeads
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class OwnPart:
         return [param for linear in (self.low, *self.highs) for param in linear.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> list[Any]:  # x [tokens, width]
-        low, made = self.low(x, weights), products(x, weights, *self.shared)
+        low, made = self.low(x, weights), apply_linears(x, weights, *self.shared)
         return [ops.add(each, high(low, weights)) for each, high in zip(made, self.highs, strict=True)]
 
 
@@ -97,7 +97,7 @@ class SharedThenSpace(Layer):
         self.shared, self.linear = shared, linear
 
     def memory(self) -> tuple[Memory, ...]:
-        return self.shared.attention.memory, *each_of(self.attention.memory)
+        return self.shared.attention.memory, *list_memories(self.attention.memory)
 
     def params(self) -> list[Param]:
         return [*self.shared.params(), *self.linear.params(), *super().params()]

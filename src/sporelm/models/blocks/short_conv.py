@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 
 class ShortConv:
@@ -25,7 +25,7 @@ class ShortConv:
         return [*(param for linear in (self.b, self.c, self.x, self.o) for param in linear.params()), self.taps]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        before, behind, rows = products(x, weights, self.b, self.c, self.x)
+        before, behind, rows = apply_linears(x, weights, self.b, self.c, self.x)
         whose = step.starts, step.lengths, step.states
         gated = ops.activate_mul(before, rows, kind="linear")
         mixed = ops.causal_conv1d(gated, weights[self.taps.name], None, cache[0], *whose, silu=False)

@@ -5,19 +5,19 @@ from itertools import islice
 from typing import Any
 
 from sporelm import ops
+from sporelm.checkpoints.sparse import SparseShape
+from sporelm.models.blocks.block_memory import BlockMemory, Latent, list_memories
 from sporelm.models.blocks.latent_attention import EPS, LatentAttention
 from sporelm.models.blocks.layer import Layer
 from sporelm.models.blocks.layer_norm import LayerNorm
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import Kept, Latent, each_of
+from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.blocks.mixture import feed_forward
 from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import ROPE, StepInputs
-from sporelm.ops.attention import PAGE
-from sporelm.ops.spec import fixed, spec_of
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
-from sporelm.weights.sparse import SparseShape
+from sporelm.models.params import Param
+from sporelm.ops.paged_attention import PAGE
+from sporelm.ops.spec import require_fixed, spec_of
 
 
 class Indexer:
@@ -48,8 +48,8 @@ class Indexer:
         key = ops.rope(self.norm(row, weights), *places, head_dim=self.dim, style=self.style)
         ops.store_rows(key, keys, step.slots)
         q = ops.rope(q, *places, head_dim=self.dim, style=self.style)
-        count = min(self.chosen, fixed(spec_of(step.pages).shape[1]) * PAGE)
-        return ops.choose_slots(q, shares, keys, step.starts, step.lengths, step.pages, k=count)
+        count = min(self.chosen, require_fixed(spec_of(step.pages).shape[1]) * PAGE)
+        return ops.topk_indexer(q, shares, keys, step.starts, step.lengths, step.pages, k=count)
 
 
 class SparseAttention(LatentAttention):
@@ -60,7 +60,7 @@ class SparseAttention(LatentAttention):
         super().__init__(name, config)
         self.indexer = None if index in config.own.sharing else Indexer(name, config, style)
         latent = Latent(config.own.rank + config.own.rotary, config.own.rank, config.own.chosen)
-        self.kept: Kept = latent if self.indexer is None else (latent, self.indexer.memory)
+        self.kept: BlockMemory = latent if self.indexer is None else (latent, self.indexer.memory)
 
     def params(self) -> list[Param]:
         return [*super().params(), *(self.indexer.params() if self.indexer else [])]
@@ -71,14 +71,14 @@ class SparseAttention(LatentAttention):
         """What attention adds, and the slots that it saw."""
         assert self.q_a is not None
         if self.indexer is None:
-            low, row = products(x, weights, self.q_a, self.kv_a)
+            low, row = apply_linears(x, weights, self.q_a, self.kv_a)
             q = self.q(self.q_norm(low, weights), weights)
         else:
-            low, row, key, shares = products(x, weights, self.q_a, self.kv_a, self.indexer.k, self.indexer.weights)
-            q, own = products(self.q_norm(low, weights), weights, self.q, self.indexer.q)
+            low, row, key, shares = apply_linears(x, weights, self.q_a, self.kv_a, self.indexer.k, self.indexer.weights)
+            q, own = apply_linears(self.q_norm(low, weights), weights, self.q, self.indexer.q)
             chosen = self.indexer(own, key, shares, step, weights, *keys)
         latent, q = self.absorbed(q, row, step, weights, cache)
-        mixed = ops.chosen_attention(latent, q, cache, chosen, heads=self.heads, scale=self.scale)
+        mixed = ops.sparse_mla(latent, q, cache, chosen, heads=self.heads, scale=self.scale)
         return self.made(mixed, weights), chosen
 
 
@@ -94,7 +94,7 @@ class SparseLayer(Layer):
             before, SparseAttention(name, config, index, style), between, feed_forward(name, config, index)
         )
 
-    def memory(self) -> Kept:
+    def memory(self) -> BlockMemory:
         return self.attention.kept
 
     def choosing(self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
@@ -107,11 +107,11 @@ class SparseLayer(Layer):
         return ops.add(x, self.mlp(self.mlp_norm(x, weights), weights)), chosen
 
 
-def through_sparse(
+def run_sparse_layers(
     layers: Sequence[SparseLayer], x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]
 ) -> Any:
     """x [tokens, width] after all layers, each of which may see what the one before it saw."""
     left, chosen = iter(caches), None
     for layer in layers:
-        x, chosen = layer.choosing(x, chosen, step, weights, [*islice(left, len(each_of(layer.memory())))])
+        x, chosen = layer.choosing(x, chosen, step, weights, [*islice(left, len(list_memories(layer.memory())))])
     return x

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
+from sporelm.models.blocks.block_memory import State
 from sporelm.models.blocks.delta_net import DeltaHeads
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 NONE: Mapping[str, int] = {}
 
@@ -40,7 +40,7 @@ class SplitDeltaNet:
         n, width = numbers, config.width
         keys, rows = n.key_heads * n.key_dim, n.heads * n.key_dim
         self.numbers, self.eps = n, config.eps if eps is None else eps
-        self.bounds, self.activation = {"most": most, "least": least}, "sigmoid" if channels else "silu"
+        self.bounds, self.activation = {"max_beta": most, "min_log_decay": least}, "sigmoid" if channels else "silu"
         self.widths = {"q": keys, "k": keys, "v": n.inner}
         self.qkv = [Linear(f"{name}.delta_{part}", out, width) for part, out in self.widths.items()]
         self.taps = [
@@ -62,7 +62,7 @@ class SplitDeltaNet:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         made = [self.first.get(part, gate) for part, gate in self.gates.items()]
-        *parts, beta, alpha, z = products(x, weights, *self.qkv, self.beta, *made)
+        *parts, beta, alpha, z = apply_linears(x, weights, *self.qkv, self.beta, *made)
         alpha, z = (
             gate(one, weights) if part in self.first else one
             for (part, gate), one in zip(self.gates.items(), (alpha, z), strict=True)

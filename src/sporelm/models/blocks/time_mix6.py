@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.blocks.memory import State
-from sporelm.models.blocks.token_shift import LowRank, shifted
+from sporelm.models.blocks.block_memory import State
+from sporelm.models.blocks.linear import Linear, apply_linears
+from sporelm.models.blocks.token_shift import LowRank, shift_tokens
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 MIXES = "wkvrg"  # what rows are mixed for: decays, keys, values, reading, the gate
 
@@ -28,7 +28,7 @@ class FinchNumbers:
     halved: int = 0  # rows are halved after so many layers, and what is added to them is stored so; 0: never
 
 
-class RowMixes:
+class TokenMixes:
     """Rows mixed with the ones before them, by what depends on the row: one result for each of `MIXES`."""
 
     def __init__(self, name: str, width: int, rank: int) -> None:
@@ -41,8 +41,10 @@ class RowMixes:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> dict[str, Any]:
         """Of x [tokens, width], and what a block keeps of the row before."""
-        delta = shifted(x, step, weights, row)
-        few = products(ops.mix_rows(x, delta, (weights[self.first.name],)), weights, *(each.down for each in self.more))
+        delta = shift_tokens(x, step, weights, row)
+        few = apply_linears(
+            ops.mix_rows(x, delta, (weights[self.first.name],)), weights, *(each.down for each in self.more)
+        )
         more = tuple(each.up(ops.softcap(part, cap=1.0), weights) for each, part in zip(self.more, few, strict=True))
         mixes = tuple(weights[mix.name] for mix in self.mixes)
         return dict(zip(MIXES, ops.mix_rows(x, delta, mixes, more), strict=True))
@@ -54,7 +56,7 @@ class TimeMix6:
     def __init__(self, name: str, config: ModelConfig) -> None:
         own: FinchNumbers = config.own
         width, self.dim, self.eps = config.width, config.head_dim, own.eps
-        self.mixes = RowMixes(name, width, own.mix)
+        self.mixes = TokenMixes(name, width, own.mix)
         self.r, self.k, self.v, self.g, self.o = (Linear(f"{name}.wkv_{part}", width, width) for part in "rkvgo")
         self.decay = LowRank(f"{name}.wkv_decay", width, own.decay, width, "tanh")
         self.bonus = Param(f"{name}.wkv.bonus", (config.heads, config.head_dim), plain=True)
@@ -82,7 +84,11 @@ class GroupedTimeMix:
     def __init__(self, name: str, config: ModelConfig) -> None:
         own: FinchNumbers = config.own
         width, self.heads, self.kv_heads = config.width, config.heads, config.kv_heads
-        self.mixes, few, bias = RowMixes(name, width, own.mix), config.kv_heads * config.head_dim, config.attention_bias
+        self.mixes, few, bias = (
+            TokenMixes(name, width, own.mix),
+            config.kv_heads * config.head_dim,
+            config.attention_bias,
+        )
         outs = (("q", width), ("k", few), ("v", few))
         self.qkv = [Linear(f"{name}.attn_{part}", out, width, bias=bias) for part, out in outs]
         self.g, self.o = (Linear(f"{name}.attn_{part}", width, width) for part in ("gate", "o"))

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
+from sporelm.models.blocks.block_memory import State
 from sporelm.models.blocks.linear import Linear
-from sporelm.models.blocks.memory import State
-from sporelm.models.blocks.token_shift import LowRank, shifted
+from sporelm.models.blocks.token_shift import LowRank, shift_tokens
+from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 MIXES = "rwkvag"  # what rows are mixed for: reading, decays, keys, values, rates, the gate
 
@@ -58,7 +58,7 @@ class TimeMix7:
     ) -> tuple[Any, Any]:  # x [tokens, width]; values: those of the first layer, likewise
         """What is added to the rows, and the first layer's values."""
         row, state = cache
-        delta = shifted(x, step, weights, row)
+        delta = shift_tokens(x, step, weights, row)
         mixes = tuple(weights[mix.name] for mix in self.mixes)
         mixed = dict(zip(MIXES, ops.mix_rows(x, delta, mixes), strict=True))
         r, k, v = (part(mixed[name], weights) for part, name in ((self.r, "r"), (self.k, "k"), (self.v, "v")))

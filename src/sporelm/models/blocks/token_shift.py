@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
+from sporelm.models.blocks.block_memory import State
 from sporelm.models.blocks.linear import Linear
-from sporelm.models.blocks.memory import State
 from sporelm.models.inputs import StepInputs
-from sporelm.weights.names import Param
+from sporelm.models.params import Param
 
 SHIFT = "token_shift"  # float32 [2, width] among the weights: the taps that take each row from the one before it
 
 
 def shift_table(width: int) -> dict[str, np.ndarray]:
-    """What `shifted` needs, for rows of this width."""
+    """What `shift_tokens` needs, for rows of this width."""
     return {SHIFT: np.repeat(np.array([[1], [-1]], np.float32), width, axis=1)}
 
 
-def kept_row(width: int) -> State:
+def previous_row_state(width: int) -> State:
     """What a block keeps that reads the row before: the last one."""
     return State(((1, width),))
 
 
-def shifted(x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> Any:  # x [tokens, width]
+def shift_tokens(x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> Any:  # x [tokens, width]
     """The row before each less the row itself, zeros before a sequence's first: float32 [tokens, width]."""
     return ops.causal_conv1d(x, weights[SHIFT], None, row, step.starts, step.lengths, step.states, silu=False)
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.models.blocks.mlp import MLP
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Names, Param, Stored, Table
+from sporelm.models.config import ModelConfig
+from sporelm.models.params import Param
 
 # What each layer's is called in files, and its shape there; of those of all layers we make one weight.
 NUMBERS: dict[str, tuple[int, ...]] = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from sporelm.models.blocks import MLP, TextAttention, TextLayer
+from sporelm.checkpoints.family import GELUS, Family, Field, HfClass, activation, fields
+from sporelm.checkpoints.tensor_names import Names, Table
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import WIDENED, Encoder
 from sporelm.models.families.bert_names import HEADS, KINDS, Said
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import EMBEDDED, TYPES, TextFacts, headed, label_words, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import GELUS, Family, Field, HfClass, activation, fields
-from sporelm.weights.names import Names, Table
 
 PARTS = (
     *(f"attention.{part}" for part in ("query", "key", "value", "dense", "LayerNorm")),
@@ -77,8 +77,8 @@ class Albert(Encoder):
         self.passes = config.layers
         super().__init__(config)
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = MLP(name, config, GELUS[config.activation])
-        return TextLayer(first, TextAttention(name, config), second, mlp, post=True)
+        return EncoderLayer(first, EncoderAttention(name, config), second, mlp, post=True)

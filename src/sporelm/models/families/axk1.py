@@ -2,13 +2,8 @@
 
 from typing import Any
 
-from sporelm.models.blocks import LatentAttention, Layer, RMSNorm, pre_norm
-from sporelm.models.decoder import Decoder
-from sporelm.models.families.deepseek_words import BIASED, FLAGS, SHAPE
-from sporelm.models.registry import architecture
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import (
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import (
     V3_CHOICE,
     V3_FIELDS,
     choice_bias_name,
@@ -17,9 +12,14 @@ from sporelm.weights.experts import (
     shared_names,
     with_leading,
 )
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, Kind, Names, changed
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, Kind, Names, changed
+from sporelm.models.blocks import LatentAttention, Layer, RMSNorm, pre_norm
+from sporelm.models.config import ModelConfig
+from sporelm.models.decoder import Decoder
+from sporelm.models.families.deepseek_words import BIASED, FLAGS, SHAPE
+from sporelm.models.registry import architecture
 
 BEHIND = "model.layers.{}.post_mlp_layernorm.weight"
 NUMBERS: dict[str, Any] = {"n_routed_experts": 192, "first_k_dense_replace": 1, "max_position_embeddings": 32768}

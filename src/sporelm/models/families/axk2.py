@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.models.blocks.gated_sparse import GatedSparseLayer
-from sporelm.models.blocks.sparse_attention import through_sparse
+from sporelm.checkpoints import latent, sparse
+from sporelm.checkpoints.experts import V3_CHOICE
+from sporelm.checkpoints.family import Family, Field, HfClass
+from sporelm.checkpoints.tensor_names import Names, Stored, Table, changed
+from sporelm.models.blocks.gated_sparse_attention import GatedSparseLayer
+from sporelm.models.blocks.sparse_attention import run_sparse_layers
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.deepseek32 import FIELDS, NAMES
 from sporelm.models.families.deepseek_words import FLAGS
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
-from sporelm.weights import latent, sparse
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.experts import V3_CHOICE
-from sporelm.weights.family import Family, Field, HfClass
-from sporelm.weights.names import Names, Stored, Table, changed
 
 SHAPE: dict[str, Any] = {"kv_lora_rank": 128, "q_lora_rank": 384, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64}
 SHAPE |= {"v_head_dim": 64, "n_routed_experts": 128, "num_experts_per_tok": 8, "n_shared_experts": 1}
@@ -94,4 +94,4 @@ class AXK2(Decoder):
         return GatedSparseLayer(config, index, "half", config.own.norm_rank)
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        return through_sparse(self.layers, x, step, weights, caches)
+        return run_sparse_layers(self.layers, x, step, weights, caches)

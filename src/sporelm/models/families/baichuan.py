@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import qkv_names
+from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind, Names, Stored, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
-from sporelm.weights.rope_fields import MOST_CONTEXT
 
 ROTATED, BIASED = 32, 40  # layers of the 7B and of the 13B, by which GGUF files tell them apart
 SECOND_VOCAB = 125696  # tokens of Baichuan 2

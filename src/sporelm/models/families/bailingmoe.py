@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
+from sporelm.checkpoints.experts import expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import qkv_names
+from sporelm.checkpoints.tensor_names import COMMON, Kind, Names, Stored, Table, changed
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_fields, expert_names, shared_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import COMMON, Kind, Names, Stored, Table, changed
 
 ATTENTION = "model.layers.{}.attention."
 

@@ -1,15 +1,15 @@
 """Ling 2 and Ring 2: Ling 1 with heads rotated by half and normed, and DeepSeek V3's choice of experts."""
 
+from sporelm.checkpoints.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.bailingmoe import ATTENTION, bailing_names
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, changed
 
 NORMS = tuple(
     Names(

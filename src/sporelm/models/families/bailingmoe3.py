@@ -4,16 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import Family, fields
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, HF, Names, Stored, Table, changed, form_in
 from sporelm.models.blocks import (
+    ClampedMixture,
     DeltaHeads,
     GatedLatentAttention,
     Layer,
-    LimitedMixture,
     SplitDeltaNet,
     feed_forward,
     pre_norm,
 )
-from sporelm.models.blocks.gated_heads import head_tables
+from sporelm.models.blocks.head_gated_attention import head_tables
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.bailingmoe import ATTENTION
 from sporelm.models.families.bailingmoe2 import EXPERTS
@@ -31,11 +36,6 @@ from sporelm.models.families.ling3_words import (
     words,
 )
 from sporelm.models.registry import architecture
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields, expert_names, shared_names
-from sporelm.weights.family import Family, fields
-from sporelm.weights.names import COMMON, GGUF, HF, Names, Stored, Table, changed, form_in
 
 GATE = f"{ATTENTION}g_proj.weight"
 
@@ -109,7 +109,7 @@ class BailingMoe3(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name, own = f"layers.{index}", config.own
         limits, block = (own.limits[index], own.shared_limits[index]), feed_forward(name, config, index)
-        block = LimitedMixture(name, config, *limits) if any(limits) else block
+        block = ClampedMixture(name, config, *limits) if any(limits) else block
         if index in own.attention:
             return pre_norm(config, index, GatedLatentAttention(name, config, each=False), block)
         heads, dim = own.delta_heads, own.delta_dim

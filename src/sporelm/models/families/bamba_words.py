@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.rope_fields import PARTIAL
+from sporelm.checkpoints.tensor_names import COMMON, changed
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.families.jamba import BLOCK, LAYER, NORMS
 from sporelm.models.families.layer_kinds import ATTENTION, OTHER
 from sporelm.models.families.space_fields import space_names
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, changed
-from sporelm.weights.rope_fields import PARTIAL
 
 BAMBA = "BambaForCausalLM"
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 262144}

@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks import MLP, Classifier, TextAttention, TextLayer
+from sporelm.checkpoints.family import Family, Field, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.models.blocks import MLP, Classifier, EncoderAttention, EncoderLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_inputs import EncoderInputs
 from sporelm.models.families.bert_names import CLASSES, HEADS, BertFacts
 from sporelm.models.families.bert_words import UNSHIFTED, after_padding, class_of, reworded, unsaid, words
+from sporelm.models.params import Param
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import MOST_TYPES, TYPES, TextFacts, labels_of, noticed, said
-from sporelm.models.texts import TextInputs
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Param
 
 FRONTS = ("bert.", "roberta.", "distilbert.", "ernie.")  # of the model in classes with a head
 TASKS, FIRST_TASK = "tasks.weight", "first_task"  # the second: its row for every position
@@ -90,14 +91,16 @@ class Bert(Encoder):
         first = weights[TASKS].numpy()[:1] if self.config.own.tasks else np.empty((0, 0), np.float32)
         return {FIRST_TASK: np.repeat(first, context, axis=0)} if len(first) else {}
 
-    def embedded(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+    def embedded(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:
         x = super().embedded(texts, weights)
         return ops.add(x, ops.select_rows(weights[FIRST_TASK], texts.positions)) if FIRST_TASK in weights else x
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         norms = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(next(norms), TextAttention(name, config), next(norms), MLP(name, config, "gelu"), post=True)
+        return EncoderLayer(
+            next(norms), EncoderAttention(name, config), next(norms), MLP(name, config, "gelu"), post=True
+        )
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         activation = "relu" if facts.kind == "distilbert" else "tanh"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sporelm.checkpoints.family import HfClass
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.models.text_facts import TextFacts
-from sporelm.weights.family import HfClass
-from sporelm.weights.names import Names, Stored, Table
 
 KINDS = ("weight", "bias")
 BEFORE = 2  # rows of RoBERTa's table of positions before that of a text's first token (fairseq's padding, and one more)

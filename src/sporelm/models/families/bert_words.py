@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.bert_names import BEFORE, TITLES, WORDS
 from sporelm.models.text_facts import label_words
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.fields import Fields
 
 UNSHIFTED = ("bert", "distilbert", "ernie")  # positions begin with the first row of their table
 

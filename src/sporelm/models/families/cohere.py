@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sporelm.models.blocks import Attention, Layer, pre_norm, unbiased
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, changed
+from sporelm.models.blocks import Attention, Layer, layer_norm_without_bias, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, changed
 
 LEAST, MOST = 1e-6, 1e6
 DEFAULTS = {"tie_word_embeddings": True, "max_position_embeddings": 8192, "rope_theta": 10000.0}
@@ -63,7 +63,7 @@ def untied(config: ModelConfig) -> str:
 class Cohere(Decoder):
     """x + attention(norm(x)) + mlp(norm(x)), one norm for both (Cohere 2024)."""
 
-    norms = staticmethod(unbiased)
+    norms = staticmethod(layer_norm_without_bias)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         attention = Attention(f"layers.{index}", config, norm="each" if config.own.head_norms else "")

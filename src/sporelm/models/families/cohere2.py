@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind
+from sporelm.checkpoints.windows import every, windowed
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Layer, pre_norm, unbiased
+from sporelm.models.blocks import Layer, layer_norm_without_bias, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.cohere import DEFAULTS, FIELDS, untied
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind
-from sporelm.weights.windows import every, windowed
 
 STEP = 4
 
@@ -48,7 +48,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 class Cohere2(Decoder):
     """The layer of Command-R, every fourth without positions (Cohere 2025)."""
 
-    norms = staticmethod(unbiased)
+    norms = staticmethod(layer_norm_without_bias)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         return pre_norm(config, index, norm=self.norms, shared=True)

@@ -3,17 +3,17 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import full_layers_of, window_of
+from sporelm.checkpoints.experts import expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind, changed
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Layer, NormKind, RMSNorm, pre_norm, unbiased
+from sporelm.models.blocks import Layer, NormKind, RMSNorm, layer_norm_without_bias, pre_norm
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.cohere import DEFAULTS, FIELDS
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.experts import expert_fields, expert_names, shared_names
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, HF, Kind, changed
 
 STEP = 4
 SCORES = {"softmax": "softmax_of_chosen", "sigmoid": "sigmoid"}  # words of config.json -> those of `ops.route`
@@ -113,7 +113,7 @@ class Cohere2Moe(Decoder):
     """x + attention(norm(x)) + mixture(norm(x)), one norm for both (Cohere 2026)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.norms: NormKind = RMSNorm if config.own.rms_eps else unbiased
+        self.norms: NormKind = RMSNorm if config.own.rms_eps else layer_norm_without_bias
         super().__init__(config)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:

@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.beside_vision import IMAGES, OTHERS, text_names, text_part
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.cohere import DEFAULTS, FIELDS
 from sporelm.models.families.cohere2 import Cohere2
 from sporelm.models.families.layer_kinds import ROTATED, rotation_marks
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import IMAGES, OTHERS, text_names, text_part
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, HF, Kind
-from sporelm.weights.rope_fields import MOST_THETA
 
 KINDS = ("full_attention", "sliding_attention")
 NUMBERS: dict[str, Any] = DEFAULTS | {"logit_scale": 1.0}

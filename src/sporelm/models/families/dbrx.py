@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.experts import expert_fields, meaning
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.forms import qkv_names
+from sporelm.checkpoints.tensor_names import COMMON, Kind, Names, Stored, changed
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import unbiased
+from sporelm.models.blocks import layer_norm_without_bias
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_fields, meaning
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import COMMON, Kind, Names, Stored, changed
 
 MOST_LIMIT, CLAMP = 1e6, "attention.clamp_kqv"
 LAYER = "transformer.blocks.{}."
@@ -105,4 +105,4 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class Dbrx(Decoder):
     """The Llama layer with layer norms and a mixture (Databricks 2024)."""
 
-    norms = staticmethod(unbiased)
+    norms = staticmethod(layer_norm_without_bias)

@@ -4,20 +4,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, ApartAttention, Classifier, LayerNorm, TextLayer
+from sporelm.models.blocks import MLP, Classifier, DisentangledAttention, EncoderLayer, LayerNorm
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.families.deberta2_words import CLASSES, LEARNED, SAID, SPOKEN, DistanceFacts, reworded
+from sporelm.models.params import Param
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, headed, label_words, noticed, said
-from sporelm.ops.apart import MOST_BUCKETS
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Param
-from sporelm.weights.rope_fields import MOST_CONTEXT
-from sporelm.weights.stored import StoredTensor
+from sporelm.ops.disentangled_attention import MAX_BUCKETS
+from sporelm.quant.stored_tensor import StoredTensor
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -41,7 +42,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         fields(
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
             TYPES,
-            Field("own.buckets", "attention.relative_buckets_count", "u32", "position_buckets", 2, MOST_BUCKETS),
+            Field("own.buckets", "attention.relative_buckets_count", "u32", "position_buckets", 2, MAX_BUCKETS),
             Field("own.farthest", "attention.relative_farthest", "u32", "max_relative_positions", -1, MOST_CONTEXT, -1),
             without=("head_dim", "kv_heads", "rotary", "window"),
         ),
@@ -87,15 +88,15 @@ class DebertaV2(Encoder):
         rows = self.learned_norm(weights[f"{LEARNED}.weight"], weights)
         found: dict[str, StoredTensor] = {}
         for layer in self.layers:
-            assert isinstance(layer.attention, ApartAttention)
+            assert isinstance(layer.attention, DisentangledAttention)
             found |= layer.attention.learned(rows, weights)
         return found
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name, facts = f"layers.{index}", config.own
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        attention = ApartAttention(name, config, facts.buckets, facts.farthest)
-        return TextLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
+        attention = DisentangledAttention(name, config, facts.buckets, facts.farthest)
+        return EncoderLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="gelu")

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from sporelm.checkpoints.family import HfClass
+from sporelm.checkpoints.tensor_names import Names, Table
 from sporelm.models.families.bert_names import KINDS, Said
 from sporelm.models.text_facts import TextFacts
-from sporelm.weights.family import HfClass
-from sporelm.weights.names import Names, Table
 
 LEARNED = "distances"
 PARTS = (

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from sporelm.models.blocks import Alone, Attention, GatedMLP, Layer, Linear, Part, RMSNorm, Unchanged
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, Names, changed
+from sporelm.models.blocks import Attention, GatedMLP, IdentityNorm, Layer, Linear, MLPOnlyMixer, RMSNorm, RowBlock
 from sporelm.models.blocks.layer import Mixer
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.deci_words import reworded, words
 from sporelm.models.families.layer_shapes import LayerShapes, one_each, said, shaped
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.names import COMMON, Names, changed
 
 NAMES = changed(
     COMMON,
@@ -22,7 +22,7 @@ class Left(Layer):
     """A layer of which nothing is left: rows stay as they are."""
 
     def __init__(self) -> None:
-        super().__init__(None, Alone(Unchanged()))
+        super().__init__(None, MLPOnlyMixer(IdentityNorm()))
 
     def __call__(self, x: Any, *args: Any) -> Any:  # x [tokens, width]
         return x
@@ -50,9 +50,9 @@ class Deci(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name, own = f"layers.{index}", config.own.of_layer(config, index)
         norms = [RMSNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn")]
-        mlp: Part = GatedMLP(name, own)
+        mlp: RowBlock = GatedMLP(name, own)
         if not own.heads:
-            return Layer(norms[1], Alone(mlp)) if own.ffn else Left()
+            return Layer(norms[1], MLPOnlyMixer(mlp)) if own.ffn else Left()
         linear = Linear(f"{name}.attn_linear", config.width, config.width)
-        mixer: Mixer = Attention(name, own) if own.kv_heads else Alone(linear)
+        mixer: Mixer = Attention(name, own) if own.kv_heads else MLPOnlyMixer(linear)
         return Layer(norms[0], mixer, norms[1], mlp) if own.ffn else Layer(norms[0], mixer)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from sporelm.models.families.layer_shapes import LayerShapes, whole_numbers, with_lists
-from sporelm.weights.config import MOST_HEADS, MOST_WIDTH, ModelConfig
-from sporelm.weights.fields import Fields, shown
 
 UNIT = 256  # widths of feed-forward blocks are rounded up to multiples
 USUAL = {"num_sink_tokens": None, "sparsify": None, "unshifted_sink": False, "window_length": None, "llama4": None}

@@ -3,14 +3,8 @@ layers, or dense layers alone."""
 
 from dataclasses import replace
 
-from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import LatentAttention, Layer, pre_norm
-from sporelm.models.decoder import Decoder
-from sporelm.models.families.deepseek_words import CLASSES, V2, YOUTU, chosen, reworded, said, words
-from sporelm.models.registry import architecture
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import (
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import (
     FUSED_EXPERTS,
     V3_FIELDS,
     choice_bias_name,
@@ -19,9 +13,15 @@ from sporelm.weights.experts import (
     not_in_all,
     shared_names,
 )
-from sporelm.weights.family import Family, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, GGUF, HF, Kind, changed
+from sporelm.checkpoints.family import Family, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, HF, Kind, changed
+from sporelm.errors import UnsupportedModel
+from sporelm.models.blocks import LatentAttention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
+from sporelm.models.decoder import Decoder
+from sporelm.models.families.deepseek_words import CLASSES, V2, YOUTU, chosen, reworded, said, words
+from sporelm.models.registry import architecture
 
 METHODS = ("greedy", "group_limited_greedy", "noaux_tc", None)
 

@@ -3,14 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sporelm.models.blocks.sparse_attention import SparseLayer, through_sparse
-from sporelm.models.decoder import Decoder
-from sporelm.models.families.deepseek_words import BIASED, FLAGS, SHAPE
-from sporelm.models.inputs import StepInputs
-from sporelm.models.registry import architecture
-from sporelm.weights import latent, sparse
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import (
+from sporelm.checkpoints import latent, sparse
+from sporelm.checkpoints.experts import (
     FUSED_EXPERTS,
     V3_CHOICE,
     V3_FIELDS,
@@ -19,8 +13,14 @@ from sporelm.weights.experts import (
     expert_names,
     shared_names,
 )
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.names import COMMON, changed
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, changed
+from sporelm.models.blocks.sparse_attention import SparseLayer, run_sparse_layers
+from sporelm.models.config import ModelConfig
+from sporelm.models.decoder import Decoder
+from sporelm.models.families.deepseek_words import BIASED, FLAGS, SHAPE
+from sporelm.models.inputs import StepInputs
+from sporelm.models.registry import architecture
 
 INDEX = {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64, "max_position_embeddings": 163840}
 FIELDS = fields(*sparse.SPARSE_FIELDS, *V3_FIELDS, *expert_fields(scores="scoring_func"), without=("window",))
@@ -56,4 +56,4 @@ class Deepseek32(Decoder):
         return SparseLayer(config, index, "half")
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        return through_sparse(self.layers, x, step, weights, caches)
+        return run_sparse_layers(self.layers, x, step, weights, caches)

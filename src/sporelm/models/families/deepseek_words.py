@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import with_leading
+from sporelm.checkpoints.family import HfClass
+from sporelm.checkpoints.fields import shown
 from sporelm.errors import UnsupportedModel
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import with_leading
-from sporelm.weights.family import HfClass
-from sporelm.weights.fields import shown
+from sporelm.models.config import ModelConfig
 
 V2, V3, GLM = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
 YOUTU = "YoutuForCausalLM"  # no layer of which has experts

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import Field
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import grouped
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, NORM_BETWEEN, Kind, Names, Stored, Table
 from sporelm.errors import ModelFileError
 from sporelm.models.blocks import Attention, DeltaHeads, DeltaNet
+from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.models.families.gemma import less_one
 from sporelm.models.families.layer_kinds import attention_layers
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Field
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import grouped
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, NORM_BETWEEN, Kind, Names, Stored, Table
 
 MOST_TAPS = 64
 KINDS = ("linear_attention", "full_attention")

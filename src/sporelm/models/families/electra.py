@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import MLP, Classifier, TextAttention, TextLayer
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import Kind, Names, Table
+from sporelm.models.blocks import MLP, Classifier, EncoderAttention, EncoderLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import WIDENED, Encoder
 from sporelm.models.families.bert_names import HEADS, KINDS, Said
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import EMBEDDED, TYPES, TextFacts, headed, label_words, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import Kind, Names, Table
 
 SAID = Said("electra.", "classifier.dense", "classifier.out_proj")
 NUMBERS: dict[str, Any] = {"vocab_size": 30522, "embedding_size": 128, "hidden_size": 256, "num_hidden_layers": 12}
@@ -76,10 +76,10 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 class Electra(Encoder):
     """BERT's layers behind embeddings that a product widens."""
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(first, TextAttention(name, config), second, MLP(name, config, "gelu"), post=True)
+        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=True)
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="gelu")

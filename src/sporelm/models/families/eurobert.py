@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from sporelm.models.blocks import Classifier, GatedMLP, RMSNorm, TextAttention, TextLayer
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, Names, Table, bare, with_bias
+from sporelm.models.blocks import Classifier, EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, headed, label_words, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, Table, bare, with_bias
 
 NUMBERS = {"max_position_embeddings": 8192, "vocab_size": 128256, "rms_norm_eps": 1e-5}
 POOLED = {"bos": "cls", "mean": "mean", "late": "late"}  # words of config.json
@@ -69,10 +69,10 @@ class EuroBert(Encoder):
     norms = RMSNorm
     outer_norms = ("", "output_norm")
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(first, TextAttention(name, config), second, GatedMLP(name, config), post=False)
+        return EncoderLayer(first, EncoderAttention(name, config), second, GatedMLP(name, config), post=False)
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         return Classifier(facts.labels, config.width, dense=True, bias=True, activation="gelu")

@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError
-from sporelm.models.blocks import Attention, Beside, GatedMLP, Layer, StateSpace, pre_norm
+from sporelm.models.blocks import Attention, GatedMLP, Layer, Mamba2Mixer, ParallelMixers, pre_norm
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.falcon_h1_names import NAMES, FalconHeads
 from sporelm.models.families.granite import LEAST, MOST
 from sporelm.models.families.space_fields import finished, space_fields, unsaid
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
 
 SPACE, MLP = "ssm_multipliers", "mlp_multipliers"
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192}
@@ -103,9 +103,9 @@ class FalconH1(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name, own = f"layers.{index}", config.own
         first = ("norm" if own.norm_first else "gate") if own.normed else ""
-        space = StateSpace(
+        space = Mamba2Mixer(
             name, config, first=first, factors=(own.space_in * own.parts[0], own.space_in * own.parts[4])
         )
         adds = own.attention_out, own.space_out
-        mixer = Beside(Attention(name, config), space, reads=own.attention_in, adds=adds)
+        mixer = ParallelMixers(Attention(name, config), space, reads=own.attention_in, adds=adds)
         return pre_norm(config, index, mixer, GatedMLP(name, config, factors=(own.gate, own.down)))

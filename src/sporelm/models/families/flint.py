@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.checkpoints.experts import MLP, expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, Kind, Names, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import with_routers
 from sporelm.models.families.qwen2moe import mlp_only
 from sporelm.models.families.qwen3moe import counted
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
-from sporelm.weights.experts import MLP, expert_fields, expert_names, shared_names
-from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, Names, changed
 
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 262144}
 NUMBERS |= {"num_experts": 256, "num_experts_per_tok": 6, "moe_intermediate_size": 512, "norm_topk_prob": True}

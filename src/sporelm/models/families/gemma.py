@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, Kind, Names, Stored, Table, changed
 from sporelm.models.blocks import GatedMLP, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, Kind, Names, Stored, Table, changed
 
 
 def less_one(*names: Names) -> Table:

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HF, POST_NORMS, Kind, Names, changed
+from sporelm.checkpoints.windows import every, windowed
 from sporelm.models.blocks import GatedMLP, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, POST_NORMS, Kind, Names, changed
-from sporelm.weights.windows import every, windowed
 
 LEAST, MOST = 1e-3, 1e6
 LARGEST = 46  # layers of the 27B, whose scores GGUF files mean to be scaled by another width

@@ -2,18 +2,18 @@
 
 from typing import Any
 
+from sporelm.checkpoints.beside_vision import OTHERS, text_names, text_part
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, Kind, changed
+from sporelm.checkpoints.windows import every, windowed
 from sporelm.models.blocks import Attention, GatedMLP, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.families.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, text_names, text_part
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
-from sporelm.weights.rope_fields import MOST_THETA
-from sporelm.weights.windows import every, windowed
 
 LARGEST = 62  # layers of the 27B
 STEP = 6

@@ -5,31 +5,32 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.beside_vision import OTHERS, text_names
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, POST_NORMS, Names, changed
+from sporelm.checkpoints.windows import every
 from sporelm.models.blocks import (
     AltUpLayer,
+    AltUpStreams,
     GatedMLP,
     Laurel,
-    LayerInput,
-    LayerInputs,
-    LendingAttention,
+    PerLayerInput,
+    PerLayerInputs,
     RMSNorm,
-    Spread,
+    SharedKVAttention,
 )
 from sporelm.models.blocks.altup import ALTUP_NAMES, spread_names
-from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES, fed_through
+from sporelm.models.blocks.per_layer_inputs import LAYER_INPUT_NAMES, run_per_layer_inputs
 from sporelm.models.blocks.rms_norm import ones_table
+from sporelm.models.config import MOST_LAYERS, MOST_VOCAB, MOST_WIDTH, ModelConfig
 from sporelm.models.families.gemma2 import MOST
 from sporelm.models.families.gemma3n_words import UNREAD, Gemma3nParts, finished, noticed, reworded, said, wanted, words
 from sporelm.models.families.gemma4 import NORMS, Gemma4
 from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, text_names
-from sporelm.weights.config import MOST_LAYERS, MOST_VOCAB, MOST_WIDTH, ModelConfig
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
-from sporelm.weights.rope_fields import MOST_THETA
-from sporelm.weights.windows import every
 
 INPUT = "per_layer_input"
 STREAMS = 4  # as files hold their matrices
@@ -88,15 +89,15 @@ class Gemma3n(Gemma4):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.inputs = LayerInputs(config, config.own.inputs, config.own.vocab)
-        self.streams = Spread(config, config.own.streams)
+        self.inputs = PerLayerInputs(config, config.own.inputs, config.own.vocab)
+        self.streams = AltUpStreams(config, config.own.streams)
 
     def layer(self, config: ModelConfig, index: int) -> AltUpLayer:
         name, own, window = f"layers.{index}", config.own, config.window_of(index)
         norms = [RMSNorm(f"{name}.{part}_norm", config.width, config.eps) for part in NORMS]
-        attention = LendingAttention(name, config, window, borrows=index >= config.layers - own.borrowing)
+        attention = SharedKVAttention(name, config, window, borrows=index >= config.layers - own.borrowing)
         mlp = GatedMLP(name, config, "gelu_tanh", above=own.above(index))
-        row, laurel = LayerInput(name, config, own.inputs), Laurel(name, config, own.rank)
+        row, laurel = PerLayerInput(name, config, own.inputs), Laurel(name, config, own.rank)
         return AltUpLayer(name, config, own.streams, laurel, row, norms, attention, mlp)
 
     def params(self) -> list[Param]:
@@ -110,7 +111,7 @@ class Gemma3n(Gemma4):
         assert self.inputs is not None
         rows = self.inputs(x, step, weights)
         local = [self.config.window_of(index) is not None for index in range(len(self.layers))]
-        return fed_through(self.layers, local, self.streams(x, weights), rows, step, weights, caches)
+        return run_per_layer_inputs(self.layers, local, self.streams(x, weights), rows, step, weights, caches)
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         x = self.through(self.embedded(step, weights), step, weights, caches)

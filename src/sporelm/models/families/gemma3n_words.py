@@ -6,12 +6,12 @@ from math import inf
 from statistics import NormalDist
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.checkpoints.windows import windowed
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.config import ModelConfig, Scales
 from sporelm.models.families import gemma3
-from sporelm.weights.config import ModelConfig, Scales
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.windows import windowed
 
 STEP = 5  # layers from one without a window to the next, where files do not say
 PATTERN, FACTORS = "activation_sparsity_pattern", "activation_sparsity_scale"

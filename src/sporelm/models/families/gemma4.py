@@ -5,23 +5,32 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.models.blocks import FedLayer, GatedMLP, LayerInput, LayerInputs, LendingAttention, LentLayer, RMSNorm
-from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES, fed_through
+from sporelm.checkpoints.beside_vision import OTHERS, text_names
+from sporelm.checkpoints.experts import expert_fields
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, HEAD_NORMS, HF, POST_NORMS, Names, changed
+from sporelm.models.blocks import (
+    GatedMLP,
+    PerLayerInput,
+    PerLayerInputLayer,
+    PerLayerInputs,
+    RMSNorm,
+    SharedKVAttention,
+    SharedKVLayer,
+)
+from sporelm.models.blocks.parallel_mixture import FUSED, SIDE_NAMES, ParallelMixture
+from sporelm.models.blocks.per_layer_inputs import LAYER_INPUT_NAMES, run_per_layer_inputs
 from sporelm.models.blocks.rms_norm import ones_table
-from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
+from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma2 import MOST
 from sporelm.models.families.gemma4_lists import finished, noticed, of_gguf, said
 from sporelm.models.families.gemma4_words import DIM, ONLY, Gemma4Parts, class_of, of_hf, of_kind, words
 from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, text_names
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
-from sporelm.weights.experts import expert_fields
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, GGUF, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
-from sporelm.weights.rope_fields import MOST_THETA
 
 DEFAULTS = {"num_key_value_heads": 4, "head_dim": DIM, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
 NORMS = ("attn", "attn_post", "ffn", "ffn_post")
@@ -83,22 +92,24 @@ FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_d
 class Gemma4(Decoder):
     """Gemma 3's layer with normed values, then the layer's own row, all times a learned number (Gemma team 2026)."""
 
-    layers: Sequence[LentLayer]
+    layers: Sequence[SharedKVLayer]
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.inputs = LayerInputs(config, config.own.inputs) if config.own.inputs else None
+        self.inputs = PerLayerInputs(config, config.own.inputs) if config.own.inputs else None
 
-    def layer(self, config: ModelConfig, index: int) -> LentLayer:
+    def layer(self, config: ModelConfig, index: int) -> SharedKVLayer:
         name, config, window = f"layers.{index}", of_kind(config, index), config.window_of(index)
         own, norms = config.own, [RMSNorm(f"layers.{index}.{part}_norm", config.width, config.eps) for part in NORMS]
         borrows, tied = index >= config.layers - own.borrowing, own.tied and window is None
-        attention = LendingAttention(name, config, window, borrows=borrows, tied=tied)
-        row = LayerInput(name, config, own.inputs) if own.inputs else None
+        attention = SharedKVAttention(name, config, window, borrows=borrows, tied=tied)
+        row = PerLayerInput(name, config, own.inputs) if own.inputs else None
         mlp = GatedMLP(name, config, "gelu_tanh")
         if config.experts is None:
-            return FedLayer(name, row, norms, attention, mlp)
-        return FedLayer(name, row, [*norms[:2], None, norms[3]], attention, SideMixture(name, config, mlp))
+            return PerLayerInputLayer(name, row, norms, attention, mlp)
+        return PerLayerInputLayer(
+            name, row, [*norms[:2], None, norms[3]], attention, ParallelMixture(name, config, mlp)
+        )
 
     def params(self) -> list[Param]:
         return [*super().params(), *(self.inputs.params() if self.inputs else [])]
@@ -115,4 +126,4 @@ class Gemma4(Decoder):
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         rows = self.inputs(x, step, weights) if self.inputs else [None] * len(self.layers)
         local = [self.config.window_of(index) is not None for index in range(len(self.layers))]
-        return fed_through(self.layers, local, x, rows, step, weights, caches)
+        return run_per_layer_inputs(self.layers, local, x, rows, step, weights, caches)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError
+from sporelm.models.config import MOST_HEADS, ModelConfig, Scales
 from sporelm.models.families.gemma4_words import of_kind, with_hf
-from sporelm.weights.config import MOST_HEADS, ModelConfig, Scales
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
 
 PATTERN = "attention.sliding_window_pattern"
 HEADS, WIDTHS, BORROWING = "attention.head_count_kv", "feed_forward_length", "attention.shared_kv_layers"

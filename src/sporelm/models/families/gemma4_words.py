@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.beside_vision import text_part
+from sporelm.checkpoints.config_files import BY_LAYER, full_layers_of, window_of
+from sporelm.checkpoints.fields import Fields, shown
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.gemma import USUAL
 from sporelm.models.families.proportion import FULL, LOCAL, SHARE, kinds_words, of_kinds, turning
-from sporelm.weights.beside_vision import text_part
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import BY_LAYER, full_layers_of, window_of
-from sporelm.weights.fields import Fields, shown
 
 DIM = 256  # of a head, where folders do not say it
 STEP = 6  # layers from one without a window to the next, where files do not say

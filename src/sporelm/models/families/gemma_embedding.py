@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import GatedMLP, RMSNorm, TextAttention, TextLayer
+from sporelm.checkpoints.dense import dense_of_shapes, fitting
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import bare
+from sporelm.checkpoints.windows import every
+from sporelm.models.blocks import EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.gemma2 import scalar, unscaled
 from sporelm.models.families.gemma3 import LOCAL_THETA, NAMES, NUMBERS, STEP, gemma3_config, reworded
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.dense import dense_of_shapes, fitting
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import bare
-from sporelm.weights.rope_fields import MOST_THETA
-from sporelm.weights.windows import every
 
 PARTS = ("attn", "ffn", "attn_post", "ffn_post")  # of a layer, each with a norm
 
@@ -65,9 +65,9 @@ class GemmaEmbedding(Encoder):
     norms = RMSNorm
     outer_norms = ("", "output_norm")
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name, window = f"layers.{index}", config.window_of(index)
-        attention = TextAttention(name, config, None if window is None else window // 2, normed=True)
+        attention = EncoderAttention(name, config, None if window is None else window // 2, normed=True)
         first, second, third, fourth = (self.norm(f"{name}.{part}_norm") for part in PARTS)
         mlp = GatedMLP(name, config, "gelu_tanh")
-        return TextLayer(first, attention, second, mlp, post=False, behind=(third, fourth))
+        return EncoderLayer(first, attention, second, mlp, post=False, behind=(third, fourth))

@@ -4,13 +4,20 @@ Solar Open, which has none of these."""
 from dataclasses import dataclass
 from typing import Any
 
+from sporelm.checkpoints.experts import (
+    V3_CHOICE,
+    V3_FIELDS,
+    choice_bias_name,
+    expert_fields,
+    expert_names,
+    shared_names,
+)
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, NORM_BETWEEN, changed
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import V3_CHOICE, V3_FIELDS, choice_bias_name, expert_fields, expert_names, shared_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, NORM_BETWEEN, changed
 
 DEFAULTS: dict[str, Any] = {
     "num_key_value_heads": 8,

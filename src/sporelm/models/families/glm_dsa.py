@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints import latent, sparse
+from sporelm.checkpoints.experts import FUSED_EXPERTS, V3_CHOICE
+from sporelm.checkpoints.family import Family, HfClass
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks.sparse_attention import SparseLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.deepseek32 import FIELDS, NAMES, Deepseek32
 from sporelm.models.families.deepseek_words import BIASED, FLAGS, SHAPE
 from sporelm.models.registry import architecture
-from sporelm.weights import latent, sparse
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import FUSED_EXPERTS, V3_CHOICE
-from sporelm.weights.family import Family, HfClass
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
 
 DEFAULTS: dict[str, Any] = {"q_lora_rank": 2048, "v_head_dim": 256, "qk_nope_head_dim": 192, "n_group": 1}
 DEFAULTS |= {"topk_group": 1, "rms_norm_eps": 1e-5, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32}

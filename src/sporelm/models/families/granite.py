@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import GGUF, Kind
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import GGUF, Kind
 
 LEAST, MOST = 1e-6, 1e6
 NUMBERS = (

@@ -4,8 +4,14 @@ Bamba, which has none of those."""
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.experts import expert_fields
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import PARTIAL
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Attention, Layer, SpaceHeads, StateSpace, feed_forward, pre_norm
+from sporelm.models.blocks import Attention, Layer, Mamba2Mixer, SpaceHeads, feed_forward, pre_norm
+from sporelm.models.config import ModelConfig, Scales
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import bamba_words
 from sporelm.models.families.bamba_words import BAMBA
@@ -15,12 +21,6 @@ from sporelm.models.families.granitemoe import DEFAULTS
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.families.space_fields import finished, space_fields, unsaid
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig, Scales
-from sporelm.weights.experts import expert_fields
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.rope_fields import PARTIAL
 
 FINETUNED = "rope.scaling.finetuned"
 ATTENTION, SPACE = "attention", "mamba"
@@ -116,5 +116,5 @@ class GraniteHybrid(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
-        mixer = Attention(name, config) if index in config.own.attention else StateSpace(name, config)
+        mixer = Attention(name, config) if index in config.own.attention else Mamba2Mixer(name, config)
         return pre_norm(config, index, mixer, feed_forward(name, config, index))

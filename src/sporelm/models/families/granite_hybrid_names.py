@@ -1,10 +1,10 @@
 """What files call the weights of Granite 4."""
 
+from sporelm.checkpoints.forms import ffn_rows, stacked
+from sporelm.checkpoints.tensor_names import Names, Stored, changed
 from sporelm.models.families import granitemoe
 from sporelm.models.families.granitemoe import SHARED
 from sporelm.models.families.space_fields import space_names
-from sporelm.weights.forms import ffn_rows, stacked
-from sporelm.weights.names import Names, Stored, changed
 
 DENSE = tuple(
     Names(

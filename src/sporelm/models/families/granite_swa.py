@@ -3,20 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.checkpoints.experts import expert_fields
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import GGUF, HF, Kind
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.granite import NUMBERS, scored
 from sporelm.models.families.granite_swa_names import APART, NAMES
 from sporelm.models.families.granitemoe import DEFAULTS
 from sporelm.models.families.layer_kinds import ROTATED, rotation_marks
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
-from sporelm.weights.experts import expert_fields
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import GGUF, HF, Kind
 
 STEP, MIXTURE = 4, "GraniteMoeSWAForCausalLM"
 NUMBERS_OF_DENSE: dict[str, Any] = {

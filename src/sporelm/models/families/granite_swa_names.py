@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from sporelm.weights.experts import fused_names
-from sporelm.weights.names import COMMON, Names, Stored, changed
+from sporelm.checkpoints.experts import fused_names
+from sporelm.checkpoints.tensor_names import COMMON, Names, Stored, changed
 
 BLOCK, SHARED = "model.layers.{}.block_sparse_moe.", "model.layers.{}.shared_mlp."
 SINKS = Names("layers.{}.attn_sinks.weight", "blk.{}.attn_sinks.weight", "model.layers.{}.self_attn.sinks")

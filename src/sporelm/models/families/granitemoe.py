@@ -1,12 +1,12 @@
 """Granite 3 with experts: its scales, and at times a block that every token goes through."""
 
+from sporelm.checkpoints.experts import expert_fields, fused_names
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, changed
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.granite import NUMBERS, scored
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_fields, fused_names
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.names import COMMON, changed
 
 BLOCK = "model.layers.{}.block_sparse_moe."
 SHARED = "model.layers.{}.shared_mlp."

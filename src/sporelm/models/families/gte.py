@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import GatedMLP, TextAttention, TextLayer
+from sporelm.models.blocks import EncoderAttention, EncoderLayer, GatedMLP
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.gte_names import CLASSES, FRONTS, UNREAD
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 class Gte(Encoder):
     """Tokens and their types added; a norm after each sum; rotary attention, GeGLU (Zhang et al. 2024)."""
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = GatedMLP(name, config, "gelu", down_bias=True)
-        return TextLayer(first, TextAttention(name, config), second, mlp, post=True)
+        return EncoderLayer(first, EncoderAttention(name, config), second, mlp, post=True)

@@ -1,9 +1,9 @@
 """What files call the weights of GTE: folders as its authors write them, and as transformers does."""
 
+from sporelm.checkpoints.family import HfClass
+from sporelm.checkpoints.forms import ffn_rows, qkv_names, stacked
+from sporelm.checkpoints.tensor_names import Names, Stored, Table, with_bias
 from sporelm.models.families.bert_names import HEADS
-from sporelm.weights.family import HfClass
-from sporelm.weights.forms import ffn_rows, qkv_names, stacked
-from sporelm.weights.names import Names, Stored, Table, with_bias
 
 FRONTS = ("new.", "gte.")
 NUMBERS = {"max_position_embeddings": 8192, "vocab_size": 250048, "type_vocab_size": 1, "layer_norm_eps": 1e-12}

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, Names, changed
 from sporelm.models.blocks import Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.granite import LEAST, MOST, NUMBERS
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, changed
 
 LAYER, POST = "model.layers.{}.", "layers.{}.attn_post_norm.weight"
 FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("use_post_norm", "own.behind"))

@@ -4,17 +4,17 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.experts import expert_fields, expert_names
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind, Names, changed, with_bias
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Attention, Layer, SelectiveSpace, SpaceChannels, feed_forward, pre_norm
+from sporelm.models.blocks import Attention, Layer, MambaMixer, SpaceChannels, feed_forward, pre_norm
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads, with_routers
 from sporelm.models.families.selective_fields import selective_fields, selective_names, sized, with_rank
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.experts import expert_fields, expert_names
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, Names, changed, with_bias
 
 LAYER = "model.layers.{}."
 MLP = f"{LAYER}feed_forward."
@@ -113,5 +113,5 @@ class Jamba(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
-        mixer = Attention(name, config) if index in config.own.attention else SelectiveSpace(name, config)
+        mixer = Attention(name, config) if index in config.own.attention else MambaMixer(name, config)
         return pre_norm(config, index, mixer, feed_forward(name, config, index))

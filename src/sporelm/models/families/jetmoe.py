@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.experts import expert_fields, fused_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.forms import key_rows, stacked
+from sporelm.checkpoints.tensor_names import COMMON, Names, Stored, changed
 from sporelm.models.blocks import AttentionExperts, Layer, expert_head_tables, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_fields, fused_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import key_rows, stacked
-from sporelm.weights.names import COMMON, Names, Stored, changed
 
 EPS = 1e-6  # of norms in layers, whatever config.json says; that of the last is its own
 LAYER, BLOCK = "model.layers.{}.", "model.layers.{}.self_attention."

@@ -1,13 +1,13 @@
 """Jina BERT v2 (jina-embeddings-v2): BERT with linear biases in place of positions, and GeGLU."""
 
-from sporelm.models.blocks import GatedMLP, TextAttention, TextLayer
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.forms import ffn_rows, stacked
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
+from sporelm.models.blocks import EncoderAttention, EncoderLayer, GatedMLP
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import ffn_rows, stacked
-from sporelm.weights.names import Names, Stored, Table
 
 KINDS = ("weight", "bias")
 LAYER = "encoder.layer.{}."
@@ -74,8 +74,8 @@ NAMES: Table = (
 class JinaBert(Encoder):
     """BERT's layer, whose scores fall with distance, with GeGLU (Guenther et al. 2023)."""
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = GatedMLP(name, config, "gelu", down_bias=True)
-        return TextLayer(first, TextAttention(name, config), second, mlp, post=True)
+        return EncoderLayer(first, EncoderAttention(name, config), second, mlp, post=True)

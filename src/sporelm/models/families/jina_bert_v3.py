@@ -1,14 +1,14 @@
 """Jina Embeddings v3 without the adapters of its tasks: XLM-RoBERTa with rotary positions."""
 
-from sporelm.models.blocks import MLP, TextAttention, TextLayer
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.forms import qkv_names
+from sporelm.checkpoints.tensor_names import Names, Table, with_bias
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, headed, label_words, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import Names, Table, with_bias
 
 NUMBERS = {"max_position_embeddings": 8194, "vocab_size": 250002, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 PARTS = (
@@ -66,7 +66,7 @@ CLASSES = tuple(
 class JinaBertV3(Encoder):
     """Tokens and their types added; a norm after each sum; rotary attention, GELU (Sturua et al. 2024)."""
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(first, TextAttention(name, config), second, MLP(name, config, "gelu"), post=True)
+        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=True)

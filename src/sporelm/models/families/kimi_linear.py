@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import V3_CHOICE, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, Kind, Names, Stored, Table, changed
 from sporelm.models.blocks import DeltaHeads, LatentAttention, Layer, SplitDeltaNet, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.delta_fields import KINDS, taps_apart
 from sporelm.models.families.kimi_words import DEFAULTS, FIELDS, KimiShape, regrouped, reworded, said, unsaid, words
 from sporelm.models.families.layer_kinds import attention_layers
 from sporelm.models.registry import architecture
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import V3_CHOICE, choice_bias_name, expert_fields, expert_names, shared_names
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, GGUF, Kind, Names, Stored, Table, changed
 
 NET, MOE = "model.layers.{}.self_attn.", "model.layers.{}.block_sparse_moe."
 FLAGS = (("moe_renormalize", "experts.renormalize"),)

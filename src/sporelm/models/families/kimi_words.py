@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import meaning, with_leading
+from sporelm.checkpoints.family import Field
+from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, ModelConfig
 from sporelm.models.families.delta_fields import KINDS, MOST_TAPS
 from sporelm.models.families.layer_kinds import by_key_heads, key_heads
-from sporelm.weights import latent
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, ModelConfig
-from sporelm.weights.experts import meaning, with_leading
-from sporelm.weights.family import Field
 
 LINEAR, LISTS = "linear_attn_config", {"kda_layers": KINDS[0], "full_attn_layers": KINDS[1]}
 OF_LINEAR = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads"}

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.experts import choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, Kind, Names, changed
+from sporelm.checkpoints.windows import every, windowed
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_types import lists
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import choice_bias_name, expert_fields, expert_names, shared_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, Names, changed
-from sporelm.weights.windows import every, windowed
 
 STEP, WINDOW = 5, 513
 LAYER, WIDTH = "model.layers.{}.", "moe_intermediate_size"

@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, Names, changed
 from sporelm.models.blocks import HeadGatedAttention, Layer, pre_norm
+from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import window_heads
 from sporelm.models.families.laguna_words import EACH, LagunaParts, finished, noticed, reworded, usual, words
 from sporelm.models.families.window_heads import heads_of, of_kind, regrouped
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
-from sporelm.weights.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields, expert_names, shared_names
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, Names, changed
-from sporelm.weights.rope_fields import MOST_THETA
 
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 8, "head_dim": 128, "num_experts": 256, "num_experts_per_tok": 8}
 NUMBERS |= {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "first_k_dense_replace": 1}

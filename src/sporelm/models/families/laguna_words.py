@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.experts import with_leading
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import Kind
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families import layer_types, window_heads
 from sporelm.models.families.layer_types import FULL, LOCAL
 from sporelm.models.families.window_heads import WindowHeads, heads_of, numbers_or_flags, one_each
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import with_leading
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import Kind
-from sporelm.weights.rope_scaling import UNSCALED, Yarn
+from sporelm.models.rope_scaling import UNSCALED, Yarn
 
 WINDOW = 512  # where config.json does not say it
 ROTARY = {FULL: {"rope_theta": 500000.0, "partial_rotary_factor": 0.5}, LOCAL: {"rope_theta": 10000.0}}

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.fields import Fields, shown
+from sporelm.models.config import ModelConfig
 
 KV, ROUTER = "attention.head_count_kv", "blk.{}.ffn_gate_inp.weight"
 ROTATED = "attention.rope_pattern"  # in GGUF metadata: of each layer, whether it has rotary positions

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
 from sporelm.errors import ModelFileError
-from sporelm.weights.config import MOST_HEADS, MOST_WIDTH, ModelConfig
-from sporelm.weights.fields import Fields, shown
+from sporelm.models.config import MOST_HEADS, MOST_WIDTH, ModelConfig
 
 # GGUF metadata that is a list where layers differ; by our names, under which the lists are left.
 LISTS = {

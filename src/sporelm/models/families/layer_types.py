@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sporelm.checkpoints.fields import shown
+from sporelm.checkpoints.rope_fields import HF_ORIGINAL, PARTIAL
 from sporelm.errors import UnsupportedModel
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.fields import shown
-from sporelm.weights.rope_fields import HF_ORIGINAL, PARTIAL
-from sporelm.weights.rope_scaling import Yarn
+from sporelm.models.config import ModelConfig
+from sporelm.models.rope_scaling import Yarn
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 LOCAL_THETA, LOCAL_SHARE = "local_theta", "local_share"  # ours, of layers with a window

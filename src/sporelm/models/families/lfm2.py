@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import stacked
+from sporelm.checkpoints.tensor_names import COMMON, Kind, Names, Stored, Table, changed
 from sporelm.models.blocks import Attention, Layer, ShortConv, feed_forward, pre_norm
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import stacked
-from sporelm.weights.names import COMMON, Kind, Names, Stored, Table, changed
 
 LAYER = "model.layers.{}."
 MOST_TAPS = 64

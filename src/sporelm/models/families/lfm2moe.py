@@ -1,11 +1,11 @@
 """LFM2 with experts, after the first layers."""
 
+from sporelm.checkpoints.experts import choice_bias_name, expert_fields, expert_names, meaning
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.tensor_names import changed
 from sporelm.models.families.layer_kinds import by_key_heads, key_heads
 from sporelm.models.families.lfm2 import FIELDS, LAYER, NAMES, NUMBERS, ConvLayers, Lfm2, finished, words
 from sporelm.models.registry import architecture
-from sporelm.weights.experts import choice_bias_name, expert_fields, expert_names, meaning
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.names import changed
 
 BLOCK = f"{LAYER}feed_forward."
 EXPERTS = NUMBERS | {"num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "num_dense_layers": 2}

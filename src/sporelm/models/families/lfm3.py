@@ -4,9 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import HEAD_NORMS, POST_NORMS, Names, changed
 from sporelm.models.blocks import Attention, HeadGatedAttention, Layer, ShortConv, feed_forward, pre_norm
-from sporelm.models.blocks.gated_heads import head_tables
+from sporelm.models.blocks.head_gated_attention import head_tables
 from sporelm.models.blocks.layer import Mixer
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import by_key_heads
 from sporelm.models.families.lfm2 import FIELDS, LAYER
@@ -14,10 +18,6 @@ from sporelm.models.families.lfm2 import NAMES as NAMES_OF_LFM2
 from sporelm.models.families.lfm3_words import Lfm3Parts, finished, of_hf, said, words
 from sporelm.models.families.proportion import LOCAL_THETA
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import HEAD_NORMS, POST_NORMS, Names, changed
-from sporelm.weights.rope_fields import MOST_THETA
 
 GATE, POST = "layers.{}.attn_gate.weight", "layers.{}.attn_post_norm.weight"
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 128, "conv_L_cache": 7, "sliding_window": 256}

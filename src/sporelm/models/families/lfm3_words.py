@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS, window_of
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.layer_kinds import attention_layers, key_heads
 from sporelm.models.families.lfm2 import KINDS, ConvLayers
 from sporelm.models.families.proportion import FULL, LOCAL, kinds_words, of_kinds, turning
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS, window_of
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
 
 ROTARY = {LOCAL: {"rope_theta": 1e4}, FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
 

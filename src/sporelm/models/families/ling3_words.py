@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import with_leading
+from sporelm.checkpoints.family import Field, HfClass
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.families import kimi_words
 from sporelm.models.families.delta_fields import KINDS
 from sporelm.models.families.layer_kinds import attention_layers
 from sporelm.models.families.step35_limits import limits_of
-from sporelm.weights import latent
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.experts import with_leading
-from sporelm.weights.family import Field, HfClass
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
 
 HYBRID, MAKERS = "BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"
 # The words of transformers -> those of its makers, who have `head_dim` for that of the delta nets.

@@ -4,19 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.models.blocks import Attention, Layer, WeighedMixture, pre_norm
+from sporelm.checkpoints.beside_vision import OTHERS, text_names
+from sporelm.checkpoints.experts import expert_fields, expert_names, shared_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.forms import expert_rows, stacked
+from sporelm.checkpoints.rope_fields import MOST_CONTEXT, MOST_FACTOR
+from sporelm.checkpoints.tensor_names import COMMON, HF, Names, Stored, changed
+from sporelm.checkpoints.windows import every
+from sporelm.models.blocks import Attention, Layer, PreWeightedMixture, pre_norm
 from sporelm.models.blocks.rms_norm import ones_table
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.llama4_words import STEP, Llama4Parts, finished, regrouped, reworded, unsaid, words
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, text_names
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_fields, expert_names, shared_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import expert_rows, stacked
-from sporelm.weights.names import COMMON, HF, Names, Stored, changed
-from sporelm.weights.rope_fields import MOST_CONTEXT, MOST_FACTOR
-from sporelm.weights.windows import every
 
 QUERIES = "query_growth"  # the table by which queries grow that are not rotated
 BLOCK = "model.layers.{}.feed_forward."
@@ -102,7 +102,7 @@ class Llama4(Decoder):
         name, experts = f"layers.{index}", config.experts
         attention = Attention(name, config, config.window_of(index), **options)
         return pre_norm(
-            config, index, attention, WeighedMixture(name, config) if experts and experts.at(index) else None
+            config, index, attention, PreWeightedMixture(name, config) if experts and experts.at(index) else None
         )
 
     def tables(self, context: int) -> dict[str, np.ndarray]:

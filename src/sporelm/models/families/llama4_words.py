@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.beside_vision import text_part
+from sporelm.checkpoints.config_files import full_layers_of
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.checkpoints.windows import every
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.smollm3 import unrotated
-from sporelm.weights.beside_vision import text_part
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.rope_fields import MOST_CONTEXT
-from sporelm.weights.windows import every
 
 STEP, CHUNK, UNNORMED = 4, 8192, 128  # what GGUF files mean: layers, positions, and experts of models without norms
 CHUNKS = {"chunked_attention": "sliding_attention"}  # words of config.json -> those of other families

@@ -3,17 +3,17 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import MLP, choice_bias_name, expert_fields, expert_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, HF, Kind, Names, Table, changed, form_in
 from sporelm.models.blocks import GatedMLP, LatentAttention, Layer, RMSNorm
-from sporelm.models.blocks.shortcut import IdleMixture, ShortcutLayer
+from sporelm.models.blocks.shortcut_layer import ShortcutLayer, ZeroExpertMixture
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.ops.routing import MOST_EXPERTS
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import MLP, choice_bias_name, expert_fields, expert_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, GGUF, HF, Kind, Names, Table, changed, form_in
+from sporelm.ops.expert_routing import MAX_EXPERTS
 
 HALVES = ("first", "second")
 # The words of transformers -> those of its makers.
@@ -73,7 +73,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
             *latent.LATENT_FIELDS,
             Field("layers", "block_count", "u32", "num_layers"),
             Field("ffn", "feed_forward_length", "u32", "ffn_hidden_size"),
-            Field("own.idle", "expert_idle_count", "u32", "zero_expert_num", 0, MOST_EXPERTS, 0),
+            Field("own.idle", "expert_idle_count", "u32", "zero_expert_num", 0, MAX_EXPERTS, 0),
             *expert_fields(
                 count="n_routed_experts", used="moe_topk", ffn="expert_ffn_hidden_size", scale="routed_scaling_factor"
             ),
@@ -109,4 +109,4 @@ class LongcatFlash(Decoder):
             return Layer(before, LatentAttention(name, config), between, GatedMLP(name, config))
 
         first, second = (half(f"layers.{index}.{each}") for each in HALVES)
-        return ShortcutLayer(first, second, IdleMixture(f"layers.{index}", config, config.own.idle))
+        return ShortcutLayer(first, second, ZeroExpertMixture(f"layers.{index}", config, config.own.idle))

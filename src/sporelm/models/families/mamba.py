@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.models.blocks import Layer, RMSNorm, SelectiveSpace, SpaceChannels
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, Table
+from sporelm.models.blocks import Layer, MambaMixer, RMSNorm, SpaceChannels
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.selective_fields import selective_fields, selective_names, sized, with_rank
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Table
 
 NORMED, FALCON = "ssm.dt_b_c_rms", "FalconMambaForCausalLM"
 EMBEDDING = Names("embedding.weight", "token_embd.weight", "backbone.embeddings.weight")
@@ -74,7 +74,7 @@ class Mamba(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
-        return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), SelectiveSpace(name, config))
+        return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), MambaMixer(name, config))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         return super().tables(context) | self.config.own.tables()

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from sporelm.models.blocks import Layer, RMSNorm, SpaceHeads, StateSpace
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import Names, Table
+from sporelm.models.blocks import Layer, Mamba2Mixer, RMSNorm, SpaceHeads
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.space_fields import finished, space_fields, space_names, unsaid
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import Names, Table
 
 NAMES: Table = (
     Names("embedding.weight", "token_embd.weight", "backbone.embeddings.weight"),
@@ -52,4 +52,4 @@ class Mamba2(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
-        return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), StateSpace(name, config))
+        return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), Mamba2Mixer(name, config))

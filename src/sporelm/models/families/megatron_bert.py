@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import MLP, TextAttention, TextLayer
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, Table, changed
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, HEADS, KINDS, Said
 from sporelm.models.families.bert_words import after_padding
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Table, changed
 
 ATTENTION = (*(f"attention.self.{part}" for part in ("query", "key", "value")), "attention.output.dense")
 MLP_PARTS = "intermediate.dense", "output.dense"
@@ -105,7 +105,7 @@ class MegatronBert(Encoder):
 
     outer_norms = ("", "output_norm")
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(first, TextAttention(name, config), second, MLP(name, config, "gelu"), post=False)
+        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=False)

@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import full_layers_of, window_of
+from sporelm.checkpoints.experts import dense_layers, expert_fields, expert_names, meaning
+from sporelm.checkpoints.family import ATTENTION_BIAS, OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, Kind, changed
+from sporelm.checkpoints.windows import every
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma3 import reworded
 from sporelm.models.families.layer_types import words
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.experts import dense_layers, expert_fields, expert_names, meaning
-from sporelm.weights.family import ATTENTION_BIAS, OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
-from sporelm.weights.rope_fields import MOST_THETA
-from sporelm.weights.windows import every
 
 STEP = 4
 NUMBERS: dict[str, Any] = {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 64}

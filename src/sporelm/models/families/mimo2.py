@@ -4,19 +4,19 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS
+from sporelm.checkpoints.experts import V3_CHOICE, choice_bias_name, expert_fields, expert_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_FACTOR, MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, Names, changed
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.blocks.attention import value_tables
+from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import with_routers
 from sporelm.models.families.mimo2_words import KV, VALUES, Mimo2Parts, finished, of_gguf, of_hf, of_kind, usual_full
 from sporelm.models.families.mimo2_words import words as told
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS
-from sporelm.weights.experts import V3_CHOICE, choice_bias_name, expert_fields, expert_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, changed
-from sporelm.weights.rope_fields import MOST_FACTOR, MOST_THETA
 
 DEFAULTS: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "sliding_window": 129}
 DEFAULTS |= {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "attention_value_scale": 0.707}

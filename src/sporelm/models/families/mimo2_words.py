@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.checkpoints.experts import dense_layers
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
-from sporelm.weights.experts import dense_layers
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
+from sporelm.models.config import ModelConfig
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 STEP = 6  # layers from one without a window to the next, the first of all aside

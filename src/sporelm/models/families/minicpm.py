@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.models.config import MOST_WIDTH, ModelConfig, Scales
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig, Scales
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
 
 LEAST, MOST = 1e-6, 1e6
 

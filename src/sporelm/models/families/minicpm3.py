@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, Kind, changed
 from sporelm.models.blocks import LatentAttention, Layer, pre_norm
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.minicpm import LEAST, MOST, scaled
 from sporelm.models.families.minicpm import words as scale_words
 from sporelm.models.registry import architecture
-from sporelm.weights import latent
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, Kind, changed
 
 # What transformers takes where config.json is silent.
 DEFAULTS = {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32}

@@ -4,8 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.models.blocks import Attention, Layer, LightningAttention, NormedStreamLayer, RMSNorm, feed_forward
-from sporelm.models.blocks.lightning_attention import kept_name, kept_of
+from sporelm.checkpoints.experts import expert_fields, expert_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, Names, changed
+from sporelm.models.blocks import Attention, Layer, LightningAttention, NormedResidualLayer, RMSNorm, feed_forward
+from sporelm.models.blocks.lightning_attention import decay_of_layer, decay_table_name
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import delta_fields
 from sporelm.models.families.minimax_words import (
@@ -19,10 +23,6 @@ from sporelm.models.families.minimax_words import (
     words,
 )
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.experts import expert_fields, expert_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, changed
 
 NET, MOE = "model.layers.{}.self_attn.", "model.layers.{}.block_sparse_moe."
 DEFAULTS = {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5}
@@ -85,8 +85,10 @@ class MiniMax01(Decoder):
         attends = index in own.attention
         mixer = Attention(name, config) if attends else LightningAttention(config, index)
         kept = own.full if attends else own.linear, own.mlp
-        return NormedStreamLayer(norms[0], mixer, norms[1], feed_forward(name, config, index), kept=kept)
+        return NormedResidualLayer(norms[0], mixer, norms[1], feed_forward(name, config, index), kept=kept)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         layers = [layer for layer in range(self.config.layers) if layer not in self.config.own.attention]
-        return super().tables(context) | {kept_name(layer): kept_of(self.config, layer) for layer in layers}
+        return super().tables(context) | {
+            decay_table_name(layer): decay_of_layer(self.config, layer) for layer in layers
+        }

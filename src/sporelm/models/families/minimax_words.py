@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.delta_fields import KINDS, RECURRENT
 from sporelm.models.families.layer_kinds import attention_layers
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
 
 HF_CLASS, MAKERS = "MiniMaxForCausalLM", ("MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM")
 PARTS = {"full_attn": "layernorm_full_attention", "linear_attn": "layernorm_linear_attention", "mlp": "layernorm_mlp"}

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.beside_vision import OTHERS, text_names, text_part
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import ROPE
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, text_names, text_part
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind
-from sporelm.weights.rope_scaling import Yarn
+from sporelm.models.rope_scaling import Yarn
 
 QUERIES = "rope_queries"  # the rotary table of queries
 BETA = "llama_4_scaling_beta"

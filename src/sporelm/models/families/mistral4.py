@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints import latent
+from sporelm.checkpoints.experts import FUSED_EXPERTS, MLP, V3_FIELDS, fused_names, shared_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, Kind, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import LatentAttention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.mistral3 import BETA, USUAL, grown
 from sporelm.models.registry import architecture
-from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import FUSED_EXPERTS, MLP, V3_FIELDS, fused_names, shared_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, Kind, changed
-from sporelm.weights.rope_scaling import Yarn
+from sporelm.models.rope_scaling import Yarn
 
 GROWTH = "query_growth"  # the table of what queries are multiplied by, at each position
 LENGTH = "attention.temperature_length"

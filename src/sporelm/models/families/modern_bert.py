@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import full_layers_of, window_of
+from sporelm.checkpoints.family import Family, Field, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import GGUF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Classifier, GatedMLP, TextAttention, TextLayer, unbiased
+from sporelm.models.blocks import Classifier, EncoderAttention, EncoderLayer, GatedMLP, layer_norm_without_bias
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.modern_bert_names import CLASSES, HEADS
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.family import Family, Field, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import GGUF, Kind
-from sporelm.weights.rope_fields import MOST_THETA
 
 STEP = 3  # of so many layers the first has no window
 POOLED = ("", "mean", "cls")  # as GGUF files count them
@@ -95,14 +95,14 @@ def bases(config: ModelConfig) -> dict[str, Any]:
 class ModernBert(Encoder):
     """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm in front (Warner et al. 2024)."""
 
-    norms = staticmethod(unbiased)
+    norms = staticmethod(layer_norm_without_bias)
     outer_norms = ("embedding_norm", "output_norm")
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name, window = f"layers.{index}", config.window_of(index)
-        attention = TextAttention(name, config, None if window is None else window // 2)
+        attention = EncoderAttention(name, config, None if window is None else window // 2)
         first = self.norm(f"{name}.attn_norm") if index else None
-        return TextLayer(first, attention, self.norm(f"{name}.ffn_norm"), GatedMLP(name, config, "gelu"), post=False)
+        return EncoderLayer(first, attention, self.norm(f"{name}.ffn_norm"), GatedMLP(name, config, "gelu"), post=False)
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         norm = self.norm("classifier_norm")

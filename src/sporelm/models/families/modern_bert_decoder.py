@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks import GatedMLP, Layer, Linear, pre_norm, unbiased
+from sporelm.checkpoints.config_files import full_layers_of, window_of
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, changed
+from sporelm.models.blocks import GatedMLP, Layer, Linear, layer_norm_without_bias, pre_norm
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.modern_bert import STEP, bases, reworded
 from sporelm.models.families.modern_bert_names import layer_names
 from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Param, changed
-from sporelm.weights.rope_fields import MOST_THETA
 
 BIASED = ("embedding", "output")  # what scores tokens
 NAMES = changed(
@@ -90,14 +91,14 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class ModernBertDecoder(Decoder):
     """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm in front (Weller et al. 2025)."""
 
-    norms = staticmethod(unbiased)
+    norms = staticmethod(layer_norm_without_bias)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         width = config.width
-        self.embedding_norm = unbiased("embedding_norm", width, config.eps)
+        self.embedding_norm = layer_norm_without_bias("embedding_norm", width, config.eps)
         self.dense = Linear("output_dense", width, width)
-        self.dense_norm = unbiased("output_dense_norm", width, config.eps)
+        self.dense_norm = layer_norm_without_bias("output_dense_norm", width, config.eps)
         self.output = Linear(BIASED[not config.tie_embeddings], config.vocab, width, bias=config.own.biased)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:

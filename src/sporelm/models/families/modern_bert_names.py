@@ -1,8 +1,8 @@
 """What files call the weights of ModernBERT."""
 
-from sporelm.weights.family import HfClass
-from sporelm.weights.forms import QKV, ffn_rows, stacked
-from sporelm.weights.names import Names, Stored, Table
+from sporelm.checkpoints.family import HfClass
+from sporelm.checkpoints.forms import QKV, ffn_rows, stacked
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
 
 FFN = {part: stacked(number, ffn_rows, ffn_rows) for number, part in enumerate(("gate", "up"))}
 

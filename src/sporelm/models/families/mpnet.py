@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, Table
 from sporelm.models.biased_encoder import LEARNED, BiasedEncoder
-from sporelm.models.blocks import MLP, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.config import ModelConfig
 from sporelm.models.distances import BUCKETS
 from sporelm.models.families.bert_names import BEFORE, HEADS, Said
 from sporelm.models.families.bert_words import after_padding
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Table
 
 NUMBERS = {"max_position_embeddings": 512, "vocab_size": 30527, "layer_norm_eps": 1e-12, "pad_token_id": 1}
 PARTS = (
@@ -77,8 +77,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class MPNet(BiasedEncoder):
     """BERT's layer without token types, with T5's relative positions beside learned ones (Song et al. 2020)."""
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        attention = TextAttention(name, config, biased=True)
-        return TextLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
+        attention = EncoderAttention(name, config, biased=True)
+        return EncoderLayer(first, attention, second, MLP(name, config, "gelu"), post=True)

@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass, replace
 
+from sporelm.checkpoints.experts import V3_CHOICE, expert_fields
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks import MLP, Alone, Attention, Layer, Mixture, RMSNorm, SpaceHeads, StateSpace
+from sporelm.models.blocks import MLP, Attention, Layer, Mamba2Mixer, Mixture, MLPOnlyMixer, RMSNorm, SpaceHeads
 from sporelm.models.blocks.layer import Mixer
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import nemotron_h_files as files
 from sporelm.models.families.nemotron_h_files import ATTENTION, DENSE, MIXTURE, SPACE
 from sporelm.models.families.space_fields import finished, space_fields, unsaid
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.experts import V3_CHOICE, expert_fields
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class NemotronH(Decoder):
         name, kind = f"layers.{index}", config.own.kinds[index]
         mixer: Mixer
         if kind in (SPACE, ATTENTION):
-            mixer = (StateSpace if kind == SPACE else Attention)(name, config)
+            mixer = (Mamba2Mixer if kind == SPACE else Attention)(name, config)
         else:
-            mixer = Alone(Mixture(name, config) if kind == MIXTURE else MLP(name, config, "relu_squared"))
+            mixer = MLPOnlyMixer(Mixture(name, config) if kind == MIXTURE else MLP(name, config, "relu_squared"))
         return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), mixer)

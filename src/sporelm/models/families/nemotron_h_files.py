@@ -6,12 +6,12 @@ GGUF: llama.cpp's nemotron-h.cpp. Hugging Face: the configuration class and the 
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.experts import choice_bias_name, expert_names
+from sporelm.checkpoints.fields import shown
+from sporelm.checkpoints.tensor_names import Names, Stored, Table, with_bias
 from sporelm.errors import ModelFileError
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.space_fields import space_names
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import choice_bias_name, expert_names
-from sporelm.weights.fields import shown
-from sporelm.weights.names import Names, Stored, Table, with_bias
 
 SPACE, ATTENTION, MIXTURE, DENSE = "linear_attention", "full_attention", "moe", "mlp"
 # By the letters of `hybrid_override_pattern`, and the words of before transformers 5.

@@ -4,18 +4,18 @@ v2, which has ungated blocks with biases, and experts in every other layer."""
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.experts import expert_fields
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, GatedMLP, Mixture, Part, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer, GatedMLP, Mixture, RowBlock
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.families.nomic_bert_names import ADDED, BIASES, KEPT, NAMES, PLAIN, WORDS, reworded
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.experts import expert_fields
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import Kind
 
 STEP = 2  # of so many layers the last has experts
 
@@ -90,12 +90,12 @@ class NomicBert(Encoder):
     """Tokens and their types added; a norm after each sum; rotary attention, SwiGLU (Nussbaum et al. 2024); or GELU,
     and a mixture in every other layer (Nussbaum, Duderstadt 2025)."""
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(first, TextAttention(name, config), second, self.block(config, index), post=True)
+        return EncoderLayer(first, EncoderAttention(name, config), second, self.block(config, index), post=True)
 
-    def block(self, config: ModelConfig, index: int) -> Part:
+    def block(self, config: ModelConfig, index: int) -> RowBlock:
         """The feed-forward block of this layer."""
         name = f"layers.{index}"
         if config.experts is None:

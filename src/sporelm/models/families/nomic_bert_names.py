@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from sporelm.checkpoints.fields import shown
+from sporelm.checkpoints.forms import qkv_names
+from sporelm.checkpoints.tensor_names import Names, Stored, Table, with_bias
 from sporelm.errors import UnsupportedModel
-from sporelm.weights.fields import shown
-from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import Names, Stored, Table, with_bias
 
 LAYER = "encoder.layers.{}."
 PLAIN = "_plain"  # ends our names of blocks without a gate

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
+from sporelm.checkpoints.windows import every, windowed
 from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
-from sporelm.weights.windows import every, windowed
 
 STEP = 4
 BIAS = (("attention_bias", "attention_bias"),)

@@ -3,18 +3,18 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.row_cuts import RowCut
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, Names, Stored, Table, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import DeltaHeads, Layer, SplitDeltaNet, pre_norm
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import delta_fields
 from sporelm.models.families.delta_fields import DELTA_FIELDS, taps_apart
 from sporelm.models.families.olmo2 import normed_behind
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, Names, Stored, Table, changed
-from sporelm.weights.recut import RowCut
 
 LAYER = "model.layers.{}."
 NET = f"{LAYER}linear_attn."

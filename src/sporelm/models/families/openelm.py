@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.forms import QKV, ffn_rows, stacked
+from sporelm.checkpoints.tensor_names import COMMON, Names, OfLayer, Stored, changed
 from sporelm.errors import ModelFileError
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_shapes import LayerShapes, one_each, said, shaped, whole_numbers, with_lists
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.forms import QKV, ffn_rows, stacked
-from sporelm.weights.names import COMMON, Names, OfLayer, Stored, changed
 
 LAYER = "transformer.layers.{}."
 UNIT = 256  # of which the widths of feed-forward blocks are multiples

@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import window_of
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HEAD_NORMS, HF, Kind, changed
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks import HeadSpace, Layer, OwnHeadNorms, RankedHeads, pre_norm
+from sporelm.models.blocks import HeadSpace, Layer, PerHeadNormAttention, RankedHeads, pre_norm
+from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.families.plamo_names import MIXER, NAMES, space_names
 from sporelm.models.families.space_fields import MOST_TAPS
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
-from sporelm.weights.config_files import window_of
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HEAD_NORMS, HF, Kind, changed
 
 STEP, WINDOW, LEAST_RANK = 2, 2048, 64
 HEADS, FULL = "attention.head_count", "full_attention_idx"
@@ -111,5 +111,5 @@ class Plamo2(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
         attends = index in config.own.attention
-        mixer = OwnHeadNorms(name, config, config.window_of(index)) if attends else HeadSpace(name, config)
+        mixer = PerHeadNormAttention(name, config, config.window_of(index)) if attends else HeadSpace(name, config)
         return pre_norm(config, index, mixer, behind=True)

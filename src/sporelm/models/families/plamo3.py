@@ -2,19 +2,19 @@
 
 from typing import Any
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import HEAD_NORMS, HF, Kind, Stored, changed
+from sporelm.checkpoints.windows import every, windowed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.plamo_names import MIXER, NAMES
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HEAD_NORMS, HF, Kind, Stored, changed
-from sporelm.weights.rope_fields import MOST_THETA
-from sporelm.weights.rope_scaling import UNSCALED, Yarn
-from sporelm.weights.windows import every, windowed
+from sporelm.models.rope_scaling import UNSCALED, Yarn
 
 STEP, WINDOW, LOCAL_THETA = 8, 128, 10000.0
 PATTERN, FACTOR, ORIGINAL = "sliding_window_pattern", "rope_scaling_factor", "initial_context_length"

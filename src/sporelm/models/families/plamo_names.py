@@ -4,8 +4,8 @@ Folders hold the weights of norms less what they began with, GGUF files hold the
 those behind a block have names without an end.
 """
 
-from sporelm.weights.forms import gate_up_names, grouped, qkv_names, stacked
-from sporelm.weights.names import COMMON, Names, Stored, Table, changed
+from sporelm.checkpoints.forms import gate_up_names, grouped, qkv_names, stacked
+from sporelm.checkpoints.tensor_names import COMMON, Names, Stored, Table, changed
 
 LAYER, MIXER = "model.layers.layers.{}.", "model.layers.layers.{}.mixer."
 _NORMS = (

@@ -4,9 +4,9 @@ share of each head, at the frequencies of all of it (transformers' "proportional
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.fields import Fields
-from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
+from sporelm.checkpoints.fields import Fields
+from sporelm.models.config import ModelConfig
+from sporelm.models.rope_scaling import UNSCALED, RopeScaling
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 LOCAL_THETA, SHARE = "rope_local_base_freq", "proportion"  # ours, for words of config.json

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.config_files import full_layers_of, window_of
+from sporelm.checkpoints.family import Family, HfClass
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.family import Family, HfClass
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
 
 
 def windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:

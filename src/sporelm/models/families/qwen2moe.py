@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.experts import MLP, expert_fields, expert_names, meaning, shared_names
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind, Names, Stored, changed
 from sporelm.errors import ModelFileError
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.qwen2 import windowed
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import MLP, expert_fields, expert_names, meaning, shared_names
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
 
 EXPERTS = expert_fields(
     ("renormalize", "step"),

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.beside_vision import IMAGES, OTHERS, inner_names, text_names, text_part, without_images
+from sporelm.checkpoints.family import Family, HfClass
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind
 from sporelm.errors import ModelFileError
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.qwen2 import windowed
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import IMAGES, OTHERS, inner_names, text_names, text_part, without_images
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, HfClass
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, HF, Kind
 
 SECTION, TURNS = IMAGES
 SECTIONS = "rope.dimension_sections"  # of GGUF files, whose fourth number is 0

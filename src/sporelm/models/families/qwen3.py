@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, Names, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.qwen2 import windowed
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import rows_in
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, Names, changed
 
 HEAD = Names("classifier.weight", "cls.output.weight", "score.weight")
 

@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.beside_vision import OTHERS, text_names, text_part
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, HF, Names, Stored, Table, changed
 from sporelm.models.blocks import DeltaHeads, Layer, feed_forward, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.delta_fields import (
     DEFAULTS,
@@ -19,10 +23,6 @@ from sporelm.models.families.delta_fields import (
     words,
 )
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, text_names, text_part
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.names import COMMON, HF, Names, Stored, Table, changed
 
 NET = "model.layers.{}.linear_attn."
 SECTIONS = [11, 11, 10, 0]  # of M-RoPE, whose positions are all the same in a text

@@ -1,13 +1,13 @@
 """Qwen3.5 with experts, its text model."""
 
+from sporelm.checkpoints.beside_vision import text_names
+from sporelm.checkpoints.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, fused_names, shared_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import GGUF, HF, changed
 from sporelm.models.families.delta_fields import DEFAULTS, DELTA_FIELDS, finished
 from sporelm.models.families.qwen2moe import GATE
 from sporelm.models.families.qwen35 import NAMES, OPTIONS, Qwen35, told
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import text_names
-from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, fused_names, shared_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import GGUF, HF, changed
 
 ALL = changed(
     NAMES,

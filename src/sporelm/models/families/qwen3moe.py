@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.experts import expert_names, meaning
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, Kind, changed
 from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.qwen2moe import EXPERTS, finished
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_names, meaning
-from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
 
 
 def counted(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,12 @@
 """Qwen3-Next: three layers of gated delta nets to one of gated attention, all with experts and a shared one."""
 
+from sporelm.checkpoints.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, meaning, shared_names
+from sporelm.checkpoints.family import Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import grouped
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, Kind, Names, Stored, changed
 from sporelm.models.blocks import DeltaHeads, Layer, feed_forward, pre_norm
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.delta_fields import (
     DEFAULTS,
@@ -16,12 +22,6 @@ from sporelm.models.families.delta_fields import (
 from sporelm.models.families.qwen2moe import EXPERTS, GATE
 from sporelm.models.families.qwen2moe import finished as with_dense_layers
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, meaning, shared_names
-from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import grouped
-from sporelm.weights.names import COMMON, GGUF, Kind, Names, Stored, changed
 
 NET = "model.layers.{}.linear_attn."
 MIXED, OLDER = f"{NET}in_proj_qkvz.weight", "blk.{}.ssm_in.weight"

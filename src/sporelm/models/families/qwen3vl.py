@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.beside_vision import OTHERS, inner_names, text_names
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, HF, Kind, changed
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.families.qwen2vl import TURNS, Seeing, reworded, rotary_words, sectioned, told
 from sporelm.models.families.qwen3 import Qwen3
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, inner_names, text_names
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
 
 DEEPSTACK = Field("own.deepstack", "n_deepstack_layers", "u32", "", 0, MOST_LAYERS, 0)
 FED = "deepstack_visual_indexes"  # of the vision tower's layers, in config.json

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.beside_vision import inner_names, text_names
+from sporelm.checkpoints.experts import FUSED_EXPERTS, MLP, expert_fields, fused_names, meaning
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import expert_rows
+from sporelm.checkpoints.tensor_names import COMMON, GGUF, HEAD_NORMS, HF, Kind, Table, changed, form_in
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.qwen2moe import finished
 from sporelm.models.families.qwen2vl import reworded, told
 from sporelm.models.families.qwen3moe import Qwen3Moe, counted
 from sporelm.models.families.qwen3vl import DEEPSTACK, NUMBERS, SEEING, fed
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import inner_names, text_names
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, fused_names, meaning
-from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import expert_rows
-from sporelm.weights.names import COMMON, GGUF, HEAD_NORMS, HF, Kind, Table, changed, form_in
 
 EXPERTS = expert_fields(
     ("step",),

@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.config_files import window_of
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.rope_fields import PARTIAL
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError
 from sporelm.models.blocks import Attention, GatedMLP, GatedRecurrence, Layer, LruNumbers, pre_norm
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import ATTENTION, OTHER, attention_layers, by_key_heads, key_heads
 from sporelm.models.families.recurrent_gemma_names import NAMES
 from sporelm.models.families.space_fields import MOST_TAPS
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.config_files import window_of
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.rope_fields import PARTIAL
 
 KINDS = {"attention": ATTENTION[0], "recurrent": OTHER[0]}
 USUAL = ["recurrent", "recurrent", "attention"]

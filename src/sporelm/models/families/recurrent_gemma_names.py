@@ -1,6 +1,6 @@
 """What files call the weights of RecurrentGemma. llama.cpp does not know it: its names in GGUF files are ours."""
 
-from sporelm.weights.names import COMMON, Names, Stored, changed, with_bias
+from sporelm.checkpoints.tensor_names import COMMON, Names, Stored, changed, with_bias
 
 LAYER = "model.layers.{}."
 BLOCK, UNIT = f"{LAYER}temporal_block.", f"{LAYER}temporal_block.rg_lru."

@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import GGUF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import FinchNumbers, GatedChannelMix, LayerNorm, MixLayer, TimeMix6
+from sporelm.models.blocks import FinchNumbers, GatedChannelMix, LayerNorm, RwkvLayer, TimeMix6
 from sporelm.models.blocks.token_shift import shift_table
+from sporelm.models.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.rwkv6_names import APART, NAMES
 from sporelm.models.families.rwkv_words import HEADS_EPS, POSITIONS, regrouped, said, whole_heads
 from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import GGUF, Kind, Param
 
 CLASS, DIVISOR, MOST_DIVISOR = "Rwkv6ForCausalLM", "head_size_divisor", 1 << 10
 NUMBERS = {"layer_norm_epsilon": 1e-5, "head_size": 64, DIVISOR: 8}
@@ -92,17 +93,17 @@ class Rwkv6(Decoder):
     """x + time(norm(x)), then x + channel(norm(x)), of embeddings that are normed (Peng et al. 2024)."""
 
     norms = LayerNorm
-    layers: Sequence[MixLayer]
+    layers: Sequence[RwkvLayer]
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding_norm = LayerNorm("embedding_norm", config.width, config.eps)
 
-    def layer(self, config: ModelConfig, index: int) -> MixLayer:
+    def layer(self, config: ModelConfig, index: int) -> RwkvLayer:
         name, every = f"layers.{index}", config.own.halved
         norms = [LayerNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn")]
         scale = 0.5 if every and (index + 1) % every == 0 else 1.0
-        return MixLayer(norms[0], TimeMix6(name, config), norms[1], GatedChannelMix(name, config), scale=scale)
+        return RwkvLayer(norms[0], TimeMix6(name, config), norms[1], GatedChannelMix(name, config), scale=scale)
 
     def params(self) -> list[Param]:
         return [*super().params(), *self.embedding_norm.params()]

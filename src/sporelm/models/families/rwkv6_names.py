@@ -6,9 +6,9 @@ dict of Rwkv6ForCausalLM in the folders of RWKV.
 
 from typing import Any
 
+from sporelm.checkpoints.forms import stacked
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.models.blocks.time_mix6 import MIXES
-from sporelm.weights.forms import stacked
-from sporelm.weights.names import Names, Stored, Table
 
 BLOCK, TIME, CHANNEL = "rwkv.blocks.{}.", "rwkv.blocks.{}.attention.", "rwkv.blocks.{}.feed_forward."
 _NORMED = (

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import COMMON, Names, changed, with_bias
 from sporelm.models.blocks import FinchNumbers, GroupedTimeMix, Layer, pre_norm
 from sporelm.models.blocks.token_shift import shift_table
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.rwkv6_names import mix_names
 from sporelm.models.families.rwkv_words import POSITIONS, regrouped, said
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, changed, with_bias
 
 TIME, WIDE = "model.layers.{}.self_attn.", 4096
 PARTS = (("q", "receptance"), ("k", "key"), ("v", "value"), ("o", "output"))

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from sporelm.models.blocks import ChannelMix, LayerNorm, MixLayer, MixRanks, TimeMix7
-from sporelm.models.blocks.memory import each_of
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.tensor_names import HF
+from sporelm.models.blocks import ChannelMix, LayerNorm, MixRanks, RwkvLayer, TimeMix7
+from sporelm.models.blocks.block_memory import list_memories
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.families.rwkv6 import Rwkv6
 from sporelm.models.families.rwkv7_names import NAMES, OLD_MIXES, RANKS, UNREAD
 from sporelm.models.families.rwkv_words import finished, head_choice, regrouped, reworded, said, wanted, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import HF
 
 CLASS = "RWKV7ForCausalLM"
 ONLY = {"attn": (None,), "hidden_act": ("sqrelu",), "norm_first": (True,), "norm_bias": (True,)}
@@ -51,13 +51,13 @@ ONLY = {"attn": (None,), "hidden_act": ("sqrelu",), "norm_first": (True,), "norm
 class Rwkv7(Rwkv6):
     """x + time(norm(x)), then x + channel(norm(x)), of embeddings that are normed (Peng et al. 2025)."""
 
-    def layer(self, config: ModelConfig, index: int) -> MixLayer:
+    def layer(self, config: ModelConfig, index: int) -> RwkvLayer:
         name = f"layers.{index}"
         norms = [LayerNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn")]
-        return MixLayer(norms[0], TimeMix7(name, config, first=index == 0), norms[1], ChannelMix(name, config))
+        return RwkvLayer(norms[0], TimeMix7(name, config, first=index == 0), norms[1], ChannelMix(name, config))
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         left, values = iter(caches), None
         for layer in self.layers:
-            x, values = layer.with_values(x, values, step, weights, *islice(left, len(each_of(layer.memory()))))
+            x, values = layer.with_values(x, values, step, weights, *islice(left, len(list_memories(layer.memory()))))
         return x

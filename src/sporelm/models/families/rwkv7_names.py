@@ -6,9 +6,9 @@ flash-linear-attention; folders of its first version have all mixes in one tenso
 
 from collections.abc import Callable
 
+from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.models.blocks.time_mix7 import MIXES
 from sporelm.models.families.rwkv_words import NORMS
-from sporelm.weights.names import Names, Stored, Table
 
 TIME, CHANNEL = "model.layers.{}.attn.", "model.layers.{}.ffn."
 RANKS = (

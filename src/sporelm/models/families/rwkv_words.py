@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, Table
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind, Names, Table
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 
 POSITIONS = 1 << 20  # a state has no end; llama.cpp's converter writes this
 HEADS_EPS = 64e-5  # of the norm of heads, where a GGUF file does not say: RWKV's own code and llama.cpp

@@ -6,13 +6,13 @@ GGUF keys and tensors: llama.cpp's llama-arch.cpp. Hugging Face: the configurati
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import OPTIONAL, Field
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import stacked
+from sporelm.checkpoints.tensor_names import GGUF, Kind, Names, Stored, Table, with_bias
 from sporelm.models.blocks import SpaceChannels
+from sporelm.models.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig
 from sporelm.models.families.space_fields import MOST_GROWTH, MOST_TAPS
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig
-from sporelm.weights.family import OPTIONAL, Field
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import stacked
-from sporelm.weights.names import GGUF, Kind, Names, Stored, Table, with_bias
 
 MADE_PARTS = ("rank", "write", "read")
 BOTH = (lambda c: c.own.inner, lambda c: c.own.inner)

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import window_of
+from sporelm.checkpoints.experts import expert_fields, expert_names
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import COMMON, HF, Kind, Names, changed
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, RMSNorm
-from sporelm.models.blocks.early_mixture import EarlyMixture, EarlyRoutedLayer
+from sporelm.models.blocks.pre_routed_mixture import PreRoutedLayer, PreRoutedMixture
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import window_of
-from sporelm.weights.experts import expert_fields, expert_names
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, HF, Kind, Names, changed
 
 STEP, WIDTH = 4, "moe_ffn_hidden_size"
 MLP = "model.layers.{}.block_sparse_moe."
@@ -98,4 +98,4 @@ class SmallThinker(Decoder):
         norms = [RMSNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn")]
         rotates = index not in config.nope_layers
         attention = Attention(name, config, config.window_of(index), rotates=rotates)
-        return EarlyRoutedLayer(norms[0], attention, norms[1], EarlyMixture(name, config))
+        return PreRoutedLayer(norms[0], attention, norms[1], PreRoutedMixture(name, config))

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
+from sporelm.checkpoints.windows import every
 from sporelm.errors import ModelFileError
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.windows import every
 
 STEP = 4  # what GGUF files mean
 

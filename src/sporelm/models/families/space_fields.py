@@ -5,13 +5,13 @@ GGUF keys and tensors: llama.cpp's llama-arch.cpp. Hugging Face: the configurati
 
 from dataclasses import replace
 
+from sporelm.checkpoints.family import Field
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.forms import stacked
+from sporelm.checkpoints.tensor_names import HF, Kind, Names, Stored, Table, with_bias
 from sporelm.errors import ModelFileError
 from sporelm.models.blocks import SpaceHeads
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Field
-from sporelm.weights.fields import Fields
-from sporelm.weights.forms import stacked
-from sporelm.weights.names import HF, Kind, Names, Stored, Table, with_bias
+from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
 
 MOST_TAPS, MOST_GROWTH = 64, 64
 UNBOUNDED = (0.0, float("inf"))

@@ -4,7 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.models.blocks import HeadGatedAttention, Layer, LimitedMixture, LimitedMLP, pre_norm
+from sporelm.checkpoints.experts import V3_CHOICE, choice_bias_name, expert_fields, shared_names
+from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import COMMON, HEAD_NORMS, Names, changed
+from sporelm.models.blocks import ClampedMixture, ClampedMLP, HeadGatedAttention, Layer, pre_norm
+from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import window_heads
 from sporelm.models.families.gemma import NORMS, less_one
@@ -13,11 +18,6 @@ from sporelm.models.families.step35_limits import Step35Parts, finished, said, u
 from sporelm.models.families.step35_lists import reworded, words
 from sporelm.models.families.window_heads import of_kind, regrouped
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
-from sporelm.weights.experts import V3_CHOICE, choice_bias_name, expert_fields, shared_names
-from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, Names, changed
-from sporelm.weights.rope_fields import MOST_THETA
 
 LAYER = "model.layers.{}."
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 8, "head_dim": 128, "n_routed_experts": 288, "num_experts_per_tok": 8}
@@ -93,8 +93,8 @@ class Step35(Decoder):
         attention = HeadGatedAttention(name, of_kind(config, index), config.window_of(index), "sigmoid")
         limit, shared = own.limits[index], own.shared_limits[index]
         if config.experts and config.experts.at(index):
-            return pre_norm(config, index, attention, LimitedMixture(name, config, limit, shared))
-        return pre_norm(config, index, attention, LimitedMLP(name, config, shared))
+            return pre_norm(config, index, attention, ClampedMixture(name, config, limit, shared))
+        return pre_norm(config, index, attention, ClampedMLP(name, config, shared))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         return window_heads.tables(self.config, context)

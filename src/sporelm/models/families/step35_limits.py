@@ -3,17 +3,17 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS
+from sporelm.checkpoints.experts import dense_layers
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.rope_fields import FACTORS
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks.limited_mlp import LEAST_LIMIT
+from sporelm.models.blocks.clamped_mlp import MIN_LIMIT
+from sporelm.models.config import ModelConfig
 from sporelm.models.families import window_heads
 from sporelm.models.families.window_heads import WindowHeads, heads_of
-from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS
-from sporelm.weights.experts import dense_layers
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.rope_fields import FACTORS
-from sporelm.weights.rope_scaling import Llama3, RopeScaling
+from sporelm.models.rope_scaling import Llama3, RopeScaling
 
 LEADING, MOST_LIMIT = 3, 1e6  # dense layers in front, where config.json does not say it
 LIMITS = {
@@ -57,8 +57,8 @@ def limits_of(values: Fields, key: str, layers: int) -> tuple[float, ...]:
     told = [0.0] * layers if told is None else [told] * layers if isinstance(told, int | float) else told
     told = [each or 0.0 for each in told[:layers]] if isinstance(told, list) else told
     limits = Fields({key: told}, values.where).numbers(key, layers, 0.0, MOST_LIMIT)
-    if any(0 < limit < LEAST_LIMIT for limit in limits):
-        raise ModelFileError(f"{values.where}: {key} is {shown(told)}; limits are {LEAST_LIMIT} or more, 0 for none")
+    if any(0 < limit < MIN_LIMIT for limit in limits):
+        raise ModelFileError(f"{values.where}: {key} is {shown(told)}; limits are {MIN_LIMIT} or more, 0 for none")
     return limits
 
 

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sporelm.checkpoints.config_files import BY_LAYER
+from sporelm.checkpoints.fields import shown
+from sporelm.checkpoints.rope_fields import PARTIAL
 from sporelm.errors import UnsupportedModel
+from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.families import layer_types
 from sporelm.models.families.layer_types import FULL, LOCAL
 from sporelm.models.families.step35_limits import LIMITS
 from sporelm.models.families.window_heads import LOCAL_HEADS
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import BY_LAYER
-from sporelm.weights.fields import shown
-from sporelm.weights.rope_fields import PARTIAL
 
 OTHER, HEADS, ENUM = "attention_other_setting", "num_attention_heads", "moe_layers_enum"
 LISTS = ("layer_types", "mlp_layer_types", "rope_theta", "partial_rotary_factors")

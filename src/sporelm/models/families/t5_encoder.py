@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.tensor_names import HF, Kind, Names
 from sporelm.errors import UnsupportedModel
 from sporelm.models.biased_encoder import LEARNED, BiasedEncoder
-from sporelm.models.blocks import MLP, GatedMLP, RMSNorm, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
+from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.models.distances import BUCKETS, FARTHEST
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, noticed, said
-from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind, Names
 
 BLOCK = "encoder.block.{}.layer."
 GATED, PLAIN = "gated-gelu", "relu"
@@ -109,9 +109,9 @@ class T5Encoder(BiasedEncoder):
     outer_norms = ("", "output_norm")
     placed = False
 
-    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+    def layer(self, config: ModelConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         gated = config.activation == GATED
         mlp = GatedMLP(name, config, "gelu_tanh") if gated else MLP(name, config, "relu", part="_plain")
-        return TextLayer(first, TextAttention(name, config, biased=True), second, mlp, post=False)
+        return EncoderLayer(first, EncoderAttention(name, config, biased=True), second, mlp, post=False)

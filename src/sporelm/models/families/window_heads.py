@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.checkpoints.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks.gated_heads import head_tables
+from sporelm.models.blocks.head_gated_attention import head_tables
+from sporelm.models.config import MOST_HEADS, ModelConfig
 from sporelm.models.families.layer_types import LOCAL_SHARE, LOCAL_THETA
 from sporelm.models.position_tables import position_tables
-from sporelm.weights.config import MOST_HEADS, ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
-from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import HF, Kind
-from sporelm.weights.rope_fields import MOST_THETA
 
 HEADS, WINDOW = "attention.head_count", "attention.sliding_window"
 LOCAL_HEADS = "local_heads"  # ours, in place of a list

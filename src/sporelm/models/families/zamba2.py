@@ -5,9 +5,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from sporelm.checkpoints.family import Family, Field, HfClass, fields
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Layer, Linear, RMSNorm, SharedBlocks, SharedThenSpace, SharedTransformer, StateSpace
-from sporelm.models.blocks.memory import each_of
+from sporelm.models.blocks import Layer, Linear, Mamba2Mixer, RMSNorm, SharedBlocks, SharedThenSpace, SharedTransformer
+from sporelm.models.blocks.block_memory import list_memories
+from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads
 from sporelm.models.families.space_fields import finished, space_fields
@@ -15,10 +19,6 @@ from sporelm.models.families.zamba2_names import MOST_PLACES, NAMES
 from sporelm.models.families.zamba2_words import KINDS, ROTATES, reworded, said, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
 
 NUMBERS: dict[str, Any] = {"mamba_d_state": 64, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_ngroups": 1}
 NUMBERS |= {"n_mamba_heads": 8, "adapter_rank": 128, "num_mem_blocks": 1, "max_position_embeddings": 4096}
@@ -82,18 +82,18 @@ class Zamba2(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name, places = f"layers.{index}", sorted(config.own.attention)
         if index not in places:
-            return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), StateSpace(name, config))
+            return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), Mamba2Mixer(name, config))
         number, inner = places.index(index), f"{name}.inner"
         owner = places[number % config.own.blocks]
         shared = SharedTransformer(f"layers.{owner}.shared", config, number, owned=owner == index)
         norm = RMSNorm(f"{inner}.attn_norm", config.width, config.eps)
         return SharedThenSpace(
-            shared, Linear(f"{name}.shared_out", config.width, config.width), norm, StateSpace(inner, config)
+            shared, Linear(f"{name}.shared_out", config.width, config.width), norm, Mamba2Mixer(inner, config)
         )
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         left, first = iter(caches), x
         for layer in self.layers:
-            own = islice(left, len(each_of(layer.memory())))
+            own = islice(left, len(list_memories(layer.memory())))
             x = layer(x, step, weights, *([first] if isinstance(layer, SharedThenSpace) else []), *own)
         return x

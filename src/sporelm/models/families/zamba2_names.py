@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from sporelm.checkpoints.forms import ffn_rows, stacked
+from sporelm.checkpoints.tensor_names import COMMON, Names, Stored, Table, changed, form_in, with_bias
 from sporelm.models.families.space_fields import space_names
-from sporelm.weights.forms import ffn_rows, stacked
-from sporelm.weights.names import COMMON, Names, Stored, Table, changed, form_in, with_bias
 
 MOST_PLACES = 64  # of shared blocks
 LAYER = "model.layers.{}."

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from sporelm.models.config import ModelConfig
 from sporelm.models.families.layer_kinds import ATTENTION, OTHER, key_heads
-from sporelm.weights.config import ModelConfig
 
 KINDS, ROTATES, HYBRID = "layers_block_type", "rope.scaling.finetuned", "hybrid"
 

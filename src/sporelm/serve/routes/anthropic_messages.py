@@ -1,4 +1,4 @@
-"""/v1/messages and /v1/messages/count_tokens, as Anthropic's clients speak them."""
+"""/v1/messages and /v1/messages/count_tokens: Anthropic's API."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -8,16 +8,24 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from sporelm.errors import RequestError
-from sporelm.serve.answering import AnswerStream, in_thread_if
-from sporelm.serve.anthropic_blocks import chat_messages, chat_tools, choice_of
-from sporelm.serve.chat import Chat, ChatAsk, begin_chat, goes_on, rendered
-from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
-from sporelm.serve.events import anthropic_error, sse
-from sporelm.serve.failures import anthropic_shape
-from sporelm.serve.forms import grammar_of
-from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reading, Reasoning
-from sporelm.serve.sampling import TopK
+from sporelm.serve.chat.answer_stream import run_in_thread_if
+from sporelm.serve.chat.anthropic_blocks import (
+    messages_from_blocks,
+    tool_choice_from_anthropic,
+    tools_from_anthropic,
+)
+from sporelm.serve.chat.chat_format import ChatFormat, ends_with_answer
+from sporelm.serve.chat.chat_stream import ChatRequest, ChatStream, render_chat, start_chat
+from sporelm.serve.chat.reasoning_effort import checked_effort
+from sporelm.serve.chat.response_format import format_grammar
+from sporelm.serve.chat.sampling_fields import MaxTokens, TopK, given_fields
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.api_errors import ApiError, anthropic_error_body
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import RequestBody, encode_json
+from sporelm.serve.http.sse import anthropic_error_event, sse
+from sporelm.serve.http.streamed_response import StreamedResponse
+from sporelm.text.dialects import Arguments, CallStart, Content, Delta, Reasoning
 
 
 class AnthropicTool(msgspec.Struct, kw_only=True):
@@ -33,7 +41,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
     disable_parallel_tool_use: bool = False
 
 
-class ThinkingWish(msgspec.Struct, kw_only=True):
+class ThinkingConfig(msgspec.Struct, kw_only=True):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
 
@@ -43,20 +51,20 @@ class OutputConfig(msgspec.Struct, kw_only=True):
     format: dict[str, Any] | None = None
 
 
-class CountRequest(Body, kw_only=True):
-    """What is counted of a request; all of a `MessagesRequest` that becomes the prompt."""
+class CountTokensRequest(RequestBody, kw_only=True):
+    """The fields of a `MessagesRequest` that become its prompt."""
 
     messages: list[dict[str, Any]]
     model: str | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[AnthropicTool] | None = None
     tool_choice: ToolChoice | None = None
-    thinking: ThinkingWish | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
     mcp_servers: list[Any] | None = None
     container: Any = None
-    # What clients may send and what changes nothing here; docs/server.md says so.
+    # Accepted without effect, since clients send them unasked; docs/server.md lists them.
     betas: Any = None
     billing_policy: Any = None
     cache_control: Any = None
@@ -72,8 +80,8 @@ class CountRequest(Body, kw_only=True):
     workspace_id: Any = None
 
 
-class MessagesRequest(CountRequest, kw_only=True):
-    max_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+class MessagesRequest(CountTokensRequest, kw_only=True):
+    max_tokens: MaxTokens
     stream: bool = False
     stop_sequences: list[str] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -88,7 +96,7 @@ class ThinkingDetails(msgspec.Struct):
 
 
 class AnthropicUsage(msgspec.Struct):
-    """`input_tokens` are those that were computed; `cache_read_input_tokens` those that were found."""
+    """`input_tokens` were computed; `cache_read_input_tokens` were found in the cache."""
 
     input_tokens: int
     output_tokens: int
@@ -108,178 +116,174 @@ class AnthropicMessage(msgspec.Struct):
     role: Literal["assistant"] = "assistant"
 
 
-class Count(msgspec.Struct):
+class TokenCount(msgspec.Struct):
     input_tokens: int
 
 
-def ask_of(body: MessagesRequest) -> ChatAsk:
-    """What a request asks for. Raises RequestError, Refusal."""
-    sampling: dict[str, Any] = {
-        name: value for name in ("temperature", "top_p", "top_k") if (value := getattr(body, name)) is not None
-    }
+def chat_request(body: MessagesRequest) -> ChatRequest:
+    """Return the request in the terms of all APIs. Raises RequestError, ApiError."""
+    sampling = given_fields(body, ("temperature", "top_p", "top_k"))
     if body.stop_sequences:
         sampling["stop"] = tuple(body.stop_sequences)
-    grammar = grammar_of(_form(body))
+    grammar = format_grammar(_response_format(body))
     if grammar is not None:
         sampling["grammar"] = grammar
     choice = body.tool_choice
-    messages = chat_messages(body.system, body.messages)
-    return ChatAsk(
+    messages = messages_from_blocks(body.system, body.messages)
+    return ChatRequest(
         messages=messages,
-        goes_on=goes_on(messages),
+        continue_last=ends_with_answer(messages),
         sampling=sampling,
         max_tokens=body.max_tokens,
-        tools=chat_tools(body.tools),
-        tool_choice=choice_of(choice.type, choice.name) if choice else None,
+        tools=tools_from_anthropic(body.tools),
+        tool_choice=tool_choice_from_anthropic(choice.type, choice.name) if choice else None,
         parallel=not (choice and choice.disable_parallel_tool_use),
-        variables=_variables(body),
+        template_variables=_template_variables(body),
     )
 
 
-def _form(body: CountRequest) -> dict[str, Any] | None:
-    """What an answer must look like. Raises RequestError for what cannot be had."""
+def _response_format(body: CountTokensRequest) -> dict[str, Any] | None:
+    """Return the form of the answer. Raises ApiError for fields that are not supported."""
     for name in ("mcp_servers", "container"):
         if getattr(body, name):
-            raise RequestError(f"{name} cannot be had: this server runs no tools; leave it out, and give tools")
-    form = body.output_config.format if body.output_config is not None else None
-    return body.output_format if form is None else form
+            message = f"{name} is not supported: this server runs no tools; leave it out, and give tools"
+            raise ApiError(400, message, param=name)
+    output_format = body.output_config.format if body.output_config is not None else None
+    return body.output_format if output_format is None else output_format
 
 
-def _variables(body: CountRequest) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _template_variables(body: CountTokensRequest) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
     if body.thinking is not None:
-        found["enable_thinking"] = body.thinking.type != "disabled"
+        variables["enable_thinking"] = body.thinking.type != "disabled"
     if body.output_config is not None and body.output_config.effort is not None:
-        found["reasoning_effort"] = body.output_config.effort
-    return found
+        variables["reasoning_effort"] = checked_effort("output_config.effort", body.output_config.effort)
+    return variables
 
 
-async def messages(call: Call, body: MessagesRequest) -> Response | AnthropicMessage:
-    """The answer to a chat, whole or in pieces."""
-    ask = await in_thread_if(call.large, lambda: ask_of(body))
+async def messages(call: ApiCall, body: MessagesRequest) -> Response | AnthropicMessage:
+    """The answer to a chat, whole or streamed."""
+    request = await run_in_thread_if(call.is_large, lambda: chat_request(body))
     model = await call.model(body.model)
-    chat = await begin_chat(call, model, ask)
-    number = f"msg_{call.request_id}"
+    chat = await start_chat(call, model, request)
+    message_id = f"msg_{call.request_id}"
     if body.stream:
-        return Stream(_events(number, chat), "text/event-stream", anthropic_error, call)
-    (answered,) = await chat.whole()
-    reply, content = answered.reply, list[dict[str, Any]]()
+        return StreamedResponse(_events(message_id, chat), "text/event-stream", anthropic_error_event, call)
+    (result,) = await chat.collect()
+    reply = result.reply
+    content = list[dict[str, Any]]()
     if reply.reasoning:
         content.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
     if reply.content or not (reply.calls or content):
         content.append({"type": "text", "text": reply.content})
     for each in reply.calls:
         content.append({"type": "tool_use", "id": each.id, "name": each.name, "input": json.loads(each.arguments)})
-    reason, stop = ended(chat)
-    return AnthropicMessage(number, model.name, content, reason, stop, usage_of(chat))
+    reason, stop_sequence = stop_reason(chat)
+    return AnthropicMessage(message_id, model.name, content, reason, stop_sequence, anthropic_usage(chat))
 
 
-def usage_of(chat: Chat) -> AnthropicUsage:
-    """What was computed, found and made, once the answer has ended."""
+def anthropic_usage(chat: ChatStream) -> AnthropicUsage:
+    """Return the usage of an answer that has ended."""
     completion = chat.completions[0]
     assert completion is not None
-    cached = completion.cached_tokens
-    computed, made = len(completion.prompt_token_ids) - cached, len(completion.token_ids)
-    return AnthropicUsage(computed, made, cached, output_tokens_details=ThinkingDetails(chat.thought[0]))
+    return AnthropicUsage(
+        input_tokens=len(completion.prompt_token_ids) - completion.cached_tokens,
+        output_tokens=len(completion.token_ids),
+        cache_read_input_tokens=completion.cached_tokens,
+        output_tokens_details=ThinkingDetails(chat.reasoning_tokens[0]),
+    )
 
 
-def ended(chat: Chat) -> tuple[str, str | None]:
-    """Why an answer ended, in Anthropic's words, and at which of the stop sequences."""
+def stop_reason(chat: ChatStream) -> tuple[str, str | None]:
+    """Return why an answer ended, in Anthropic's terms, and the stop sequence that ended it."""
     reason = chat.finish_reason(0)
     if reason != "stop":
         return {"length": "max_tokens", "tool_calls": "tool_use"}[reason], None
-    stop = stop_found(chat.streams[0])
-    return ("stop_sequence", stop) if stop is not None else ("end_turn", None)
+    stop_sequence = chat.streams[0].answer.matched_stop
+    return ("stop_sequence", stop_sequence) if stop_sequence is not None else ("end_turn", None)
 
 
-def stop_found(stream: AnswerStream) -> str | None:
-    """The stop text before which an answer ended; None if it ended by itself."""
-    answer = stream.answer
-    if not answer.params.stop or not answer.token_ids or answer.token_ids[-1] in answer.request.stop_ids:
-        return None
-    whole = answer.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-    at = max(0, len(answer.text) - 4)  # spaces at the beginning may have been left out
-    found = [(place, stop) for stop in answer.params.stop if (place := whole.find(stop, at)) >= 0]
-    return min(found)[1] if found else None
-
-
-class _Blocks:
-    """The blocks of content of a stream, one open at a time."""
+class _ContentBlocks:
+    """The content blocks of a stream, one open at a time."""
 
     def __init__(self) -> None:
-        self.index, self.kind = -1, ""
+        self.index = -1
+        self.open_kind = ""
 
-    def events(self, delta: Delta) -> list[bytes]:
-        """What is told of something new."""
+    def delta_events(self, delta: Delta) -> list[bytes]:
+        """Return the events of a delta."""
         if isinstance(delta, Content):
-            told: dict[str, Any] = {"type": "text_delta", "text": delta.text}
-            return [*self._in("text", {"type": "text", "text": ""}), self._delta(told)]
+            fields: dict[str, Any] = {"type": "text_delta", "text": delta.text}
+            return [*self._open("text", {"type": "text", "text": ""}), self._delta_event(fields)]
         if isinstance(delta, Reasoning):
-            told = {"type": "thinking_delta", "thinking": delta.text}
-            return [*self._in("thinking", {"type": "thinking", "thinking": "", "signature": ""}), self._delta(told)]
-        if isinstance(delta, CallBegun):
-            block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
-            return self._in(f"call {delta.index}", block)
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+            fields = {"type": "thinking_delta", "thinking": delta.text}
+            return [*self._open("thinking", block), self._delta_event(fields)]
+        if isinstance(delta, CallStart):
+            tool_use: dict[str, Any] = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+            return self._open(f"call {delta.index}", tool_use)
         if isinstance(delta, Arguments):
-            return [self._delta({"type": "input_json_delta", "partial_json": delta.text})]
+            return [self._delta_event({"type": "input_json_delta", "partial_json": delta.text})]
         return []
 
-    def _in(self, kind: str, block: dict[str, Any]) -> list[bytes]:
-        """Open a block of this kind, unless it is open."""
-        if kind == self.kind:
+    def _open(self, kind: str, block: dict[str, Any]) -> list[bytes]:
+        """Open a block of this kind, unless it is open. Return the events."""
+        if kind == self.open_kind:
             return []
         events = self.close()
-        self.kind = kind
+        self.open_kind = kind
         self.index += 1
-        told = {"type": "content_block_start", "index": self.index, "content_block": block}
-        return [*events, sse(encoded(told), b"content_block_start")]
+        data = {"type": "content_block_start", "index": self.index, "content_block": block}
+        return [*events, sse(encode_json(data), b"content_block_start")]
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        told = {"type": "content_block_delta", "index": self.index, "delta": delta}
-        return sse(encoded(told), b"content_block_delta")
+    def _delta_event(self, delta: dict[str, Any]) -> bytes:
+        data = {"type": "content_block_delta", "index": self.index, "delta": delta}
+        return sse(encode_json(data), b"content_block_delta")
 
     def close(self) -> list[bytes]:
-        """Close the block that is open."""
-        if not self.kind:
+        """Close the open block. Return the events."""
+        if not self.open_kind:
             return []
-        self.kind = ""
-        return [sse(encoded({"type": "content_block_stop", "index": self.index}), b"content_block_stop")]
+        self.open_kind = ""
+        return [sse(encode_json({"type": "content_block_stop", "index": self.index}), b"content_block_stop")]
 
 
-async def _events(number: str, chat: Chat) -> AsyncGenerator[bytes, None]:
-    prompt = chat.streams[0].answer.request.num_prompt
-    begun = AnthropicMessage(number, chat.model.name, [], None, None, AnthropicUsage(prompt, 0))
-    yield sse(encoded({"type": "message_start", "message": begun}), b"message_start")
-    blocks = _Blocks()
-    async for said in chat.said():
-        for delta in said.deltas:
-            for event in blocks.events(delta):
+async def _events(message_id: str, chat: ChatStream) -> AsyncGenerator[bytes, None]:
+    usage = AnthropicUsage(chat.streams[0].answer.num_prompt_tokens, 0)
+    start = AnthropicMessage(message_id, chat.model.name, [], None, None, usage)
+    yield sse(encode_json({"type": "message_start", "message": start}), b"message_start")
+    blocks = _ContentBlocks()
+    async for chunk in chat.chunks():
+        for delta in chunk.deltas:
+            for event in blocks.delta_events(delta):
                 yield event
     if blocks.index < 0:
-        for event in blocks.events(Content("")):
+        for event in blocks.delta_events(Content("")):
             yield event
     for event in blocks.close():
         yield event
-    reason, stop = ended(chat)
-    told = {
+    reason, stop_sequence = stop_reason(chat)
+    data = {
         "type": "message_delta",
-        "delta": {"stop_reason": reason, "stop_sequence": stop},
-        "usage": usage_of(chat),
+        "delta": {"stop_reason": reason, "stop_sequence": stop_sequence},
+        "usage": anthropic_usage(chat),
     }
-    yield sse(encoded(told), b"message_delta")
+    yield sse(encode_json(data), b"message_delta")
     yield sse(b'{"type":"message_stop"}', b"message_stop")
 
 
-async def count_tokens(call: Call, body: CountRequest) -> Count:
-    """How many tokens a request's prompt would have."""
+async def count_tokens(call: ApiCall, body: CountTokensRequest) -> TokenCount:
+    """The number of tokens of a request's prompt."""
     model = await call.model(body.model)
-    llm = model.llm.llm
-    call.check_size(len(body.messages), None)
+    llm = model.llm
+    call.check_chat_size(len(body.messages), None)
     choice = body.tool_choice
-    reading = Reading(llm, chat_tools(body.tools), choice_of(choice.type, choice.name) if choice else None)
-    asked = await in_thread_if(call.large, lambda: chat_messages(body.system, body.messages))
-    prompt = await rendered(call, reading, asked, _variables(body), goes_on=goes_on(asked))
-    return Count(len(await in_thread_if(call.large, lambda: llm.chat_ids(prompt))))
+    tool_choice = tool_choice_from_anthropic(choice.type, choice.name) if choice else None
+    chat_format = ChatFormat(llm, tools_from_anthropic(body.tools), tool_choice)
+    chat = await run_in_thread_if(call.is_large, lambda: messages_from_blocks(body.system, body.messages))
+    variables = _template_variables(body)
+    prompt = await render_chat(call, chat_format, chat, variables, continue_last=ends_with_answer(chat))
+    return TokenCount(len(await run_in_thread_if(call.is_large, lambda: llm.chat_ids(prompt))))
 
 
 ENDPOINTS: list[Endpoint] = [
@@ -289,17 +293,17 @@ ENDPOINTS: list[Endpoint] = [
         messages,
         body=MessagesRequest,
         reply=AnthropicMessage,
-        streams="text/event-stream",
-        shape=anthropic_shape,
+        stream_media_type="text/event-stream",
+        error_format=anthropic_error_body,
         tag="Anthropic",
     ),
     Endpoint(
         "POST",
         "/v1/messages/count_tokens",
         count_tokens,
-        body=CountRequest,
-        reply=Count,
-        shape=anthropic_shape,
+        body=CountTokensRequest,
+        reply=TokenCount,
+        error_format=anthropic_error_body,
         tag="Anthropic",
     ),
 ]

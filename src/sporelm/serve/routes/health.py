@@ -1,31 +1,33 @@
-"""/health and /ready: whether the server lives, and whether it would answer."""
+"""/health and /ready: whether the server is alive, and whether it would answer."""
 
 import msgspec
 from starlette.responses import Response
 
-from sporelm.serve.endpoint import Call, Endpoint, json_response
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import json_response
 
 
 class Health(msgspec.Struct):
-    """How the server is."""
+    """The state of the server, and its problems."""
 
     status: str
     troubles: list[str] = []
 
 
-async def health(call: Call, body: None) -> Response:
-    """200 while the server lives, 503 when an engine has failed or does not come to the end of a step."""
-    troubles = call.server.models.troubles()
-    told = Health("failing", troubles) if troubles else Health("ok")
-    return json_response(told, 503 if troubles else 200, {"cache-control": "no-store"})
+async def health(call: ApiCall, body: None) -> Response:
+    """200 while the server is alive, 503 when an engine has failed or does not finish a step."""
+    problems = call.server.models.problems()
+    reply = Health("failing", problems) if problems else Health("ok")
+    return json_response(reply, 503 if problems else 200, {"cache-control": "no-store"})
 
 
-async def ready(call: Call, body: None) -> Response:
-    """200 when a request would be answered, its model perhaps being loaded first; 503 with the reasons while the server
-    is ending, or an engine has failed or does not come to the end of a step."""
-    troubles = call.server.obstacles()
-    status = "ending" if call.server.draining else "not ready" if troubles else "ready"
-    return json_response(Health(status, troubles), 200 if status == "ready" else 503, {"cache-control": "no-store"})
+async def ready(call: ApiCall, body: None) -> Response:
+    """200 when a request would be answered, perhaps after loading its model. 503 with the reasons while the server is
+    shutting down, or when an engine has failed or does not finish a step."""
+    problems = call.server.readiness_problems()
+    status = "ending" if call.server.is_draining else "not ready" if problems else "ready"
+    return json_response(Health(status, problems), 200 if status == "ready" else 503, {"cache-control": "no-store"})
 
 
 ENDPOINTS: list[Endpoint] = [

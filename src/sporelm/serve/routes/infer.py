@@ -1,55 +1,53 @@
-"""/infer, /cancel, /fork and /drop: sessions that the server keeps, as the web API of InfiniLM has them (version 2).
+"""/infer, /cancel, /fork and /drop: server-side sessions, in the protocol of InfiniLM's web API (version 2).
 
-docs/server.md says what of that protocol was mended.
+docs/server.md lists the differences from that protocol.
 """
 
-import asyncio
 import base64
 import binascii
-import logging
 import re
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
 from starlette.responses import Response
 
-from sporelm.api.answer import Answer
-from sporelm.api.conversation import Conversation
-from sporelm.api.isolation import render_apart
-from sporelm.api.params import SamplingParams
-from sporelm.errors import ModelFileError, RequestError
-from sporelm.serve.answering import AnswerStream, in_thread_if
-from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint, Stream, encoded
-from sporelm.serve.events import session_error, sse
-from sporelm.serve.failures import Refusal, session_shape
-from sporelm.serve.sampling import Seed, TopK
-from sporelm.serve.served_model import ServedModel
-from sporelm.serve.sessions import Session, SessionName, busy, close_conversation, new_conversation, not_found
-from sporelm.serve.usage import check_finished, usage_of
-from sporelm.text import RenderedPrompt
+from sporelm.errors import RequestError
+from sporelm.serve.chat.sampling_fields import MaxTokens, Seed, TopK
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.api_errors import ApiError, session_error_body
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import RequestBody
+from sporelm.serve.http.sse import session_error_event
+from sporelm.serve.http.streamed_response import StreamedResponse
+from sporelm.serve.sessions.session_pool import (
+    Session,
+    SessionName,
+    new_conversation,
+    session_busy,
+    session_not_found,
+)
+from sporelm.serve.sessions.session_turn import SessionTurn
 
-NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 ROLES = ("system", "user", "assistant")
-log = logging.getLogger("sporelm.serve")
 
 
-class Sentence(Body, kw_only=True):
+class SessionMessage(RequestBody, kw_only=True):
     """A message; its content is in the request's encoding."""
 
     role: str
     content: str
 
 
-class InferRequest(Body, kw_only=True):
-    """What is said to a session from a position on, and how it is to be answered.
+class InferRequest(RequestBody, kw_only=True):
+    """Messages that follow a position of a session, and how to answer them.
 
     encoding    of the contents: base64 (of UTF-8), or text
-    dialog_pos  how many of the session's messages are kept; 0 begins it anew
+    dialog_pos  how many of the session's messages are kept; 0 starts it over
     """
 
-    messages: list[Sentence]
+    messages: list[SessionMessage]
     encoding: str = "base64"
     session_id: str | None = None
     dialog_pos: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
@@ -59,282 +57,190 @@ class InferRequest(Body, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k_dashed: TopK | None = field(name="top-k", default=None)
     top_p_dashed: Annotated[float, Meta(gt=0, le=1)] | None = field(name="top-p", default=None)
-    max_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
+    max_tokens: MaxTokens | None = None
     seed: Seed | None = None
 
 
-class SessionRequest(Body, kw_only=True):
+class SessionRequest(RequestBody, kw_only=True):
     session_id: str
     model: str | None = None
 
 
-class ForkRequest(Body, kw_only=True):
+class ForkRequest(RequestBody, kw_only=True):
     session_id: str
     new_session_id: str
     model: str | None = None
 
 
-class Told(msgspec.Struct):
+class SessionReply(msgspec.Struct):
     message: str
 
 
-class Turn:
-    """One answer of a session, or of nobody's."""
-
-    def __init__(self, call: Call, model: ServedModel, conversation: Conversation, session: Session | None) -> None:
-        self.call, self.model, self.conversation, self.session = call, model, conversation, session
-        self.messages: list[dict[str, Any]] = conversation.messages
-        self.rendered, self.ids = RenderedPrompt(), list[int]()
-        self.stream: AnswerStream | None = None
-        self.kept = False
-        self.finishing: asyncio.Future[None] | None = None
-
-    async def begin(self, messages: list[dict[str, Any]], params: dict[str, Any], most: int | None) -> None:
-        """Have the answer to all these messages made. Changes nothing of the conversation if that is refused."""
-        llm, conversation = self.model.llm.llm, self.conversation
-
-        large = sum(len(each["content"]) for each in messages) > LARGE
-        try:
-            self.rendered = await render_apart(llm.isolation, lambda: llm.render(messages), large=large)
-        except ModelFileError as reason:
-            raise RequestError(str(reason)) from None
-
-        def prepare() -> Answer:
-            self.ids = conversation.ids_of(self.rendered)
-            chosen = SamplingParams(
-                **params, max_tokens=self.call.room(llm.max_context, 0, most), roll=True, salt=self.call.key.salt
-            )
-            return llm.answer(self.ids, chosen, conversation.sequence, continues=False)
-
-        answer = await in_thread_if(large or len(self.rendered) > LARGE, prepare)
-        (self.stream,) = await self.call.begin(self.model, [answer])
-        self.messages = messages
-        if self.session is not None:
-            self.session.stream = self.stream
-
-    def keep(self) -> None:
-        """Take what was answered into the conversation: also a part of it, if the client has left."""
-        if self.stream is None or self.kept:
-            return
-        self.kept = True
-        answer = self.stream.answer
-        answer.take(self.model.llm.pump)
-        if answer.token_ids and answer.finish_reason != "error":
-            self.conversation.keep(answer, self.messages, self.rendered, self.ids)
-        else:
-            self.conversation.messages = self.messages
-
-    async def finish(self) -> None:
-        """The request has ended, however: what runs is cancelled, what was said is kept, the session is given back.
-
-        To be called before the client hears of the end: it may ask again at once.
-        """
-        if self.finishing is None:
-            self.finishing = asyncio.ensure_future(self._finish())
-        await asyncio.shield(self.finishing)  # whoever waits may leave, but the session is given back
-
-    async def _finish(self) -> None:
-        sessions = self.call.server.sessions
-        if self.stream is not None:
-            self.stream.close()
-            try:
-                await self.model.llm.between_steps(lambda: None)  # until here the engine may use the sequence
-                self.keep()
-            except Exception as reason:  # the engine is gone, and what it held
-                log.error("a session's answer cannot be kept, and so it is forgotten: %s", reason)
-                if self.session is not None:
-                    sessions.forget(self.session)
-        if self.session is not None:
-            sessions.give_back(self.session)
-        if self.session is None or not sessions.is_kept(self.session):
-            await close_conversation(self.model, self.conversation)
-
-    async def texts(self) -> AsyncGenerator[bytes, None]:
-        """The answer as raw text, piece by piece."""
-        assert self.stream is not None
-        async for piece in self.stream.pieces():
-            if piece.completion is not None and piece.finish_reason != "cancelled":
-                check_finished(piece.completion, constrained=False)
-            if piece.finish_reason is not None:
-                await self.finish()
-            if piece.text:
-                yield piece.text.encode("utf-8", "replace")
-
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as server-sent events: {"text"}, and at last `done` with where the dialog stands."""
-        assert self.stream is not None
-        async for piece in self.stream.pieces():
-            if piece.text:
-                yield sse(encoded({"text": piece.text}))
-            if piece.completion is not None:
-                if piece.finish_reason != "cancelled":
-                    check_finished(piece.completion, constrained=False)
-                await self.finish()
-                told = {
-                    "finish_reason": piece.finish_reason,
-                    "dialog_pos": len(self.conversation.messages),
-                    "usage": usage_of([[piece.completion]]),
-                }
-                yield sse(encoded(told), b"done")
-
-
-async def infer(call: Call, body: InferRequest) -> Response:
-    """Say something to a session, or to none, and have it answered: as raw text, or as events if Accept asks for
-    text/event-stream. Only what ends with a message of the user is answered. Who leaves cancels; what was said stays.
-    """
-    said = sentences(body)
+async def infer(call: ApiCall, body: InferRequest) -> Response:
+    """The answer to messages, in a session or without one: as raw text, or as events if Accept has text/event-stream.
+    Messages are answered only if the last one is the user's. A client that disconnects cancels the answer; the text so
+    far stays a message of the session."""
+    messages = decode_messages(body)
     if body.session_id is None and body.dialog_pos:
-        raise out_of_range(0)
+        raise position_out_of_range(0)
     model = await call.model(body.model)
     sessions = call.server.sessions
     session: Session | None = None
     if body.session_id is None:
         conversation = await new_conversation(model, call.key)
     else:
-        number = checked(body.session_id)
-        session = await sessions.take(call.key, model, number, create=body.dialog_pos == 0)
+        session_id = checked_id(body.session_id)
+        session = await sessions.acquire(call.key, model, session_id, create=body.dialog_pos == 0)
         conversation = session.conversation
-    turn = Turn(call, model, conversation, session)
-    call.opened.push_async_callback(turn.finish)
+    turn = SessionTurn(call, model, conversation, session)
+    call.resources.push_async_callback(turn.finish)
     try:
-        messages = await begun(turn, body, said)
+        num_messages = await start_turn(turn, body, messages)
     except BaseException:
-        if session is not None and session.new:
+        if session is not None and session.is_new:
             sessions.forget(session)  # a request that is refused changes nothing
         await turn.finish()
         raise
     if session is not None:
-        session.new = False
-    headers = {"x-dialog-pos": str(len(messages) + (turn.stream is not None))}
+        session.is_new = False
+    headers = {"x-dialog-pos": str(num_messages + (turn.stream is not None))}
     wants_events = "text/event-stream" in call.request.headers.get("accept", "")
     if turn.stream is None:
         await turn.finish()
-        media = "text/event-stream" if wants_events else "text/plain"
-        return Response(b"", 200, headers, f"{media}; charset=utf-8")
+        media_type = "text/event-stream" if wants_events else "text/plain"
+        return Response(b"", 200, headers, f"{media_type}; charset=utf-8")
     if wants_events:
-        made = Stream(turn.events(), "text/event-stream", session_error, call)
+        response = StreamedResponse(turn.events(), "text/event-stream", session_error_event, call)
     else:
-        made = Stream(turn.texts(), "text/plain", _cut, call)
-    made.headers.update(headers)
-    return made
+        response = StreamedResponse(turn.text(), "text/plain", _error_line, call)
+    response.headers.update(headers)
+    return response
 
 
-async def begun(turn: Turn, body: InferRequest, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Begin a turn: revert, take in what was said, and have it answered if the user spoke last; all messages.
+async def start_turn(turn: SessionTurn, body: InferRequest, new_messages: list[dict[str, Any]]) -> int:
+    """Revert the conversation, append the messages, and start the answer if the last one is the user's. Return the
+    number of messages.
 
-    Raises Refusal: 416, or 400 for more than is kept; and as `Turn.begin`. Then the messages are what they were.
+    Raises ApiError: 416, or 400 for too many characters; and as `SessionTurn.start`. Then the messages are unchanged.
     """
-    conversation, before = turn.conversation, list(turn.conversation.messages)
+    conversation = turn.conversation
+    before = list(conversation.messages)
     if body.dialog_pos > len(before):
-        raise out_of_range(len(before))
-    messages = [*before[: body.dialog_pos], *said]
-    turn.call.check_size(len(messages), body.max_tokens)
-    size, most = sum(len(each["content"]) for each in messages), turn.call.server.config.max_body
-    if size > most:
-        raise Refusal(400, f"the session would hold {size} characters: at most {most} are kept (max_body); begin anew")
+        raise position_out_of_range(len(before))
+    messages = [*before[: body.dialog_pos], *new_messages]
+    turn.call.check_chat_size(len(messages), body.max_tokens)
+    num_characters = sum(len(each["content"]) for each in messages)
+    max_characters = turn.call.server.config.max_body
+    if num_characters > max_characters:
+        raise ApiError(
+            400,
+            f"the session would hold {num_characters} characters: at most {max_characters} are kept (max_body); start "
+            "a new one",
+        )
     conversation.revert(body.dialog_pos)
     if messages and messages[-1]["role"] == "user":
         try:
-            await turn.begin(messages, sampling(body), body.max_tokens)
+            await turn.start(messages, sampling_from_infer(body), body.max_tokens)
         except BaseException:
             conversation.messages = before
             raise
     conversation.messages = messages
-    return messages
+    return len(messages)
 
 
-def _cut(refusal: Refusal) -> bytes:
-    """Raw text has no place for an error: it is said in the text, on a line of its own."""
-    return f"\n[{refusal.message}]\n".encode()
+def _error_line(error: ApiError) -> bytes:
+    """Return an error within raw text: a line of its own."""
+    return f"\n[{error.message}]\n".encode()
 
 
-def sampling(body: InferRequest) -> dict[str, Any]:
-    """The fields of `SamplingParams` that a request gives. Raises RequestError for one that is given in two ways."""
-    found: dict[str, Any] = {}
+def sampling_from_infer(body: InferRequest) -> dict[str, Any]:
+    """Return the fields of `SamplingParams` that a request sets. Raises RequestError for one that is given twice."""
+    sampling: dict[str, Any] = {}
     for name in ("top_k", "top_p"):
         values = [getattr(body, name), getattr(body, f"{name}_dashed")]
         given = [value for value in values if value is not None]
         if len(given) > 1:
             raise RequestError(f"{name} is given twice, with _ and with -: give it once")
         if given:
-            found[name] = given[0]
+            sampling[name] = given[0]
     if body.temperature is not None:
-        found["temperature"] = body.temperature
+        sampling["temperature"] = body.temperature
     if body.seed is not None:
-        found["seed"] = body.seed
-    return found
+        sampling["seed"] = body.seed
+    return sampling
 
 
-def sentences(body: InferRequest) -> list[dict[str, Any]]:
-    """The messages, decoded. Raises Refusal, 400 with code 1 for what cannot be."""
+def decode_messages(body: InferRequest) -> list[dict[str, Any]]:
+    """Return the messages, decoded. Raises ApiError: 400, with code 1 for a content that cannot be decoded."""
     if body.encoding not in ("base64", "text"):
-        raise Refusal(400, f"Unknown encoding: {body.encoding[:60]}", detail=1)
-    found = []
+        raise ApiError(400, f"Unknown encoding: {body.encoding[:60]}", session_code=1)
+    messages = []
     for index, each in enumerate(body.messages):
         if each.role not in ROLES:
-            raise Refusal(400, f"messages[{index}].role is {each.role[:60]!r}: it must be one of {', '.join(ROLES)}")
+            raise ApiError(400, f"messages[{index}].role is {each.role[:60]!r}: it must be one of {', '.join(ROLES)}")
         content = each.content
         if body.encoding == "base64":
             try:
                 content = base64.b64decode(content, validate=True).decode()
             except (binascii.Error, UnicodeDecodeError, ValueError) as reason:
-                raise Refusal(400, f"Decode failed: messages[{index}]: {reason}", detail=1) from None
-        found.append({"role": each.role, "content": content})
-    return found
+                raise ApiError(400, f"Decode failed: messages[{index}]: {reason}", session_code=1) from None
+        messages.append({"role": each.role, "content": content})
+    return messages
 
 
-def checked(number: str) -> str:
-    """A session's id. Raises Refusal, 400."""
-    if NUMBER.fullmatch(number) is None:
-        raise Refusal(400, f"the session id {number[:60]!r} is none: take 1 to 128 letters, digits and ._:-")
-    return number
+def checked_id(session_id: str) -> str:
+    """Return a session's id. Raises ApiError, 400."""
+    if SESSION_ID.fullmatch(session_id) is None:
+        raise ApiError(400, f"session id {session_id[:60]!r} is not valid: use 1 to 128 letters, digits and ._:-")
+    return session_id
 
 
-def out_of_range(position: int) -> Refusal:
-    """416, with the position that the session has."""
-    return Refusal(416, "Dialog position out of range", more={"current_dialog_pos": position})
+def position_out_of_range(position: int) -> ApiError:
+    """Return the error for a position beyond the session's, which it contains."""
+    return ApiError(416, "Dialog position out of range", extra_fields={"current_dialog_pos": position})
 
 
-async def cancel(call: Call, body: SessionRequest) -> Told:
-    """End the answer that a session is making; what it has said stays. Does nothing to one that makes none."""
-    model = await call.model(body.model)
-    session = call.server.sessions.find(call.key, model, checked(body.session_id))
-    if session is None and not call.server.sessions.exists(SessionName(call.key.owner, model.name, body.session_id)):
-        raise not_found()
-    if session is None or session.stream is None:
-        return Told("nothing to cancel")
-    session.stream.close()
-    return Told("cancel success")
-
-
-async def fork(call: Call, body: ForkRequest) -> Told:
-    """A second session that begins as this one, and shares what was computed for it."""
+async def cancel(call: ApiCall, body: SessionRequest) -> SessionReply:
+    """Cancel the answer of a session; its text so far stays. Does nothing if the session is not answering."""
     model = await call.model(body.model)
     sessions = call.server.sessions
-    number, other = checked(body.session_id), checked(body.new_session_id)
-    session = sessions.find(call.key, model, number)
-    if session is not None and session.taken:
-        raise busy()
-    await sessions.fork(await sessions.take(call.key, model, number, create=False), other)
-    return Told("fork success")
+    session = sessions.find(call.key, model, checked_id(body.session_id))
+    if session is None and not sessions.exists(SessionName(call.key.owner, model.name, body.session_id)):
+        raise session_not_found()
+    if session is None or session.stream is None:
+        return SessionReply("nothing to cancel")
+    session.stream.close()
+    return SessionReply("cancel success")
 
 
-async def drop(call: Call, body: SessionRequest) -> Told:
-    """Forget a session; what it is answering is cancelled."""
+async def fork(call: ApiCall, body: ForkRequest) -> SessionReply:
+    """Copy a session under a new id. Both share the keys and values computed so far."""
     model = await call.model(body.model)
-    if not await call.server.sessions.drop(call.key, model, checked(body.session_id)):
-        raise not_found()
-    return Told("drop success")
+    sessions = call.server.sessions
+    session_id = checked_id(body.session_id)
+    new_id = checked_id(body.new_session_id)
+    session = sessions.find(call.key, model, session_id)
+    if session is not None and session.is_acquired:
+        raise session_busy()
+    await sessions.fork(await sessions.acquire(call.key, model, session_id, create=False), new_id)
+    return SessionReply("fork success")
+
+
+async def drop(call: ApiCall, body: SessionRequest) -> SessionReply:
+    """Delete a session; its answer is cancelled."""
+    model = await call.model(body.model)
+    if not await call.server.sessions.drop(call.key, model, checked_id(body.session_id)):
+        raise session_not_found()
+    return SessionReply("drop success")
+
+
+def _endpoint(path: str, handler: Any, body: type, **fields: Any) -> Endpoint:
+    return Endpoint("POST", path, handler, body=body, error_format=session_error_body, tag="Sessions", **fields)
 
 
 ENDPOINTS: list[Endpoint] = [
-    Endpoint("POST", "/infer", infer, body=InferRequest, streams="text/plain", shape=session_shape, tag="Sessions"),
-    *(
-        Endpoint("POST", path, handler, body=body, reply=Told, shape=session_shape, tag="Sessions")
-        for path, handler, body in (
-            ("/cancel", cancel, SessionRequest),
-            ("/fork", fork, ForkRequest),
-            ("/drop", drop, SessionRequest),
-        )
-    ),
+    _endpoint("/infer", infer, InferRequest, stream_media_type="text/plain"),
+    _endpoint("/cancel", cancel, SessionRequest, reply=SessionReply),
+    _endpoint("/fork", fork, ForkRequest, reply=SessionReply),
+    _endpoint("/drop", drop, SessionRequest, reply=SessionReply),
 ]

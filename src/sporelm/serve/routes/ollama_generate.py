@@ -1,40 +1,43 @@
-"""/api/generate, as Ollama's clients speak it: a prompt answered as a chat of one message, or just continued."""
+"""/api/generate: Ollama's completion API. A prompt is answered as a chat of one message, or continued as it is."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.responses import Response
 
-from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion
-from sporelm.api.params import SamplingParams
+from sporelm.api.sampling_params import SamplingParams
+from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import RequestError
-from sporelm.serve.answering import in_thread_if
-from sporelm.serve.chat import Chat, begin_chat
-from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
-from sporelm.serve.failures import ollama_shape
-from sporelm.serve.filling import gap_of
-from sporelm.serve.keeping import Keeping
-from sporelm.serve.ollama_options import named, tokens_of
-from sporelm.serve.ollama_replies import (
+from sporelm.serve.chat.answer_stream import run_in_thread_if
+from sporelm.serve.chat.chat_stream import ChatStream, start_chat
+from sporelm.serve.chat.fim import fim_tokens
+from sporelm.serve.chat.ollama_options import max_tokens_from_options, model_name_from_ollama
+from sporelm.serve.chat.ollama_replies import (
     NDJSON,
-    Asked,
-    Clock,
+    OllamaFields,
     OllamaReply,
-    ask_of,
-    error_line,
-    last,
-    now,
-    sampling_of,
+    Stopwatch,
+    last_reply,
+    ollama_chat_request,
+    ollama_error_line,
+    ollama_sampling,
+    timestamp,
 )
-from sporelm.serve.reading import Content, Reasoning
-from sporelm.serve.scores import Scores
-from sporelm.serve.served_model import ServedModel
-from sporelm.serve.usage import check_finished
-from sporelm.text.filling import filling_prompt
+from sporelm.serve.chat.token_logprobs import ChatLogprobs
+from sporelm.serve.chat.token_usage import check_finished
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.api_errors import ollama_error_body
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import encode_json
+from sporelm.serve.http.streamed_response import StreamedResponse
+from sporelm.serve.model_pool.keep_alive import KeepAlive
+from sporelm.serve.model_pool.served_model import ServedModel
+from sporelm.text.dialects import Content, Reasoning
+from sporelm.text.fim_tokens import encode_fim_prompt
 
 
-class GenerateRequest(Asked, kw_only=True):
+class OllamaGenerateRequest(OllamaFields, kw_only=True):
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
@@ -44,110 +47,128 @@ class GenerateRequest(Asked, kw_only=True):
     images: list[Any] | None = None
 
 
-def check(body: GenerateRequest) -> None:
-    """Raise RequestError for what cannot be had, or not together."""
-    for name, why in (
-        ("template", "the model's own is used; with raw the prompt is taken as it stands"),
-        ("images", "no model of this server can see"),
+def check_supported(body: OllamaGenerateRequest) -> None:
+    """Raise RequestError for fields that are not supported, or not together."""
+    for name, reason in (
+        ("template", "the model's own is used; with raw the prompt is taken as it is"),
+        ("images", "the models of this server cannot read images"),
     ):
         if getattr(body, name):
-            raise RequestError(f"{name} cannot be had: {why}; leave it out")
+            raise RequestError(f"{name} is not supported: {reason}; leave it out")
     for one, others in (("raw", ("system", "context")), ("suffix", ("system", "context", "think"))):
         for other in others:
             if getattr(body, one) and getattr(body, other):
-                raise RequestError(f"{one} and {other} are given together: with {one} no chat is made; leave out one")
+                raise RequestError(
+                    f"{one} and {other} are given together: with {one} the prompt is not a chat; leave out one"
+                )
 
 
-async def generate(call: Call, body: GenerateRequest) -> Response | OllamaReply:
-    """A prompt, answered as a chat of one message, which goes on from `context` where that is given; with `raw`, or by
-    a model without a template, just continued; with `suffix` the gap between both is filled. Without a prompt the model
-    is just loaded, or unloaded where `keep_alive` is 0."""
-    check(body)
-    clock, name = Clock(), named(call.server.models, body.model)
-    keeping = Keeping(call, name, body.keep_alive)
+async def generate(call: ApiCall, body: OllamaGenerateRequest) -> Response | OllamaReply:
+    """The answer to a prompt, as a chat of one message that continues `context`. With `raw`, or a model without a
+    template, the prompt is continued as it is; with `suffix` the gap between both is filled. Without a prompt the model
+    is only loaded, or unloaded if `keep_alive` is 0."""
+    check_supported(body)
+    stopwatch = Stopwatch()
+    name = model_name_from_ollama(call.server.models, body.model)
+    keep_alive = KeepAlive(call, name, body.keep_alive)
     if not body.prompt and not body.suffix:
-        reason = await keeping.alone()
-        return OllamaReply(keeping.name, now(), True, response="", done_reason=reason)
+        reason = await keep_alive.load_or_unload()
+        return OllamaReply(keep_alive.name, timestamp(), True, response="", done_reason=reason)
     model = await call.model(name)
-    clock.lap()
-    if body.raw or body.suffix or model.llm.llm.tokenizer.chat_template is None:
-        pieces = _continued(call, model, body, clock)
+    stopwatch.mark_loaded()
+    if body.raw or body.suffix or model.llm.tokenizer.chat_template is None:
+        replies = _completion_replies(call, model, body, stopwatch)
     else:
         messages = [{"role": "system", "content": body.system}] if body.system else []
         messages.append({"role": "user", "content": body.prompt or ""})
-        made = await begin_chat(call, model, ask_of(model, body, messages, before=body.context or ()))
-        pieces = _answered(made, Scores(model, made.streams[0], wanted=bool(body.logprobs)), clock)
+        request = ollama_chat_request(model, body, messages, context_ids=body.context or ())
+        stream = await start_chat(call, model, request)
+        logprobs = ChatLogprobs(model, stream.streams[0], enabled=bool(body.logprobs))
+        replies = _chat_replies(stream, logprobs, stopwatch)
     if body.stream is not False:
-        first = await anext(pieces)
-        return Stream(_lines(first, pieces), NDJSON, error_line, call)
-    text, thinking, logprobs, end = [], [], [], None
-    async for piece in pieces:
-        text.append(piece.response or "")
-        thinking.append(piece.thinking or "")
-        logprobs += piece.logprobs or []
-        end = piece
-    assert end is not None
-    end.response, end.thinking, end.logprobs = "".join(text), "".join(thinking) or None, logprobs or None
-    return end
+        first = await anext(replies)
+        return StreamedResponse(_lines(first, replies), NDJSON, ollama_error_line, call)
+    return await _join(replies)
 
 
-async def _lines(first: OllamaReply, pieces: AsyncGenerator[OllamaReply, None]) -> AsyncGenerator[bytes, None]:
-    yield encoded(first) + b"\n"
-    async for piece in pieces:
-        yield encoded(piece) + b"\n"
+async def _join(replies: AsyncGenerator[OllamaReply, None]) -> OllamaReply:
+    """Return the last reply, with the text and log probabilities of all."""
+    text = []
+    thinking = []
+    entries = []
+    last = None
+    async for reply in replies:
+        text.append(reply.response or "")
+        thinking.append(reply.thinking or "")
+        entries += reply.logprobs or []
+        last = reply
+    assert last is not None
+    last.response = "".join(text)
+    last.thinking = "".join(thinking) or None
+    last.logprobs = entries or None
+    return last
 
 
-def _context(completion: Completion) -> list[int]:
-    """What the next request gives back so that it goes on from here."""
+async def _lines(first: OllamaReply, replies: AsyncGenerator[OllamaReply, None]) -> AsyncGenerator[bytes, None]:
+    yield encode_json(first) + b"\n"
+    async for reply in replies:
+        yield encode_json(reply) + b"\n"
+
+
+def _context_ids(completion: Completion) -> list[int]:
+    """Return the `context` with which the next request continues."""
     return [*completion.prompt_token_ids, *completion.token_ids]
 
 
-async def _answered(made: Chat, scores: Scores, clock: Clock) -> AsyncGenerator[OllamaReply, None]:
-    name = made.model.name
-    async for said in made.said():
-        content = "".join(delta.text for delta in said.deltas if isinstance(delta, Content))
-        thinking = "".join(delta.text for delta in said.deltas if isinstance(delta, Reasoning))
-        logprobs = scores.of(said.piece)
-        if content or thinking or logprobs:
-            yield OllamaReply(name, now(), False, response=content, thinking=thinking or None, logprobs=logprobs)
-        done = said.piece.completion
-        if done is not None:
-            yield last(made.model, done, clock, response="", context=_context(done))
-
-
-async def _continued(
-    call: Call, model: ServedModel, body: GenerateRequest, clock: Clock
+async def _chat_replies(
+    stream: ChatStream, chat_logprobs: ChatLogprobs, stopwatch: Stopwatch
 ) -> AsyncGenerator[OllamaReply, None]:
-    llm = model.llm.llm
-    sampling, tokens = sampling_of(body, llm.max_context), tokens_of(body.options or {})
-    call.check_size(1, tokens)
+    name = stream.model.name
+    async for chunk in stream.chunks():
+        content = "".join(delta.text for delta in chunk.deltas if isinstance(delta, Content))
+        thinking = "".join(delta.text for delta in chunk.deltas if isinstance(delta, Reasoning))
+        logprobs = chat_logprobs.of_piece(chunk.piece)
+        if content or thinking or logprobs:
+            yield OllamaReply(name, timestamp(), False, response=content, thinking=thinking or None, logprobs=logprobs)
+        completion = chunk.piece.completion
+        if completion is not None:
+            yield last_reply(stream.model, completion, stopwatch, response="", context=_context_ids(completion))
+
+
+async def _completion_replies(
+    call: ApiCall, model: ServedModel, body: OllamaGenerateRequest, stopwatch: Stopwatch
+) -> AsyncGenerator[OllamaReply, None]:
+    llm = model.llm
+    sampling = ollama_sampling(body, llm.max_context)
+    max_tokens = max_tokens_from_options(body.options or {})
+    call.check_chat_size(1, max_tokens)
     text = f"{body.system}\n\n{body.prompt}" if body.system else body.prompt or ""
-    gap = gap_of(model) if body.suffix else None
-    if gap is not None:
-        sampling["stop_token_ids"] = sorted(gap.ends)
+    fim = fim_tokens(model) if body.suffix else None
+    if fim is not None:
+        sampling["stop_token_ids"] = sorted(fim.stop_ids)
 
-    await model.llm.isolation.try_grammar(sampling.get("grammar"))
+    await model.async_llm.isolation.try_grammar(sampling.get("grammar"), call.key.cache_salt)
 
-    def prepare() -> list[Answer]:
-        if gap is not None:
-            ids = filling_prompt(llm.tokenizer, gap, text, body.suffix or "")
+    def prepare() -> list[TextGeneration]:
+        if fim is not None:
+            ids = encode_fim_prompt(llm.tokenizer, fim, text, body.suffix or "")
         else:
             ids = [*(body.context or ()), *llm.prompt_ids(text)]
-        length = call.room(llm.max_context, len(ids), tokens)
-        params = SamplingParams(**{**sampling, "max_tokens": length, "salt": call.key.salt})
-        return llm.several_answers(ids, params)
+        limit = call.answer_limit(llm.max_context, len(ids), max_tokens)
+        params = SamplingParams(**{**sampling, "max_tokens": limit, "salt": call.key.cache_salt})
+        return llm.prepare_generations(ids, params)
 
-    (stream,) = await call.begin(model, await in_thread_if(call.large or "grammar" in sampling, prepare))
-    scores = Scores(model, stream, wanted=bool(body.logprobs))
+    (stream,) = await call.start(model, await run_in_thread_if(call.is_large or "grammar" in sampling, prepare))
+    chat_logprobs = ChatLogprobs(model, stream, enabled=bool(body.logprobs))
     async for piece in stream.pieces():
-        logprobs = scores.of(piece)
+        logprobs = chat_logprobs.of_piece(piece)
         if piece.text or logprobs:
-            yield OllamaReply(model.name, now(), False, response=piece.text, logprobs=logprobs)
-        done = piece.completion
-        if done is not None:
-            check_finished(done, constrained=stream.constrained)
-            context = None if body.raw or gap is not None else _context(done)
-            yield last(model, done, clock, response="", context=context)
+            yield OllamaReply(model.name, timestamp(), False, response=piece.text, logprobs=logprobs)
+        completion = piece.completion
+        if completion is not None:
+            check_finished(completion, has_grammar=stream.has_grammar)
+            context = None if body.raw or fim is not None else _context_ids(completion)
+            yield last_reply(model, completion, stopwatch, response="", context=context)
 
 
 ENDPOINTS: list[Endpoint] = [
@@ -155,10 +176,10 @@ ENDPOINTS: list[Endpoint] = [
         "POST",
         "/api/generate",
         generate,
-        body=GenerateRequest,
+        body=OllamaGenerateRequest,
         reply=OllamaReply,
-        streams=NDJSON,
-        shape=ollama_shape,
+        stream_media_type=NDJSON,
+        error_format=ollama_error_body,
         tag="Ollama",
     )
 ]

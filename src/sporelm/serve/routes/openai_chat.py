@@ -1,4 +1,4 @@
-"""/v1/chat/completions, as OpenAI's clients speak it."""
+"""/v1/chat/completions: OpenAI's chat API."""
 
 from collections.abc import AsyncGenerator
 from time import time
@@ -9,28 +9,33 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from sporelm.errors import RequestError
-from sporelm.serve.chat import Answered, Chat, ChatAsk, Said, begin_chat, goes_on
-from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
-from sporelm.serve.events import openai_error, sse
-from sporelm.serve.failures import Refusal
-from sporelm.serve.forms import answer_form
-from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reasoning
-from sporelm.serve.sampling import SamplingBody, fields_of
-from sporelm.serve.scores import TokenLogprob, chat_logprobs
-from sporelm.serve.served_model import ServedModel
-from sporelm.serve.usage import Figures, Usage, figures_of
+from sporelm.serve.chat.chat_stream import (
+    ChatChunk,
+    ChatRequest,
+    ChatResult,
+    ChatStream,
+    check_continued,
+    start_chat,
+)
+from sporelm.serve.chat.reasoning_effort import checked_effort
+from sporelm.serve.chat.response_format import request_grammar
+from sporelm.serve.chat.sampling_fields import MaxTokens, SamplingFields, StreamOptions, num_logprobs, sampling_from
+from sporelm.serve.chat.token_logprobs import TokenLogprob, chat_logprobs
+from sporelm.serve.chat.token_usage import AnswerTimings, Usage, timings_of
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.api_errors import ApiError
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import encode_json
+from sporelm.serve.http.sse import openai_error_event, sse
+from sporelm.serve.http.streamed_response import StreamedResponse
+from sporelm.text.dialects import Arguments, CallStart, Content, Delta, Reasoning
 
 
-class StreamOptions(Body, kw_only=True):
-    include_usage: bool = False
-    include_obfuscation: bool = False
-
-
-class ChatRequest(SamplingBody, kw_only=True):
+class ChatCompletionRequest(SamplingFields, kw_only=True):
     messages: list[dict[str, Any]]
     model: str | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -47,10 +52,10 @@ class ChatRequest(SamplingBody, kw_only=True):
     modalities: list[Literal["text"]] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    # What clients may send and what changes nothing here; docs/server.md says so.
+    # Accepted without effect, since clients send them unasked; docs/server.md lists them.
     verbosity: Any = None
     prediction: Any = None
-    # What cannot be had, so that it is said in words of its own.
+    # Refused with a message of their own.
     functions: Any = None
     function_call: Any = None
     audio: Any = None
@@ -58,207 +63,222 @@ class ChatRequest(SamplingBody, kw_only=True):
     moderation: Any = None
 
 
-class Function(msgspec.Struct):
+class ChatFunction(msgspec.Struct):
     name: str
     arguments: str
 
 
-class FunctionCall(msgspec.Struct):
+class ChatToolCall(msgspec.Struct):
     id: str
-    function: Function
+    function: ChatFunction
     type: Literal["function"] = "function"
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class ChatMessage(msgspec.Struct, omit_defaults=True):
     role: Literal["assistant", ""] = ""
     content: str | UnsetType | None = UNSET
     reasoning_content: str | None = None
-    tool_calls: list[FunctionCall] | None = None
+    tool_calls: list[ChatToolCall] | None = None
 
 
-class Logprobs(msgspec.Struct):
+class ChatChoiceLogprobs(msgspec.Struct):
     content: list[TokenLogprob]
     refusal: None = None
 
 
-class Choice(msgspec.Struct):
+class ChatChoice(msgspec.Struct):
     index: int
-    message: Message
+    message: ChatMessage
     finish_reason: Literal["stop", "length", "tool_calls"]
-    logprobs: Logprobs | None = None
+    logprobs: ChatChoiceLogprobs | None = None
 
 
 class ChatCompletion(msgspec.Struct):
     id: str
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[ChatChoice]
     usage: Usage
-    timings: Figures
+    timings: AnswerTimings
     object: Literal["chat.completion"] = "chat.completion"
     system_fingerprint: str | None = None
 
 
-REFUSED = {
+UNSUPPORTED = {
     "functions": "it is the old name of tools: give tools",
     "function_call": "it is the old name of tool_choice: give tools and tool_choice",
-    "audio": "no model of this server speaks: leave it out",
-    "web_search_options": "this server asks nothing of other sites: leave it out",
-    "moderation": "nothing is moderated here: leave it out",
+    "audio": "the models of this server do not speak: leave it out",
+    "web_search_options": "this server does not search the web: leave it out",
+    "moderation": "this server does not moderate: leave it out",
 }
 
 
-def check(body: ChatRequest) -> None:
-    """Raise RequestError for what cannot be had."""
-    for name, why in REFUSED.items():
+def chat_request(body: ChatCompletionRequest) -> ChatRequest:
+    """Return the request in the terms of all APIs. Raises RequestError, ApiError."""
+    for name, reason in UNSUPPORTED.items():
         if getattr(body, name) is not None:
-            raise RequestError(f"{name} is not taken: {why}")
-
-
-def ask_of(body: ChatRequest) -> ChatAsk:
-    """What a request asks for. Raises RequestError."""
-    check(body)
-    sampling = fields_of(body)
+            raise RequestError(f"{name} is not supported: {reason}")
+    sampling = sampling_from(body)
     if body.n is not None:
         sampling["n"] = body.n
-    if body.top_logprobs is not None and not body.logprobs:
-        raise RequestError("top_logprobs is given without logprobs: set logprobs to true")
-    if body.logprobs:
-        sampling["logprobs"] = body.top_logprobs or 0
-    grammar = answer_form(body.response_format, body.grammar)
+    logprobs = num_logprobs(body.logprobs, body.top_logprobs)
+    if logprobs is not None:
+        sampling["logprobs"] = logprobs
+    grammar = request_grammar(body.response_format, body.grammar)
     if grammar is not None:
         sampling["grammar"] = grammar
-    variables = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", body.reasoning_effort)
-    wish = body.enable_thinking
-    if wish is None and body.thinking is not None:
-        wish = body.thinking.get("type") != "disabled"
-    if wish is None and body.reasoning_effort == "none":
-        wish = False
-    if wish is not None:
-        variables.setdefault("enable_thinking", wish)
-    if body.continue_final_message and not goes_on(body.messages):
-        raise RequestError("continue_final_message needs a last message of the assistant with text and without calls")
-    if body.add_generation_prompt is not None and body.add_generation_prompt is bool(body.continue_final_message):
+    continue_last = bool(body.continue_final_message)
+    check_continued(body.messages, continue_last=continue_last)
+    if body.add_generation_prompt is not None and body.add_generation_prompt is continue_last:
         raise RequestError("add_generation_prompt is false with continue_final_message, and true without: leave it out")
-    return ChatAsk(
+    return ChatRequest(
         messages=body.messages,
-        goes_on=bool(body.continue_final_message),
+        continue_last=continue_last,
         sampling=sampling,
         max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
         tools=body.tools,
         tool_choice=body.tool_choice,
         parallel=body.parallel_tool_calls is not False,
-        variables=variables,
+        template_variables=_template_variables(body),
     )
 
 
-async def chat_completions(call: Call, body: ChatRequest) -> Response | ChatCompletion:
-    """The answer to a chat, or several, whole or in pieces."""
-    if (body.n or 1) > call.server.config.max_prompts:
-        raise Refusal(400, f"n is {body.n}: at most {call.server.config.max_prompts} answers are made (max_prompts)")
-    ask = ask_of(body)
+def _template_variables(body: ChatCompletionRequest) -> dict[str, Any]:
+    """Return the variables of the template: `chat_template_kwargs` first, then the fields for reasoning."""
+    variables = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", checked_effort("reasoning_effort", body.reasoning_effort))
+    enable_thinking = body.enable_thinking
+    if enable_thinking is None and body.thinking is not None:
+        enable_thinking = body.thinking.get("type") != "disabled"
+    if enable_thinking is None and body.reasoning_effort == "none":
+        enable_thinking = False
+    if enable_thinking is not None:
+        variables.setdefault("enable_thinking", enable_thinking)
+    return variables
+
+
+async def chat_completions(call: ApiCall, body: ChatCompletionRequest) -> Response | ChatCompletion:
+    """The answers to a chat, whole or streamed."""
+    max_answers = call.server.config.max_prompts
+    if (body.n or 1) > max_answers:
+        raise ApiError(400, f"n is {body.n}: at most {max_answers} answers are made (max_prompts)", param="n")
+    request = chat_request(body)
     model = await call.model(body.model)
-    chat = await begin_chat(call, model, ask)
-    number, created = f"chatcmpl-{call.request_id}", int(time())
+    chat = await start_chat(call, model, request)
+    events = ChatEvents(f"chatcmpl-{call.request_id}", int(time()), chat, body)
     if body.stream:
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        chunks = Chunks(number, created, model, chat, usage=usage, logprobs=bool(body.logprobs))
-        return Stream(chunks.all(), "text/event-stream", openai_error, call)
-    answers = await chat.whole()
-    choices = [_choice(model, chat, at, each, logprobs=bool(body.logprobs)) for at, each in enumerate(answers)]
-    figures = figures_of(answers[0].completion)
+        return StreamedResponse(events.all(), "text/event-stream", openai_error_event, call)
+    results = await chat.collect()
+    choices = [_choice(chat, index, each, logprobs=bool(body.logprobs)) for index, each in enumerate(results)]
     return ChatCompletion(
-        number, created, model.name, choices, chat.usage, figures, system_fingerprint=model.fingerprint
+        events.completion_id,
+        events.created,
+        model.name,
+        choices,
+        chat.usage,
+        timings_of(results[0].completion),
+        system_fingerprint=model.fingerprint,
     )
 
 
-def _choice(model: ServedModel, chat: Chat, at: int, answered: Answered, *, logprobs: bool) -> Choice:
-    reply = answered.reply
-    calls = [FunctionCall(each.id, Function(each.name, each.arguments)) for each in reply.calls]
-    message = Message(
+def _choice(chat: ChatStream, index: int, result: ChatResult, *, logprobs: bool) -> ChatChoice:
+    reply = result.reply
+    calls = [ChatToolCall(each.id, ChatFunction(each.name, each.arguments)) for each in reply.calls]
+    message = ChatMessage(
         "assistant",
         reply.content if reply.content or not calls else None,
         reply.reasoning or None,
         calls or None,
     )
-    scores = Logprobs(chat_logprobs(model, chat.streams[at].answer, 0)) if logprobs else None
-    return Choice(at, message, answered.finish_reason, scores)  # type: ignore[arg-type]
+    entries = chat_logprobs(chat.model, chat.streams[index].answer, 0) if logprobs else None
+    finish_reason: Any = result.finish_reason
+    return ChatChoice(index, message, finish_reason, ChatChoiceLogprobs(entries) if entries is not None else None)
 
 
-class Chunks:
-    """A chat's answers as server-sent events."""
+class ChatEvents:
+    """The answers to a chat as server-sent events."""
 
-    def __init__(
-        self, number: str, created: int, model: ServedModel, chat: Chat, *, usage: bool, logprobs: bool
-    ) -> None:
-        self.model, self.chat, self.usage, self.logprobs = model, chat, usage, logprobs
-        head = {"id": number, "object": "chat.completion.chunk", "created": created, "model": model.name}
-        head["system_fingerprint"] = model.fingerprint
-        self._head = encoded(head)[:-1]
-        self._tail = b',"usage":null}\n\n' if usage else b"}\n\n"
-        self._seen = [0] * len(chat.streams)  # tokens whose log probabilities were told
+    def __init__(self, completion_id: str, created: int, chat: ChatStream, body: ChatCompletionRequest) -> None:
+        self.completion_id = completion_id
+        self.created = created
+        self.chat = chat
+        self.has_logprobs = bool(body.logprobs)
+        self.include_usage = body.stream_options is not None and body.stream_options.include_usage
+        model = chat.model
+        fields = {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": model.name}
+        fields["system_fingerprint"] = model.fingerprint
+        self._head = encode_json(fields)[:-1]
+        self._tail = b',"usage":null}\n\n' if self.include_usage else b"}\n\n"
+        self._num_scored = [0] * len(chat.streams)  # tokens whose log probabilities were sent
 
     async def all(self) -> AsyncGenerator[bytes, None]:
-        """Every event."""
-        for number in range(len(self.chat.streams)):
-            yield self._chunk(number, {"role": "assistant", "content": ""})
-        said: AsyncGenerator[Said, None] = self.chat.said()
-        async for each in said:
-            for event in self._events(each):
+        """Yield every event."""
+        for index in range(len(self.chat.streams)):
+            yield self._event(index, {"role": "assistant", "content": ""})
+        async for chunk in self.chat.chunks():
+            for event in self._chunk_events(chunk):
                 yield event
-        if self.usage:
-            last = next(each for each in self.chat.completions if each is not None)
-            more = {"choices": [], "usage": self.chat.usage, "timings": figures_of(last)}
-            yield b"data: " + self._head + b"," + encoded(more)[1:] + b"\n\n"
+        if self.include_usage:
+            completion = next(each for each in self.chat.completions if each is not None)
+            last = {"choices": [], "usage": self.chat.usage, "timings": timings_of(completion)}
+            yield b"data: " + self._head + b"," + encode_json(last)[1:] + b"\n\n"
         yield sse(b"[DONE]")
 
-    def _events(self, said: Said) -> list[bytes]:
-        found = []
-        scores = self._scores(said)
-        for delta in said.deltas:
-            if isinstance(delta, Content) and scores is None:
-                found.append(self._text(said.number, b"content", delta.text))
-            elif (told := delta_of(delta)) is not None:
-                found.append(self._chunk(said.number, told, scores))
-                scores = None if scores is None else []
-        if scores:
-            found.append(self._chunk(said.number, {"content": ""}, scores))
-        if said.piece.completion is not None:
-            found.append(self._chunk(said.number, {}, None, self.chat.finish_reason(said.number)))
-        return found
+    def _chunk_events(self, chunk: ChatChunk) -> list[bytes]:
+        events = []
+        logprobs = self._logprobs(chunk)
+        for delta in chunk.deltas:
+            if isinstance(delta, Content) and logprobs is None:
+                events.append(self._content_event(chunk.choice_index, delta.text))
+            elif (fields := delta_fields(delta)) is not None:
+                events.append(self._event(chunk.choice_index, fields, logprobs))
+                logprobs = None if logprobs is None else []
+        if logprobs:
+            events.append(self._event(chunk.choice_index, {"content": ""}, logprobs))
+        if chunk.piece.completion is not None:
+            events.append(self._event(chunk.choice_index, {}, None, self.chat.finish_reason(chunk.choice_index)))
+        return events
 
-    def _scores(self, said: Said) -> list[TokenLogprob] | None:
-        if not self.logprobs:
+    def _logprobs(self, chunk: ChatChunk) -> list[TokenLogprob] | None:
+        if not self.has_logprobs:
             return None
-        seen = self._seen[said.number]
-        self._seen[said.number] += len(said.piece.token_ids)
-        return chat_logprobs(self.model, self.chat.streams[said.number].answer, seen, self._seen[said.number])
+        begin = self._num_scored[chunk.choice_index]
+        end = begin + len(chunk.piece.token_ids)
+        self._num_scored[chunk.choice_index] = end
+        return chat_logprobs(self.chat.model, self.chat.streams[chunk.choice_index].answer, begin, end)
 
-    def _text(self, number: int, name: bytes, text: str) -> bytes:
-        """The chunk of some text: most are these, so they are put together from parts."""
+    def _content_event(self, index: int, text: str) -> bytes:
+        """Return the event of some text. Most events are of this kind, so it is put together from encoded parts."""
         parts = (
-            b"data: ", self._head, b',"choices":[{"index":%d,"delta":{"%s":' % (number, name), encoded(text),
+            b"data: ", self._head, b',"choices":[{"index":%d,"delta":{"content":' % index, encode_json(text),
             b'},"logprobs":null,"finish_reason":null}]', self._tail,
         )  # fmt: skip
         return b"".join(parts)
 
-    def _chunk(
-        self, number: int, delta: dict[str, Any], scores: list[TokenLogprob] | None = None, reason: str | None = None
+    def _event(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        logprobs: list[TokenLogprob] | None = None,
+        finish_reason: str | None = None,
     ) -> bytes:
-        logprobs = {"content": scores, "refusal": None} if scores is not None else None
-        choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return b"data: " + self._head + b',"choices":[' + encoded(choice) + b"]" + self._tail
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": {"content": logprobs, "refusal": None} if logprobs is not None else None,
+            "finish_reason": finish_reason,
+        }
+        return b"data: " + self._head + b',"choices":[' + encode_json(choice) + b"]" + self._tail
 
 
-def delta_of(delta: Delta) -> dict[str, Any] | None:
-    """Something new, as a chunk's `delta`; None for the end of a call, which has none."""
+def delta_fields(delta: Delta) -> dict[str, Any] | None:
+    """Return the `delta` of an event; None for the end of a call, which has none."""
     if isinstance(delta, Content):
         return {"content": delta.text}
     if isinstance(delta, Reasoning):
         return {"reasoning_content": delta.text}
-    if isinstance(delta, CallBegun):
+    if isinstance(delta, CallStart):
         function = {"name": delta.name, "arguments": ""}
         call = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
         return {"tool_calls": [call]}
@@ -272,8 +292,8 @@ ENDPOINTS: list[Endpoint] = [
         "POST",
         "/v1/chat/completions",
         chat_completions,
-        body=ChatRequest,
+        body=ChatCompletionRequest,
         reply=ChatCompletion,
-        streams="text/event-stream",
+        stream_media_type="text/event-stream",
     )
 ]

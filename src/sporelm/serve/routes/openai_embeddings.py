@@ -10,14 +10,16 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError
-from sporelm.serve.answering import in_thread_if
-from sporelm.serve.endpoint import Body, Call, Endpoint
-from sporelm.serve.failures import Refusal
-from sporelm.serve.routes.openai_completions import prompts_of
-from sporelm.serve.served_model import ServedModel
+from sporelm.serve.chat.answer_stream import run_in_thread_if
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.api_errors import ApiError
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import RequestBody
+from sporelm.serve.model_pool.served_model import ServedModel
+from sporelm.serve.routes.openai_completions import prompt_id_lists
 
 
-class EmbeddingRequest(Body, kw_only=True):
+class EmbeddingRequest(RequestBody, kw_only=True):
     """`input` is a text, token ids, or a list of either."""
 
     input: str | list[str | int | list[int]]
@@ -30,7 +32,7 @@ class EmbeddingRequest(Body, kw_only=True):
     user: str | None = None
 
 
-class Embedding(msgspec.Struct):
+class EmbeddingVector(msgspec.Struct):
     index: int
     embedding: list[float] | str
     object: Literal["embedding"] = "embedding"
@@ -41,62 +43,66 @@ class EmbeddingUsage(msgspec.Struct):
     total_tokens: int
 
 
-class Embeddings(msgspec.Struct):
-    data: list[Embedding]
+class EmbeddingReply(msgspec.Struct):
+    data: list[EmbeddingVector]
     model: str
     usage: EmbeddingUsage
     object: Literal["list"] = "list"
 
 
-async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
-    """A vector of length 1 for each text: what the model makes of its tokens, as its files say that they are pooled, or
-    their mean; or as `pooling` says."""
-    check_count(call, body.input)
+async def embeddings(call: ApiCall, body: EmbeddingRequest) -> EmbeddingReply:
+    """A vector of length 1 for each text: the model's last hidden states, pooled as `pooling` or the model's files say,
+    or their mean."""
+    check_num_texts(call, body.input)
     model = await call.model(body.model)
-    llm = model.llm.llm
-    name, cuts = body.prompt_name, body.truncate
-    prompts = await in_thread_if(
-        call.large, lambda: prompts_of(body.input, llm, lambda text: llm.embed_ids(text, name, truncate=cuts))
+    llm = model.llm
+    prompts = await run_in_thread_if(
+        call.is_large,
+        lambda: prompt_id_lists(
+            body.input, lambda text: llm.embed_ids(text, body.prompt_name, truncate=body.truncate), "input"
+        ),
     )
-    vectors = await embedded(call, model, prompts, body.pooling)
+    vectors = await embed_prompts(model, prompts, body.pooling)
     width = vectors.shape[1]
     if body.dimensions is not None and body.dimensions != width:
-        raise RequestError(f"dimensions is {body.dimensions}: vectors of {model.name} have {width}, which are not cut")
-    count = sum(map(len, prompts))
-    data = [Embedding(index, written(vector, body.encoding_format)) for index, vector in enumerate(vectors)]
-    return Embeddings(data, model.name, EmbeddingUsage(count, count))
+        raise RequestError(
+            f"dimensions is {body.dimensions}: vectors of {model.name} have {width}, which are not truncated"
+        )
+    num_tokens = sum(map(len, prompts))
+    data = [EmbeddingVector(index, encode_vector(each, body.encoding_format)) for index, each in enumerate(vectors)]
+    return EmbeddingReply(data, model.name, EmbeddingUsage(num_tokens, num_tokens))
 
 
-def check_count(call: Call, given: str | Sequence[str | int | list[int]], param: str = "input") -> None:
-    """Raise Refusal for more texts than one request may have."""
-    most = call.server.config.max_prompts
-    if not isinstance(given, str) and given and not isinstance(given[0], int) and len(given) > most:
-        raise Refusal(
+def check_num_texts(call: ApiCall, texts: str | Sequence[str | int | list[int]], param: str = "input") -> None:
+    """Raise ApiError for more texts than one request may have."""
+    max_texts = call.server.config.max_prompts
+    if not isinstance(texts, str) and texts and not isinstance(texts[0], int) and len(texts) > max_texts:
+        raise ApiError(
             400,
-            f"{len(given)} texts are too many: at most {most} are taken in one request (max_prompts)",
+            f"{len(texts)} texts are too many: at most {max_texts} are taken in one request (max_prompts)",
             code="too_many_prompts",
             param=param,
         )
 
 
-async def embedded(
-    call: Call, model: ServedModel, prompts: list[list[int]], pooling: str | None
-) -> NDArray[np.float32]:
-    """A vector for each prompt: float32 [prompts, width]. Others' requests go on meanwhile; who leaves ends it.
+async def embed_prompts(model: ServedModel, prompts: list[list[int]], pooling: str | None) -> NDArray[np.float32]:
+    """Return a vector for each prompt: float32 [prompts, width]. Other requests go on meanwhile.
 
-    Raises RequestError, ContextOverflow for any of them, before the first one is computed.
+    Raises RequestError, and ContextOverflow for any of the prompts before the first one is computed.
     """
     for ids in prompts:
-        model.llm.llm.engine.limits.check_prompt(len(ids))
-    return await model.llm.embed(prompts, pooling=pooling)
+        model.llm.check_prompt_length(len(ids))
+    return await model.async_llm.embed(prompts, pooling=pooling)
 
 
-def written(vector: NDArray[np.float32], form: str | None) -> list[float] | str:
-    """A vector as numbers, or its little-endian float32 bytes in base64."""
-    if form == "base64":
+def encode_vector(vector: NDArray[np.float32], encoding_format: str | None) -> list[float] | str:
+    """Return a vector as numbers, or as its little-endian float32 bytes in base64."""
+    if encoding_format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     numbers: list[float] = vector.tolist()
     return numbers
 
 
-ENDPOINTS: list[Endpoint] = [Endpoint("POST", "/v1/embeddings", embeddings, body=EmbeddingRequest, reply=Embeddings)]
+ENDPOINTS: list[Endpoint] = [
+    Endpoint("POST", "/v1/embeddings", embeddings, body=EmbeddingRequest, reply=EmbeddingReply)
+]

@@ -1,4 +1,4 @@
-"""/v1/models: which models can be asked for."""
+"""/v1/models: the models of the server."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -6,14 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from sporelm.models import Encoder, model_of
-from sporelm.serve.config import ModelSpec
-from sporelm.serve.endpoint import Call, Endpoint
-from sporelm.serve.model_facts import facts_of
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.model_pool.model_info import read_model_info
+from sporelm.serve.serve_config import ModelSpec
 
 
 class ModelCard(msgspec.Struct):
-    """A model, in the words of OpenAI and of Anthropic, whose clients ask for it at the same path."""
+    """A model, with the fields of OpenAI and of Anthropic, whose clients use the same path."""
 
     id: str
     created: int
@@ -25,8 +25,8 @@ class ModelCard(msgspec.Struct):
     loaded: bool = False
     max_context: int | None = None
     max_input_tokens: int | None = None  # the same, for Anthropic's clients
-    adapters: list[str] = []  # (LoRA) that requests may name; where they name none they have the first
-    chat: bool | None = None  # whether it has a chat template; None where its files are not there, or are broken
+    adapters: list[str] = []  # LoRA adapters that requests may name; the first one is the default
+    chat: bool | None = None  # whether it has a chat template; None where its files are missing or damaged
 
 
 class ModelList(msgspec.Struct):
@@ -37,45 +37,46 @@ class ModelList(msgspec.Struct):
     object: Literal["list"] = "list"
 
 
-async def card(call: Call, spec: ModelSpec) -> ModelCard:
-    """What is known of a model without loading it: of one that is not loaded, what the headers of its files say."""
+async def model_card(call: ApiCall, spec: ModelSpec) -> ModelCard:
+    """Return the card of a model without loading it: if it is not loaded, from the headers of its files."""
     model = call.server.models.loaded.get(spec.name)
     if model is None:
-        facts = await asyncio.to_thread(facts_of, spec)
-        chat = facts.chat if facts is not None else None
-        if facts is not None and call.server.config.engine.get("chat_template") is not None:
-            chat = not issubclass(model_of(facts.family), Encoder)  # all models that generate have that one
-        return ModelCard(spec.name, call.server.began, spec.name, when(call.server.began), chat=chat)
-    llm, loaded_at = model.llm.llm, int(model.loaded_at)
-    chat, most = bool(llm.tokenizer.chat_template), llm.max_context
+        info = await asyncio.to_thread(read_model_info, spec)
+        has_template = info.has_chat_template if info is not None else None
+        if info is not None and call.server.config.engine.get("chat_template") is not None:
+            has_template = info.is_generative  # the server's own template replaces those of all such models
+        started_at = call.server.started_at
+        return ModelCard(spec.name, started_at, spec.name, rfc3339(started_at), chat=has_template)
+    llm = model.llm
+    loaded_at = int(model.loaded_at)
     return ModelCard(
         spec.name,
         loaded_at,
         spec.name,
-        when(loaded_at),
+        rfc3339(loaded_at),
         loaded=True,
-        max_context=most,
-        max_input_tokens=most,
+        max_context=llm.max_context,
+        max_input_tokens=llm.max_context,
         adapters=llm.adapters.names,
-        chat=chat,
+        chat=bool(llm.tokenizer.chat_template),
     )
 
 
-def when(seconds: float) -> str:
-    """A time, of seconds since 1970, as RFC 3339 writes it."""
+def rfc3339(seconds: float) -> str:
+    """Return a time, given in seconds since 1970, as RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-async def models(call: Call, body: None) -> ModelList:
+async def models(call: ApiCall, body: None) -> ModelList:
     """The models of this server; the first one answers requests that name none."""
-    cards = [await card(call, spec) for spec in call.server.config.models]
+    cards = [await model_card(call, spec) for spec in call.server.config.models]
     return ModelList(cards, cards[0].id, cards[-1].id)
 
 
-async def one_model(call: Call, body: None) -> ModelCard | ModelList:
-    """One model; all of them where its name is empty, as in `/v1/models/`."""
+async def one_model(call: ApiCall, body: None) -> ModelCard | ModelList:
+    """One model; all models if its name is empty, as in `/v1/models/`."""
     name = call.request.path_params["model"]
-    return await card(call, call.server.models.spec(name)) if name else await models(call, body)
+    return await model_card(call, call.server.models.spec(name)) if name else await models(call, body)
 
 
 ENDPOINTS: list[Endpoint] = [

@@ -1,4 +1,4 @@
-"""/v1/responses, as OpenAI's clients speak it. Nothing is stored: all of a dialog is sent each time."""
+"""/v1/responses: OpenAI's responses API. Nothing is stored: each request contains the whole conversation."""
 
 from collections.abc import AsyncGenerator
 from time import time
@@ -9,34 +9,39 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from sporelm.errors import RequestError
-from sporelm.serve.answering import in_thread_if
-from sporelm.serve.chat import Chat, ChatAsk, begin_chat
-from sporelm.serve.endpoint import Body, Call, Endpoint, Stream
-from sporelm.serve.forms import grammar_of
-from sporelm.serve.response_events import Events
-from sporelm.serve.response_items import chat_messages, chat_tools
-from sporelm.serve.scores import Scores
-from sporelm.serve.usage import AnswerDetails, PromptDetails
+from sporelm.serve.chat.answer_stream import run_in_thread_if
+from sporelm.serve.chat.chat_stream import ChatRequest, ChatStream, start_chat
+from sporelm.serve.chat.reasoning_effort import checked_effort
+from sporelm.serve.chat.response_events import ResponseEvents
+from sporelm.serve.chat.response_format import format_grammar
+from sporelm.serve.chat.response_items import messages_from_items, tools_from_responses
+from sporelm.serve.chat.sampling_fields import MaxTokens, given_fields
+from sporelm.serve.chat.token_logprobs import ChatLogprobs
+from sporelm.serve.chat.token_usage import CompletionDetails, PromptDetails
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import RequestBody
+from sporelm.serve.http.streamed_response import StreamedResponse
 
 
-class TextWish(Body, kw_only=True):
+class TextConfig(RequestBody, kw_only=True):
     format: dict[str, Any] | None = None
     verbosity: str | None = None
 
 
-class ReasoningWish(Body, kw_only=True):
+class ReasoningConfig(RequestBody, kw_only=True):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
 
 
-class ResponseRequest(Body, kw_only=True):
-    """What needs a memory is refused."""
+class ResponseRequest(RequestBody, kw_only=True):
+    """Fields that refer to stored responses are refused."""
 
     input: str | list[dict[str, Any]]
     model: str | None = None
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
+    max_output_tokens: MaxTokens | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     stream: bool | None = None
@@ -44,8 +49,8 @@ class ResponseRequest(Body, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    text: TextWish | None = None
-    reasoning: ReasoningWish | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
     truncation: Literal["disabled", "auto"] | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
@@ -54,7 +59,7 @@ class ResponseRequest(Body, kw_only=True):
     include: list[str] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
     metadata: dict[str, Any] | None = None
-    # What clients may send and what changes nothing here; docs/server.md says so.
+    # Accepted without effect, since clients send them unasked; docs/server.md lists them.
     max_tool_calls: Any = None
     store: Any = None
     user: Any = None
@@ -70,7 +75,7 @@ class ResponseRequest(Body, kw_only=True):
 
 
 class InputDetails(PromptDetails, kw_only=True):
-    """`cache_write_tokens` are those that were computed, and can be found from now on."""
+    """`cache_write_tokens` were computed, and can be reused from now on."""
 
     cache_write_tokens: int
 
@@ -80,7 +85,7 @@ class ResponseUsage(msgspec.Struct):
     output_tokens: int
     total_tokens: int
     input_tokens_details: InputDetails
-    output_tokens_details: AnswerDetails
+    output_tokens_details: CompletionDetails
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
@@ -107,50 +112,52 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any]
 
 
-LOGPROBS = "message.output_text.logprobs"  # in `include`
-NEEDING_MEMORY = ("previous_response_id", "conversation", "prompt", "background")
+LOGPROBS_INCLUDE = "message.output_text.logprobs"  # in `include`
+STATEFUL_FIELDS = ("previous_response_id", "conversation", "prompt", "background")
 
 
-def ask_of(body: ResponseRequest) -> ChatAsk:
-    """What a request asks for. Raises RequestError for what cannot be had."""
-    for name in NEEDING_MEMORY:
+def chat_request(body: ResponseRequest) -> ChatRequest:
+    """Return the request in the terms of all APIs. Raises RequestError, ApiError."""
+    for name in STATEFUL_FIELDS:
         if getattr(body, name):
-            raise RequestError(f"{name} cannot be had: this server stores no responses; send the whole dialog as input")
+            raise RequestError(
+                f"{name} is not supported: this server stores no responses; send the whole conversation as input"
+            )
     if body.truncation == "auto":
-        raise RequestError("truncation 'auto' cannot be had: nothing is left out of a prompt; shorten it, or send less")
-    sampling: dict[str, Any] = {
-        name: value for name in ("temperature", "top_p") if (value := getattr(body, name)) is not None
-    }
-    if body.top_logprobs is not None or LOGPROBS in (body.include or ()):
+        raise RequestError("truncation 'auto' is not supported: prompts are never truncated; send a shorter one")
+    sampling = given_fields(body, ("temperature", "top_p"))
+    if body.top_logprobs is not None or LOGPROBS_INCLUDE in (body.include or ()):
         sampling["logprobs"] = body.top_logprobs or 0
-    grammar = grammar_of(body.text.format if body.text else None)
+    grammar = format_grammar(body.text.format if body.text else None)
     if grammar is not None:
         sampling["grammar"] = grammar
-    effort = body.reasoning.effort if body.reasoning else None
-    return ChatAsk(
-        messages=chat_messages(body.instructions, body.input),
+    return ChatRequest(
+        messages=messages_from_items(body.instructions, body.input),
         sampling=sampling,
         max_tokens=body.max_output_tokens,
-        tools=chat_tools(body.tools),
+        tools=tools_from_responses(body.tools),
         tool_choice=body.tool_choice,
         parallel=body.parallel_tool_calls is not False,
-        variables=_variables(effort),
+        template_variables=_template_variables(body.reasoning.effort if body.reasoning else None),
     )
 
 
-def _variables(effort: str | None) -> dict[str, Any]:
+def _template_variables(effort: str | None) -> dict[str, Any]:
     if effort is None:
         return {}
-    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
+    variables: dict[str, Any] = {"reasoning_effort": checked_effort("reasoning.effort", effort)}
+    if effort == "none":
+        variables["enable_thinking"] = False
+    return variables
 
 
-async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObject:
+async def responses(call: ApiCall, body: ResponseRequest) -> Response | ResponseObject:
     """The answer to an input, whole or as events."""
-    call.check_size(1 if isinstance(body.input, str) else len(body.input), body.max_output_tokens)
-    ask = await in_thread_if(call.large, lambda: ask_of(body))
+    call.check_chat_size(1 if isinstance(body.input, str) else len(body.input), body.max_output_tokens)
+    request = await run_in_thread_if(call.is_large, lambda: chat_request(body))
     model = await call.model(body.model)
-    chat = await begin_chat(call, model, ask)
-    begun = ResponseObject(
+    chat = await start_chat(call, model, request)
+    response = ResponseObject(
         id=f"resp_{call.request_id}",
         created_at=int(time()),
         status="in_progress",
@@ -167,50 +174,51 @@ async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObj
         text={"format": (body.text.format if body.text else None) or {"type": "text"}},
         metadata=body.metadata or {},
     )
-    events = Events(begun.id, Scores(model, chat.streams[0], wanted="logprobs" in ask.sampling))
+    logprobs = ChatLogprobs(model, chat.streams[0], enabled="logprobs" in request.sampling)
+    events = ResponseEvents(response.id, logprobs)
     if body.stream:
-        return Stream(_events(begun, chat, events), "text/event-stream", events.error, call)
-    async for said in chat.said():
-        events.take(said)
-    events.end(cut=is_cut(chat))
-    return finished(begun, chat, events.items)
+        return StreamedResponse(_events(response, chat, events), "text/event-stream", events.error, call)
+    async for chunk in chat.chunks():
+        events.add(chunk)
+    events.finish(is_truncated=is_truncated(chat))
+    return finished_response(response, chat, events.items)
 
 
-def is_cut(chat: Chat) -> bool:
-    """Whether an answer reached its limit of tokens."""
+def is_truncated(chat: ChatStream) -> bool:
+    """Return whether an answer reached its token limit."""
     return chat.finish_reason(0) == "length"
 
 
-def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> ResponseObject:
-    """A response at its end."""
-    usage, cut = chat.usage, is_cut(chat)
-    found = usage.prompt_tokens_details
-    written = usage.prompt_tokens - found.cached_tokens
+def finished_response(response: ResponseObject, chat: ChatStream, items: list[dict[str, Any]]) -> ResponseObject:
+    """Return a response with its output and usage."""
+    usage = chat.usage
+    details = usage.prompt_tokens_details
+    num_computed = usage.prompt_tokens - details.cached_tokens
     return msgspec.structs.replace(
-        begun,
-        status="incomplete" if cut else "completed",
-        incomplete_details={"reason": "max_output_tokens"} if cut else None,
+        response,
+        status="incomplete" if is_truncated(chat) else "completed",
+        incomplete_details={"reason": "max_output_tokens"} if is_truncated(chat) else None,
         output=items,
         usage=ResponseUsage(
             usage.prompt_tokens,
             usage.completion_tokens,
             usage.total_tokens,
-            InputDetails(found.cached_tokens, found.cache_miss, cache_write_tokens=written),
+            InputDetails(details.cached_tokens, details.cache_miss, cache_write_tokens=num_computed),
             usage.completion_tokens_details,
         ),
     )
 
 
-async def _events(begun: ResponseObject, chat: Chat, events: Events) -> AsyncGenerator[bytes, None]:
+async def _events(response: ResponseObject, chat: ChatStream, events: ResponseEvents) -> AsyncGenerator[bytes, None]:
     for name in ("response.created", "response.in_progress"):
-        yield events.event(name, response=msgspec.to_builtins(begun))
-    async for said in chat.said():
-        for event in events.take(said):
+        yield events.event(name, response=msgspec.to_builtins(response))
+    async for chunk in chat.chunks():
+        for event in events.add(chunk):
             yield event
-    for event in events.end(cut=is_cut(chat)):
+    for event in events.finish(is_truncated=is_truncated(chat)):
         yield event
-    done = finished(begun, chat, events.items)
-    yield events.event(f"response.{done.status}", response=done)
+    finished = finished_response(response, chat, events.items)
+    yield events.event(f"response.{finished.status}", response=finished)
 
 
 ENDPOINTS: list[Endpoint] = [
@@ -220,6 +228,6 @@ ENDPOINTS: list[Endpoint] = [
         responses,
         body=ResponseRequest,
         reply=ResponseObject,
-        streams="text/event-stream",
+        stream_media_type="text/event-stream",
     )
 ]

@@ -1,38 +1,40 @@
-"""/metrics, /openapi.json and /docs: for those who run the server, and those who program for it."""
+"""/metrics, /openapi.json and /docs: for operators of the server and developers of its clients."""
 
 from starlette.responses import HTMLResponse, Response
 
-from sporelm.serve import openapi
-from sporelm.serve.endpoint import Call, Endpoint, encoded
-from sporelm.serve.metrics import MEDIA_TYPE, exposed
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import encode_json
+from sporelm.serve.http.openapi import docs_page, openapi_document
+from sporelm.serve.server_metrics import MEDIA_TYPE, exposition
 
-# The page has a style of its own and nothing else.
+# The page has inline styles and nothing else.
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
 
-async def metrics(call: Call, body: None) -> Response:
-    """What the engines and the server have counted, in Prometheus's text format."""
-    return Response(exposed(call.server.figures), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+async def metrics(call: ApiCall, body: None) -> Response:
+    """The metrics of the engines and the server, in Prometheus's text format."""
+    return Response(exposition(call.server.metrics), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
 
-def described(call: Call) -> bytes:
-    """The description of this server's endpoints, as JSON."""
-    return encoded(openapi.document(call.server.endpoints, keys=bool(call.server.access.keys)))
+def document_json(call: ApiCall) -> bytes:
+    """Return the description of this server's endpoints, as JSON."""
+    return encode_json(openapi_document(call.server.endpoints, needs_key=bool(call.server.access.keys)))
 
 
-async def description(call: Call, body: None) -> Response:
+async def openapi_json(call: ApiCall, body: None) -> Response:
     """This description."""
-    return Response(described(call), media_type="application/json")
+    return Response(document_json(call), media_type="application/json")
 
 
-async def docs(call: Call, body: None) -> Response:
-    """The description as a page."""
-    page = openapi.page(described(call).decode())
+async def docs(call: ApiCall, body: None) -> Response:
+    """This description as a page."""
+    page = docs_page(document_json(call).decode())
     return HTMLResponse(page, headers={"content-security-policy": PAGE_POLICY})
 
 
 ENDPOINTS: list[Endpoint] = [
     Endpoint("GET", "/metrics", metrics, tag="Operations"),
-    Endpoint("GET", "/openapi.json", description, tag="Operations"),
+    Endpoint("GET", "/openapi.json", openapi_json, tag="Operations"),
     Endpoint("GET", "/docs", docs, tag="Operations"),
 ]

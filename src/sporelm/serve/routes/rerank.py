@@ -1,4 +1,4 @@
-"""/v1/rerank and /rerank: documents by how well they answer a query, as Jina's and Cohere's clients ask for them."""
+"""/v1/rerank and /rerank: documents ranked by a query, as in the APIs of Jina and Cohere."""
 
 from typing import Annotated
 from uuid import uuid4
@@ -6,19 +6,21 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta
 
-from sporelm.api.reranking import pairs_of, ranked, scored
-from sporelm.serve.answering import in_thread_if
-from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint
-from sporelm.serve.routes.openai_embeddings import EmbeddingUsage, check_count
+from sporelm.api.document_ranking import encode_pairs, score_texts, sort_by_score
+from sporelm.serve.chat.answer_stream import run_in_thread_if
+from sporelm.serve.http.api_call import LARGE_BYTES, ApiCall
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import RequestBody
+from sporelm.serve.routes.openai_embeddings import EmbeddingUsage, check_num_texts
 
-FRAME = 256  # characters of a template around a query and a document, about
+TEMPLATE_CHARACTERS = 256  # of a template around a query and a document, about
 
 
 class RerankDocument(msgspec.Struct, forbid_unknown_fields=True):
     text: str
 
 
-class RerankRequest(Body, kw_only=True):
+class RerankRequest(RequestBody, kw_only=True):
     """`documents` are texts, or objects with a text."""
 
     query: str
@@ -36,7 +38,7 @@ class RerankResult(msgspec.Struct, omit_defaults=True):
     document: RerankDocument | None = None
 
 
-class Reranked(msgspec.Struct):
+class RerankReply(msgspec.Struct):
     id: str
     model: str
     results: list[RerankResult]
@@ -44,25 +46,25 @@ class Reranked(msgspec.Struct):
     object: str = "list"
 
 
-async def rerank(call: Call, body: RerankRequest) -> Reranked:
-    """Documents by how well they answer the query, the best first. A score is between 0 and 1, or with `normalize`
-    false what the model's head says. Pairs that are too long are refused, never cut."""
+async def rerank(call: ApiCall, body: RerankRequest) -> RerankReply:
+    """Documents ranked by how well they answer the query, the best first. A score is between 0 and 1, or with
+    `normalize` false the raw output of the model's head. Pairs that are too long are refused, never truncated."""
     documents = [each if isinstance(each, str) else each.text for each in body.documents]
-    check_count(call, documents, "documents")
+    check_num_texts(call, documents, "documents")
     model = await call.model(body.model)
-    llm = model.llm.llm
-    # the query, and a template, are read with each document
-    large = call.large or len(documents) * (FRAME + len(body.query)) > LARGE
-    pairs = await in_thread_if(large, lambda: pairs_of(llm, body.query, documents, body.top_n))
-    scores = await model.llm.stepwise(scored(llm, pairs))
+    llm = model.llm
+    # The query and a template are tokenized with each document.
+    is_large = call.is_large or len(documents) * (TEMPLATE_CHARACTERS + len(body.query)) > LARGE_BYTES
+    pairs = await run_in_thread_if(is_large, lambda: encode_pairs(llm, body.query, documents, body.top_n))
+    scores = await model.async_llm.run_task(score_texts(llm, pairs))
     results = [
         RerankResult(each.index, each.score, RerankDocument(documents[each.index]) if body.return_documents else None)
-        for each in ranked(scores, body.top_n, normalize=body.normalize)
+        for each in sort_by_score(scores, body.top_n, normalize=body.normalize)
     ]
-    count = sum(len(pair.tokens) for pair in pairs)
-    return Reranked(f"rerank-{uuid4().hex}", model.name, results, EmbeddingUsage(count, count))
+    num_tokens = sum(len(pair.tokens) for pair in pairs)
+    return RerankReply(f"rerank-{uuid4().hex}", model.name, results, EmbeddingUsage(num_tokens, num_tokens))
 
 
 ENDPOINTS: list[Endpoint] = [
-    Endpoint("POST", path, rerank, body=RerankRequest, reply=Reranked) for path in ("/v1/rerank", "/rerank")
+    Endpoint("POST", path, rerank, body=RerankRequest, reply=RerankReply) for path in ("/v1/rerank", "/rerank")
 ]

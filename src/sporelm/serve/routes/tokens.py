@@ -1,7 +1,7 @@
-"""/tokenize, /detokenize and /apply-template: what the model is shown of a text, and what its tokens say.
+"""/tokenize, /detokenize and /apply-template: the prompts and tokens that a model gets.
 
-The first two speak two dialects: that of llama-server, whose text is `content`, and that of vLLM, whose text is
-`prompt` or `messages`.
+The first two support two APIs: that of llama-server, whose text is `content`, and that of vLLM, whose text is `prompt`
+or `messages`.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,20 @@ import msgspec
 
 from sporelm.api.llm import LLM
 from sporelm.errors import RequestError
-from sporelm.serve.answering import in_thread_if
-from sporelm.serve.chat import goes_on, rendered
-from sporelm.serve.endpoint import Body, Call, Endpoint
-from sporelm.serve.reading import Reading
+from sporelm.serve.chat.answer_stream import run_in_thread_if
+from sporelm.serve.chat.chat_format import ChatFormat
+from sporelm.serve.chat.chat_stream import check_continued, render_chat
+from sporelm.serve.http.api_call import ApiCall
+from sporelm.serve.http.endpoint import Endpoint
+from sporelm.serve.http.json_body import RequestBody
 from sporelm.text import RenderedPrompt
 
 
-class TokenizeRequest(Body, kw_only=True):
-    """A text as llama-server takes it, `content`, or as vLLM does, `prompt` or `messages`.
+class TokenizeRequest(RequestBody, kw_only=True):
+    """A text in llama-server's field `content`, or in vLLM's fields `prompt` or `messages`.
 
-    `content` is a text, or a list of texts and token ids, which are joined. BOS and other tokens that belong around a
-    text are added as `add_special` (llama-server) or `add_special_tokens` (vLLM) says; by default to a `prompt` alone.
+    `content` is a text, or a list of texts and token ids, which are joined. BOS and other special tokens around a text
+    are added as `add_special` (llama-server) or `add_special_tokens` (vLLM) says; by default only to a `prompt`.
     """
 
     model: str | None = None
@@ -37,14 +39,14 @@ class TokenizeRequest(Body, kw_only=True):
 
 
 class TokenPiece(msgspec.Struct):
-    """A token and its text, or the bytes of it where they are not valid UTF-8."""
+    """A token and its text, or its bytes where they are not valid UTF-8."""
 
     id: int
     piece: str | list[int]
 
 
 class TokenizeReply(msgspec.Struct, omit_defaults=True):
-    """To `content` the tokens alone; to `prompt` and `messages` with their count and the context's size."""
+    """For `content` the tokens alone; for `prompt` and `messages` also their count and the context size."""
 
     tokens: list[int | TokenPiece]
     count: int | None = None
@@ -52,14 +54,14 @@ class TokenizeReply(msgspec.Struct, omit_defaults=True):
     token_strs: list[str] | None = None
 
 
-class DetokenizeRequest(Body, kw_only=True):
+class DetokenizeRequest(RequestBody, kw_only=True):
     tokens: list[int]
     model: str | None = None
     skip_special_tokens: bool = False
 
 
 class DetokenizeReply(msgspec.Struct):
-    """The text as llama-server and as vLLM write it.
+    """The text in the formats of llama-server and vLLM.
 
     content   the texts of the tokens, joined; with the space that some vocabularies put before a text
     prompt    without that space
@@ -69,7 +71,7 @@ class DetokenizeReply(msgspec.Struct):
     content: str
 
 
-class TemplateRequest(Body, kw_only=True):
+class TemplateRequest(RequestBody, kw_only=True):
     messages: list[dict[str, Any]]
     model: str | None = None
     tools: list[dict[str, Any]] | None = None
@@ -82,22 +84,24 @@ class TemplateReply(msgspec.Struct):
     prompt: str
 
 
-async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
-    """The tokens of a text, or of a chat as the model is shown it."""
+async def tokenize(call: ApiCall, body: TokenizeRequest) -> TokenizeReply:
+    """The tokens of a text, or of a chat as the model gets it."""
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) > 1:
         raise RequestError(f"{' and '.join(given)} are given together: give one of them")
-    special = body.add_special_tokens if body.add_special is None else body.add_special
-    llm = (await call.model(body.model)).llm.llm
+    add_special = body.add_special_tokens if body.add_special is None else body.add_special
+    llm = (await call.model(body.model)).llm
     if body.messages is not None:
-        parts: Sequence[str | int | RenderedPrompt] = [await rendered(call, Reading(llm, None, None), body.messages)]
+        prompt = await render_chat(call, ChatFormat(llm, None, None), body.messages)
+        parts: Sequence[str | int | RenderedPrompt] = [prompt]
     elif body.prompt is not None:
-        parts, special = [body.prompt], True if special is None else special
+        parts = [body.prompt]
+        add_special = add_special is None or add_special
     else:
         parts = [body.content] if isinstance(body.content, str) else body.content or []
 
-    def read() -> TokenizeReply:
-        ids = ids_of(llm, parts, special=bool(special), parse_special=body.parse_special)
+    def encode() -> TokenizeReply:
+        ids = encode_parts(llm, parts, add_special=bool(add_special), parse_special=body.parse_special)
         tokens: list[int | TokenPiece] = list(ids)
         if body.with_pieces:
             tokens = [TokenPiece(token, piece_of(llm, token)) for token in ids]
@@ -106,27 +110,32 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
             return TokenizeReply(tokens, token_strs=strings)
         return TokenizeReply(tokens, len(ids), llm.max_context, strings)
 
-    return await in_thread_if(call.large, read)
+    return await run_in_thread_if(call.is_large, encode)
 
 
-def ids_of(llm: LLM, parts: Sequence[str | int | RenderedPrompt], *, special: bool, parse_special: bool) -> list[int]:
-    """Return the ids of texts, rendered chats and ids in a row; a `special` token is put before the first one if
-    that is no id, as llama-server does. Raises RequestError for a text or an id that the vocabulary lacks."""
-    found: list[int] = []
+def encode_parts(
+    llm: LLM, parts: Sequence[str | int | RenderedPrompt], *, add_special: bool, parse_special: bool
+) -> list[int]:
+    """Return the ids of texts, rendered chats and ids in a row. Special tokens are added to the first part alone, and
+    only if that is a text, as llama-server does.
+
+    Raises RequestError for a text or an id that the vocabulary lacks.
+    """
+    ids: list[int] = []
     for at, part in enumerate(parts):
         if isinstance(part, int):
-            llm.tokenizer.token_bytes(part)  # raises for an id outside of the vocabulary
-            found.append(part)
+            llm.tokenizer.token_bytes(part)  # raises for an id outside the vocabulary
+            ids.append(part)
         else:
-            llm.check_readable(str(part))
-            first = special and at == 0
+            llm.check_text_length(str(part))
+            is_first = add_special and at == 0
             if isinstance(part, RenderedPrompt):
                 if parse_special:
-                    found += llm.tokenizer.encode_prompt(part, add_special_tokens=first)
+                    ids += llm.tokenizer.encode_prompt(part, add_special_tokens=is_first)
                     continue
                 part = part.text
-            found += llm.tokenizer.encode(part, add_special_tokens=first, parse_special=parse_special)
-    return found
+            ids += llm.tokenizer.encode(part, add_special_tokens=is_first, parse_special=parse_special)
+    return ids
 
 
 def piece_of(llm: LLM, token: int) -> str | list[int]:
@@ -138,49 +147,41 @@ def piece_of(llm: LLM, token: int) -> str | list[int]:
         return list(data)
 
 
-async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeReply:
+async def detokenize(call: ApiCall, body: DetokenizeRequest) -> DetokenizeReply:
     """The text of tokens."""
-    llm = (await call.model(body.model)).llm.llm
+    llm = (await call.model(body.model)).llm
 
-    def read() -> DetokenizeReply:
+    def decode() -> DetokenizeReply:
         whole, joined = (
             llm.tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens, continues=continues)
             for continues in (False, True)
         )
         return DetokenizeReply(whole, joined)
 
-    return await in_thread_if(call.large, read)
+    return await run_in_thread_if(call.is_large, decode)
 
 
-async def apply_template(call: Call, body: TemplateRequest) -> TemplateReply:
-    """A chat as the text that the model is shown; with `continue_final_message` up to the end of the last message,
-    which is the assistant's."""
-    continues = bool(body.continue_final_message)
-    if continues and not goes_on(body.messages):
-        raise RequestError("continue_final_message needs a last message of the assistant with text and without calls")
-    if continues and body.add_generation_prompt:
+async def apply_template(call: ApiCall, body: TemplateRequest) -> TemplateReply:
+    """A chat as the text that the model gets; with `continue_final_message` up to the end of the last message, which is
+    the assistant's."""
+    continue_last = bool(body.continue_final_message)
+    check_continued(body.messages, continue_last=continue_last)
+    if continue_last and body.add_generation_prompt:
         raise RequestError("add_generation_prompt and continue_final_message are both true: give one of them")
-    llm = (await call.model(body.model)).llm.llm
-    prompt = await rendered(
+    llm = (await call.model(body.model)).llm
+    prompt = await render_chat(
         call,
-        Reading(llm, body.tools, None),
+        ChatFormat(llm, body.tools, None),
         body.messages,
         body.chat_template_kwargs,
         add_generation_prompt=body.add_generation_prompt is not False,
-        goes_on=continues,
+        continue_last=continue_last,
     )
     return TemplateReply(prompt.text)
 
 
 ENDPOINTS: list[Endpoint] = [
-    Endpoint(
-        "POST",
-        path,
-        handler,
-        body=body,
-        reply=reply,
-        tag="Tokens",
-    )
+    Endpoint("POST", path, handler, body=body, reply=reply, tag="Tokens")
     for path, handler, body, reply in (
         ("/tokenize", tokenize, TokenizeRequest, TokenizeReply),
         ("/v1/tokenize", tokenize, TokenizeRequest, TokenizeReply),

@@ -1,26 +1,37 @@
-"""Dialects of tool calls and reasoning: one small parser for each, and which of them a model speaks."""
+"""Dialects: formats of tool calls and reasoning, with a small parser for each; and the dialect of a model."""
 
-from sporelm.text.dialects.choice import DIALECTS, choose
-from sporelm.text.dialects.deltas import Arguments, Call, CallBegun, CallEnded, Content, Delta, Reasoning, Reply
-from sporelm.text.dialects.dialect import Dialect, Parser, Thinking
-from sporelm.text.dialects.forced import call_grammar
-from sporelm.text.dialects.prompt import check_variables, render_with_tools
+from typing import Any
+
+from sporelm.text.dialects.choose_dialect import DIALECTS, choose
+from sporelm.text.dialects.deltas import Arguments, CallEnd, CallStart, Content, Delta, Reasoning, Reply, ToolCall
+from sporelm.text.dialects.dialect import AnswerParser, Dialect, Thinking
+from sporelm.text.dialects.tool_call_grammar import call_grammar
+from sporelm.text.dialects.tool_prompt import check_variables, render_with_tools
 
 __all__ = [
     "DIALECTS",
+    "AnswerParser",
     "Arguments",
-    "Call",
-    "CallBegun",
-    "CallEnded",
+    "CallEnd",
+    "CallStart",
     "Content",
     "Delta",
     "Dialect",
-    "Parser",
     "Reasoning",
     "Reply",
     "Thinking",
+    "ToolCall",
     "call_grammar",
     "check_variables",
     "choose",
     "render_with_tools",
 ]
+
+_FORMER_NAMES = {"CallBegun": CallStart, "CallEnded": CallEnd, "Call": ToolCall, "Parser": AnswerParser}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class under its former name."""
+    if name not in _FORMER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _FORMER_NAMES[name]

@@ -1,4 +1,4 @@
-"""What a parser gives out: pieces of an answer, each of one kind."""
+"""Deltas, the output of a parser: pieces of an answer, each of one kind."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ class Content:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """Text that the model wrote for itself before or between what it says."""
+    """Text of the model's reasoning, before or between content."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class CallBegun:
-    """A tool call begins: calls are numbered from 0 in the order they begin, and never overlap."""
+class CallStart:
+    """The beginning of a tool call. Calls are numbered from 0 in the order of their beginnings, and never overlap."""
 
     index: int
     id: str
@@ -36,19 +36,19 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class CallEnded:
-    """A call has all of its arguments. `complete` is False if it was cut off or broke the format: what had come of the
-    arguments was closed, so that they are valid JSON, but values may be missing or cut."""
+class CallEnd:
+    """The end of a call's arguments. `complete` is False if the call was cut off or broke the format: its arguments
+    were closed, so that they are valid JSON, but values may be missing or cut."""
 
     index: int
     complete: bool
 
 
-Delta = Content | Reasoning | CallBegun | Arguments | CallEnded
+Delta = Content | Reasoning | CallStart | Arguments | CallEnd
 
 
 @dataclass
-class Call:
+class ToolCall:
     """A whole tool call; `arguments` is the text of a JSON object."""
 
     id: str
@@ -59,21 +59,21 @@ class Call:
 
 @dataclass
 class Reply:
-    """A whole answer, taken apart."""
+    """A whole answer, separated into content, reasoning and calls."""
 
     content: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
 
     def add(self, deltas: Iterable[Delta]) -> "Reply":
-        """Take deltas in, in their order. Changes the reply and returns it."""
+        """Add deltas in their order. Changes the reply and returns it."""
         for delta in deltas:
             if isinstance(delta, Content):
                 self.content += delta.text
             elif isinstance(delta, Reasoning):
                 self.reasoning += delta.text
-            elif isinstance(delta, CallBegun):
-                self.calls.append(Call(delta.id, delta.name))
+            elif isinstance(delta, CallStart):
+                self.calls.append(ToolCall(delta.id, delta.name))
             elif isinstance(delta, Arguments):
                 self.calls[delta.index].arguments += delta.text
             else:

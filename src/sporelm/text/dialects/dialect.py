@@ -1,4 +1,4 @@
-"""What dialects share: the loop over an answer's content, its reasoning and its calls."""
+"""The base class of dialects: the loop over the content, the reasoning and the tool calls of an answer."""
 
 import json
 import secrets
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sporelm.errors import RequestError
-from sporelm.text.dialects.deltas import Call, Delta
-from sporelm.text.dialects.source import Source, Steps
-from sporelm.text.dialects.tool import Tool, tools_of
-from sporelm.text.dialects.writer import Writer
+from sporelm.text.dialects.delta_writer import DeltaWriter
+from sporelm.text.dialects.deltas import Delta, ToolCall
+from sporelm.text.dialects.stream_source import Steps, TextSource
+from sporelm.text.dialects.tool import Tool, parse_tools
 
 if TYPE_CHECKING:
-    from sporelm.text.dialects.forms import Expression, Forms
-    from sporelm.text.tokenizer import Tokenizer
+    from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+    from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Thinking:
-    """How reasoning is marked.
+    """The markers of reasoning.
 
-    open, close    the marks around it
-    anywhere       whether it may come after content: where `open` is no text that an answer could speak about
-    answer         the marks around what is said after it, of models that mark that too
+    open, close    the markers around it
+    anywhere       whether it may come after content: if `open` is not a text that an answer could discuss
+    answer         the markers around the answer after it, for models that write them
     """
 
     open: str
@@ -37,75 +37,78 @@ THINK = Thinking("<think>", "</think>")
 RESPONSE = ("<response>", "</response>")
 
 
-class Turn:
-    """One answer while it is read."""
+class ParserState:
+    """The state of the parser of one answer."""
 
     def __init__(self, tools: Sequence[Tool], new_id: Callable[[], str]) -> None:
-        self.source = Source()
-        self.out = Writer(new_id)
+        self.source = TextSource()
+        self.writer = DeltaWriter(new_id)
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
-        self.thought = False  # the prompt has ended the reasoning
-        self.answering = False  # the mark has come that begins what is said after reasoning
+        self.prompt_ended_reasoning = False
+        self.answering = False  # the marker that begins the answer after reasoning was read
 
     def begin(self, name: str, id: str | None = None) -> None:
-        """A call begins: what was read of it will not be given back as content."""
+        """Begin a call: the text read for it will not become content."""
         self.source.release()
         self.source.in_call = True
-        self.out.begin_call(name, id)
+        self.writer.begin_call(name, id)
 
-    def attempt(self, call: Steps[bool], mark: str = "") -> Steps[bool]:
-        """Read what may be a call, after its mark. If it is none, all that was read, and the mark, is content."""
-        place = self.source.hold(len(mark))
-        found = yield from call
-        if not found:
-            self.out.content(self.source.since(place))
+    def attempt(self, call: Steps[bool], marker: str = "") -> Steps[bool]:
+        """Parse a possible call after its marker. If it is not a call, the text read, with the marker, is content."""
+        position = self.source.hold(len(marker))
+        is_call = yield from call
+        if not is_call:
+            self.writer.content(self.source.since(position))
         self.source.release()
         self.source.in_call = False
-        return found
+        return is_call
 
 
-class Parser:
-    """Takes an answer's text in pieces of any size; gives out what is certain. One parser serves one answer."""
+class AnswerParser:
+    """Parses an answer's text, in pieces of any size, and returns what is certain. One parser serves one answer."""
 
-    def __init__(self, turn: Turn, steps: Steps[None]) -> None:
-        self._turn, self._steps = turn, steps
-        self._ended = False
+    def __init__(self, state: ParserState, steps: Steps[None]) -> None:
+        self._state = state
+        self._steps = steps
+        self._is_finished = False
 
     @property
-    def reasons(self) -> bool:
-        """Whether what was pushed last ended inside of reasoning."""
-        return self._turn.out.reasons
+    def in_reasoning(self) -> bool:
+        """Whether the text pushed so far ends inside reasoning."""
+        return self._state.writer.in_reasoning
 
     def push(self, text: str) -> list[Delta]:
-        """What follows from some more text. Raises RequestError after `finish`."""
-        if self._ended:
+        """Return the deltas of some more text. Raises RequestError after `finish`."""
+        if self._is_finished:
             raise RequestError("this answer was finished: begin a new parser")
-        self._turn.source.append(text)
+        self._state.source.append(text)
         next(self._steps, None)
-        return self._turn.out.drain()
+        return self._state.writer.drain()
 
     def finish(self) -> list[Delta]:
-        """What was held back, at the end of the text. A second time there is nothing."""
-        if not self._ended:
-            self._ended = self._turn.source.ended = True
-            for _ in self._steps:  # at the end nothing waits for more
+        """Return the deltas held back at the end of the text; nothing the second time."""
+        if not self._is_finished:
+            self._is_finished = True
+            self._state.source.ended = True
+            for _ in self._steps:  # at the end no step waits for more text
                 pass
-            self._turn.out.finish()
-        return self._turn.out.drain()
+            self._state.writer.finish()
+        return self._state.writer.drain()
 
 
 class Dialect(ABC):
-    """A way to write reasoning and tool calls into an answer; without state, safe to share.
+    """A format of reasoning and tool calls in answers; without state, safe to share.
 
-    A subclass says which marks begin a call, and reads one. A call begins when its name is known. What turns out to be
-    no call before that is content, mark and all. A call that breaks its format, or is cut off, after it began keeps
-    what it has of its arguments, closed; what follows the place where it broke is content.
+    A dialect is a tool-call parser and a reasoning parser in one, with the grammar that enforces calls. A subclass has
+    the markers that begin a call, and parses one. A call begins when its name is known. Text that turns out not to be a
+    call before that is content, with its marker. A call that breaks its format, or is cut off, after it began keeps the
+    arguments read so far, closed; the text after that position is content.
     """
 
     name: ClassVar[str]
-    marks: tuple[str, ...] = ()  # every mark of the format; some may be special tokens
-    begins: tuple[str, ...] = ()  # those that begin a call
-    frames: tuple[str, ...] = ()  # those around what is said: they mean nothing more
+    markers: tuple[str, ...] = ()  # every marker of the format; some may be special tokens
+    start_markers: tuple[str, ...] = ()  # of a call
+    frame_markers: tuple[str, ...] = ()  # around content: they are dropped
     thinking: Thinking | None
 
     def __init__(self, thinking: Thinking | None = THINK) -> None:
@@ -117,106 +120,107 @@ class Dialect(ABC):
         *,
         prompt: str = "",
         new_id: Callable[[], str] | None = None,
-    ) -> Parser:
-        """A parser of one answer.
+    ) -> AnswerParser:
+        """Return a parser of one answer.
 
-        tools     what may be called; without any, calls are not looked for. Give none for tool_choice "none"
-        prompt    the end of what the template rendered: it may have begun the reasoning
+        tools     the tools that may be called; without any, calls are not parsed. Give none for tool_choice "none"
+        prompt    the end of the rendered prompt: it may have begun the reasoning
         new_id    makes an id for each call
 
         Raises RequestError for malformed tools.
         """
-        turn = Turn(tools_of(tools), new_id or self.new_id)
-        turn.thought = self.thinking is not None and prompt.rstrip().endswith(self.thinking.close)
-        return Parser(turn, self.steps(turn, self.thinks_after(prompt)))
+        state = ParserState(parse_tools(tools), new_id or self.new_id)
+        state.prompt_ended_reasoning = self.thinking is not None and prompt.rstrip().endswith(self.thinking.close)
+        return AnswerParser(state, self.parse(state, self.starts_in_reasoning(prompt)))
 
     def shown_ids(self, tokenizer: "Tokenizer") -> frozenset[int]:
-        """Special tokens whose text the parser must see: a detokenizer that skips special tokens must keep these."""
-        return frozenset(self.special_marks(tokenizer).values()) - tokenizer.special.stop_ids
+        """Return the special tokens that a detokenizer which skips special tokens must keep for the parser."""
+        return frozenset(self.special_markers(tokenizer).values()) - tokenizer.special.stop_ids
 
-    def special_marks(self, tokenizer: "Tokenizer") -> dict[str, int]:
-        """The special tokens of which marks are made, wholly or in part: text -> id."""
-        marks = self.all_marks()
+    def special_markers(self, tokenizer: "Tokenizer") -> dict[str, int]:
+        """Return the special tokens that are markers or parts of them: text -> id."""
+        markers = self.all_markers()
         pieces = {tokenizer.id_to_piece(token): token for token in sorted(tokenizer.special.control)}
-        return {text: token for text, token in pieces.items() if text and any(text in mark for mark in marks)}
+        return {text: token for text, token in pieces.items() if text and any(text in marker for marker in markers)}
 
-    def all_marks(self) -> tuple[str, ...]:
-        """The marks of calls and of reasoning."""
+    def all_markers(self) -> tuple[str, ...]:
+        """Return the markers of calls and of reasoning."""
         thinking = (self.thinking.open, self.thinking.close, *self.thinking.answer) if self.thinking else ()
-        return (*self.marks, *self.frames, *thinking)
+        return (*self.markers, *self.frame_markers, *thinking)
 
-    def thinks_after(self, prompt: str) -> bool:
-        """Whether a prompt ends inside of reasoning."""
+    def starts_in_reasoning(self, prompt: str) -> bool:
+        """Whether a prompt ends inside reasoning."""
         return self.thinking is not None and prompt.rstrip().endswith(self.thinking.open)
 
-    def reasons_in(self, template: str) -> bool:
-        """Whether a model's template speaks of reasoning."""
+    def supports_reasoning(self, template: str) -> bool:
+        """Whether a model's template has markers of reasoning."""
         return self.thinking is not None and self.thinking.open in template
 
     def new_id(self) -> str:
-        """An id for a call."""
+        """Return an id for a call."""
         return f"call_{secrets.token_hex(12)}"
 
-    def openers(self, turn: Turn) -> Iterable[str]:
-        """The marks to look for in content, besides that of reasoning."""
-        return self.begins if turn.tools else ()
+    def openers(self, state: ParserState) -> Iterable[str]:
+        """Return the markers to find in content, besides that of reasoning."""
+        return self.start_markers if state.tools else ()
 
-    def steps(self, turn: Turn, thinks: bool) -> Steps[None]:
-        """Read an answer; `thinks`: it begins inside of reasoning."""
+    def parse(self, state: ParserState, in_reasoning: bool) -> Steps[None]:
+        """Parse an answer, which begins inside reasoning if `in_reasoning`."""
         thinking = self.thinking
-        if thinking and thinks:
-            yield from self.reason(turn, thinking)
+        if thinking and in_reasoning:
+            yield from self.parse_reasoning(state, thinking)
         answer = thinking.answer if thinking else ()
-        marks = (*self.openers(turn), *self.frames, *answer, *((thinking.open,) if thinking else ()))
+        markers = (*self.openers(state), *self.frame_markers, *answer, *((thinking.open,) if thinking else ()))
         while True:
-            mark = yield from turn.source.until(marks, turn.out.content)
-            if mark is None:
+            marker = yield from state.source.until(markers, state.writer.content)
+            if marker is None:
                 return
-            if mark in self.frames or (mark in answer and self._frames_answer(turn, mark == answer[0])):
-                turn.out.block()
-            elif mark in answer:
-                turn.out.content(mark)
-            elif thinking is None or mark != thinking.open:
-                yield from turn.attempt(self.call(turn, mark), mark)
-            elif thinking.anywhere or turn.out.blank:
-                yield from self.reason(turn, thinking)
+            if marker in self.frame_markers or (marker in answer and self._frames_answer(state, marker == answer[0])):
+                state.writer.block()
+            elif marker in answer:
+                state.writer.content(marker)
+            elif thinking is None or marker != thinking.open:
+                yield from state.attempt(self.parse_call(state, marker), marker)
+            elif thinking.anywhere or state.writer.is_blank:
+                yield from self.parse_reasoning(state, thinking)
             else:
-                turn.out.content(mark)
+                state.writer.content(marker)
 
     @staticmethod
-    def _frames_answer(turn: Turn, begins: bool) -> bool:
-        """Whether a mark of `Thinking.answer` is one here: the first after reasoning, the second after the first."""
-        if begins and (turn.answering or not turn.out.blank or not (turn.thought or turn.out.reasoned)):
+    def _frames_answer(state: ParserState, is_first: bool) -> bool:
+        """Whether a marker of `Thinking.answer` counts here: the first after reasoning, the second after the first."""
+        after_reasoning = state.prompt_ended_reasoning or state.writer.has_reasoned
+        if is_first and (state.answering or not state.writer.is_blank or not after_reasoning):
             return False
-        found = begins or turn.answering
-        turn.answering = begins
-        return found
+        counts = is_first or state.answering
+        state.answering = is_first
+        return counts
 
-    def reason(self, turn: Turn, thinking: Thinking) -> Steps[None]:
-        """Read reasoning up to its end; a mark of its beginning may come once more, after that in the prompt."""
-        turn.out.begin_reasoning()
-        yield from turn.source.skip(thinking.open)
-        yield from turn.source.until((thinking.close,), turn.out.reasoning)
-        turn.out.block()
+    def parse_reasoning(self, state: ParserState, thinking: Thinking) -> Steps[None]:
+        """Parse reasoning up to its end; its opening marker may be repeated after that in the prompt."""
+        state.writer.begin_reasoning()
+        yield from state.source.skip(thinking.open)
+        yield from state.source.until((thinking.close,), state.writer.reasoning)
+        state.writer.block()
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        """Read a call, or several, after a mark of `begins`; False if there is none, as where there are no marks."""
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
+        """Parse one call or several after one of `start_markers`; False if the text is not a call."""
         yield from ()
         return False
 
-    def fitting_id(self, id: str) -> str:
-        """An id that the model's template takes, the same for the same: other programs make ids of other forms."""
+    def normalize_call_id(self, id: str) -> str:
+        """Return an id that the model's template accepts, the same for the same: other programs use other formats."""
         return id
 
-    def written(self, calls: Sequence[Call]) -> str:
-        """Calls as the model writes them: for templates that do not, and to tell a model how."""
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
+        """Return calls as the model writes them: for templates without tool calls, and for instructions to a model."""
         objects = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in calls]
         return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
 
-    def framed(self, forms: "Forms", content: "Expression") -> "Expression":
-        """Content of a given form as it stands in an answer that does not call."""
+    def wrap_content(self, lark: "LarkBuilder", content: "Expression") -> "Expression":
+        """Return the rule of an answer without calls whose content follows a rule."""
         return content
 
     @abstractmethod
-    def forced(self, forms: "Forms") -> "Expression":
-        """The form of a call of any of the tools, or of several, in llguidance's Lark."""
+    def build_calls(self, lark: "LarkBuilder") -> "Expression":
+        """Return the rule, in llguidance's Lark, of a call of any of the tools, or of several calls."""

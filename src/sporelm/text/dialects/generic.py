@@ -1,6 +1,6 @@
 """For models whose template says nothing of calls: what models do most. <tool_call>, or JSON of its own line or fence.
 
-JSON without a mark is a call only at the beginning of a line, if its first key is one that calls have and its name is
+JSON without a marker is a call only at the beginning of a line, if its first key is one that calls have and its name is
 that of a tool; so is a list of Python's calls.
 """
 
@@ -8,14 +8,14 @@ import json
 import re
 from collections.abc import Sequence
 
-from sporelm.text.dialects.bare import read_bare
-from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Turn
-from sporelm.text.dialects.forms import Expression, Forms
+from sporelm.text.dialects.bare_calls import read_bare
+from sporelm.text.dialects.deltas import ToolCall
+from sporelm.text.dialects.dialect import ParserState
 from sporelm.text.dialects.hermes import Hermes
-from sporelm.text.dialects.json_call import read_calls
-from sporelm.text.dialects.python_call import read_python
-from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.json_calls import read_calls
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.python_calls import read_python
+from sporelm.text.dialects.stream_source import Steps
 
 FENCE = "```"
 _WORD = re.compile(r"\w{0,32}")
@@ -23,23 +23,23 @@ _WORD = re.compile(r"\w{0,32}")
 
 class Generic(Hermes):
     name = "generic"
-    begins = ("<tool_call>", "{", "[", FENCE)
+    start_markers = ("<tool_call>", "{", "[", FENCE)
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        if mark == "<tool_call>":
-            return (yield from super().call(turn, mark))
-        if mark != FENCE:
-            return (yield from read_bare(turn, mark, (";", ",")))
-        if not turn.out.line_blank:
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
+        if marker == "<tool_call>":
+            return (yield from super().parse_call(state, marker))
+        if marker != FENCE:
+            return (yield from read_bare(state, marker, (";", ",")))
+        if not state.writer.is_line_blank:
             return False
-        word = turn.source.take(len((yield from turn.source.ahead(_WORD))))
-        yield from turn.source.space()
-        if (yield from turn.source.peek()) in ("{", "["):
-            found = yield from read_calls(turn, bare=True, between=(";", ","))
+        word = state.source.take(len((yield from state.source.ahead(_WORD))))
+        yield from state.source.space()
+        if (yield from state.source.peek()) in ("{", "["):
+            found = yield from read_calls(state, bare=True, between=(";", ","))
             if found:
-                yield from turn.source.skip(FENCE)
+                yield from state.source.skip(FENCE)
             return found
-        return word in ("tool_code", "tool_call") and (yield from read_python(turn, (FENCE,)))
+        return word in ("tool_code", "tool_call") and (yield from read_python(state, (FENCE,)))
 
 
 class Gemma(Generic):
@@ -47,8 +47,8 @@ class Gemma(Generic):
 
     name = "gemma"
 
-    def written(self, calls: Sequence[Call]) -> str:
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
         return "\n".join(f'{{"name": {json.dumps(call.name)}, "parameters": {call.arguments}}}' for call in calls)
 
-    def forced(self, forms: Forms) -> Expression:
-        return forms.json_call("parameters")
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        return lark.json_call("parameters")

@@ -8,4 +8,4 @@ class Glm(Tagged):
     opening, end = "<tool_call>", "</tool_call>"
     key_open, key_close = "<arg_key>", "</arg_key>"
     value_open, value_close = "<arg_value>", "</arg_value>"
-    begins = (opening,)
+    start_markers = (opening,)

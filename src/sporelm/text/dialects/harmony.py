@@ -1,97 +1,97 @@
 """gpt-oss: messages with a header each, <|channel|>analysis<|message|>...<|end|><|start|>assistant...
 
-analysis is reasoning; final, and commentary to nobody, are content; what is to=functions.name is a call whose body is
-the arguments. The recipient stands before or after the channel. A call ends with <|call|>, the answer with <|return|>.
-What the model writes to tools of its own (to=python) is reasoning: nobody runs them.
+analysis is reasoning; final, and commentary without a recipient, are content; a message to=functions.name is a call
+whose body is the arguments. The recipient stands before or after the channel. A call ends with <|call|>, the answer
+with <|return|>. Messages to built-in tools (to=python) are reasoning: they are not run.
 """
 
 import re
 
-from sporelm.text.dialects.dialect import Dialect, Turn
-from sporelm.text.dialects.forms import Expression, Forms
-from sporelm.text.dialects.json_call import object_arguments
-from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.dialect import Dialect, ParserState
+from sporelm.text.dialects.json_calls import object_arguments
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.stream_source import Steps
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
-LONGEST_HEADER = 512
-_WORDS = re.compile(rf"[\w\s=.:/-]{{0,{LONGEST_HEADER}}}")
+MAX_HEADER_CHARACTERS = 512
+_WORDS = re.compile(rf"[\w\s=.:/-]{{0,{MAX_HEADER_CHARACTERS}}}")
 _TO = re.compile(r"\bto=([\w.-]+)")
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 
 
 class Harmony(Dialect):
     name = "harmony"
-    marks = (START, CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
+    markers = (START, CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
 
     def __init__(self) -> None:
         super().__init__(None)
 
-    def reasons_in(self, template: str) -> bool:
+    def supports_reasoning(self, template: str) -> bool:
         return "analysis" in template
 
-    def steps(self, turn: Turn, thinks: bool) -> Steps[None]:
+    def parse(self, state: ParserState, thinks: bool) -> Steps[None]:
         """The prompt ends with <|start|>assistant: the rest of a header comes first."""
-        source, mark = turn.source, ""
+        source, marker = state.source, ""
         while True:
-            if mark not in ENDS:
-                yield from turn.attempt(self._message(turn), mark)
-            found = yield from source.until((START, CHANNEL, *ENDS), turn.out.content)
+            if marker not in ENDS:
+                yield from state.attempt(self._message(state), marker)
+            found = yield from source.until((START, CHANNEL, *ENDS), state.writer.content)
             if found is None:
                 return
-            mark = found
-            if mark == CHANNEL:
-                source.back_to(source.hold(len(mark)))
-                mark = ""
+            marker = found
+            if marker == CHANNEL:
+                source.back_to(source.hold(len(marker)))
+                marker = ""
 
-    def _message(self, turn: Turn) -> Steps[bool]:
-        """A header and, but for content, its message; False if what comes is no header."""
-        source = turn.source
-        header = yield from self._header(turn)
+    def _message(self, state: ParserState) -> Steps[bool]:
+        """Parse a header and, except for content, its message; False if the text is not a header."""
+        source = state.source
+        header = yield from self._header(state)
         if header is None:
             return False
         source.release()
-        turn.out.block()
+        state.writer.block()
         channel, to = _CHANNEL.search(header), _TO.search(header)
         name = to[1].removeprefix("functions.") if to else ""
-        if name and turn.tools and (name in turn.tools or (to and to[1] != name)):
-            if not (yield from object_arguments(turn, name)):
-                turn.out.content("\n\n")
+        if name and state.tools and (name in state.tools or (to and to[1] != name)):
+            if not (yield from object_arguments(state, name)):
+                state.writer.content("\n\n")
         elif (to and to[1] == name) or (channel and channel[1] == "analysis"):
-            turn.out.begin_reasoning()
-            if (yield from source.until((START, *ENDS), turn.out.reasoning)) == START:
+            state.writer.begin_reasoning()
+            if (yield from source.until((START, *ENDS), state.writer.reasoning)) == START:
                 source.back_to(source.hold(len(START)))
                 source.release()
-            turn.out.block()
+            state.writer.block()
         else:
-            turn.out.content("\n\n")  # what is said in two messages is two paragraphs
+            state.writer.content("\n\n")  # what is said in two messages is two paragraphs
         return True
 
-    def _header(self, turn: Turn) -> Steps[str | None]:
-        """What stands before a message: a role, a recipient and a channel, in some order; None if that is not here."""
-        source = turn.source
+    def _header(self, state: ParserState) -> Steps[str | None]:
+        """Parse a header: a role, a recipient and a channel, in some order; None if there is none."""
+        source = state.source
         yield from source.space()
         part = yield from source.which(("assistant", "to=", CHANNEL, MESSAGE))
         header = part or ""
-        while part and part != MESSAGE and len(header) <= LONGEST_HEADER:
+        while part and part != MESSAGE and len(header) <= MAX_HEADER_CHARACTERS:
             header += source.take(len((yield from source.ahead(_WORDS))))
             part = yield from source.which((MESSAGE, CHANNEL, CONSTRAIN))
             header += part or ""
         return header if part == MESSAGE else None
 
-    def framed(self, forms: Forms, content: Expression) -> Expression:
-        return Expression(f"({_thought(forms)})? {forms.sequence(f'{CHANNEL}final{MESSAGE}', content)}")
+    def wrap_content(self, lark: LarkBuilder, content: Expression) -> Expression:
+        return Expression(f"({_thought(lark)})? {lark.sequence(f'{CHANNEL}final{MESSAGE}', content)}")
 
-    def forced(self, forms: Forms) -> Expression:
-        call = forms.each(
-            lambda tool: forms.sequence(
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        call = lark.each(
+            lambda tool: lark.sequence(
                 f"{CHANNEL}commentary to=functions.{tool.name} {CONSTRAIN}json{MESSAGE}",
-                forms.json(forms.schema(tool)),
+                lark.json(lark.schema(tool)),
             )
         )
-        return Expression(f"({_thought(forms)})? {call}")
+        return Expression(f"({_thought(lark)})? {call}")
 
 
-def _thought(forms: Forms) -> Expression:
+def _thought(lark: LarkBuilder) -> Expression:
     """A message of reasoning, and the beginning of the next one."""
-    return forms.sequence(f"{CHANNEL}analysis{MESSAGE}", forms.text_until("<|end|>"), f"{START}assistant")
+    return lark.sequence(f"{CHANNEL}analysis{MESSAGE}", lark.text_until("<|end|>"), f"{START}assistant")

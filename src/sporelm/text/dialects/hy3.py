@@ -17,16 +17,16 @@ class Hy3(Tagged):
     name = "hy3"
 
     def __init__(self, thinking: Thinking | None = None, *, suffix: str = SUFFIX) -> None:
-        """suffix: of all tags; they name the marks of reasoning too."""
+        """suffix: of all tags; they name the markers of reasoning too."""
         super().__init__(Thinking(f"<think{suffix}>", f"</think{suffix}>"))
         self.section = (f"<tool_calls{suffix}>", f"</tool_calls{suffix}>")
         self.opening, self.end = f"<tool_call{suffix}>", f"</tool_call{suffix}>"
         self.name_close = f"<tool_sep{suffix}>"
         self.key_open, self.key_close = f"<arg_key{suffix}>", f"</arg_key{suffix}>"
         self.value_open, self.value_close = f"<arg_value{suffix}>", f"</arg_value{suffix}>"
-        self.begins = (self.section[0], self.opening)
+        self.start_markers = (self.section[0], self.opening)
 
-    def reasons_in(self, template: str) -> bool:
+    def supports_reasoning(self, template: str) -> bool:
         """Also one that puts its tags together."""
         return "<think" in template
 

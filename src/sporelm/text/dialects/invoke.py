@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm.text.dialects.dialect import THINK, Thinking
-from sporelm.text.dialects.forms import Expression, Forms
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
 from sporelm.text.dialects.tagged import TEXT, Tagged
-from sporelm.text.dialects.tool import resolved, types_of, with_definitions
+from sporelm.text.dialects.tool import add_definitions, find_types, resolve_reference
 
 
 class MiniMax(Tagged):
@@ -18,7 +18,7 @@ class MiniMax(Tagged):
     name_open, name_close = '<invoke name="', '">'
     key_open, key_close, value_close = '<parameter name="', '">', "</parameter>"
     end = "</invoke>"
-    begins = (section[0], name_open)
+    start_markers = (section[0], name_open)
 
 
 class Dsml(Tagged):
@@ -35,10 +35,10 @@ class Dsml(Tagged):
         """word: the name of the section, "function_calls" in V3.2."""
         super().__init__(thinking)
         self.section = (f"<｜DSML｜{word}>", f"</｜DSML｜{word}>")
-        self.begins = (self.section[0], self.name_open)
+        self.start_markers = (self.section[0], self.name_open)
 
-    def forced_value(self, forms: Forms, schema: Any, root: Mapping[str, Any]) -> Expression:
-        if types_of(schema, root) == TEXT:
-            return forms.sequence('" string="true">', forms.raw_value(schema, root, self.value_close))
-        value = forms.json(with_definitions(resolved(schema, root), root))
-        return forms.sequence('" string="false">', value, self.value_close)
+    def build_value(self, lark: LarkBuilder, schema: Any, root: Mapping[str, Any]) -> Expression:
+        if find_types(schema, root) == TEXT:
+            return lark.sequence('" string="true">', lark.raw_value(schema, root, self.value_close))
+        value = lark.json(add_definitions(resolve_reference(schema, root), root))
+        return lark.sequence('" string="false">', value, self.value_close)

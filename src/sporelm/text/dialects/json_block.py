@@ -1,17 +1,17 @@
-"""Calls that are JSON between two marks: an array of them, or an object in a line each."""
+"""Calls that are JSON between two markers: an array of them, or an object in a line each."""
 
 import json
 from collections.abc import Sequence
 
-from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Dialect, Thinking, Turn
-from sporelm.text.dialects.forms import Expression, Forms
-from sporelm.text.dialects.json_call import read_calls
-from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.deltas import ToolCall
+from sporelm.text.dialects.dialect import Dialect, ParserState, Thinking
+from sporelm.text.dialects.json_calls import read_calls
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.stream_source import Steps
 
 
 class JsonBlock(Dialect):
-    """A subclass names the marks. Both ways are read; how calls are forced and written, it says.
+    """A subclass names the markers, and says how calls are forced and written. Both formats are parsed.
 
     opening, closing    what stands around calls
     key                 the key of the arguments
@@ -23,30 +23,30 @@ class JsonBlock(Dialect):
     key: str = "arguments"
     array: bool = True
 
-    def all_marks(self) -> tuple[str, ...]:
-        return (self.opening.strip(), self.closing.strip(), *super().all_marks())
+    def all_markers(self) -> tuple[str, ...]:
+        return (self.opening.strip(), self.closing.strip(), *super().all_markers())
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        source = turn.source
-        if not (yield from read_calls(turn)):
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
+        source = state.source
+        if not (yield from read_calls(state)):
             return False
         while True:
             if self.closing and (yield from source.skip(self.closing.strip())):
                 return True
             yield from source.space()
-            if (yield from source.peek()) != "{" or not (yield from turn.attempt(read_calls(turn))):
+            if (yield from source.peek()) != "{" or not (yield from state.attempt(read_calls(state))):
                 return True
 
-    def written(self, calls: Sequence[Call]) -> str:
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
         objects = [f'{{"name": {json.dumps(call.name)}, "{self.key}": {call.arguments}}}' for call in calls]
         if self.array:
             return f"{self.opening}[{', '.join(objects)}]{self.closing}"
         return "".join(f"{self.opening}{each}{self.closing}" for each in objects)
 
-    def forced(self, forms: Forms) -> Expression:
-        body = forms.json_call(self.key, many=self.array)
-        block = forms.sequence(self.opening, body, self.closing)
-        return block if self.array else forms.many(block, "")
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        body = lark.json_call(self.key, many=self.array)
+        block = lark.sequence(self.opening, body, self.closing)
+        return block if self.array else lark.many(block, "")
 
 
 class Nemotron(JsonBlock):
@@ -54,7 +54,7 @@ class Nemotron(JsonBlock):
 
     name = "nemotron"
     opening, closing = "<TOOLCALL>", "</TOOLCALL>"
-    begins = (opening,)
+    start_markers = (opening,)
 
 
 class ToolCalls(JsonBlock):
@@ -63,7 +63,7 @@ class ToolCalls(JsonBlock):
 
     name = "tool_calls"
     opening, closing = "<tool_calls>", "</tool_calls>"
-    begins = (opening,)
+    start_markers = (opening,)
 
 
 class InternLm(JsonBlock):
@@ -72,7 +72,7 @@ class InternLm(JsonBlock):
     name = "internlm"
     opening, closing = "<|action_start|><|plugin|>\n", "<|action_end|>"
     key, array = "parameters", False
-    begins = ("<|action_start|><|plugin|>",)
+    start_markers = ("<|action_start|><|plugin|>",)
 
 
 class GigaChat(JsonBlock):
@@ -80,18 +80,18 @@ class GigaChat(JsonBlock):
 
     name = "gigachat"
     closing = ""
-    begins = ("<|function_call|>", "function call<|role_sep|>")
-    marks = begins
-    frames = ("<|message_sep|>",)
+    start_markers = ("<|function_call|>", "function call<|role_sep|>")
+    markers = start_markers
+    frame_markers = ("<|message_sep|>",)
     array = False
 
     def __init__(self, thinking: Thinking | None = None, *, message: bool = False) -> None:
-        """message: calls that are forced are messages."""
+        """message: forced calls are messages."""
         super().__init__(thinking)
         self.opening = "function call<|role_sep|>\n" if message else "<|function_call|>"
 
-    def forced(self, forms: Forms) -> Expression:
-        return forms.sequence(self.opening, forms.json_call(self.key))
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        return lark.sequence(self.opening, lark.json_call(self.key))
 
 
 class CommandR(JsonBlock):
@@ -99,14 +99,14 @@ class CommandR(JsonBlock):
 
     name = "command_r"
     opening, closing = "Action:\n```json\n", "\n```"
-    begins = ("Action:\n```json", "Action: ```json")
+    start_markers = ("Action:\n```json", "Action: ```json")
 
-    def written(self, calls: Sequence[Call]) -> str:
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
         objects = [f'{{"tool_name": {json.dumps(call.name)}, "parameters": {call.arguments}}}' for call in calls]
         return f"{self.opening}[{', '.join(objects)}]{self.closing}"
 
-    def forced(self, forms: Forms) -> Expression:
-        return forms.sequence(self.opening, forms.json_call("parameters", name="tool_name", many=True), self.closing)
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        return lark.sequence(self.opening, lark.json_call("parameters", name="tool_name", many=True), self.closing)
 
 
 class FireFunction(JsonBlock):
@@ -114,4 +114,4 @@ class FireFunction(JsonBlock):
 
     name = "firefunction"
     opening, closing = "functools", ""
-    begins = (opening,)
+    start_markers = (opening,)

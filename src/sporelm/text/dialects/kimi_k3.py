@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Thinking, Turn
-from sporelm.text.dialects.forms import Expression, Forms
-from sporelm.text.dialects.source import Source, Steps
+from sporelm.text.dialects.deltas import ToolCall
+from sporelm.text.dialects.dialect import ParserState, Thinking
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.stream_source import Steps, TextSource
 from sporelm.text.dialects.tagged import TEXT, Tagged
-from sporelm.text.dialects.tool import resolved, types_of
+from sporelm.text.dialects.tool import find_types, resolve_reference
 
 OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"
 RESPONSE = (f"{OPEN}response{SEP}", f"{CLOSE}response{SEP}")
@@ -33,24 +33,24 @@ class KimiK3(Tagged):
     typed = {f'" type="{kind}{ENDED}': TEXT if kind == "string" else frozenset(("any",)) for kind in KINDS}
     end = f"{CLOSE}call{SEP}"
     line = ""
-    begins = (section[0], name_open)
-    frames = (*RESPONSE, f"{CLOSE}message{SEP}")
+    start_markers = (section[0], name_open)
+    frame_markers = (*RESPONSE, f"{CLOSE}message{SEP}")
 
     def __init__(self, thinking: Thinking | None = THINKS) -> None:
         super().__init__(thinking)
 
-    def reasons_in(self, template: str) -> bool:
+    def supports_reasoning(self, template: str) -> bool:
         """It puts its tags together."""
         return "think" in template
 
-    def reason(self, turn: Turn, thinking: Thinking) -> Steps[None]:
+    def parse_reasoning(self, state: ParserState, thinking: Thinking) -> Steps[None]:
         """Read reasoning up to its end, or to what is said, if its end is left out."""
-        turn.out.begin_reasoning()
-        yield from turn.source.skip(thinking.open)
-        yield from turn.source.until((thinking.close, RESPONSE[0]), turn.out.reasoning)
-        turn.out.block()
+        state.writer.begin_reasoning()
+        yield from state.source.skip(thinking.open)
+        yield from state.source.until((thinking.close, RESPONSE[0]), state.writer.reasoning)
+        state.writer.block()
 
-    def named(self, source: Source) -> Steps[bool]:
+    def named(self, source: TextSource) -> Steps[bool]:
         """The number of the call, from 1, which says nothing more."""
         if (yield from source.skip(INDEX)):
             source.take(len((yield from source.ahead(NUMBER))))
@@ -59,40 +59,40 @@ class KimiK3(Tagged):
     def plain(self, key: str) -> str:
         return key.replace("&quot;", '"').replace("&amp;", "&")
 
-    def written(self, calls: Sequence[Call]) -> str:
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
         parts = [
             f"{self.name_open}{call.name}{INDEX}{at}{ENDED}{_arguments(json.loads(call.arguments))}{self.end}"
             for at, call in enumerate(calls, 1)
         ]
         return self.section[0] + "".join(parts) + self.section[1]
 
-    def forced(self, forms: Forms) -> Expression:
+    def build_calls(self, lark: LarkBuilder) -> Expression:
         """The prompt may have opened the response, which is empty beside calls."""
-        calls = forms.many(forms.each(lambda tool: self.forced_call(forms, tool)), "")
-        begin, end = (forms.sequence(mark) for mark in RESPONSE)
-        return Expression(f"({begin})? ({end})? {forms.sequence(self.section[0], calls, self.section[1])}")
+        calls = lark.many(lark.each(lambda tool: self.build_one_call(lark, tool)), "")
+        begin, end = (lark.sequence(marker) for marker in RESPONSE)
+        return Expression(f"({begin})? ({end})? {lark.sequence(self.section[0], calls, self.section[1])}")
 
-    def forced_named(self, forms: Forms) -> str:
-        return forms.sequence(INDEX, forms.terminal("/[0-9]{1,4}/"), ENDED)
+    def build_name_end(self, lark: LarkBuilder) -> str:
+        return lark.sequence(INDEX, lark.terminal("/[0-9]{1,4}/"), ENDED)
 
-    def forced_value(self, forms: Forms, schema: Any, root: Mapping[str, Any]) -> Expression:
-        schema = resolved(schema, root)
+    def build_value(self, lark: LarkBuilder, schema: Any, root: Mapping[str, Any]) -> Expression:
+        schema = resolve_reference(schema, root)
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if values:
-            return forms.any_of([forms.sequence(_value(value), self.value_close) for value in values])
-        kinds = sorted(types_of(schema, root) - {"any"} or TEXT)
-        return forms.any_of(
+            return lark.any_of([lark.sequence(_value(value), self.value_close) for value in values])
+        kinds = sorted(find_types(schema, root) - {"any"} or TEXT)
+        return lark.any_of(
             [
-                forms.sequence(
+                lark.sequence(
                     f'" type="{"number" if kind == "integer" else kind}{ENDED}',
-                    forms.raw_value({**schema, "type": kind}, root, self.value_close),
+                    lark.raw_value({**schema, "type": kind}, root, self.value_close),
                 )
                 for kind in kinds
             ]
         )
 
-    def framed(self, forms: Forms, content: Expression) -> Expression:
-        return Expression(f"({forms.sequence(RESPONSE[0])})? {forms.sequence(content, RESPONSE[1])}")
+    def wrap_content(self, lark: LarkBuilder, content: Expression) -> Expression:
+        return Expression(f"({lark.sequence(RESPONSE[0])})? {lark.sequence(content, RESPONSE[1])}")
 
 
 def _arguments(values: Mapping[str, Any]) -> str:

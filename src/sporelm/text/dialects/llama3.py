@@ -7,30 +7,30 @@ After <|python_tag|> there may also be name.call(argument="value"), where the na
 import json
 from collections.abc import Sequence
 
-from sporelm.text.dialects.bare import read_bare
-from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Dialect, Turn
-from sporelm.text.dialects.forms import Expression, Forms
-from sporelm.text.dialects.json_call import read_calls
-from sporelm.text.dialects.python_call import read_python
-from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.bare_calls import read_bare
+from sporelm.text.dialects.deltas import ToolCall
+from sporelm.text.dialects.dialect import Dialect, ParserState
+from sporelm.text.dialects.json_calls import read_calls
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.python_calls import read_python
+from sporelm.text.dialects.stream_source import Steps
 
 
 class Llama3(Dialect):
     name = "llama3"
-    marks = ("<|python_tag|>",)
-    begins = ("<|python_tag|>", "{", "[")
+    markers = ("<|python_tag|>",)
+    start_markers = ("<|python_tag|>", "{", "[")
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        if mark in ("{", "["):
-            return (yield from read_bare(turn, mark, (";",)))
-        yield from turn.source.space()
-        if (yield from turn.source.peek()) in ("{", "["):
-            return (yield from read_calls(turn, between=(";",)))
-        return (yield from read_python(turn, ()))
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
+        if marker in ("{", "["):
+            return (yield from read_bare(state, marker, (";",)))
+        yield from state.source.space()
+        if (yield from state.source.peek()) in ("{", "["):
+            return (yield from read_calls(state, between=(";",)))
+        return (yield from read_python(state, ()))
 
-    def written(self, calls: Sequence[Call]) -> str:
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
         return "; ".join(f'{{"name": {json.dumps(call.name)}, "parameters": {call.arguments}}}' for call in calls)
 
-    def forced(self, forms: Forms) -> Expression:
-        return forms.json_call("parameters")
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        return lark.json_call("parameters")

@@ -2,45 +2,45 @@
 
 from collections.abc import Sequence
 
-from sporelm.text.dialects.bare import read_bare
-from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Dialect, Thinking, Turn
-from sporelm.text.dialects.forms import Expression, Forms
-from sporelm.text.dialects.python_text import call_forms, read_call, written_call
-from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.bare_calls import read_bare
+from sporelm.text.dialects.deltas import ToolCall
+from sporelm.text.dialects.dialect import Dialect, ParserState, Thinking
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.python_stream import build_call, format_call, read_call
+from sporelm.text.dialects.stream_source import Steps
 
 START, END = "<|python_start|>", "<|python_end|>"
 
 
 class Llama4(Dialect):
     name = "llama4"
-    marks = (START, END)
-    begins = (START, "[", "{")
+    markers = (START, END)
+    start_markers = (START, "[", "{")
 
     def __init__(self, thinking: Thinking | None = None, *, lists: bool = False) -> None:
-        """lists: calls that are forced are a list; otherwise JSON."""
+        """lists: a forced call is a list of Python calls; otherwise JSON."""
         super().__init__(thinking)
         self.lists = lists
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        source = turn.source
-        if mark != START:
-            return (yield from read_bare(turn, mark, (";",)))
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
+        source = state.source
+        if marker != START:
+            return (yield from read_bare(state, marker, (";",)))
         bracket = yield from source.skip("[", "{")
         if bracket:
-            turn.out.block()  # what the mark begins is a line of its own
-            found = yield from read_bare(turn, bracket, (";",))
+            state.writer.block()  # what the marker begins is a line of its own
+            found = yield from read_bare(state, bracket, (";",))
         else:
             yield from source.space()
-            found = yield from read_call(turn, bare=True)
+            found = yield from read_call(state, bare=True)
         if found:
             yield from source.skip(END)
         return found
 
-    def written(self, calls: Sequence[Call]) -> str:
-        return f"[{', '.join(written_call(call) for call in calls)}]"
+    def format_calls(self, calls: Sequence[ToolCall]) -> str:
+        return f"[{', '.join(format_call(call) for call in calls)}]"
 
-    def forced(self, forms: Forms) -> Expression:
+    def build_calls(self, lark: LarkBuilder) -> Expression:
         if self.lists:
-            return forms.sequence("[", forms.many(call_forms(forms), ", "), "]")
-        return forms.json_call("parameters")
+            return lark.sequence("[", lark.many(build_call(lark), ", "), "]")
+        return lark.json_call("parameters")

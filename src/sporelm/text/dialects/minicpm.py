@@ -10,4 +10,4 @@ class MiniCpm(Tagged):
     key_open, key_close, value_close = '<param name="', '">', "</param>"
     end = "</function>"
     line = ""
-    begins = (name_open,)
+    start_markers = (name_open,)

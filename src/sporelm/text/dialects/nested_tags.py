@@ -1,6 +1,6 @@
 """Arguments as tags inside of tags: an object is a tag for each of its keys, a list one named item for each element.
 
-Each tag has a mark before it, which texts do not hold. What a text stands for, the tool's schema says.
+Each tag has a marker before it, which texts do not hold. What a text stands for, the tool's schema says.
 """
 
 import json
@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sporelm.text.dialects.json_text import DEEPEST, inside_string
-from sporelm.text.dialects.source import Out, Source, Steps
+from sporelm.text.dialects.json_stream import MAX_DEPTH, inside_string
+from sporelm.text.dialects.stream_source import Emit, Steps, TextSource
 from sporelm.text.dialects.tagged import TEXT, as_json
-from sporelm.text.dialects.tool import resolved, types_of
+from sporelm.text.dialects.tool import find_types, resolve_reference
 
 ITEM = "item"
 KEY = re.compile(r"[^<>/\s][^<>\n]{0,255}")
@@ -22,12 +22,12 @@ EMPTY = {frozenset(("object",)): "{}", frozenset(("array",)): "[]"}
 class NestedTags:
     """Reads tags, and passes the JSON that they stand for on; what the end cuts off is closed, as in `Copier`.
 
-    mark      what stands before each tag
+    marker      what stands before each tag
     schema    of the outermost object
     """
 
-    def __init__(self, source: Source, out: Out, mark: str, schema: Mapping[str, Any]) -> None:
-        self._source, self._out, self._mark, self._root = source, out, mark, schema
+    def __init__(self, source: TextSource, out: Emit, marker: str, schema: Mapping[str, Any]) -> None:
+        self._source, self._out, self._mark, self._root = source, out, marker, schema
         self._depth = 0
 
     def object(self, close: str) -> Steps[bool]:
@@ -57,7 +57,7 @@ class NestedTags:
 
     def _value(self, schema: Any, close: str, head: str) -> Steps[bool]:
         """A value up to its closing tag; `head` goes before it. False if the tag does not come."""
-        types = types_of(schema, self._root)
+        types = find_types(schema, self._root)
         if types == TEXT:
             self._out(head + '"')
             found = yield from self._source.until((close,), lambda text: self._out(inside_string(text)))
@@ -66,7 +66,7 @@ class NestedTags:
         if not types or types & NESTED:
             key = yield from self._key_ahead()
             if key:
-                if self._depth >= DEEPEST:
+                if self._depth >= MAX_DEPTH:
                     return False
                 self._out(head)
                 items = key == ITEM and types != {"object"}
@@ -108,19 +108,19 @@ def _inner(schema: Any, key: str, root: Mapping[str, Any], *, items: bool) -> An
 
 
 def _choices(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A schema, and those of which it is one."""
-    one = resolved(schema, root)
+    """Yield a schema, and its alternatives."""
+    one = resolve_reference(schema, root)
     yield one
     for name in ("anyOf", "oneOf"):
         if isinstance(one.get(name), list):
-            yield from (resolved(each, root) for each in one[name])
+            yield from (resolve_reference(each, root) for each in one[name])
 
 
-def written(value: Any, mark: str) -> str:
+def format_value(value: Any, marker: str) -> str:
     """A value in tags: a text as it is, nothing for what is null in an object."""
     if isinstance(value, Mapping):
         pairs = [(key, inner) for key, inner in value.items() if inner is not None]
-        return "".join(f"{mark}<{key}>{written(inner, mark)}{mark}</{key}>" for key, inner in pairs)
+        return "".join(f"{marker}<{key}>{format_value(inner, marker)}{marker}</{key}>" for key, inner in pairs)
     if isinstance(value, list):
-        return "".join(f"{mark}<{ITEM}>{written(inner, mark)}{mark}</{ITEM}>" for inner in value)
+        return "".join(f"{marker}<{ITEM}>{format_value(inner, marker)}{marker}</{ITEM}>" for inner in value)
     return value if isinstance(value, str) else json.dumps(value)

@@ -16,7 +16,7 @@ class QwenCoder(Tagged):
     key_open, key_close, value_close = "<parameter=", ">", "</parameter>"
     end = "</function>"
     lines = True
-    begins = (opening, name_open)
+    start_markers = (opening, name_open)
 
 
 class Seed(QwenCoder):
@@ -24,7 +24,7 @@ class Seed(QwenCoder):
 
     name = "seed"
     opening, closing = "<seed:tool_call>", "</seed:tool_call>"
-    begins = (opening, QwenCoder.name_open)
+    start_markers = (opening, QwenCoder.name_open)
 
     def __init__(self, thinking: Thinking | None = SEED_THINK) -> None:
         super().__init__(thinking)

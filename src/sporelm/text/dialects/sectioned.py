@@ -1,30 +1,30 @@
-"""Dialects whose calls stand in a section: its mark, calls with a mark each, and its end."""
+"""Dialects whose calls stand in a section: its marker, calls with a marker each, and its end."""
 
 from abc import abstractmethod
 from typing import ClassVar
 
-from sporelm.text.dialects.dialect import Dialect, Turn
-from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.dialect import Dialect, ParserState
+from sporelm.text.dialects.stream_source import Steps
 
 
 class Sectioned(Dialect):
-    """A call may also come without its section. A subclass reads what follows a call's mark."""
+    """A call may also come without its section. A subclass reads what follows a call's marker."""
 
-    section: ClassVar[tuple[str, str]]  # the marks of its beginning and its end
+    section: ClassVar[tuple[str, str]]  # the markers of its beginning and its end
     call_mark: ClassVar[str]
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
         begin, end = self.section
-        if mark == begin and not (yield from turn.source.skip(self.call_mark)):
+        if marker == begin and not (yield from state.source.skip(self.call_mark)):
             return False
-        if not (yield from self.one(turn)):
+        if not (yield from self.parse_one(state)):
             return False
-        while (yield from turn.source.skip(self.call_mark)):
-            if not (yield from turn.attempt(self.one(turn), self.call_mark)):
+        while (yield from state.source.skip(self.call_mark)):
+            if not (yield from state.attempt(self.parse_one(state), self.call_mark)):
                 return True
-        yield from turn.source.skip(end)
+        yield from state.source.skip(end)
         return True
 
     @abstractmethod
-    def one(self, turn: Turn) -> Steps[bool]:
-        """Read a call after its mark; False if there is none."""
+    def parse_one(self, state: ParserState) -> Steps[bool]:
+        """Read a call after its marker; False if there is none."""

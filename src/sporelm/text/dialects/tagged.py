@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from sporelm.text.dialects.dialect import Dialect, Turn
-from sporelm.text.dialects.forms import Expression, Forms
-from sporelm.text.dialects.json_text import inside_string, whole
-from sporelm.text.dialects.python_text import PythonCopier
-from sporelm.text.dialects.source import Out, Source, Steps
+from sporelm.text.dialects.dialect import Dialect, ParserState
+from sporelm.text.dialects.json_stream import inside_string, whole
+from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
+from sporelm.text.dialects.python_stream import PythonCopier
+from sporelm.text.dialects.stream_source import Emit, Steps, TextSource
 from sporelm.text.dialects.tool import Tool
 
 NAME = re.compile(r"[\w.-]{1,128}")
@@ -44,20 +44,20 @@ class Tagged(Dialect):
     section: tuple[str, str] = ("", "")
     typed: ClassVar[Mapping[str, frozenset[str]]] = {}  # in the place of key_close: the types that they tell
     lines: ClassVar[bool] = False
-    line: ClassVar[str] = "\n"  # between the tags, where calls are forced
+    line: ClassVar[str] = "\n"  # between the tags, in forced calls
 
-    def all_marks(self) -> tuple[str, ...]:
+    def all_markers(self) -> tuple[str, ...]:
         tags = (self.opening, self.name_open, self.key_open, self.key_close, self.value_open, self.value_close)
-        found = (*self.begins, *tags, self.end, self.closing, *self.section, *super().all_marks())
+        found = (*self.start_markers, *tags, self.end, self.closing, *self.section, *super().all_markers())
         return tuple(tag for tag in found if len(tag) > 2)  # no mere quotes and brackets
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        source = turn.source
-        if mark not in (self.opening, self.name_open):  # it begins a section
-            mark = (yield from source.skip(self.opening or self.name_open)) or ""
-            if not mark:
+    def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
+        source = state.source
+        if marker not in (self.opening, self.name_open):  # it begins a section
+            marker = (yield from source.skip(self.opening or self.name_open)) or ""
+            if not marker:
                 return False
-        if self.name_open and mark != self.name_open and not (yield from source.skip(self.name_open)):
+        if self.name_open and marker != self.name_open and not (yield from source.skip(self.name_open)):
             return False
         yield from source.space()
         name = source.take(len((yield from source.ahead(NAME))))
@@ -67,8 +67,8 @@ class Tagged(Dialect):
         tag = yield from source.skip(*following)
         if tag is None:
             return False
-        turn.begin(name)
-        arguments = _Arguments(turn, turn.tools.get(name))
+        state.begin(name)
+        arguments = _TaggedArguments(state, state.tools.get(name))
         whole_so_far = True
         while tag == self.key_open and whole_so_far:
             whole_so_far = yield from self._argument(source, arguments)
@@ -79,11 +79,11 @@ class Tagged(Dialect):
                 yield from source.skip(tail)
         return True
 
-    def named(self, source: Source) -> Steps[bool]:
+    def named(self, source: TextSource) -> Steps[bool]:
         """Read what closes a name; False if something else comes."""
         return not self.name_close or (yield from source.skip(self.name_close)) is not None
 
-    def _argument(self, source: Source, arguments: "_Arguments") -> Steps[bool]:
+    def _argument(self, source: TextSource, arguments: "_TaggedArguments") -> Steps[bool]:
         key = self.plain(source.take(len((yield from source.ahead(KEY)))))
         if not key:
             return False
@@ -103,41 +103,41 @@ class Tagged(Dialect):
         """A key as the tool's schema has it."""
         return key
 
-    def forced(self, forms: Forms) -> Expression:
-        calls = forms.many(forms.each(lambda tool: self.forced_call(forms, tool)), "\n")
+    def build_calls(self, lark: LarkBuilder) -> Expression:
+        calls = lark.many(lark.each(lambda tool: self.build_one_call(lark, tool)), "\n")
         begin, end = self.section
-        return forms.sequence(begin + "\n", calls, "\n", end) if begin else calls
+        return lark.sequence(begin + "\n", calls, "\n", end) if begin else calls
 
-    def forced_call(self, forms: Forms, tool: Tool) -> Expression:
+    def build_one_call(self, lark: LarkBuilder, tool: Tool) -> Expression:
         """The form of a call of one tool."""
         parts: list[str] = [
             f"{self.opening}{self.line if self.opening and self.name_open else ''}{self.name_open}{tool.name}"
         ]
-        parts.append(self.forced_named(forms))
-        schema = forms.schema(tool)
+        parts.append(self.build_name_end(lark))
+        schema = lark.schema(tool)
         for key, inner in (schema.get("properties") or {}).items():
-            argument = forms.sequence(self.key_open + key, self.forced_value(forms, inner, schema), self.line)
+            argument = lark.sequence(self.key_open + key, self.build_value(lark, inner, schema), self.line)
             required = key in (schema.get("required") or ())
             parts.append(argument if required else Expression(f"({argument})?"))
         parts.append(self.end + (self.line + self.closing if self.closing else ""))
-        return forms.sequence(*parts)
+        return lark.sequence(*parts)
 
-    def forced_named(self, forms: Forms) -> str:
-        """What closes a name."""
+    def build_name_end(self, lark: LarkBuilder) -> str:
+        """Return the rule of the text after a name."""
         return self.name_close + self.line
 
-    def forced_value(self, forms: Forms, schema: Any, root: Mapping[str, Any]) -> Expression:
-        """What follows a key: the rest of its tag, and the value with its tags."""
+    def build_value(self, lark: LarkBuilder, schema: Any, root: Mapping[str, Any]) -> Expression:
+        """Return the rule of the text after a key: the rest of its tag, and the value with its tags."""
         edge = "\n" if self.lines else ""
         before = f"{self.key_close}{self.line if self.value_open else ''}{self.value_open}{edge}"
-        return forms.sequence(before, forms.raw_value(schema, root, edge + self.value_close))
+        return lark.sequence(before, lark.raw_value(schema, root, edge + self.value_close))
 
 
-class _Arguments:
+class _TaggedArguments:
     """Writes arguments as one JSON object."""
 
-    def __init__(self, turn: Turn, tool: Tool | None) -> None:
-        self._source, self._out, self._tool = turn.source, turn.out, tool
+    def __init__(self, state: ParserState, tool: Tool | None) -> None:
+        self._source, self._out, self._tool = state.source, state.writer, tool
         self._keys: set[str] = set()
 
     def value(
@@ -174,7 +174,7 @@ class _Arguments:
         self._out.arguments(("{" if not self._keys else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
         self._keys.add(key)
 
-    def _raw(self, close: str, follow: tuple[str, ...], out: Out) -> Steps[bool]:
+    def _raw(self, close: str, follow: tuple[str, ...], out: Emit) -> Steps[bool]:
         """Text up to a closing tag that something of `follow`, or the end of the text, follows."""
         source = self._source
         while (yield from source.until((close,), out)):
@@ -192,23 +192,23 @@ class _Arguments:
 class _Lines:
     """Leaves out one line break at the beginning of a text, and one at its end."""
 
-    def __init__(self, out: Out, lines: bool) -> None:
+    def __init__(self, out: Emit, lines: bool) -> None:
         self._out, self._lines = out, lines
-        self._begun, self._held = not lines, ""
+        self._has_started, self._pending = not lines, ""
 
     def take(self, text: str) -> None:
         """More of the text."""
-        if not self._begun:
-            text, self._begun = text.removeprefix("\n"), True
-        text = self._held + text
-        self._held = "\n" if self._lines and text.endswith("\n") else ""
-        if text := text.removesuffix(self._held):
+        if not self._has_started:
+            text, self._has_started = text.removeprefix("\n"), True
+        text = self._pending + text
+        self._pending = "\n" if self._lines and text.endswith("\n") else ""
+        if text := text.removesuffix(self._pending):
             self._out(text)
 
     def cut(self) -> None:
         """The text ends without its tag: what was held back belongs to it."""
-        if self._held:
-            self._out(self._held)
+        if self._pending:
+            self._out(self._pending)
 
 
 def as_json(text: str, types: frozenset[str]) -> str:

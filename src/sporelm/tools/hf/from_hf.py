@@ -9,243 +9,233 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.checkpoints import open_model as open_source
+from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.gguf_schema import GgufSchema
+from sporelm.checkpoints.hf_schema import HfSchema
+from sporelm.checkpoints.loader import ModelSource, check_shapes, map_tensors
+from sporelm.checkpoints.multimodal_text import text_values
+from sporelm.checkpoints.prompts import lost_in_gguf
+from sporelm.checkpoints.quantized.folder import QuantizedFolder
+from sporelm.checkpoints.quantized.groups import repeated
+from sporelm.checkpoints.rope_writing import gguf_rope
+from sporelm.checkpoints.schema_registry import find_hf_schema, gguf_schema_for
+from sporelm.checkpoints.tensor_mapping import TensorMapping
+from sporelm.checkpoints.transforms import Divide, PermuteRotary
 from sporelm.errors import ModelNotFound, UnsupportedModel, UsageError
-from sporelm.models import build, model_of
-from sporelm.models import open_model as open_source
-from sporelm.models.wrapped import text_values
+from sporelm.files.gguf import GgufFile
+from sporelm.files.json_object import read_object
+from sporelm.models import build
+from sporelm.models.config import MOST_VOCAB, ModelConfig
+from sporelm.models.params import Param
+from sporelm.models.rope_scaling import DynamicNtk, Linear
 from sporelm.quant import F16, F32, FORMATS, QuantFormat, dequantize_tensor
-from sporelm.text.exchange.gguf_fields import fields_of_folder
-from sporelm.tools.hf.filled import filled
+from sporelm.text.tokenizers.conversion.tokenizer_to_gguf import convert_tokenizer_to_gguf
 from sporelm.tools.hf.folder_tensors import FolderTensors
-from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
-from sporelm.tools.hf.llama_cpp import llama_cpp_notes
-from sporelm.tools.hf.reshaped import KEPT, Reshaper
-from sporelm.tools.hf.rope import gguf_rope
-from sporelm.tools.lazy import Entry, LazyTensor, Model
-from sporelm.tools.steps.cast import cast_tensor, with_file_type
-from sporelm.tools.steps.permute import permute_qk
-from sporelm.weights.config import MOST_VOCAB, ModelConfig
-from sporelm.weights.config_files import WINDOWED_LAYERS
-from sporelm.weights.dense import sayable
-from sporelm.weights.family import Family, value_of
-from sporelm.weights.fields import Fields
-from sporelm.weights.gguf import GgufFile
-from sporelm.weights.json_object import read_object
-from sporelm.weights.load import ModelSource, check_shapes, form_of, match_names
-from sporelm.weights.names import GGUF, Param, stored_form
-from sporelm.weights.pooling import GGUF_POOLINGS
-from sporelm.weights.prompts import lost_in_gguf
-from sporelm.weights.quantized.folder import QuantizedFolder
-from sporelm.weights.quantized.groups import repeated
-from sporelm.weights.rope_fields import MOST_CONTEXT
-from sporelm.weights.rope_scaling import DynamicNtk, Linear
+from sporelm.tools.hf.general_metadata import (
+    find_model_name,
+    format_size_label,
+    read_card_metadata,
+    read_sampling_metadata,
+)
+from sporelm.tools.hf.llama_cpp_support import llama_cpp_notes
+from sporelm.tools.hf.missing_tensors import add_missing_tensors
+from sporelm.tools.hf.tensor_layout import SHARED_TYPES, TensorConverter
+from sporelm.tools.lazy_model import LazyModel, LazyTensor, MetadataEntry
+from sporelm.tools.steps.cast_tensors import cast_tensor, set_file_type
+from sporelm.tools.steps.permute_rows import ADJACENT, ORDER_KEY
 
 TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
-VERSION = 3
+GGUF_VERSION = 3
 # In names of tensors that are F32 always.
-EXACT: tuple[str, ...] = (".ffn_gate_inp", ".ssm_conv1d", ".shortconv.conv.", ".time_mix_lerp", ".time_mix_first")
-EXACT += ("_norm.", "position_embd", "token_types", "_coef.")
+ALWAYS_F32: tuple[str, ...] = (".ffn_gate_inp", ".ssm_conv1d", ".shortconv.conv.", ".time_mix_lerp", ".time_mix_first")
+ALWAYS_F32 += ("_norm.", "position_embd", "token_types", "_coef.")
 
 
-class Converted(NamedTuple):
-    """What is to be written, and what could not be said in it, a line each."""
+class GgufConversion(NamedTuple):
+    """The model to write, and notes on what GGUF cannot express, a line each."""
 
-    model: Model
+    model: LazyModel
     notes: tuple[str, ...]
 
 
-def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vocab_only: bool = False) -> Converted:
+def from_hf(
+    folder: Path, *, type_name: str = "auto", pre: str | None = None, vocab_only: bool = False
+) -> GgufConversion:
     """A folder as a model to be written; no tensor is read yet.
 
     type_name     of the matrices: "auto" keeps floats as they are and makes F16 of what is quantized otherwise
-    pre           a value for tokenizer.ggml.pre that the user vouches for
+    pre           a value for tokenizer.ggml.pre, given by the user
     vocab_only    the tokenizer alone
 
     Raises ModelNotFound, ModelFileError, UnsupportedModel for what cannot be converted, RequestError for a bad option.
     """
     if type_name not in TYPES:
-        raise UsageError(f"--type {type_name[:40]!r}: it is one of {', '.join(TYPES)}")
+        raise UsageError(f"--type {type_name[:40]!r}: not a supported type; use one of {', '.join(TYPES)}")
     if not folder.is_dir():
-        raise ModelNotFound(f"{folder} is no folder; give a Hugging Face folder, one with a config.json")
+        raise ModelNotFound(f"{folder} is not a folder; give a Hugging Face folder with a config.json")
     if vocab_only:
-        return _vocabulary(folder, pre)
+        return _convert_vocabulary(folder, pre)
     values = read_object(folder / "config.json")
     source = open_source(folder)
     try:
-        family = source.family.written(source.config)
-        params = build(source.config).params()
-        names = matched(source, params)
-        found = fields_of_folder(folder, source.config.vocab, pre)
-        metadata = _general(folder, values, params, family)
-        positions = _positions(source.config, family, values, folder)
-        rope = gguf_rope(source.config, positions, truncates=family.yarn_truncates)
-        metadata |= _entries(rope.fields, f"{family.gguf}.") | _architecture(folder, family, source.config)
-        metadata |= _entries(found.fields)
-        metadata |= _entries(family.said(source.config)) if family.said else {}
+        assert isinstance(source.schema, HfSchema)
+        schema = gguf_schema_for(source.schema)
+        config = source.config
+        architecture = schema.name_for(config)
+        params = build(config).params()
+        mapping = match_params(source, params)
+        found = convert_tokenizer_to_gguf(folder, config.vocab, pre)
+        metadata = _general_metadata(folder, values, params, architecture)
+        rope = gguf_rope(config, _count_positions(config), truncates=schema.yarn_truncates)
+        metadata |= _make_entries(rope.fields, f"{architecture}.")
+        metadata |= _architecture_metadata(folder, schema, config)
+        metadata |= _make_entries(found.fields)
+        metadata |= _make_entries(schema.extra_metadata(config))
         assert not isinstance(source.files, GgufFile)
-        stored = FolderTensors(source.files)
-        every = [*names.values(), *(name for param in params for name in form_of(source, param.name).tensors(param))]
-        held = {name: stored.tensor(name) for name in every if name in source.files.tensors}
-        made = Reshaper(family, source.config, "hf", "gguf", names, held).tensors(params)
-        metadata |= _entries(
-            {tensor.name: ("[f32]", _numbers(tensor)) for tensor in made if tensor.name in family.listed}
-        )
-        made = [tensor for tensor in made if tensor.name not in family.listed]
-        made += [vector(name, values) for name, values in rope.tensors.items()]
-        made = filled(made, family.wanted(source.config)) if family.wanted else made
-        model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
-        model = permute_qk("")(model) if family.paired_rows else model
-        notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
+        folder_tensors = FolderTensors(source.files)
+        stored = {name: folder_tensors.tensor(name) for each in mapping.tensors for name in each.sources}
+        target = schema.resolve(params, config)
+        tensors = TensorConverter(mapping, target, stored).tensors()
+        in_metadata = [tensor for tensor in tensors if tensor.name in schema.metadata_tensors]
+        metadata |= _make_entries({tensor.name: ("[f32]", _read_numbers(tensor)) for tensor in in_metadata})
+        metadata |= {ORDER_KEY: MetadataEntry("str", ADJACENT)} if target.has_permuted_rows else {}
+        tensors = [tensor for tensor in tensors if tensor.name not in schema.metadata_tensors]
+        tensors += [make_vector(name, factors) for name, factors in rope.tensors.items()]
+        tensors = add_missing_tensors(tensors, schema.required_tensors(config))
+        if any(isinstance(step, PermuteRotary) for each in target.tensors for step in each.transforms):
+            metadata[ORDER_KEY] = MetadataEntry("str", ADJACENT)
+        model = LazyModel(metadata, tensors, "little", GGUF_VERSION, tuple(source.files.paths))
+        notes = [*source.notes, *_note_window(schema, config), *rope.notes, *found.notes]
         notes += lost_in_gguf(folder)
-        notes += llama_cpp_notes(family.gguf, (tensor.name for tensor in model.tensors), rope.yarn_bounds)
-        if source.config.alone:
+        notes += llama_cpp_notes(architecture, (tensor.name for tensor in model.tensors), rope.yarn_bounds)
+        if config.alone:
             notes.append("it comes without the head that scores tokens: the file is for embeddings, not for generation")
-        if type_name == "auto" and any(tensor.work for tensor in model.tensors):
+        if type_name == "auto" and any(tensor.is_computed for tensor in model.tensors):
             notes.append("quantized weights that GGUF has no type for are written as F16; --type names another")
-        if type_name == "auto" and _is_multiplied(family, source.config, params):
+        if type_name == "auto" and _has_folded_multipliers(target):
             notes.append("its multipliers are put into the weights, which are written as F32; --type names another")
         changed: list[str] = []
-        tensors = [_typed(tensor, type_name, changed) for tensor in model.tensors]
+        tensors = [_choose_type(tensor, type_name, changed) for tensor in model.tensors]
         notes += repeated(changed, "tensor")
     finally:
         if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
             source.close()
-    return Converted(with_file_type(replace(model, tensors=tensors)), tuple(notes))
+    return GgufConversion(set_file_type(replace(model, tensors=tensors)), tuple(notes))
 
 
-def _vocabulary(folder: Path, pre: str | None) -> Converted:
+def _convert_vocabulary(folder: Path, pre: str | None) -> GgufConversion:
     """The tokenizer alone, as llama.cpp's vocabulary files have it."""
     path = folder / "config.json"
     values = read_object(path) if path.is_file() else {}
-    vocab = Fields(values, str(path)).integer("vocab_size", 1, MOST_VOCAB) if "vocab_size" in values else None
+    vocab = ConfigValues(values, str(path)).integer("vocab_size", 1, MOST_VOCAB) if "vocab_size" in values else None
     try:
         architectures = text_values(values, str(path)).get("architectures")
         name = architectures[0] if isinstance(architectures, list) and architectures else ""
-        architecture = model_of(str(name)).family.gguf
+        architecture = gguf_schema_for(find_hf_schema(str(name))).names[0]
     except UnsupportedModel:  # a vocabulary says nothing about its model
         architecture = "llama"
-    found = fields_of_folder(folder, vocab, pre)
+    found = convert_tokenizer_to_gguf(folder, vocab, pre)
     metadata = {
-        "general.architecture": Entry("str", architecture),
-        "general.type": Entry("str", "vocab"),
-        "general.name": Entry("str", name_of(values, folder)),
-        **_entries(found.fields),
+        "general.architecture": MetadataEntry("str", architecture),
+        "general.type": MetadataEntry("str", "vocab"),
+        "general.name": MetadataEntry("str", find_model_name(values, folder)),
+        **_make_entries(found.fields),
     }
-    return Converted(Model(metadata, [], "little", VERSION), found.notes)
+    return GgufConversion(LazyModel(metadata, [], "little", GGUF_VERSION), found.notes)
 
 
-def _general(folder: Path, values: Mapping[str, Any], params: Sequence[Param], family: Family) -> dict[str, Entry]:
+def _general_metadata(
+    folder: Path, values: Mapping[str, Any], params: Sequence[Param], architecture: str
+) -> dict[str, MetadataEntry]:
     generation = folder / "generation_config.json"
     return {
-        "general.architecture": Entry("str", family.gguf),
-        "general.type": Entry("str", "model"),
-        "general.name": Entry("str", name_of(values, folder)),
-        "general.size_label": Entry("str", size_label(sum(prod(param.shape) for param in params))),
-        **_entries(card_fields(folder)),
-        **_entries(sampling_fields(read_object(generation) if generation.is_file() else {})),
-        "general.quantization_version": Entry("u32", 2),
+        "general.architecture": MetadataEntry("str", architecture),
+        "general.type": MetadataEntry("str", "model"),
+        "general.name": MetadataEntry("str", find_model_name(values, folder)),
+        "general.size_label": MetadataEntry("str", format_size_label(sum(prod(param.shape) for param in params))),
+        **_make_entries(read_card_metadata(folder)),
+        **_make_entries(read_sampling_metadata(read_object(generation) if generation.is_file() else {})),
+        "general.quantization_version": MetadataEntry("u32", 2),
     }
 
 
-def _unsaid(family: Family, config: ModelConfig) -> str:
-    """What a GGUF file of a family cannot say of a configuration; nothing where it can say all."""
-    if config.dense and not (family.dense and sayable(config.dense, config.width)):
-        return "its vectors go through Dense modules"
-    return family.unsaid(config) if family.unsaid else ""
-
-
-def _architecture(folder: Path, family: Family, config: ModelConfig) -> dict[str, Entry]:
-    reason = _unsaid(family, config)
-    some = 0 < len(config.full_layers) < config.layers or family.full_layers(config.layers)
-    unusual = config.window is not None and some and config.full_layers != family.full_layers(config.layers)
-    if unusual and not family.tells_layers:
-        reason = "some of its layers have a window and some have none (layer_types)"
-    if reason:
-        reason += f", which a GGUF file of {family.gguf!r} cannot say"
+def _architecture_metadata(folder: Path, schema: GgufSchema, config: ModelConfig) -> dict[str, MetadataEntry]:
+    if reason := schema.find_lost(config):
+        reason += f", which a GGUF file of {schema.name_for(config)!r} cannot say"
         raise UnsupportedModel(f"{folder}: {reason}; run the folder as it is")
-    window = None if len(config.full_layers) == config.layers else config.window
-    found = {}
-    if unusual:
-        told = [config.window_of(layer) is not None for layer in range(config.layers)]
-        found[f"{family.gguf}.{WINDOWED_LAYERS}"] = Entry("[bool]", told)
-    for field in family.fields:
-        value = window if field.ours == "window" else value_of(config, field.ours)
-        if value is not None and field.gguf:
-            found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, field.held(value))
-    if config.pooling:
-        found[f"{family.gguf}.pooling_type"] = Entry("u32", GGUF_POOLINGS.index(config.pooling))
-    return found
+    return _make_entries(schema.metadata_from_config(config))
 
 
-def _window_note(family: Family, config: ModelConfig) -> list[str]:
-    """llama.cpp reads no window for this architecture, and sees further back than the model was made to."""
-    if not family.windowless or config.window is None:
+def _note_window(schema: GgufSchema, config: ModelConfig) -> list[str]:
+    """Return that llama.cpp reads no window for this architecture, if the model has one."""
+    if schema.llama_cpp_has_window or config.window is None:
         return []
     return [f"llama.cpp leaves the sliding window aside: beyond {config.window} positions it computes something else"]
 
 
-def _is_multiplied(family: Family, config: ModelConfig, params: Sequence[Param]) -> bool:
-    """Whether GGUF files have multipliers of this configuration in their matrices; vectors are F32 in any case."""
-    table, matrices = family.table(config), (param.name for param in params if len(param.shape) > 1)
-    return any(stored_form(name, GGUF, table).is_multiplied(config) for name in matrices)
+def _has_folded_multipliers(target: TensorMapping) -> bool:
+    """Return whether GGUF files have multipliers of the configuration in their matrices; vectors are always F32."""
+    matrices = [each for each in target.tensors if len(each.param.shape) > 1]
+    return any(isinstance(step, Divide) and step.changes_values for each in matrices for step in each.transforms)
 
 
-def _entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, Entry]:
-    return {f"{prefix}{key}": Entry(kind, value) for key, (kind, value) in fields.items()}
+def _make_entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, MetadataEntry]:
+    return {f"{prefix}{key}": MetadataEntry(kind, value) for key, (kind, value) in fields.items()}
 
 
-def _positions(config: ModelConfig, family: Family, values: Mapping[str, Any], folder: Path) -> int:
-    """What config.json calls the number of positions, or its default."""
+def _count_positions(config: ModelConfig) -> int:
+    """Return the number of positions that config.json gives, or its default."""
     scaling = config.rope_scaling
     usual = scaling.original if isinstance(scaling, Linear | DynamicNtk) else config.context_length
-    where = str(folder / "config.json")
-    fields = Fields(family.reworded(text_values(dict(values), where)), where)
-    return fields.integer(family.positions, 1, MOST_CONTEXT, usual)
+    return config.declared_positions or usual
 
 
-def matched(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
-    """What the file calls each parameter. Raises ModelFileError unless it has them all, in their shapes."""
-    names = match_names(source, params)
-    check_shapes(source, params, names)
-    return names
+def match_params(source: ModelSource, params: Sequence[Param]) -> TensorMapping:
+    """Return the stored tensors of the parameters. Raises ModelFileError unless there are all, in their shapes."""
+    mapping = map_tensors(source, params)
+    check_shapes(source, mapping)
+    return mapping
 
 
-def vector(name: str, values: NDArray[np.float32]) -> LazyTensor:
+def make_vector(name: str, values: NDArray[np.float32]) -> LazyTensor:
     """A small F32 tensor that is there already."""
     blocks = np.frombuffer(values.tobytes(), np.uint8).reshape(-1, 4)
     return LazyTensor(name, F32.ggml_id, values.shape, lambda start, stop: blocks[start:stop])
 
 
-def _numbers(tensor: LazyTensor) -> list[float]:
+def _read_numbers(tensor: LazyTensor) -> list[float]:
     """The values of a small tensor."""
     blocks = tensor.read(0, tensor.block_count)
     found: list[float] = dequantize_tensor(tensor.number_format, blocks, (tensor.size,)).tolist()
     return found
 
 
-def _typed(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
+def _choose_type(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
     """The tensor in the type that it has in the file: vectors, norms, biases of experts, routers and taps F32, as
     llama.cpp wants them, matrices as asked for.
 
-    A note goes into `changed` for what nobody asked for.
+    Changes that the user did not request add a note to `changed`.
     """
-    exact = any(part in tensor.name for part in EXACT) or not tensor.name.endswith(".weight")
+    exact = any(part in tensor.name for part in ALWAYS_F32) or not tensor.name.endswith(".weight")
     if len(tensor.shape) < 2 or exact:
-        return as_format(tensor, F32)
+        return cast_to_format(tensor, F32)
     if type_name == "auto":
-        if tensor.work:  # values of a quantization that GGUF has no type for
-            return as_format(tensor, F16)
-        if tensor.ggml_type.name in KEPT or tensor.ggml_type.values > 1:
+        if tensor.is_computed:  # values of a quantization that GGUF has no type for
+            return cast_to_format(tensor, F16)
+        if tensor.ggml_type.name in SHARED_TYPES or tensor.ggml_type.values > 1:
             return tensor
         changed.append(f"{tensor.ggml_type.name} is written as F32; --type names another")
-        return as_format(tensor, F32)
+        return cast_to_format(tensor, F32)
     target = FORMATS[type_name.upper()]
     if tensor.shape[-1] % target.values:
-        changed.append(f"written as F16, for rows of {tensor.shape[-1]} values are no whole blocks of {target.name}")
+        changed.append(
+            f"written as F16, because rows of {tensor.shape[-1]} values are not whole blocks of {target.name}"
+        )
         target = F16
-    return as_format(tensor, target)
+    return cast_to_format(tensor, target)
 
 
-def as_format(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
+def cast_to_format(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
     """The tensor in a number format; itself if it has it. Reading it raises RequestError for what it cannot hold."""
     return tensor if tensor.type_id == target.ggml_id else cast_tensor(tensor, target)

@@ -1,4 +1,4 @@
-"""Writing a folder: all its files or none, beside their places first, and nothing that does not belong to it."""
+"""Atomic writing of a folder: all its files or none, through temporary files beside their places."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sporelm.errors import RequestError
-from sporelm.tools.hf.shards import Shard, cut, index_of, text_writer
+from sporelm.files.atomic_write import Job, write_beside
+from sporelm.files.safetensors import SINGLE_NAME
+from sporelm.tools.hf.shards import Shard, build_index, plan_shards, text_writer
 from sporelm.tools.hf.to_hf import HfFolder
-from sporelm.tools.output import AHEAD, Progress, Written, check_space
-from sporelm.weights.gguf.beside import Job, write_beside
-from sporelm.weights.safetensors import SINGLE_NAME
+from sporelm.tools.model_output import CHUNKS_AHEAD, Progress, WrittenFile, check_space
 
 # Files of other writers that would be read with ours, or instead of them.
-FOREIGN = (
+FOREIGN_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.model", "chat_template.jinja"),
     *("quantize_config.json", "quant_config.json", "adapter_config.json"),  # which make other weights of ours
 )
@@ -47,19 +47,20 @@ def save_folder(
     With `force` files of the same names are replaced. Raises RequestError for what is in the way, a disk that is too
     small, or a file that cannot be written: then the folder is as it was.
     """
-    shards = cut(found.tensors, folder, shard_bytes) if found.tensors else []
+    shards = plan_shards(found.tensors, folder, shard_bytes) if found.tensors else []
     texts = dict(found.texts)
-    if len(shards) > 1 and (index := index_of(shards)) is not None:
+    if len(shards) > 1 and (index := build_index(shards)) is not None:
         texts[index[0]] = index[1]
     shards += [Shard(folder / place / SINGLE_NAME, tensors) for place, tensors in found.modules.items()]
     files = [FolderFile(shard.path, shard.nbytes, len(shard.tensors)) for shard in shards]
     files += [FolderFile(folder / name, len(text.encode()), 0) for name, text in texts.items()]
     _check_folder(folder, {file.path for file in files}, force)
     if folder.parent.is_dir():
-        check_space([Written(folder, sum(file.nbytes for file in files), 0, 0)])
+        check_space([WrittenFile(folder, sum(file.nbytes for file in files), 0, 0)])
     if dry_run:
         return files
-    total, done = sum(tensor.nbytes for shard in shards for tensor in shard.tensors), 0
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    done = 0
 
     def advance(nbytes: int) -> None:
         nonlocal done
@@ -70,12 +71,12 @@ def save_folder(
     try:
         with ThreadPoolExecutor(threads, "spore-convert") as pool:
             writes: list[Callable[[Any], object]] = [
-                partial(shard.write, pool=pool, ahead=threads * AHEAD, advance=advance) for shard in shards
+                partial(shard.write, pool=pool, ahead=threads * CHUNKS_AHEAD, advance=advance) for shard in shards
             ]
             jobs = [Job(shard.path, write) for shard, write in zip(shards, writes, strict=True)]
             jobs += [Job(folder / name, text_writer(text)) for name, text in texts.items()]
-            for place in _places(folder, [job.path for job in jobs]):
-                made += [place] * _made(place)
+            for place in _list_folders(folder, [job.path for job in jobs]):
+                made += [place] * _make_folder(place)
             try:
                 write_beside(jobs, replace=force)
             finally:
@@ -83,28 +84,28 @@ def save_folder(
     except BaseException:
         for place in reversed(made):
             with suppress(OSError):
-                place.rmdir()  # empty, unless somebody else wrote into it
+                place.rmdir()  # empty, unless another program wrote into it
         raise
     return files
 
 
-def _places(folder: Path, files: Sequence[Path]) -> list[Path]:
-    """The folders that files need, the outer one first."""
+def _list_folders(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """List the folders that files need, the outer one first."""
     return [folder, *sorted({path.parent for path in files} - {folder})]
 
 
-def _made(folder: Path) -> bool:
-    """Make a folder; whether there was none. Raises RequestError."""
+def _make_folder(folder: Path) -> bool:
+    """Make a folder and return whether it is new. Raises RequestError."""
     is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
     except OSError as reason:
-        raise RequestError(f"{folder} cannot be made: {reason}") from None
+        raise RequestError(f"cannot create folder {folder}: {reason}") from None
     return is_new
 
 
 def _check_folder(folder: Path, ours: set[Path], force: bool) -> None:
-    """Refuse a place that is no folder, has no parent, holds our files without `force`, or those of another model."""
+    """Refuse a path that is not a folder, has no parent, holds these files (no `force`), or files of another model."""
     if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
         raise RequestError(f"{folder} is a file; name a folder with -o")
     if not folder.parent.is_dir():
@@ -115,7 +116,7 @@ def _check_folder(folder: Path, ours: set[Path], force: bool) -> None:
         if not force and (path.exists() or path.is_symlink()):
             raise RequestError(f"{path} is there already; --force overwrites it, -o names another place")
     if folder.is_dir():
-        others = sorted(path for pattern in FOREIGN for path in folder.glob(pattern) if path not in ours)
+        others = sorted(path for pattern in FOREIGN_FILES for path in folder.glob(pattern) if path not in ours)
         others += [path for path in (folder / "additional_chat_templates",) if path.exists()]
         if others:
             raise RequestError(

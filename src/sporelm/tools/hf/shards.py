@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from sporelm.tools.lazy import LazyTensor
-from sporelm.tools.output import chunks
-from sporelm.weights.safetensors import INDEX_NAME, SINGLE_NAME
+from sporelm.files.safetensors import INDEX_NAME, SINGLE_NAME
+from sporelm.tools.lazy_model import LazyTensor
+from sporelm.tools.model_output import read_chunks
 
 HEADER_ALIGNMENT = 8  # of the data, by spaces behind the header
 Advance = Callable[[int], object]
@@ -48,18 +48,18 @@ class Shard(NamedTuple):
         """Header and data into an empty file that is open; `advance` is told of the bytes of data."""
         file.write(self.header())
         for tensor in self.tensors:
-            for chunk in chunks(tensor, "little", pool, ahead):
+            for chunk in read_chunks(tensor, "little", pool, ahead):
                 data = chunk.reshape(-1).data
                 file.write(data)
                 advance(len(data))
 
 
-def cut(tensors: Sequence[LazyTensor], folder: Path, most: int) -> list[Shard]:
-    """The files of a model, each of at most `most` bytes of tensors."""
+def plan_shards(tensors: Sequence[LazyTensor], folder: Path, max_bytes: int) -> list[Shard]:
+    """Distribute tensors to files of at most `max_bytes` bytes of tensors."""
     groups: list[list[LazyTensor]] = [[]]
     size = 0
     for tensor in tensors:
-        if groups[-1] and size + tensor.nbytes > most:
+        if groups[-1] and size + tensor.nbytes > max_bytes:
             groups.append([])
             size = 0
         groups[-1].append(tensor)
@@ -73,8 +73,8 @@ def cut(tensors: Sequence[LazyTensor], folder: Path, most: int) -> list[Shard]:
     ]
 
 
-def index_of(shards: Sequence[Shard]) -> tuple[str, str] | None:
-    """Name and contents of the index; None for a single file."""
+def build_index(shards: Sequence[Shard]) -> tuple[str, str] | None:
+    """Return name and contents of the index; None for a single file."""
     if len(shards) == 1:
         return None
     total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
@@ -84,7 +84,7 @@ def index_of(shards: Sequence[Shard]) -> tuple[str, str] | None:
 
 
 def text_writer(text: str) -> Callable[[BinaryIO], object]:
-    """What writes a text as UTF-8."""
+    """Return a function that writes a text as UTF-8."""
     return partial(_write_text, text)
 
 

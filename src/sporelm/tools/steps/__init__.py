@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 
 from sporelm.errors import UsageError
-from sporelm.tools.lazy import Model
-from sporelm.tools.steps.cast import cast
-from sporelm.tools.steps.filters import filter_meta, filter_tensor
-from sporelm.tools.steps.linear import merge_linear, split_linear
-from sporelm.tools.steps.permute import permute_qk, unpermute_qk
-from sporelm.tools.steps.sort import sort
+from sporelm.tools.lazy_model import LazyModel
+from sporelm.tools.steps.cast_tensors import cast
+from sporelm.tools.steps.merge_linear import merge_linear, split_linear
+from sporelm.tools.steps.name_filters import filter_meta, filter_tensor
+from sporelm.tools.steps.permute_rows import permute_qk, unpermute_qk
+from sporelm.tools.steps.sort_tensors import sort
 from sporelm.tools.steps.to_llama import to_llama
 
-Step = Callable[[Model], Model]
+Step = Callable[[LazyModel], LazyModel]
 
 # Name -> what makes the step from its argument, the text behind the first colon.
 STEPS: dict[str, Callable[[str], Step]] = {

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - answers are easier to read in one line
-"""Answers as the models' documented formats have them, written by hand, and what they are made of.
+"""Answers in the models' documented formats, written by hand, and their parts.
 
 Each is (dialect, prompt's end, answer, content, reasoning, calls); a call is (name, arguments, complete).
 """
@@ -254,14 +254,14 @@ FORCED: dict[str, tuple[Dialect, str]] = {
 
 
 def pieces(text: str, cuts: list[int]) -> Iterator[str]:
-    """A text cut at places, of which some may be outside of it, or the same."""
+    """Yield a text in pieces. Cuts may repeat or lie outside it."""
     places = sorted({0, len(text), *(cut for cut in cuts if 0 < cut < len(text))})
     for begin, end in pairwise(places):
         yield text[begin:end]
 
 
 def read(dialect: Dialect, parts: Iterator[str] | list[str], prompt: str = "") -> Reply:
-    """What a parser makes of an answer in pieces; ids are counted."""
+    """Parse an answer in pieces. Call ids are counted."""
     numbers = count()
     parser = dialect.parser(TOOLS, prompt=prompt, new_id=lambda: f"id{next(numbers)}")
     reply = Reply()

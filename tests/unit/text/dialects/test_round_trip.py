@@ -1,4 +1,4 @@
-"""What templates write for answers with calls, the dialect that is chosen for them reads."""
+"""Calls that a chat template renders are parsed by the dialect chosen for the template."""
 
 import json
 from itertools import takewhile
@@ -10,7 +10,7 @@ import pytest
 from sporelm.errors import RequestError
 from sporelm.text import ChatTemplate
 from sporelm.text.dialects import Reply, choose, render_with_tools
-from unit.text.dialects.test_choose import TEMPLATES
+from unit.text.dialects.dialect_models import TEMPLATES
 
 RESULT = "RESULT"
 VALUES = {
@@ -29,7 +29,7 @@ TOOLS: list[dict[str, Any]] = [
 CALLS = [("weather", VALUES), ("clock", {})]
 USER = {"role": "user", "content": "Hi?"}
 
-# In the words of the models' own templates, as short as they can be.
+# Excerpts of the models' own templates.
 INVOKE = """
 {%- for m in messages -%}
 {%- if m.tool_calls -%}
@@ -125,46 +125,46 @@ FUNCTOOLS = """
 
 
 def round_trip(source: str, count: int) -> tuple[str, Reply]:
-    """The dialect's name, and what it makes of the text between a question and the first result."""
+    """Return the dialect's name, and its parse of the text between a question and the first result."""
     template, dialect = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}), choose(source)
     calls = [
         {"id": f"abcdefgh{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(values)}}
         for at, (name, values) in enumerate(CALLS[:count])
     ]
     results = [{"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in calls]
-    told = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
-    asked = render_with_tools(template, dialect, [USER], TOOLS).text
-    text = render_with_tools(template, dialect, told, TOOLS, add_generation_prompt=False).text
-    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(asked, text, strict=False)))
+    messages = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    question = render_with_tools(template, dialect, [USER], TOOLS).text
+    text = render_with_tools(template, dialect, messages, TOOLS, add_generation_prompt=False).text
+    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(question, text, strict=False)))
     parser = dialect.parser(TOOLS, prompt=text[:begin])
     answer = text[begin:].partition(RESULT)[0]
     return dialect.name, Reply().add(parser.push(answer)).add(parser.finish())
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
-def test_templates_of_models(shared: Path, name: str) -> None:
+def test_round_trip_of_model_templates(shared: Path, name: str) -> None:
     source = (shared / "data" / "templates" / name).read_text(encoding="utf-8")
-    alone = name.startswith(("meta-llama", "openai-gpt-oss"))  # refuses several calls, or writes the first alone
+    has_one_call = name.startswith(("meta-llama", "openai-gpt-oss"))  # rejects several calls, or renders only the first
     try:
-        _, reply = round_trip(source, 1 if alone else 2)
+        _, reply = round_trip(source, 1 if has_one_call else 2)
     except RequestError:
-        pytest.fail("the template refuses these calls")
+        pytest.fail("the template rejects these calls")
     got = [(call.name, json.loads(call.arguments), call.complete) for call in reply.calls]
-    assert got == [(*call, True) for call in CALLS[: 1 if alone else 2]]
+    assert got == [(*call, True) for call in CALLS[: 1 if has_one_call else 2]]
 
 
-IN_WORDS = {"dsml": INVOKE, "lfm2": PYTHON, "apertus": KEYED, "minimax_m3": NESTED, "kimi_k3": TYPED}
-IN_WORDS |= {"firefunction": FUNCTOOLS, "muse": MESSAGES}
+EXCERPTS = {"dsml": INVOKE, "lfm2": PYTHON, "apertus": KEYED, "minimax_m3": NESTED, "kimi_k3": TYPED}
+EXCERPTS |= {"firefunction": FUNCTOOLS, "muse": MESSAGES}
 
 
-@pytest.mark.parametrize("name", IN_WORDS)
-def test_forms_of_templates(name: str) -> None:
-    dialect, reply = round_trip(IN_WORDS[name], 2)
+@pytest.mark.parametrize("name", EXCERPTS)
+def test_round_trip_of_dialects(name: str) -> None:
+    dialect, reply = round_trip(EXCERPTS[name], 2)
     assert dialect == name
-    told = json.dumps(CALLS)
-    if name == "minimax_m3":  # has no form for an object without keys, nor for null
-        told = told.replace('{"a": null}', '""')
-    assert [[call.name, json.loads(call.arguments)] for call in reply.calls] == json.loads(told)
+    expected = json.dumps(CALLS)
+    if name == "minimax_m3":  # cannot write an object without keys, or null
+        expected = expected.replace('{"a": null}', '""')
+    assert [[call.name, json.loads(call.arguments)] for call in reply.calls] == json.loads(expected)
 
 
 RESPONDS = "<think></think> <response></response> <tool_call>"  # ERNIE 4.5
@@ -184,9 +184,7 @@ HUNYUAN = "{{ '<｜hy_Assistant｜>' }} <tool_calls>"
         ("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:\n", "Hm\n[BEGIN FINAL RESPONSE]\nHi", "Hi", "Hm", 0),
     ],
 )
-def test_what_is_said_after_reasoning(
-    source: str, prompt: str, text: str, content: str, reasoning: str, calls: int
-) -> None:
+def test_content_after_reasoning(source: str, prompt: str, text: str, content: str, reasoning: str, calls: int) -> None:
     for parts in ([text], list(text)):
         parser = choose(source).parser(TOOLS, prompt=prompt)
         reply = Reply()

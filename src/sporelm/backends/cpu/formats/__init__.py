@@ -1,7 +1,7 @@
-"""How each number format lies in panels: packed at load, unpacked to what the target multiplies.
+"""Panels: the layout in which the kernels read weights of each number format.
 
-A panel is `lanes` rows high, one row a lane of a vector, so that products need no sums across lanes. Rows past the last
-one are zero.
+Weights are packed at load, and unpacked to what the target multiplies. A panel is `lanes` rows high, with one row per
+lane of a vector, so that products need no sums across lanes. Rows past the last one are zero.
 """
 
 from sporelm.backends.cpu.formats.bf16 import BF16Panels

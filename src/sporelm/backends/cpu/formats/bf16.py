@@ -2,7 +2,7 @@
 
 from sporelm.backends.cpu.formats.panels import FloatPanels
 from sporelm.backends.cpu.jit import Builder, Val, f32, i16, i32
-from sporelm.backends.cpu.targets.target import widened
+from sporelm.backends.cpu.targets.cpu_target import widen_type
 
 
 class BF16Panels(FloatPanels):
@@ -10,4 +10,4 @@ class BF16Panels(FloatPanels):
     element = i16
 
     def widened(self, k: Builder, stored: Val) -> Val:
-        return (stored.zext(widened(stored.type, i32)) << 16).bits(widened(stored.type, f32))
+        return (stored.zext(widen_type(stored.type, i32)) << 16).bits(widen_type(stored.type, f32))

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from sporelm.backends.cpu.formats.scaled import ScaledPanels
+from sporelm.backends.cpu.formats.scaled_floats import ScaledPanels
 from sporelm.backends.cpu.jit import Val
 
 
 class E4M3Panels(ScaledPanels):
-    """Moved by 7 bits, exponent and fraction are those of a float16 whose exponents are 8 higher: 15 - 7."""
+    """Shifted by 7 bits, exponent and fraction are those of a float16 whose exponents are 8 higher: 15 - 7."""
 
     half_unit = 256.0
 
     def halves(self, bytes_: Val, kind: Any) -> Val:
-        return (bytes_.sext(kind) << 7) & -0x4001  # without the bit below the sign, where the sign was copied to
+        return (bytes_.sext(kind) << 7) & -0x4001  # clears the bit below the sign, to which the sign was copied
 
 
 class F8_E4M3_32Panels(E4M3Panels):

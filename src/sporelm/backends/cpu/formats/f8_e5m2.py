@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sporelm.backends.cpu.formats.scaled import ScaledPanels
+from sporelm.backends.cpu.formats.scaled_floats import ScaledPanels
 from sporelm.backends.cpu.jit import Val
 
 

@@ -1,6 +1,6 @@
 """INT8 panels: signed bytes and a scale for each group."""
 
-from sporelm.backends.cpu.formats.grouped import GroupedPanels
+from sporelm.backends.cpu.formats.grouped_integers import GroupedPanels
 
 
 class INT8Panels(GroupedPanels):

@@ -1,9 +1,9 @@
 """IQ2_XXS, IQ2_XS and IQ2_S panels: three magnitudes from code books and a sign, three bits together."""
 
-from sporelm.backends.cpu.formats.books import MAGNITUDES_2, even_signs, numbered, put_group, spread_signs
-from sporelm.backends.cpu.formats.codes import CodePanels, nibble
+from sporelm.backends.cpu.formats.code_books import MAGNITUDES_2, code_book, even_signs, put_group, spread_signs
+from sporelm.backends.cpu.formats.code_panels import CodePanels, nibble
 from sporelm.backends.cpu.jit import Builder, Val, i8, i16, i32
-from sporelm.backends.cpu.jit.values import i64
+from sporelm.backends.cpu.jit.ssa_values import i64
 
 SIGN = 2  # the bit of a code that makes it negative
 
@@ -21,7 +21,7 @@ class IQ2_XXSPanels(IQ2Panels):
     row_block = 66
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
-        book = numbered(k, "IQ2_XXS", MAGNITUDES_2)
+        book = code_book(k, "IQ2_XXS", MAGNITUDES_2)
         with k.range(8) as run:
             word = self._word_of(k, block, run)
             for group in range(4):
@@ -30,7 +30,7 @@ class IQ2_XXSPanels(IQ2Panels):
                 put_group(k, book, index, 2, k.at(codes, run * 32 + 8 * group), signs)
 
     def _word_of(self, k: Builder, block: Val, run: Val) -> Val:
-        """Four sign codes of seven bits, and above them four bits of the scale."""
+        """Return four sign codes of seven bits, and above them four bits of the scale."""
         return k.load(i32, block, run * 8 + 6, align=1)
 
     def stored_scale(self, k: Builder, block: Val, run: Val) -> Val:
@@ -43,7 +43,7 @@ class IQ2_XSPanels(IQ2Panels):
     runs = 16
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
-        book = numbered(k, "IQ2_XS", MAGNITUDES_2)
+        book = code_book(k, "IQ2_XS", MAGNITUDES_2)
         with k.range(32) as group:
             word = k.load(i16, block, group * 2 + 2, align=1).zext(i32)
             signs = spread_signs(even_signs(k, word >> 9), SIGN)
@@ -59,7 +59,7 @@ class IQ2_SPanels(IQ2Panels):
     runs = 16
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
-        book = numbered(k, "IQ2_S", MAGNITUDES_2)
+        book = code_book(k, "IQ2_S", MAGNITUDES_2)
         with k.range(32) as group:
             four = k.load(i8, block, (group >> 2) + 66).zext(i64)
             upper = ((four >> ((group & 3) * 2)) & 3).trunc(i32)

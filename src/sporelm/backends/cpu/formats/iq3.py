@@ -1,14 +1,14 @@
 """IQ3_XXS and IQ3_S panels: eight magnitudes from code books and a sign, four bits together, in runs of 32."""
 
-from sporelm.backends.cpu.formats.books import (
+from sporelm.backends.cpu.formats.code_books import (
     MAGNITUDES_3_S,
     MAGNITUDES_3_XXS,
+    code_book,
     even_signs,
-    numbered,
     put_group,
     spread_signs,
 )
-from sporelm.backends.cpu.formats.codes import CodePanels, nibble
+from sporelm.backends.cpu.formats.code_panels import CodePanels, nibble
 from sporelm.backends.cpu.jit import Builder, Val, i8, i32
 
 SIGN = 3  # the bit of a code that makes it negative
@@ -23,7 +23,7 @@ class IQ3_XXSPanels(CodePanels):
     step = 4
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
-        book = numbered(k, "IQ3_XXS", MAGNITUDES_3_XXS)
+        book = code_book(k, "IQ3_XXS", MAGNITUDES_3_XXS)
         with k.range(8) as run:
             word = self._word_of(k, block, run)
             for group in range(4):
@@ -33,7 +33,7 @@ class IQ3_XXSPanels(CodePanels):
                     put_group(k, book, index, 1, k.at(codes, run * 32 + (8 * group + 4 * half)), [signs[half]])
 
     def _word_of(self, k: Builder, block: Val, run: Val) -> Val:
-        """Four sign codes of seven bits, and above them four bits of the scale."""
+        """Return four sign codes of seven bits, and above them four bits of the scale."""
         return k.load(i32, block, run * 4 + 66, align=1)
 
     def stored_scale(self, k: Builder, block: Val, run: Val) -> Val:
@@ -48,7 +48,7 @@ class IQ3_SPanels(CodePanels):
     table = (*MAGNITUDES_3_S, *(-level for level in MAGNITUDES_3_S))
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
-        book = numbered(k, "IQ3_S", MAGNITUDES_3_S)
+        book = code_book(k, "IQ3_S", MAGNITUDES_3_S)
         with k.range(8) as run:
             upper = k.load(i8, block, run + 66).zext(i32)
             for group in range(4):

@@ -1,17 +1,17 @@
-"""IQ4_XS panels: nibbles of uneven levels in eight runs of 32, each with a scale from -32 to 31, which takes a byte."""
+"""IQ4_XS panels: nibbles of uneven levels in eight runs of 32, each with a scale from -32 to 31, stored as a byte."""
 
-from sporelm.backends.cpu.formats.codes import CodePanels, nibble
-from sporelm.backends.cpu.formats.nibbles import NIBBLES
+from sporelm.backends.cpu.formats.code_panels import CodePanels, nibble
+from sporelm.backends.cpu.formats.nibble_panels import NIBBLES
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32
-from sporelm.quant.levels import CURVED
+from sporelm.quant.nonuniform_levels import IQ4_LEVELS
 
-FILE_UPPER, FILE_SCALES, FILE_NIBBLES = 2, 4, 8  # where a block of the file has what
+FILE_UPPER, FILE_SCALES, FILE_NIBBLES = 2, 4, 8  # offsets in a block of the file
 
 
 class IQ4_XSPanels(CodePanels):
     name = "IQ4_XS"
     row_block = 136
-    table = tuple(int(level) for level in CURVED)
+    table = tuple(int(level) for level in IQ4_LEVELS)
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
         with k.range(8) as run, k.range(4) as w:

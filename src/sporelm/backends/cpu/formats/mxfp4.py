@@ -1,12 +1,12 @@
-"""MXFP4 panels: doubled E2M1 numbers, two blocks a group, each with a byte for 2^(byte - 128).
+"""MXFP4 panels: doubled E2M1 numbers, two blocks per group, each with a byte for 2^(byte - 128).
 
-16 is added to the numbers, which makes bytes without a sign of them on every target.
+16 is added to the numbers, so that bytes are unsigned on every target.
 """
 
-from sporelm.backends.cpu.formats.tables import TablePanels
+from sporelm.backends.cpu.formats.table_panels import TablePanels
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i32
-from sporelm.backends.cpu.targets.target import widened
-from sporelm.quant.levels import E2M1_DOUBLED
+from sporelm.backends.cpu.targets.cpu_target import widen_type
+from sporelm.quant.nonuniform_levels import E2M1_DOUBLED
 
 
 class MXFP4Panels(TablePanels):
@@ -20,6 +20,6 @@ class MXFP4Panels(TablePanels):
         return 16
 
     def factor(self, k: Builder, stored: Val) -> Val:
-        """The two least are subnormal numbers, whose bits have no exponent."""
-        byte = stored.zext(widened(stored.type, i32))
-        return k.select(byte < 2, (byte + 1) << 21, (byte - 1) << 23).bits(widened(stored.type, f32))
+        """Return the factor of a byte. The two lowest are subnormal numbers, whose bits have no exponent."""
+        byte = stored.zext(widen_type(stored.type, i32))
+        return k.select(byte < 2, (byte + 1) << 21, (byte - 1) << 23).bits(widen_type(stored.type, f32))

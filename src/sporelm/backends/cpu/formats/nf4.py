@@ -1,4 +1,4 @@
-"""NF4 panels: nibbles that stand for one of sixteen f32 numbers, and a factor for 64 columns.
+"""NF4 panels: nibbles for one of sixteen f32 numbers, and a factor for 64 columns.
 
 A group is [lanes f32 factors][32][lanes] bytes, in the file's order: of each 16 bytes the low nibbles are columns 0 to
 15 of a run of 32, the high ones columns 16 to 31. Numbers are looked up in registers.
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from sporelm.backends.cpu.formats.scaled import HEAD, ScaledPanels
+from sporelm.backends.cpu.formats.scaled_floats import HEAD, ScaledPanels
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i32, vec
 from sporelm.backends.cpu.targets.x86 import Avx2
-from sporelm.quant.nf4 import NF4_NUMBERS
+from sporelm.quant.nf4 import NF4_LEVELS
 
-NUMBERS = [float(number) for number in NF4_NUMBERS]
+NUMBERS = [float(number) for number in NF4_LEVELS]
 
 
 class NF4Panels(ScaledPanels):
@@ -26,7 +26,7 @@ class NF4Panels(ScaledPanels):
         byte = ((place >> 5) << 4) | (place & 15)
         held = k.load(vec(i8, self.lanes), k.at(group, HEAD * self.lanes), byte * self.lanes).zext(k.vi)
         shift = (((place >> 4) & 1) << 2).trunc(i32)
-        return numbers_at(k, (held >> k.splat(shift)) & 15) * scale
+        return lookup_numbers(k, (held >> k.splat(shift)) & 15) * scale
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         start = k.at(panel, group * self.group_bytes)
@@ -37,11 +37,11 @@ class NF4Panels(ScaledPanels):
             held = bytes_[column // 32 * 16 + column % 16]
             codes.append(held >> 4 if column % 32 >= 16 else held & 15)
         parts = [k.vector(codes[first : first + self.lanes]) for first in range(0, self.columns, self.lanes)]
-        return [numbers_at(k, part) * scale for part in parts]
+        return [lookup_numbers(k, part) * scale for part in parts]
 
 
-def numbers_at(k: Builder, codes: Val) -> Val:
-    """The number of each code, i32 vector of 0 to 15 -> f32 vector."""
+def lookup_numbers(k: Builder, codes: Val) -> Val:
+    """Look up the number of each code, i32 vector of 0 to 15 -> f32 vector."""
     if isinstance(k.target, Avx2) and k.lanes == 16:  # VPERMPS
         return k.intrinsic("llvm.x86.avx512.permvar.sf.512", k.vf, _vector(k, NUMBERS), codes)
     if isinstance(k.target, Avx2):

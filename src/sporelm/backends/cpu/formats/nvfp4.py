@@ -1,13 +1,13 @@
-"""NVFP4 panels: doubled E2M1 numbers plus 16; a group is a block of the file, a scale serves half a block of 32.
+"""NVFP4 panels: doubled E2M1 numbers plus 16. A group is a block of the file, a scale serves half a block of 32.
 
-Scales are E4M3 bytes: put into an f16, whose exponent has one bit more, they are 2^-8 of what they stand for, of
-subnormal ones too. The highest bit does not count and NaN without it is 0: both are cleared when they are packed.
+Scales are E4M3 bytes: put into an f16, whose exponent has one bit more, they are 2^-8 of their value, also for
+subnormal numbers. The highest bit is ignored, and NaN without it is 0: both are cleared when they are packed.
 """
 
-from sporelm.backends.cpu.formats.tables import SPLIT_16, TablePanels
+from sporelm.backends.cpu.formats.table_panels import SPLIT_16, TablePanels
 from sporelm.backends.cpu.jit import Builder, Val, i8, i16
-from sporelm.backends.cpu.targets.target import widened
-from sporelm.quant.levels import E2M1_DOUBLED
+from sporelm.backends.cpu.targets.cpu_target import widen_type
+from sporelm.quant.nonuniform_levels import E2M1_DOUBLED
 
 NAN = 0x7F
 
@@ -28,6 +28,6 @@ class NVFP4Panels(TablePanels):
         return k.select(stored.equals(NAN), k.const(stored.type, 0), stored & 0x7F)
 
     def factor(self, k: Builder, stored: Val) -> Val:
-        """Half of what the byte stands for, as the numbers are doubled."""
-        halves = stored.zext(widened(stored.type, i16)) << 7
+        """Return half of the byte's value, as the numbers are doubled."""
+        halves = stored.zext(widen_type(stored.type, i16)) << 7
         return k.target.from_half(k, halves) * 2.0**7

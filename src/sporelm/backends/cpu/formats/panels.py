@@ -1,32 +1,32 @@
-"""What the kernels ask of a format."""
+"""The interface of a format's panels to the kernels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, nbytes, vec
-from sporelm.backends.cpu.targets.target import Target
+from sporelm.backends.cpu.targets.cpu_target import CpuTarget
 
 Vector = Callable[[], Val]
 
 
 class Panels:
-    """A format on one target. `k_step` columns stand together in a group of `group_bytes` bytes."""
+    """A format on one target. `k_step` columns form a group of `group_bytes` bytes."""
 
     name = ""
     family = ""  # of formats whose kernels have the same tiles
     k_step = 1
     row_block = 0  # bytes of a group in a row of the file, of formats that are packed by `pack_row`
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CpuTarget) -> None:
         self.target, self.lanes = target, target.lanes
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of one group of a panel."""
+        """Return the bytes of one group of a panel."""
         raise AttributeError(f"{type(self).__name__} must say how large its groups are")
 
     def groups(self, width: int) -> int:
-        """Groups in a row of `width` columns."""
+        """Return the number of groups in a row of `width` columns."""
         return -(-width // self.k_step)
 
     def panel_bytes(self, width: int) -> int:
@@ -39,7 +39,7 @@ class Panels:
         return self.panels(rows) * self.panel_bytes(width)
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
-        """Move one group of every row (addresses `rows`, of which those `present` exist) to `target`."""
+        """Move one group of every row (addresses `rows`, existing where `present`) to `target`."""
         raise AttributeError(f"{type(self).__name__} must say how it is packed")
 
     def pack_row(self, k: Builder, block: Val, present: Val, lane: Val, group: Val, scratch: Val) -> None:
@@ -50,22 +50,22 @@ class Panels:
         raise AttributeError(f"{type(self).__name__} must say how a row is packed")
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
-        """The `k_step` values of one row's group as f32 vectors of `lanes`; for `k_step` 1 one scalar."""
+        """Return the `k_step` values of one row's group as f32 vectors of `lanes`; for `k_step` 1 one scalar."""
         raise AttributeError(f"{type(self).__name__} must say how a row is read")
 
 
 class FloatPanels(Panels):
-    """Formats that are multiplied in f32: [width][lanes] of `element`, one vector of rows a column."""
+    """Formats that are multiplied in f32: [width][lanes] of `element`, one vector of rows per column."""
 
     family = "float"
-    element: Any = f32  # the type that lies in memory
+    element: Any = f32  # the type in memory
 
     @property
     def group_bytes(self) -> int:
         return nbytes(self.element) * self.lanes
 
     def widened(self, k: Builder, stored: Val) -> Val:
-        """What lies in memory as f32, a scalar or a vector."""
+        """Widen a stored value to f32, a scalar or a vector."""
         raise AttributeError(f"{type(self).__name__} must say how its values become f32")
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
@@ -76,54 +76,55 @@ class FloatPanels(Panels):
         return [self.widened(k, k.load(self.element, panel, place))]
 
     def column(self, k: Builder, panel: Val, offset: int | Val = 0) -> Val:
-        """f32 vector: one column of the panel's rows, at a byte offset."""
+        """Return one column of the panel's rows, at a byte offset: f32 vector."""
         return self.widened(k, k.load(vec(self.element, self.lanes), panel, offset))
 
 
 class Block(NamedTuple):
-    """32 columns of a panel: eight vectors whose lanes hold four bytes, in order of k, and the factors of its parts.
+    """A block of 32 columns of a panel: eight vectors with four bytes per lane, in order of k, and the factors of its
+    parts.
 
-    Each part is emitted when it is asked for, so that registers hold it only where it is used.
+    Each part is emitted when it is called, so that registers hold it only where it is used.
     """
 
     word: Callable[[int], Val]  # i32 vector, four bytes a lane
-    scale: Callable[[int], Val]  # f32 vector: that of a part
+    scale: Callable[[int], Val]  # f32 vector: the scale of a part
     offset: Vector | None = None  # f32 vector: value = scale * (byte - zero) + offset
-    stored: Val | None = None  # where the eight vectors lie one after the other, if they do
+    stored: Val | None = None  # address of the eight vectors if they are contiguous
 
 
 class IntegerPanels(Panels):
     """Formats whose bytes are multiplied as integers."""
 
     activation = ""  # the kind of rows they multiply
-    largest = 0  # greatest magnitude of a byte; targets.target.SIGNED: bytes have signs
+    largest = 0  # greatest magnitude of a byte; cpu_target.SIGNED: bytes are signed
 
 
 class BlockPanels(IntegerPanels):
-    """Formats of 32-value blocks; rows in records of `records.RECORD` bytes.
+    """Formats of 32-value blocks; rows in records of `activation_records.RECORD` bytes.
 
-    `parts` halves of a block, or the whole of it, have a scale of their own. `file_blocks` of them are a block of the
-    file, and whole ones of those are a group.
+    `parts` halves of a block, or the whole block, have a scale of their own. `file_blocks` of them form a block of the
+    file; a group holds whole blocks of the file.
     """
 
     family = "block"
     activation = "int8/32"
-    blocks = 1  # blocks a group: 1, 2, or what any row has a multiple of
+    blocks = 1  # blocks per group: 1, 2, or a divisor of any row's number of blocks
     parts = 1
     file_blocks = 1
     has_offset = False
 
     @property
     def zero(self) -> int:
-        """The byte that stands for 0."""
+        """Return the byte that stands for 0."""
         return 0
 
     def block_of_rows(
         self, k: Builder, present: list[Val], group: Val, index: int, width: Val, nbytes: int
     ) -> tuple[list[Val], Val]:
-        """Which rows have block `index` of a group, and where the file's block of it, of `nbytes` bytes, begins.
+        """Return which rows have block `index` of a group, and the offset of the file's block, of `nbytes` bytes.
 
-        Past the last block no row has one, and the place is the first block's, which can be read.
+        Past the last block no row has one, and the offset is the first block's, which can be read.
         """
         exists = group * self.k_step + 32 * index < width
         there = [Val(k, k.ir.and_(row.raw, exists.raw)) for row in present]
@@ -131,16 +132,17 @@ class BlockPanels(IntegerPanels):
         return there, k.select(exists, before * nbytes, k.index(0))
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
-        """Block `index` of the group at `group`."""
+        """Return block `index` of the group at `group`."""
         raise AttributeError(f"{type(self).__name__} must say how a block is read")
 
 
 class SuperBlock(NamedTuple):
-    """256 columns of a panel in runs of equal length, each with an integer scale, and one or two factors for all.
+    """A super-block of 256 columns of a panel in runs of equal length, with an integer scale per run, and one or two
+    factors.
 
     With minima, value = factor * scale[run] * byte + pair_factor * pair[run]; without, value = factor * scale[run] *
-    (byte - middle) and pair[run] is scale[run]. Either way what does not depend on the byte is summed from the
-    activations' sums, two runs at once as i16. Where runs have no scales, all scales are 1.
+    (byte - middle) and pair[run] is scale[run]. In both cases the part that does not depend on the byte is computed
+    from the activations' sums, two runs at once as i16. Without scales of runs all scales are 1.
     """
 
     word: Callable[[int], Val]  # i32 vector: word 0..63, four bytes a lane
@@ -151,7 +153,7 @@ class SuperBlock(NamedTuple):
 
 
 class SuperPanels(IntegerPanels):
-    """Super-blocks of 256 values; rows in records of `records.SUPER_RECORD` bytes."""
+    """Super-blocks of 256 values; rows in records of `activation_records.SUPER_RECORD` bytes."""
 
     family = "super"
     activation = "int8/256"
@@ -163,33 +165,35 @@ class SuperPanels(IntegerPanels):
 
     @property
     def words(self) -> int:
-        """Words of a run; without scales, of what is multiplied together."""
+        """Return the words of a run; without scales, of a unit that is multiplied together."""
         return 64 // self.runs if self.scaled else 8
 
     def for_many(self) -> "SuperPanels":
-        """The same panels as many tokens are best multiplied with them, once they are unpacked."""
+        """Return the same panels in the form in which many tokens are multiplied, after unpacking."""
         return self
 
     def super_block(self, k: Builder, group: Val) -> SuperBlock:
-        """The super-block at `group`."""
+        """Return the super-block at `group`."""
         raise AttributeError(f"{type(self).__name__} must say how a super-block is read")
 
 
 def gather(k: Builder, kind: object, rows: list[Val], present: list[Val], offset: Val) -> Val:
-    """One element of each row, at a byte offset from its address, as a vector; zero for rows that do not exist."""
+    """Return one element of each row, at a byte offset from its address, as a vector; zero for rows that do not
+    exist."""
     zero = k.const(kind, 0)
     return k.vector(
         [k.select(there, k.load(kind, row, offset, align=1), zero) for row, there in zip(rows, present, strict=True)]
     )
 
 
-def shifted(bits: Val, left: int) -> Val:
-    """Bits moved to the left, to the right where `left` is negative."""
+def shift(bits: Val, left: int) -> Val:
+    """Shift bits to the left, or to the right where `left` is negative."""
     return bits << left if left > 0 else bits >> -left if left < 0 else bits
 
 
 def byte_values(k: Builder, words: list[Val], *, signed: bool, table: Sequence[int] = ()) -> list[Val]:
-    """Eight i32 of four bytes each, or of places in a table of bytes, as f32 vectors of `lanes` values in order."""
+    """Return eight i32 of four bytes each, or of indices into a table of bytes, as f32 vectors of `lanes` values in
+    order."""
     flat = k.vector(words).bits(vec(i8, 32))
     if table:
         flat = k.target.lookup(k, table, flat)

@@ -1,16 +1,17 @@
-"""Q2_K panels: two bits in sixteen runs of 16, each with a scale and a minimum of four bits; as many as in the file."""
+"""Q2_K panels: two bits in sixteen runs of 16, each with a scale and a minimum of four bits; the file's number of
+bits."""
 
 from collections.abc import Callable
 
-from sporelm.backends.cpu.formats.codes import spread_pairs
-from sporelm.backends.cpu.formats.folded import FoldedPanels
+from sporelm.backends.cpu.formats.code_panels import spread_pairs
+from sporelm.backends.cpu.formats.folded_panels import FoldedPanels
 from sporelm.backends.cpu.jit import Builder, Val, i8, i16, i32
 
-FILE_PAIRS, FILE_FACTORS = 16, 80  # where a block of the file has what; scales and minima come first
+FILE_PAIRS, FILE_FACTORS = 16, 80  # offsets in a block of the file; scales and minima come first
 
 
 class Q2_KPanels(FoldedPanels):
-    """Panels keep the file's bytes: a scale in the low nibble, a minimum in the high one; and both factors."""
+    """Panels that keep the file's bytes: a scale in the low nibble, a minimum in the high one; and both factors."""
 
     name = "Q2_K"
     bits = 2

@@ -1,16 +1,17 @@
-"""Q3_K panels: three bits around 4 in sixteen runs of 16, each with a scale from -32 to 31, which takes a byte."""
+"""Q3_K panels: three bits around 4 in sixteen runs of 16, each with a scale from -32 to 31, stored as a byte."""
 
-from sporelm.backends.cpu.formats.codes import UPPER, spread_pairs
-from sporelm.backends.cpu.formats.folded import FoldedPanels
-from sporelm.backends.cpu.formats.panels import shifted
+from sporelm.backends.cpu.formats.code_panels import UPPER, spread_pairs
+from sporelm.backends.cpu.formats.folded_panels import FoldedPanels
+from sporelm.backends.cpu.formats.panels import shift
 from sporelm.backends.cpu.jit import Builder, Val, i8, i32
-from sporelm.backends.cpu.targets import Target
+from sporelm.backends.cpu.targets import CpuTarget
 
-FILE_PAIRS, FILE_SCALES = 32, 96  # where a block of the file has what; upper bits come first
+FILE_PAIRS, FILE_SCALES = 32, 96  # offsets in a block of the file; upper bits come first
 
 
 class Q3_KPanels(FoldedPanels):
-    """Beside folded bytes a negative scale is a positive one of 7 - code: (code - 4) * -s = ((7 - code) - 3) * s."""
+    """Panels whose folded bytes make a negative scale a positive one of 7 - code: (code - 4) * -s = ((7 - code) -
+    3) * s."""
 
     name = "Q3_K"
     bits = 3
@@ -20,7 +21,7 @@ class Q3_KPanels(FoldedPanels):
     zero = 4
     folded_largest = 7 * 32
 
-    def __init__(self, target: Target, folded: bool = False) -> None:
+    def __init__(self, target: CpuTarget, folded: bool = False) -> None:
         super().__init__(target, folded)
         self.middle = 1 if folded else self.zero
 
@@ -30,10 +31,11 @@ class Q3_KPanels(FoldedPanels):
             upper = k.load(i32, block, w * 4, align=1)
             for n in range(8):
                 at = w * 4 + 32 * n
-                k.store(k.load(i32, codes, at) | (shifted(upper, 2 - n) & UPPER), codes, at)
+                k.store(k.load(i32, codes, at) | (shift(upper, 2 - n) & UPPER), codes, at)
 
     def stored_scale(self, k: Builder, block: Val, run: Val) -> Val:
-        """Of twelve bytes the low nibbles of eight, then their high ones, and two bits in each place of four."""
+        """Return a scale: of twelve bytes the low nibbles of eight, then their high nibbles, and two bits in each
+        byte of four."""
         low = k.load(i8, block, (run & 7) + FILE_SCALES).zext(i32)
         high = k.load(i8, block, (run & 3) + (FILE_SCALES + 8)).zext(i32)
         four = k.select(run < 8, low, low >> 4) & 15

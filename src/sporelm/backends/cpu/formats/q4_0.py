@@ -1,6 +1,6 @@
 """Q4_0 panels: nibbles around 8 and a scale."""
 
-from sporelm.backends.cpu.formats.nibbles import NibblePanels
+from sporelm.backends.cpu.formats.nibble_panels import NibblePanels
 
 
 class Q4_0Panels(NibblePanels):

@@ -1,6 +1,6 @@
 """Q4_1 panels: nibbles, a scale and a minimum."""
 
-from sporelm.backends.cpu.formats.nibbles import NibblePanels
+from sporelm.backends.cpu.formats.nibble_panels import NibblePanels
 
 
 class Q4_1Panels(NibblePanels):

@@ -1,6 +1,6 @@
 """Q4_K panels: super-blocks of nibbles with scales and minima."""
 
-from sporelm.backends.cpu.formats.super_minima import MinimaPanels
+from sporelm.backends.cpu.formats.minima_panels import MinimaPanels
 
 
 class Q4_KPanels(MinimaPanels):

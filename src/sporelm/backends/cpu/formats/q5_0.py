@@ -1,6 +1,6 @@
 """Q5_0 panels: five bits around 16 and a scale."""
 
-from sporelm.backends.cpu.formats.nibbles import NibblePanels
+from sporelm.backends.cpu.formats.nibble_panels import NibblePanels
 
 
 class Q5_0Panels(NibblePanels):

@@ -1,6 +1,6 @@
 """Q5_1 panels: five bits, a scale and a minimum."""
 
-from sporelm.backends.cpu.formats.nibbles import NibblePanels
+from sporelm.backends.cpu.formats.nibble_panels import NibblePanels
 
 
 class Q5_1Panels(NibblePanels):

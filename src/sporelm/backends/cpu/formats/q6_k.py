@@ -1,17 +1,17 @@
 """Q6_K panels: super-blocks of sixteen runs of 16 six-bit values around 32, each run with an int8 scale.
 
 A group is a super-block: [lanes f16 scales][8 x lanes pairs of int8 scales][16 vectors of high bits][32 vectors of
-nibbles], the dwords of each row as in the file: a half of 128 values has 16 dwords of nibbles, the low ones for its
-first 64 values, and 8 dwords of high bits, two a value. As many bits a weight as in the file.
+nibbles], the dwords of each row as in the file: a half of 128 values has 16 dwords of nibbles, the low nibbles for its
+first 64 values, and 8 dwords of high bits, two per value. The number of bits per weight is that of the file.
 """
 
-from sporelm.backends.cpu.formats.nibbles import NIBBLES
-from sporelm.backends.cpu.formats.panels import SuperBlock, SuperPanels, byte_values, gather, shifted
+from sporelm.backends.cpu.formats.nibble_panels import NIBBLES
+from sporelm.backends.cpu.formats.panels import SuperBlock, SuperPanels, byte_values, gather, shift
 from sporelm.backends.cpu.jit import Builder, Val, i8, i16, i32, vec
-from sporelm.backends.cpu.targets import Target
+from sporelm.backends.cpu.targets import CpuTarget
 
 HIGH = 0x30303030
-FILE_HIGH, FILE_SCALES, FILE_FACTOR, FILE_BLOCK = 128, 192, 208, 210  # where a block of the file has what, and its end
+FILE_HIGH, FILE_SCALES, FILE_FACTOR, FILE_BLOCK = 128, 192, 208, 210  # offsets in a block of the file, and its end
 
 
 class Q6_KPanels(SuperPanels):
@@ -20,7 +20,7 @@ class Q6_KPanels(SuperPanels):
     runs = 16
     middle = 32
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CpuTarget) -> None:
         super().__init__(target)
         self._pairs, self._high, self._nibbles = (n * self.lanes for n in (2, 18, 82))
 
@@ -80,7 +80,8 @@ class Q6_KPanels(SuperPanels):
 
 
 def _places(number: int) -> tuple[int, int, int]:
-    """Of word 0..63: its dword of nibbles, its dword of high bits, and its quarter of a half (ggml's block_q6_K)."""
+    """Return for word 0..63 its dword of nibbles, its dword of high bits, and its quarter of a half (ggml's
+    block_q6_K)."""
     half, rest = divmod(number, 32)
     quarter, w = divmod(rest, 8)
     return 16 * half + 8 * (quarter % 2) + w, 8 * half + w, quarter
@@ -88,4 +89,4 @@ def _places(number: int) -> tuple[int, int, int]:
 
 def _word(nibbles: Val, high: Val, quarter: int) -> Val:
     low = (nibbles if quarter < 2 else nibbles >> 4) & NIBBLES
-    return low | (shifted(high, 4 - 2 * quarter) & HIGH)
+    return low | (shift(high, 4 - 2 * quarter) & HIGH)

@@ -1,12 +1,13 @@
-"""Q8_0 panels: a group is two blocks of 32 columns, so that vectors are aligned; after an odd last block come zeros.
+"""Q8_0 panels: a group is two blocks of 32 columns, so that vectors are aligned; an odd last block is padded with
+zeros.
 
 [2 x lanes f16 scales][2 x 8 vectors]: in vector j a lane holds columns 4j..4j+3 of its row as bytes, plus 128 where the
-target's dot product wants weights without a sign.
+target's dot product needs unsigned weights.
 """
 
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32, vec
-from sporelm.backends.cpu.targets.target import SIGNED, Target
+from sporelm.backends.cpu.targets.cpu_target import SIGNED, CpuTarget
 
 ADD_128 = -0x7F7F7F80  # 0x80808080 as a signed i32: its exclusive or adds 128 to each byte
 FILE_BLOCK = 34  # f16 scale, 32 int8
@@ -17,7 +18,7 @@ class Q8_0Panels(BlockPanels):
     k_step = 64
     blocks = 2
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CpuTarget) -> None:
         super().__init__(target)
         self.largest = 255 if self.zero else SIGNED
 
@@ -26,7 +27,7 @@ class Q8_0Panels(BlockPanels):
         return self.target.signed_zero
 
     def _moved(self, words: Val) -> Val:
-        """Signed bytes to those of the panel, or back."""
+        """Convert signed bytes to those of the panel, or back."""
         return words ^ ADD_128 if self.zero else words
 
     @property
@@ -34,7 +35,7 @@ class Q8_0Panels(BlockPanels):
         return 68 * self.lanes
 
     def _at(self, index: int, word: int) -> int:
-        """Where a group has a word of block `index`."""
+        """Return the offset of a word of block `index` in a group."""
         return (4 + 32 * index + 4 * word) * self.lanes
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:

@@ -1,6 +1,6 @@
 """TQ1_0 and TQ2_0 panels: -1, 0 and 1 with one factor for 256 values, two bits each."""
 
-from sporelm.backends.cpu.formats.codes import CodePanels, spread_pairs
+from sporelm.backends.cpu.formats.code_panels import CodePanels, spread_pairs
 from sporelm.backends.cpu.jit import Builder, Val, i32
 
 EVEN = 0x00FF00FF  # two bytes of a dword, with room for products
@@ -23,7 +23,7 @@ class TQ2_0Panels(TernaryPanels):
 
 
 class TQ1_0Panels(TernaryPanels):
-    """The file has five digits to base 3 in a byte: a fraction of 256, which times 3^d begins with digit d."""
+    """Panels of a file format with five base-3 digits per byte: a fraction of 256; times 3^d it begins with digit d."""
 
     name = "TQ1_0"
     row_block = 54
@@ -39,5 +39,5 @@ class TQ1_0Panels(TernaryPanels):
 
 
 def _digit(fractions: Val, power: int) -> Val:
-    """A digit of two bytes, each in 16 bits."""
+    """Return a digit of two bytes, each in 16 bits."""
     return (((fractions * power) & EVEN) * 3 >> 8) & EVEN

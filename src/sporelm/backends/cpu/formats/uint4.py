@@ -1,6 +1,6 @@
 """UINT4 panels: nibbles, a scale and a zero point for each group."""
 
-from sporelm.backends.cpu.formats.grouped import GroupedPanels
+from sporelm.backends.cpu.formats.grouped_integers import GroupedPanels
 
 
 class UINT4Panels(GroupedPanels):

@@ -1,6 +1,6 @@
 """UINT8 panels: bytes, a scale and a zero point for each group."""
 
-from sporelm.backends.cpu.formats.grouped import GroupedPanels
+from sporelm.backends.cpu.formats.grouped_integers import GroupedPanels
 
 
 class UINT8Panels(GroupedPanels):

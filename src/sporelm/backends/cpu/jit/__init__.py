@@ -1,19 +1,21 @@
-"""The kernel language: a Python function, run once, becomes LLVM code for the CPU at hand; its object code is kept."""
+"""The kernel language: a Python function is run once to trace it to LLVM IR for the CPU at hand. Object code is
+cached."""
 
 from sporelm.backends.cpu.jit.builder import Builder
 from sporelm.backends.cpu.jit.compiler import Compiler
-from sporelm.backends.cpu.jit.emission import assembly_for, object_for
-from sporelm.backends.cpu.jit.kernel import Field, Kernel
-from sporelm.backends.cpu.jit.values import Val, Var, f16, f32, i8, i16, i32, i64, nbytes, vec
+from sporelm.backends.cpu.jit.emission import emit_assembly_for, emit_object_for
+from sporelm.backends.cpu.jit.kernel import Kernel, KernelField
+from sporelm.backends.cpu.jit.ssa_values import Val, Var, f16, f32, i8, i16, i32, i64, nbytes, vec
 
 __all__ = [
     "Builder",
     "Compiler",
-    "Field",
     "Kernel",
+    "KernelField",
     "Val",
     "Var",
-    "assembly_for",
+    "emit_assembly_for",
+    "emit_object_for",
     "f16",
     "f32",
     "i8",
@@ -21,6 +23,5 @@ __all__ = [
     "i32",
     "i64",
     "nbytes",
-    "object_for",
     "vec",
 ]

@@ -1,6 +1,6 @@
 """The builder that a kernel receives: memory, arithmetic, loops.
 
-A Python `for` and a Python list unroll, which makes register tiles; `with k.range(n) as i` is a loop at run time.
+A Python `for` and a Python list unroll, which gives register tiles. `with k.range(n) as i` is a loop at run time.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any
 import llvmlite
 from llvmlite import ir
 
-from sporelm.backends.cpu.jit.values import (
+from sporelm.backends.cpu.jit.ssa_values import (
     Number,
     Val,
     Var,
@@ -31,7 +31,7 @@ ROUND = 12582912.0  # 1.5 * 2**23: adding and subtracting it rounds |x| < 2**22 
 
 
 class Builder:
-    """Emits one function. `target` supplies what differs between CPUs."""
+    """Emits one function. `target` supplies the differences between CPUs."""
 
     def __init__(self, module: ir.Module, name: str, parameters: dict[str, Any], target: Any) -> None:
         self.module, self.target, self.lanes = module, target, target.lanes
@@ -48,7 +48,7 @@ class Builder:
     # ---- constants and variables
 
     def const(self, kind: Any, value: Number) -> Val:
-        """A constant; a vector type repeats it in every lane."""
+        """Return a constant. A vector type repeats it in every lane."""
         element = element_of(kind)
         number = float(value) if is_float(kind) else int(value)
         if isinstance(kind, ir.VectorType):
@@ -56,11 +56,11 @@ class Builder:
         return Val(self, ir.Constant(kind, number))
 
     def constants(self, element: Any, values: Sequence[Number]) -> Val:
-        """A constant vector of these numbers."""
+        """Return a constant vector of these numbers."""
         return Val(self, ir.Constant(vec(element, len(values)), [ir.Constant(element, value) for value in values]))
 
     def iota(self, kind: Any) -> Val:
-        """0, 1, 2, ... in the lanes of an integer vector type."""
+        """Return 0, 1, 2, ... in the lanes of an integer vector type."""
         return Val(self, ir.Constant(kind, [ir.Constant(kind.element, lane) for lane in range(kind.count)]))
 
     def index(self, value: Offset) -> Val:
@@ -75,21 +75,21 @@ class Builder:
     # ---- memory
 
     def at(self, base: Val, offset: Offset) -> Val:
-        """The address `offset` bytes past `base`."""
+        """Return the address `offset` bytes past `base`."""
         if isinstance(offset, int) and offset == 0:
             return base
         return Val(self, self.ir.gep(base.raw, [self.index(offset).raw], source_etype=i8))
 
     def address_of(self, place: Val) -> Val:
-        """A pointer as i64."""
+        """Return a pointer as i64."""
         return Val(self, self.ir.ptrtoint(place.raw, i64))
 
     def pointer_to(self, address: Val) -> Val:
-        """The pointer whose address an i64 holds."""
+        """Return the pointer whose address an i64 holds."""
         return Val(self, self.ir.inttoptr(address.raw, pointer))
 
     def distance(self, start: Val, end: Val) -> Val:
-        """Bytes from one address to another."""
+        """Return the bytes from one address to another."""
         return Val(self, self.ir.sub(self.ir.ptrtoint(end.raw, i64), self.ir.ptrtoint(start.raw, i64)))
 
     def load(self, kind: Any, base: Val, offset: Offset = 0, align: int | None = None) -> Val:
@@ -104,7 +104,7 @@ class Builder:
         return Val(self, self.ir.load(self.at(base, offset).raw, align=8, typ=pointer))
 
     def splat(self, value: Val, lanes: int | None = None) -> Val:
-        """A scalar in every lane."""
+        """Return a scalar in every lane."""
         lanes = lanes or self.lanes
         undefined = ir.Constant(vec(value.type, lanes), ir.Undefined)
         single = self.ir.insert_element(undefined, value.raw, ir.Constant(i32, 0))
@@ -115,35 +115,36 @@ class Builder:
         return self.splat(self.load(kind.element, base, offset), kind.count)
 
     def vector(self, elements: list[Val]) -> Val:
-        """A vector of these scalars."""
+        """Return a vector of these scalars."""
         whole: Any = ir.Constant(vec(elements[0].type, len(elements)), ir.Undefined)
         for lane, element in enumerate(elements):
             whole = self.ir.insert_element(whole, element.raw, ir.Constant(i32, lane))
         return Val(self, whole)
 
     def shuffle(self, first: Val, second: Val, lanes: list[int]) -> Val:
-        """Lanes picked from two vectors laid end to end."""
+        """Select lanes of two concatenated vectors."""
         mask = ir.Constant(vec(i32, len(lanes)), [ir.Constant(i32, lane) for lane in lanes])
         return Val(self, self.ir.shuffle_vector(first.raw, second.raw, mask))
 
     def prefetch(self, base: Val, offset: Offset = 0, locality: int = 3) -> None:
-        """Ask for the cache line at `base + offset`; any address is allowed."""
+        """Prefetch the cache line at `base + offset`. Any address is allowed."""
         kinds = [pointer, i32, i32, i32]
         function = self.declare("llvm.prefetch.p0", ir.VoidType(), kinds)
         self.ir.call(function, [self.at(base, offset).raw, *(ir.Constant(i32, n) for n in (0, locality, 1))])
 
     def opaque(self, value: Val) -> Val:
-        """The same value, but LLVM cannot see through it: an address stays base + displacement in an unrolled body."""
+        """Return the same value, opaque to LLVM: an address stays base + displacement in an unrolled body."""
         constraint = "=v,0" if isinstance(value.type, ir.VectorType) else "=r,0"
         kind = ir.FunctionType(value.type, [value.type])
         return Val(self, self.ir.asm(kind, "", constraint, [value.raw], False))
 
     def keep_order(self) -> None:
-        """LLVM moves no load or store over this point. It emits nothing."""
+        """Keep LLVM from moving loads or stores across this point. Emits nothing."""
         self.ir.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
 
     def pin(self, rows: list[list[Val]]) -> list[list[Val]]:
-        """The same values, computed by here: LLVM moves nothing that makes or uses them over this. It emits nothing."""
+        """Return the same values, computed by here: LLVM moves neither their definitions nor their uses across this
+        point. Emits nothing."""
         values = [value for row in rows for value in row]
         kinds, count = [value.type for value in values], len(values)
         result = ir.LiteralStructType(kinds)
@@ -165,7 +166,7 @@ class Builder:
         return Val(self, self.ir.call(self.declare(full, result, [a.type for a in args]), [a.raw for a in args]))
 
     def fma(self, a: Val, b: Val, c: Val) -> Val:
-        """a * b + c, rounded once; twice on targets that would have to call a library for it."""
+        """Return a * b + c, rounded once; twice on targets that would have to call a library for it."""
         name = "llvm.fma" if self.target.fused else "llvm.fmuladd"
         return self.intrinsic(name, a.type, a, b, c, suffix=a.type)
 
@@ -181,7 +182,7 @@ class Builder:
         return self.select(a > other, a, other)
 
     def fmax(self, a: Val, b: Val) -> Val:
-        """The greater; where either is NaN, `b`."""
+        """Return the greater; `b` if either is NaN."""
         return self.select(a > b, a, b)
 
     def fabs(self, a: Val) -> Val:
@@ -191,13 +192,15 @@ class Builder:
         return self.intrinsic("llvm.sqrt", a.type, a, suffix=a.type)
 
     def round_to_int(self, a: Val) -> tuple[Val, Val]:
-        """Nearest integer, ties to even, as float and i32; |a| must be below 2**22. NaN gives NaN and any integer."""
+        """Return the nearest integer, ties to even, as float and i32; |a| must be below 2**22. NaN gives NaN and any
+        integer."""
         shifted = a + ROUND
         kind = vec(i32, a.type.count) if isinstance(a.type, ir.VectorType) else i32
         return shifted - ROUND, shifted.bits(kind) - 0x4B400000
 
     def exp(self, x: Val) -> Val:
-        """e**x within 2.5e-7 of its value, x clamped to -87..88; NaN gives NaN. Cephes' range reduction, degree 6."""
+        """Return e**x within 2.5e-7 of its value, x clamped to -87..88; NaN gives NaN. Cephes' range reduction,
+        degree 6."""
         x = self.select(x < -87.0, self.const(x.type, -87.0), x)
         x = self.select(x > 88.0, self.const(x.type, 88.0), x)
         n, whole = self.round_to_int(x * 1.44269504)
@@ -208,7 +211,7 @@ class Builder:
         return y * ((whole + 127) << 23).bits(x.type)
 
     def tanh(self, x: Val) -> Val:
-        """tanh within 3e-7 of its value; NaN gives NaN. Near 0 by Cephes' polynomial, else by e**2x."""
+        """Return tanh(x) within 3e-7 of its value; NaN gives NaN. Near 0 by Cephes' polynomial, else by e**2x."""
         size = self.fabs(x)
         far = self.const(x.type, 1.0) - self.const(x.type, 2.0) / (self.exp(size * 2.0) + 1.0)
         square = x * x
@@ -235,7 +238,7 @@ class Builder:
 
     @contextlib.contextmanager
     def range(self, start: Offset, stop: Offset | None = None, step: Offset = 1) -> Iterator[Val]:
-        """A loop at run time over i64."""
+        """Loop at run time over i64."""
         first, last = (self.index(0), self.index(start)) if stop is None else (self.index(start), self.index(stop))
         before = self.ir.block
         head, body, end = (self.function.append_basic_block(name) for name in ("loop", "body", "end"))
@@ -268,13 +271,13 @@ class Builder:
         self.ir.position_at_end(end)
 
     def both(self, first: Val, second: Callable[[], Val]) -> Val:
-        """Whether both hold; the second is evaluated only where the first does."""
+        """Return whether both hold. The second is evaluated only if the first holds."""
         result = self.var(self.const(ir.IntType(1), 0))
         with self.when(first):
             result.set(second())
         return result.value
 
-    # ---- atomics, for the thread team
+    # ---- atomics, for the thread pool
 
     def atomic_load(self, base: Val, offset: Offset = 0, order: str = "acquire") -> Val:
         return Val(self, self.ir.load_atomic(self.at(base, offset).raw, order, 8, typ=i64))
@@ -283,27 +286,27 @@ class Builder:
         """Store an i64 with release ordering: a thread that loads it with acquire sees all earlier stores."""
         place = self.ir.inttoptr(
             self.address_of(self.at(base, offset)).raw, i64.as_pointer()
-        )  # llvmlite wants a typed one
+        )  # llvmlite requires a typed pointer
         self.ir.store_atomic(value.raw, place, "release", 8)
 
     def atomic(self, operation: str, base: Val, offset: Offset, value: Offset, order: str = "acq_rel") -> Val:
-        """Read-modify-write of an i64; the value before. `operation`: add, sub, xchg."""
+        """Read-modify-write an i64, and return its previous value. `operation`: add, sub, xchg."""
         return Val(self, self.ir.atomic_rmw(operation, self.at(base, offset).raw, self.index(value).raw, order))
 
     def compare_exchange(self, base: Val, offset: Offset, expected: Offset, new: Offset, order: str = "acq_rel") -> Val:
-        """Whether the i64 held `expected` and was replaced by `new`."""
+        """Replace the i64 by `new` if it is `expected`. Return whether it was."""
         address, failure = self.at(base, offset).raw, "acquire" if order == "acq_rel" else order
         pair = self.ir.cmpxchg(address, self.index(expected).raw, self.index(new).raw, order, failure)
         return Val(self, self.ir.extract_value(pair, 1))
 
     def call_address(self, address: Val, *args: Val) -> None:
-        """Call a native function of no result by its address."""
+        """Call a native function without a result by its address."""
         kind = ir.FunctionType(ir.VoidType(), [a.type for a in args])
         self.ir.call(self.ir.inttoptr(address.raw, kind.as_pointer()), [a.raw for a in args])
 
 
 def _add_attributes(function: Any, *wanted: str) -> None:
-    """Add attributes to a function, also such as llvmlite does not list. Raises BackendError where it cannot."""
+    """Add attributes to a function, also those unknown to llvmlite. Raise BackendError where that fails."""
     attributes = function.attributes
     known = getattr(attributes, "_known", None)
     if not isinstance(known, frozenset):
@@ -314,7 +317,7 @@ def _add_attributes(function: Any, *wanted: str) -> None:
 
 
 def _suffix(kind: Any) -> str:
-    """How LLVM writes a type in the name of an overloaded intrinsic."""
+    """Return a type as LLVM writes it in the name of an overloaded intrinsic."""
     if isinstance(kind, ir.VectorType):
         return f"v{kind.count}{_suffix(kind.element)}"
     return {ir.HalfType: "f16", ir.FloatType: "f32"}.get(type(kind)) or str(kind)

@@ -1,4 +1,4 @@
-"""Kernels to native code: emit, keep, load."""
+"""Compilation of kernels to native code: emit, cache, load."""
 
 import contextlib
 import ctypes
@@ -13,24 +13,25 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
-from sporelm.backends.cpu.jit.emission import machine_of, native_triple, optimised
+from sporelm.backends.cpu.jit.emission import native_triple, optimize, target_machine
 from sporelm.backends.cpu.jit.kernel import Traceable
-from sporelm.ops.attention import PAGE
+from sporelm.backends.cpu.jit.object_cache import ObjectCache, source_digest
+from sporelm.ops.expert_routing import MAX_EXPERTS
 from sporelm.ops.gated_lru import SHARPNESS
-from sporelm.ops.routing import MOST_EXPERTS
-from sporelm.ops.rwkv import FASTEST, LEAST_LENGTH
-from sporelm.ops.sparse import NONE
+from sporelm.ops.paged_attention import PAGE
+from sporelm.ops.topk_indexer import NO_SLOT
+from sporelm.ops.wkv import MAX_DECAY, MIN_LENGTH
 
 log = logging.getLogger(__name__)
-# Numbers that kernels take from the meanings of ops.
-TAKEN = {"PAGE": PAGE, "MOST_EXPERTS": MOST_EXPERTS, "SHARPNESS": SHARPNESS, "NONE": NONE}
-TAKEN |= {"FASTEST": FASTEST, "LEAST_LENGTH": LEAST_LENGTH}
-told: set[str] = set()  # what was logged already, once a process
+# Numbers that kernels take from the references of ops.
+OP_CONSTANTS = {"PAGE": PAGE, "MAX_EXPERTS": MAX_EXPERTS, "SHARPNESS": SHARPNESS, "NO_SLOT": NO_SLOT}
+OP_CONSTANTS |= {"MAX_DECAY": MAX_DECAY, "MIN_LENGTH": MIN_LENGTH}
+logged_messages: set[str] = set()  # what was logged, once per process
 
 
 class Compiler:
-    """Gives each kernel's native address, compiling it once a process at most and, with the cache, once a machine."""
+    """Returns each kernel's native address. A kernel is compiled once per process at most and, with the cache, once per
+    machine."""
 
     def __init__(self, target: Any, cache: ObjectCache | None = None) -> None:
         self.target, self.cache = target, cache or ObjectCache()
@@ -38,21 +39,21 @@ class Compiler:
         self.compiled = 0
         self._addresses: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._machine = machine_of(target)
-        _tell_symbols()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine_of(target))
+        self._machine = target_machine(target)
+        _add_windows_symbols()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
         self._idle = False  # since `rest`
         # a target's repr has its name, CPU, features and tiles
         versions = (llvmlite.__version__, str(llvm.llvm_version_info))
-        parts = (source_digest(), native_triple(), repr(target), repr(TAKEN), *versions)
+        parts = (source_digest(), native_triple(), repr(target), repr(OP_CONSTANTS), *versions)
         self._salt = "\0".join(parts)
 
     def key(self, kernel: Traceable) -> str:
-        """Names everything the object code depends on."""
+        """Return the cache key, which covers everything that the object code depends on."""
         return hashlib.sha256(f"{self._salt}\0{kernel.name}".encode()).hexdigest()
 
     def address(self, kernel: Traceable) -> int:
-        """Native address of the kernel's function."""
+        """Return the native address of the kernel's function."""
         with self._lock:
             found = self._addresses.get(kernel.name)
             if found is None:
@@ -72,21 +73,21 @@ class Compiler:
             return found
 
     def _warn(self) -> None:
-        """Say, once a process, why what was just compiled is not kept."""
+        """Log once per process why the code just compiled is not cached."""
         refusal = self.cache.refusal
-        if refusal and refusal not in told:
-            told.add(refusal)
+        if refusal and refusal not in logged_messages:
+            logged_messages.add(refusal)
             log.warning("kernels are compiled at every start: %s (SPORE_KERNEL_CACHE names the folder)", refusal)
 
     def symbol(self, name: str) -> int:
-        """Native address of another function of a module that was loaded."""
+        """Return the native address of another function of a loaded module."""
         return int(self._engine.get_function_address(name))
 
     def rest(self) -> None:
-        """Give back the memory of LLVM's code, tens of megabytes that only compiling needs; it returns when used.
+        """Release the memory of LLVM's code, tens of megabytes that only compilation needs. It returns when used.
 
-        On Linux alone, where a process can do so for a mapped library; nothing where it may not look at its maps, or
-        where no kernel was loaded since.
+        On Linux only, where a process can do so for a mapped library. Does nothing if the process may not read its
+        maps, or if no kernel was loaded since.
         """
         if sys.platform != "linux":
             return
@@ -102,23 +103,23 @@ class Compiler:
                 library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
     def emit(self, kernel: Traceable) -> bytes:
-        """Object code of a kernel."""
-        code: bytes = self._machine.emit_object(optimised(kernel, self.target, self._machine))
+        """Compile a kernel to object code."""
+        code: bytes = self._machine.emit_object(optimize(kernel, self.target, self._machine))
         return code
 
     def assembly(self, kernel: Traceable) -> str:
-        """Assembly text of a kernel, for tests and for reading."""
-        text: str = self._machine.emit_assembly(optimised(kernel, self.target, self._machine))
+        """Return the assembly text of a kernel, for tests and for reading."""
+        text: str = self._machine.emit_assembly(optimize(kernel, self.target, self._machine))
         return text
 
 
-# What kernels may call on Windows, and the library that has it: stack probes of large frames and runs of
-# zeros. Elsewhere the loader finds such names in the process.
+# Functions that kernels may call on Windows, and their libraries: stack probes of large frames and runs of zeros.
+# Elsewhere the loader finds such names in the process.
 WINDOWS_SYMBOLS = {"__chkstk": "ntdll", "memset": "ntdll"}
 
 
-def _tell_symbols() -> None:
-    """Tell LLVM's loader where the system's functions are, on Windows."""
+def _add_windows_symbols() -> None:
+    """Tell LLVM's loader the addresses of the system's functions, on Windows."""
     if sys.platform == "win32":
         for name, library in WINDOWS_SYMBOLS.items():
             address = ctypes.cast(ctypes.WinDLL(library)[name], ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""Kernels to machine code: trace, optimise, emit; for the CPU at hand or, to look at it, for any other machine."""
+"""Emission of machine code: trace, optimize, emit; for the CPU at hand or, for inspection, for another machine."""
 
 import sys
 from functools import cache
@@ -12,14 +12,15 @@ from sporelm.backends.cpu.jit.kernel import Traceable
 
 @cache
 def native_triple() -> str:
-    """This machine as LLVM writes it: CPU, vendor, system. On Windows with ELF objects, as MCJIT loads them best."""
+    """Return this machine as LLVM writes it: CPU, vendor, system. On Windows with ELF objects, as MCJIT loads them
+    best."""
     triple: str = llvm.get_default_triple()
     return triple + "-elf" if sys.platform == "win32" and not triple.endswith("-elf") else triple
 
 
 @cache
 def _initialize(native: bool) -> None:
-    """Make LLVM's code generators known, the native one alone or all of them."""
+    """Initialize LLVM's code generators, the native one or all of them."""
     if native:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -28,8 +29,8 @@ def _initialize(native: bool) -> None:
         llvm.initialize_all_asmprinters()
 
 
-def machine_of(target: Any, triple: str | None = None) -> Any:
-    """LLVM's target machine for a Target (its CPU and features) on this system, or on that of `triple`."""
+def target_machine(target: Any, triple: str | None = None) -> Any:
+    """Return LLVM's target machine for a CpuTarget (its CPU and features) on this system, or on that of `triple`."""
     native = triple is None
     _initialize(native)
     found = llvm.Target.from_triple(native_triple() if triple is None else triple)
@@ -38,8 +39,8 @@ def machine_of(target: Any, triple: str | None = None) -> Any:
     )
 
 
-def optimised(kernel: Traceable, target: Any, machine: Any) -> Any:
-    """The kernel's module, traced for `target` and optimised for `machine`."""
+def optimize(kernel: Traceable, target: Any, machine: Any) -> Any:
+    """Return the kernel's module, traced for `target` and optimized for `machine`."""
     module = ir.Module(kernel.name)
     kernel.build(module, target)
     parsed = llvm.parse_assembly(str(module))
@@ -52,15 +53,15 @@ def optimised(kernel: Traceable, target: Any, machine: Any) -> Any:
     return parsed
 
 
-def object_for(kernel: Traceable, target: Any, triple: str) -> bytes:
-    """Object code of a kernel for another machine, such as "aarch64-linux-android"."""
-    machine = machine_of(target, triple)
-    code: bytes = machine.emit_object(optimised(kernel, target, machine))
+def emit_object_for(kernel: Traceable, target: Any, triple: str) -> bytes:
+    """Return object code of a kernel for another machine, such as "aarch64-linux-android"."""
+    machine = target_machine(target, triple)
+    code: bytes = machine.emit_object(optimize(kernel, target, machine))
     return code
 
 
-def assembly_for(kernel: Traceable, target: Any, triple: str) -> str:
-    """Assembly text of a kernel for another machine."""
-    machine = machine_of(target, triple)
-    text: str = machine.emit_assembly(optimised(kernel, target, machine))
+def emit_assembly_for(kernel: Traceable, target: Any, triple: str) -> str:
+    """Return assembly text of a kernel for another machine."""
+    machine = target_machine(target, triple)
+    text: str = machine.emit_assembly(optimize(kernel, target, machine))
     return text

@@ -1,4 +1,4 @@
-"""What a kernel is: a name, the fields of its descriptor, and the Python function that is traced."""
+"""Kernels: a name, the fields of a descriptor, and the Python function that is traced."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,18 +8,19 @@ from typing import Any, NamedTuple, Protocol
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
-from sporelm.backends.cpu.jit.values import Val, f32, i64, pointer
+from sporelm.backends.cpu.jit.ssa_values import Val, f32, i64, pointer
 
 
-class Field(NamedTuple):
-    """One 8-byte field of a descriptor: "p" a pointer, "i" an i64, "f" an f32, "c" one to an i64 read at each call."""
+class KernelField(NamedTuple):
+    """One 8-byte field of a descriptor: "p" a pointer, "i" an i64, "f" an f32, "c" a pointer to an i64 that each call
+    reads."""
 
     name: str
     kind: str
 
 
 class Traceable(Protocol):
-    """What the compiler takes: code that can be traced into a module, under a name that no other code has."""
+    """Code that the compiler can trace into a module, under a unique name."""
 
     @property
     def name(self) -> str: ...
@@ -29,14 +30,14 @@ class Traceable(Protocol):
 
 @dataclass(frozen=True)
 class Kernel:
-    """Code for a range of items: `body(k, fields, first, last, scratch)` is run once to trace it.
+    """Code for a range of items: `body(k, fields, first, last, scratch)` runs once to trace it.
 
-    `name` identifies the kernel and everything it was specialised on: two kernels of one name are the same code. The
+    `name` identifies the kernel and everything it is specialised on: kernels of the same name have the same code. The
     native function takes (descriptor, first item, last item, the thread's scratch memory).
     """
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[KernelField, ...]
     body: Callable[..., None]
     scratch: int = 0  # bytes that each thread must offer
 
@@ -53,11 +54,11 @@ class Kernel:
                     values[name] = k.load(i64, values[name])
             else:
                 values[name] = k.load(i64 if kind == "i" else f32, desc, 8 * index)
-        self.body(k, Fields(values), k.arguments["first"], k.arguments["last"], k.arguments["scratch"])
+        self.body(k, FieldValues(values), k.arguments["first"], k.arguments["last"], k.arguments["scratch"])
         k.finish()
 
 
-class Fields:
+class FieldValues:
     """A kernel's descriptor fields as attributes."""
 
     def __init__(self, values: dict[str, Val]) -> None:
@@ -68,7 +69,7 @@ class Fields:
 
 
 @cache
-def fields(text: str) -> tuple[Field, ...]:
-    """Fields from "x:p width:i eps:f tokens:c"."""
+def parse_fields(text: str) -> tuple[KernelField, ...]:
+    """Parse fields from "x:p width:i eps:f tokens:c"."""
     pairs = (word.partition(":") for word in text.split())
-    return tuple(Field(name, kind) for name, _, kind in pairs)
+    return tuple(KernelField(name, kind) for name, _, kind in pairs)

@@ -1,1 +1,2 @@
-"""The kernels: one file an op and regime, generic over formats and targets."""
+"""Kernels: one file for each file of `sporelm.ops`, and parts that several ops share. Generic over formats and
+targets."""

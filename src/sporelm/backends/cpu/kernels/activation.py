@@ -5,16 +5,16 @@ from math import pi, sqrt
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val
-from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.recurrent import softplus
+from sporelm.backends.cpu.jit.kernel import parse_fields
+from sporelm.backends.cpu.kernels.recurrent_state import softplus
 
 # erf(x) = 1 - polynomial(1 / (1 + P x)) exp(-x x), within 1.5e-7 (Abramowitz and Stegun 7.1.26)
 ERF_P = 0.3275911
 ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
-def activated(k: Builder, x: Val, kind: str) -> Val:
-    """The function `kind` of a vector."""
+def emit_activation(k: Builder, x: Val, kind: str) -> Val:
+    """Apply the function `kind` to a vector."""
     if kind == "gelu":
         return x * 0.5 * (erf(k, x * sqrt(0.5)) + 1.0)
     if kind == "gelu_tanh":
@@ -34,7 +34,7 @@ def activated(k: Builder, x: Val, kind: str) -> Val:
 
 
 def erf(k: Builder, x: Val) -> Val:
-    """erf within 1.5e-7; NaN gives NaN."""
+    """Return erf(x) within 1.5e-7; NaN gives NaN."""
     size = k.fabs(x)
     t = k.const(x.type, 1.0) / (size * ERF_P + 1.0)
     y = k.const(x.type, ERF[0])
@@ -45,15 +45,15 @@ def erf(k: Builder, x: Val) -> Val:
 
 
 def activate(target: Any, kind: str) -> Kernel:
-    return _each(f"activate_{kind}", lambda k, x: activated(k, x, kind))
+    return _elementwise_kernel(f"activate_{kind}", lambda k, x: emit_activation(k, x, kind))
 
 
 def scale(target: Any) -> Kernel:
-    return _each("scale", lambda k, x, factor: x * factor, "factor")
+    return _elementwise_kernel("scale", lambda k, x, factor: x * factor, "factor")
 
 
 def scale_by(target: Any) -> Kernel:
-    """x times the number at `factor`."""
+    """Multiply x by the number at `factor`."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         factor = k.broadcast(k.vf, f.factor)
@@ -63,11 +63,11 @@ def scale_by(target: Any) -> Kernel:
                 at = v * (4 * k.lanes)
                 k.store(k.load(k.vf, x, at) * factor, out, at)
 
-    return Kernel("scale_by", fields("x:p factor:p out:p stride:i vectors:i"), body)
+    return Kernel("scale_by", parse_fields("x:p factor:p out:p stride:i vectors:i"), body)
 
 
 def xielu(target: Any) -> Kernel:
-    """Learned numbers lie at `alpha_p` and so on."""
+    """Apply xIELU with the learned numbers at `alpha_p` and so on."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         raw_p, raw_n, beta, eps = (k.broadcast(k.vf, p) for p in (f.alpha_p, f.alpha_n, f.beta, f.eps))
@@ -81,7 +81,7 @@ def xielu(target: Any) -> Kernel:
                 curved = k.select(value > 0.0, alpha_p * value * value, alpha_n * below)
                 k.store(k.fma(beta, value, curved), out, at)
 
-    return Kernel("xielu", fields("x:p alpha_p:p alpha_n:p beta:p eps:p out:p stride:i vectors:i"), body)
+    return Kernel("xielu", parse_fields("x:p alpha_p:p alpha_n:p beta:p eps:p out:p stride:i vectors:i"), body)
 
 
 def clip(target: Any) -> Kernel:
@@ -89,20 +89,20 @@ def clip(target: Any) -> Kernel:
         x = k.select(x > limit, limit, x)
         return k.select(x < -limit, -limit, x)
 
-    return _each("clip", bounded, "limit")
+    return _elementwise_kernel("clip", bounded, "limit")
 
 
 def softcap(target: Any) -> Kernel:
-    return _each("softcap", lambda k, x, cap: cap * k.tanh(x / cap), "cap")
+    return _elementwise_kernel("softcap", lambda k, x, cap: cap * k.tanh(x / cap), "cap")
 
 
 def activate_mul(target: Any, kind: str) -> Kernel:
-    """activate(x) * y."""
-    return _each(f"activate_mul_{kind}", lambda k, x, y: activated(k, x, kind) * y, second=True)
+    """Return activate(x) * y."""
+    return _elementwise_kernel(f"activate_mul_{kind}", lambda k, x, y: emit_activation(k, x, kind) * y, second=True)
 
 
-def _each(name: str, combine: Callable[..., Val], *numbers: str, second: bool = False) -> Kernel:
-    """`combine` of each vector, of that of a second value, and of f32 fields."""
+def _elementwise_kernel(name: str, combine: Callable[..., Val], *numbers: str, second: bool = False) -> Kernel:
+    """Apply `combine` to each vector, optionally to that of a second value, and to f32 fields."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as row:
@@ -113,4 +113,4 @@ def _each(name: str, combine: Callable[..., Val], *numbers: str, second: bool = 
                 k.store(combine(k, *(k.load(k.vf, value, at) for value in values), *given), out, at)
 
     text = f"x:p {'y:p ' if second else ''}out:p stride:i vectors:i"
-    return Kernel(name, fields(" ".join([text, *(f"{number}:f" for number in numbers)])), body)
+    return Kernel(name, parse_fields(" ".join([text, *(f"{number}:f" for number in numbers)])), body)

@@ -1,29 +1,29 @@
-"""What rows of queries see of one page: scores, softmax with a running maximum, weighted values."""
+"""Attention of rows of queries to one page: scores, softmax with a running maximum, weighted values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i32
-from sporelm.backends.cpu.jit.kernel import Field, fields
-from sporelm.backends.cpu.kernels.pages import BLOCK, Pages
-from sporelm.ops.attention import PAGE
+from sporelm.backends.cpu.jit.kernel import KernelField, parse_fields
+from sporelm.backends.cpu.kernels.kv_pages import BLOCK_VALUES, KvPages
+from sporelm.ops.paged_attention import PAGE
 
-LOWEST = -1e30  # below every score, yet finite: differences of it are no NaN
+MIN_SCORE = -1e30  # below every score, yet finite, so that differences are not NaN
 
 
 @dataclass(frozen=True)
-class Heads:
-    """What an attention kernel is specialised on."""
+class AttentionShape:
+    """The parameters that an attention kernel is specialised on."""
 
-    pages: Pages
+    pages: KvPages
     group: int  # query heads that share a kv head
     sinks: bool = False  # one more score for each head
     softcap: bool = False  # scores are bounded
-    slopes: bool = False  # scores fall with distance
+    slopes: bool = False  # scores decrease with distance
     chunked: bool = False  # a row sees its own chunk of `window` positions
-    biases: bool = False  # each distance has a number of its own that is added to scores
-    apart: bool = False  # rows and keys have numbers of their own for each distance
+    biases: bool = False  # each distance has a bias that is added to scores
+    apart: bool = False  # rows and keys have scores for each distance
 
     @property
     def name(self) -> str:
@@ -31,26 +31,29 @@ class Heads:
         options += "_chunked" * self.chunked + "_biases" * self.biases + "_apart" * self.apart
         return f"{self.pages.name}_{self.group}{options}"
 
-    def fields(self, more: str) -> tuple[Field, ...]:
+    def fields(self, more: str) -> tuple[KernelField, ...]:
         text = (
             "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
         )
-        return fields(text + "softcap:f " * self.softcap + "slopes:p " * self.slopes + more + self.sink_field)
+        return parse_fields(text + "softcap:f " * self.softcap + "slopes:p " * self.slopes + more + self.sink_field)
 
     @property
     def sink_field(self) -> str:
         return " sinks:p" * self.sinks
 
     def sink(self, k: Builder, f: Any, head: Val) -> Val | None:
-        """The score that query head `head` has beside those of positions."""
+        """Return the additional score of query head `head`."""
         return k.load(f32, f.sinks, head * 4) if self.sinks else None
 
     def lowest(self, k: Builder, f: Any, position: Val) -> Val:
-        """The first position that a row at `position` sees."""
+        """Return the first position that a row at `position` sees."""
         return position // f.window * f.window if self.chunked else k.max(position + 1 - f.window, 0)
 
-    def span(self, k: Builder, f: Any, head: Val, base: Val, positions: Val, place: Callable[[Any], Val]) -> "Span":
-        """What rows of the kv head `head` see of a page; rows are numbered such that `group` are of one token."""
+    def span(
+        self, k: Builder, f: Any, head: Val, base: Val, positions: Val, place: Callable[[Any], Val]
+    ) -> "VisibleSpan":
+        """Return the visible span of a page for rows of the kv head `head`; `group` consecutive rows belong to one
+        token."""
 
         def slope(row: Any) -> Val:
             return k.load(f32, f.slopes, (head * self.group + row % self.group) * 4)
@@ -60,16 +63,16 @@ class Heads:
 
         softcap, slope_of = f.softcap if self.softcap else None, slope if self.slopes else None
         own = below if self.chunked else None
-        return Span(base, positions, f.scale, f.window, place, softcap, slope_of, below=own)
+        return VisibleSpan(base, positions, f.scale, f.window, place, softcap, slope_of, below=own)
 
 
-class Rows:
+class AttentionRows:
     """Running state of some rows in scratch memory: scores [rows][64], then sums [rows][padded], totals, and maxima.
 
-    Of pages with scales also the weights of `seen` rows multiplied by them: [seen][groups][64].
+    For pages with scales also the weights of `seen` rows multiplied by them: [seen][groups][64].
     """
 
-    def __init__(self, k: Builder, heads: Heads, scratch: Val, count: int) -> None:
+    def __init__(self, k: Builder, heads: AttentionShape, scratch: Val, count: int) -> None:
         self.k, self.pages, self.count = k, heads.pages, count
         self.wide = 4 * self.pages.padded
         self.scores = scratch
@@ -80,42 +83,42 @@ class Rows:
         self.scaled = k.at(self.numbers, count * 16)
 
     @staticmethod
-    def nbytes(heads: Heads, count: int, seen: int) -> int:
-        """Bytes of `count` rows, of which at most `seen` see a page together."""
+    def nbytes(heads: AttentionShape, count: int, seen: int) -> int:
+        """Return the bytes of `count` rows, at most `seen` of which see a page together."""
         return count * (4 * PAGE + 2 * 4 * heads.pages.padded + 64 + 16) + seen * heads.pages.groups * 4 * PAGE
 
     def number(self, row: int | Val, which: int) -> Val:
         return self.k.at(self.numbers, row * 16 + 4 * which)
 
     def start_split(self) -> None:
-        """Forget the pages seen: a new split begins."""
+        """Begin a new split."""
         k = self.k
         with k.range(self.count) as row:
-            k.store(k.const(f32, LOWEST), self.number(row, 0))
+            k.store(k.const(f32, MIN_SCORE), self.number(row, 0))
             k.store(k.const(k.vf, 0), self.totals, row * 64)
             for at in range(0, self.wide, 4 * k.lanes):
                 k.store(k.const(k.vf, 0), self.sums, row * self.wide + at)
 
     def start(self) -> None:
-        """Forget everything: a new set of rows begins."""
+        """Begin a new set of rows."""
         k = self.k
         with k.range(self.count) as row:
-            k.store(k.const(f32, LOWEST), self.number(row, 2))
+            k.store(k.const(f32, MIN_SCORE), self.number(row, 2))
             k.store(k.const(f32, 0), self.number(row, 3))
             for at in range(0, self.wide, 4 * k.lanes):
                 k.store(k.const(k.vf, 0), self.outs, row * self.wide + at)
 
     def end_split(self) -> None:
-        """Merge the split into what the rows have."""
+        """Merge the split into the rows' results."""
         with self.k.range(self.count) as row:
             total = self.k.sum(self.k.load(self.k.vf, self.totals, row * 64))
             peak = self.k.load(f32, self.number(row, 0))
             out, sums = self.k.at(self.outs, row * self.wide), self.k.at(self.sums, row * self.wide)
-            merge(self.k, self.pages, self.number(row, 2), out, peak, total, sums)
+            merge_split(self.k, self.pages, self.number(row, 2), out, peak, total, sums)
 
 
-def merge(k: Builder, pages: Pages, numbers: Val, out: Val, peak: Val, total: Val, sums: Val) -> None:
-    """One split (its maximum, sum of weights, weighted values) into a row's merged (maximum, sum) and values."""
+def merge_split(k: Builder, pages: KvPages, numbers: Val, out: Val, peak: Val, total: Val, sums: Val) -> None:
+    """Merge one split (its maximum, sum of weights, weighted values) into a row's maximum, sum and values."""
     held_peak, held_total = k.load(f32, numbers), k.load(f32, numbers, 4)
     new = k.fmax(held_peak, peak)
     old_factor, factor = k.exp(held_peak - new), k.exp(peak - new)
@@ -126,8 +129,8 @@ def merge(k: Builder, pages: Pages, numbers: Val, out: Val, peak: Val, total: Va
         k.store(k.fma(k.load(k.vf, sums, at), wide, k.load(k.vf, out, at) * old_wide), out, at)
 
 
-def write_out(k: Builder, pages: Pages, peak: Val, total: Val, sums: Val, out: Val, sink: Val | None) -> None:
-    """Divide by the sum of weights (which are relative to the maximum `peak`), and write head_dim columns."""
+def write_out(k: Builder, pages: KvPages, peak: Val, total: Val, sums: Val, out: Val, sink: Val | None) -> None:
+    """Divide by the sum of weights (relative to the maximum `peak`), and write head_dim columns."""
     inverse = k.const(f32, 1.0) / total
     if sink is not None:
         top = k.fmax(peak, sink)
@@ -142,22 +145,22 @@ def write_out(k: Builder, pages: Pages, peak: Val, total: Val, sums: Val, out: V
 
 def add_page(
     k: Builder,
-    rows: Rows,
+    rows: AttentionRows,
     first: int | Val,
     count: int,
     q: Val,
     q_stride: int,
     keys: Val,
     values: Val,
-    page: Pages,
+    page: KvPages,
     span: Any,
     following: Val | None = None,
 ) -> None:
-    """Rows `first`..`first + count` see one page: scores, softmax, weighted values.
+    """Add one page to rows `first`..`first + count`: scores, softmax, weighted values.
 
-    `q` is the address of row `first`'s query; `page` says how keys and values lie; `span` gives the scale and which
-    positions a row sees. `following`, if given, is where the keys read next lie: while keys are read the values are
-    asked for, while values are read the following keys.
+    `q` is the address of row `first`'s query; `page` is the layout of keys and values; `span` gives the scale and the
+    visible positions. `following` is the address of the keys read next: values are prefetched while keys are read, and
+    the following keys while values are read.
     """
     columns = 4 * k.lanes  # positions whose sums are held in registers at once
     for start in range(0, PAGE, columns):
@@ -182,29 +185,29 @@ def add_page(
 
 def _scores(
     k: Builder,
-    rows: Rows,
+    rows: AttentionRows,
     first: int | Val,
     count: int,
     q: Val,
     q_stride: int,
     keys: Val,
-    page: Pages,
+    page: KvPages,
     parts: list[int],
     ahead: Val | None,
 ) -> None:
-    """Scores of some rows at the positions `parts` (vectors of them) of a page; `ahead` is read into the cache."""
+    """Compute scores of some rows at the positions `parts` (vectors of them) of a page; `ahead` is prefetched."""
     numbers = k.at(keys, page.scales_bytes)
     if ahead is not None:
-        _fetch(k, ahead, page.scales_bytes)
+        _prefetch(k, ahead, page.scales_bytes)
         ahead = k.at(ahead, page.scales_bytes)
 
     def products(start: int | Val, stop: int | Val) -> list[list[Val]]:
-        """[row][part]: sums over these columns."""
+        """Return [row][part]: sums over these columns."""
         sums = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
         with k.range(start, stop) as d:
             line = k.opaque(k.at(numbers, d * (PAGE * page.size)))
             if ahead is not None:
-                _fetch(k, k.at(ahead, d * (PAGE * page.size)), PAGE * page.size)
+                _prefetch(k, k.at(ahead, d * (PAGE * page.size)), PAGE * page.size)
             vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(q, d * 4))
             for r in range(count):
@@ -216,8 +219,8 @@ def _scores(
     if page.groups:
         totals = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
         with k.range(page.groups) as group:
-            start = group * BLOCK
-            found = products(start, k.min(start + BLOCK, page.head_dim))
+            start = group * BLOCK_VALUES
+            found = products(start, k.min(start + BLOCK_VALUES, page.head_dim))
             for c, part in enumerate(parts):
                 scale = page.scale(k, keys, group, part)
                 for r in range(count):
@@ -230,8 +233,8 @@ def _scores(
             k.store(scores[r][c], k.at(rows.scores, (first + r) * (4 * PAGE)), 4 * part)
 
 
-def _scale_weights(k: Builder, weights: Val, count: int, values: Val, page: Pages, scaled: Val) -> None:
-    """Weights [count][64] times the scales of values: [count][groups][64]."""
+def _scale_weights(k: Builder, weights: Val, count: int, values: Val, page: KvPages, scaled: Val) -> None:
+    """Multiply weights [count][64] by the scales of values: [count][groups][64]."""
     with k.range(page.groups) as group:
         for at in range(0, PAGE, k.lanes):
             scale = page.scale(k, values, group, at)
@@ -242,20 +245,20 @@ def _scale_weights(k: Builder, weights: Val, count: int, values: Val, page: Page
 
 def _weighted_values(
     k: Builder,
-    rows: Rows,
+    rows: AttentionRows,
     first: int | Val,
     count: int,
     weights: Val,
     values: Val,
-    page: Pages,
+    page: KvPages,
     span: Any,
     following: Val | None,
 ) -> None:
-    """Add the values of a page to the rows' sums, by `weights`: [count][64], or [count][groups][64]."""
-    lines = page.groups or 1  # of weights, in a row
+    """Add the values of a page to the rows' sums, with `weights` [count][64] or [count][groups][64]."""
+    lines = page.groups or 1  # lines of weights per row
     numbers = k.at(values, page.scales_bytes)
     if following is not None:
-        _fetch(k, following, page.scales_bytes)
+        _prefetch(k, following, page.scales_bytes)
         following = k.at(following, page.scales_bytes)
     columns = 4 * k.lanes  # dimensions whose sums are held in registers at once
     for start in range(0, page.padded, columns):
@@ -268,13 +271,13 @@ def _weighted_values(
         with k.range(span.positions) as p:
             line = k.opaque(k.at(numbers, p * (page.padded * page.size)))
             if following is not None and start == 0:
-                _fetch(k, k.at(following, p * (page.padded * page.size)), page.padded * page.size)
+                _prefetch(k, k.at(following, p * (page.padded * page.size)), page.padded * page.size)
             vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(weights, p * 4))
             for r in range(count):
                 x: dict[int, Val] = {}  # by line
                 for c, part in enumerate(parts):
-                    which = part // BLOCK if page.groups else 0
+                    which = part // BLOCK_VALUES if page.groups else 0
                     if which not in x:
                         x[which] = k.broadcast(k.vf, at, (r * lines + which) * 4 * PAGE)
                     sums[r][c].set(k.fma(x[which], vectors[c], sums[r][c].value))
@@ -283,14 +286,14 @@ def _weighted_values(
                 k.store(sums[r][c].value, places[r], 4 * part)
 
 
-def _fetch(k: Builder, start: Val, size: int) -> None:
+def _prefetch(k: Builder, start: Val, size: int) -> None:
     for at in range(0, size, 64):
         k.prefetch(start, at)
 
 
 @dataclass(frozen=True)
-class Span:
-    """Which positions of a page (its first at `base`, `positions` of them filled) rows see: low(r) <= p <= high(r)."""
+class VisibleSpan:
+    """The positions of a page that rows see: low(r) <= p <= high(r). The first is at `base`, `positions` are filled."""
 
     base: Val  # i64
     positions: Val  # i64, at most 64
@@ -298,14 +301,14 @@ class Span:
     window: Val  # i64
     place: Any  # row -> its position, i64
     softcap: Val | None = None  # f32
-    slope: Any = None  # row -> by how much a score falls a position, f32
-    centre: Any = None  # row -> the position from which scores fall on both sides, where that is not `place` and before
-    below: Any = None  # row -> the position below those that it sees, where that is not `window` below its own
-    bias: Any = None  # row -> the address of what is added to its scores, position by position
+    slope: Any = None  # row -> the decrease of a score per position, f32
+    centre: Any = None  # row -> the position from which scores decrease on both sides, if not `place`
+    below: Any = None  # row -> the last position below the visible ones, if not `window` below its own
+    bias: Any = None  # row -> the address of the biases that are added to its scores
 
 
-def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
-    """Scores of one row become weights; maximum, factor and sum of the row move on."""
+def _softmax(k: Builder, rows: AttentionRows, row: int | Val, span: VisibleSpan) -> None:
+    """Turn the scores of one row into weights, and update its maximum, factor and sum."""
     scores = k.at(rows.scores, row * (4 * PAGE))
     here = span.place(row)
     high = k.splat(k.min(here - span.base, PAGE).trunc(i32))
@@ -329,7 +332,7 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
             scaled = k.fma(distance, k.splat(span.slope(row)), scaled)
         if biases is not None:
             scaled = scaled + k.load(k.vf, biases, 4 * at)
-        values.append(k.select(visible, scaled, k.const(k.vf, LOWEST)))
+        values.append(k.select(visible, scaled, k.const(k.vf, MIN_SCORE)))
     top = values[0]
     for value in values[1:]:
         top = k.fmax(value, top)

@@ -1,21 +1,24 @@
 """Attention of many tokens: tiles of a sequence's tokens share each pass over its pages.
 
-An item is one tile and one kv head. Pages are widened to f32 once a tile. Rows are token-major within the tile, each
+An item is one tile and one kv head. Pages are widened to f32 once per tile. Rows are token-major within the tile, each
 token with the heads of one group.
 """
 
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
-from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, keys_at
-from sporelm.backends.cpu.kernels.attention_page import Heads, Rows, add_page, write_out
-from sporelm.backends.cpu.kernels.pages import Pages
-from sporelm.ops.attention import PAGE
+from sporelm.backends.cpu.kernels.attention_page import AttentionRows, AttentionShape, add_page, write_out
+from sporelm.backends.cpu.kernels.kv_pages import KvPages
+from sporelm.backends.cpu.kernels.paged_attention import SPLIT, TILE_TOKENS, key_address
+from sporelm.ops.paged_attention import PAGE
 
 
-def attention_tile(target: Any, heads: Heads) -> Kernel:
-    """Fields beyond the shared ones: decoding (sequences at the beginning that are not its own), tiles (their number
-    over all others), out and its row stride."""
+def attention_tile(target: Any, heads: AttentionShape) -> Kernel:
+    """Attend in tiles of tokens.
+
+    Further fields: decoding (the number of leading sequences that other kernels handle), tiles (their number over all
+    other sequences), out and its row stride.
+    """
     pages, group, largest = heads.pages, heads.group, target.tiles.attention_rows
     count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
     wide = pages.widened
@@ -23,12 +26,12 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         queries, widened = scratch, k.at(scratch, q_bytes)
-        rows = Rows(k, heads, k.at(widened, page_bytes), count)
+        rows = AttentionRows(k, heads, k.at(widened, page_bytes), count)
         with k.range(first, last) as item:
             head, tile = item % f.kv_heads, f.tiles - 1 - item // f.kv_heads  # the longest first
-            sequence, token, stop = locate(k, f, tile)
+            sequence, token, stop = locate_tile(k, f, tile)
             q_at = k.at(f.q, head * (4 * pages.head_dim * group))
-            gather(k, f, q_at, queries, token, stop, pages, group)
+            gather_queries(k, f, q_at, queries, token, stop, pages, group)
             rows.start()
             end = k.load(i32, f.starts, sequence * 4 + 4).sext(i64)
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
@@ -38,7 +41,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                 rows.start_split()
                 split_stop = k.min(stop + shift, split + SPLIT)
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
-                    keys = keys_at(k, f, pages, sequence, head, base)
+                    keys = key_address(k, f, pages, sequence, head, base)
                     values = k.at(keys, pages.half_bytes)
                     if pages != wide:
                         pages.widen(k, keys, widened)
@@ -56,13 +59,13 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                 sink = heads.sink(k, f, head * group + row % group)
                 write_out(k, pages, peak, total, k.at(rows.outs, row * rows.wide), out, sink)
 
-    nbytes = q_bytes + page_bytes + Rows.nbytes(heads, count, largest)
+    nbytes = q_bytes + page_bytes + AttentionRows.nbytes(heads, count, largest)
     more = "decoding:c tiles:c out:p out_stride:i"
     return Kernel(f"attention_tile_{heads.name}", heads.fields(more), body, scratch=nbytes)
 
 
-def locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
-    """The sequence of a tile, its first token, and the token past its last."""
+def locate_tile(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
+    """Return the sequence of a tile, its first token, and the token past its last."""
     sequence, left = k.var(f.decoding), k.var(tile)
 
     def tiles() -> Val:
@@ -77,7 +80,7 @@ def locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
     return sequence.value, token, k.min(end, token + TILE_TOKENS)
 
 
-def gather(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pages: Pages, group: int) -> None:
+def gather_queries(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pages: KvPages, group: int) -> None:
     """Copy the tile's queries to consecutive rows."""
     whole = pages.head_dim // k.lanes * k.lanes
     with k.range((stop - token) * group) as row:

@@ -1,15 +1,15 @@
-"""Element by element. An item is one row."""
+"""Elementwise ops. An item is one row."""
 
 from collections.abc import Callable
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val
-from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.products import silu_mul as gated
+from sporelm.backends.cpu.jit.kernel import parse_fields
+from sporelm.backends.cpu.kernels.panel_products import silu_mul as gated
 
 
 def _binary(name: str, combine: Callable[..., Val], *options: str) -> Kernel:
-    """`options` are f32 fields, which `combine` gets after its two values."""
+    """Apply `combine` to two values; `options` are f32 fields that it gets after them."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as row:
@@ -20,7 +20,7 @@ def _binary(name: str, combine: Callable[..., Val], *options: str) -> Kernel:
                 k.store(combine(k, k.load(k.vf, left, at), k.load(k.vf, right, at), *numbers), out, at)
 
     text = " ".join(["x:p y:p out:p stride:i vectors:i", *(f"{option}:f" for option in options)])
-    return Kernel(name, fields(text), body)
+    return Kernel(name, parse_fields(text), body)
 
 
 def add(target: Any) -> Kernel:

@@ -1,27 +1,30 @@
-"""Griffin's gated linear recurrent unit. An item is a tile of a head's channels of one sequence, as in `recurrent`."""
+"""Griffin's gated linear recurrent unit. An item is a tile of a head's channels of one sequence, as in
+`recurrent_state`."""
 
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
-from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.recurrent import Item, Shape, each_item, softplus
-from sporelm.backends.cpu.kernels.sequences import SEQUENCES
+from sporelm.backends.cpu.jit.kernel import parse_fields
+from sporelm.backends.cpu.kernels.recurrent_state import StateShape, StateTile, each_state_tile, softplus
+from sporelm.backends.cpu.kernels.step_sequences import SEQUENCE_FIELDS
 from sporelm.ops.gated_lru import SHARPNESS
 
 
-def gated_lru(target: Any, shape: Shape) -> Kernel:
-    """The rates follow from the weights anew for each row: that is little beside the exponentials of its gates."""
+def gated_lru(target: Any, shape: StateShape) -> Kernel:
+    """Apply the unit. The rates are recomputed from the weights for each row, which costs little beside the gates'
+    exponentials."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with each_item(k, f, shape, first, last, scratch) as item, k.range(item.start, item.stop) as token:
+        with each_state_tile(k, f, shape, first, last, scratch) as item, k.range(item.start, item.stop) as token:
             _row(k, f, item, token)
 
-    text = "x:p x_stride:i fade:p take:p gate_stride:i decay:p fade_bias:p take_bias:p bias_stride:i out:p"
-    text = f"{text} out_stride:i heads:i shared:i {SEQUENCES}"
-    return Kernel(f"gated_lru_{shape.name}", fields(text), body, scratch=shape.scratch(target))
+    text = "x:p x_stride:i recurrence_gate:p input_gate:p gate_stride:i decay:p"
+    text += " recurrence_bias:p input_bias:p bias_stride:i out:p"
+    text = f"{text} out_stride:i heads:i shared:i {SEQUENCE_FIELDS}"
+    return Kernel(f"gated_lru_{shape.name}", parse_fields(text), body, scratch=shape.scratch(target))
 
 
-def _row(k: Builder, f: Any, item: Item, token: Val) -> None:
+def _row(k: Builder, f: Any, item: StateTile, token: Val) -> None:
     at, own = item.head * (4 * item.shape.columns) + item.at, item.head * f.bias_stride + item.at
     one, nothing = k.const(f32, 1.0), k.const(f32, 0.0)
     begins = k.splat(k.select(item.begins, one, nothing) * k.select(token.equals(item.start), one, nothing))
@@ -31,9 +34,9 @@ def _row(k: Builder, f: Any, item: Item, token: Val) -> None:
         shifted = [g + b for g, b in zip(given, item.load(k.at(bias, own)), strict=True)]
         return [k.const(k.vf, 1.0) / (k.exp(-each) + 1.0) for each in shifted]
 
-    kept, rates = opened(f.fade, f.fade_bias), item.load(k.at(f.decay, at))
+    kept, rates = opened(f.recurrence_gate, f.recurrence_bias), item.load(k.at(f.decay, at))
     faded = [softplus(k, rate) * SHARPNESS * r for rate, r in zip(rates, kept, strict=True)]
-    taken = opened(f.take, f.take_bias)
+    taken = opened(f.input_gate, f.input_bias)
     x = item.load(k.at(f.x, token * f.x_stride + at))
     made = []
     for h, log, i, value in zip(item.kept(), faded, taken, x, strict=True):

@@ -1,14 +1,14 @@
-"""How pages of latent rows lie on the CPU: as in canonical form (ops/cache.py), one position's numbers after another.
+"""The layout of pages of latent rows: as in canonical form (ops/canonical_pages.py), row after row.
 
-A row serves as key and as value of all heads: scores read it along its numbers, mixing along positions. Lying once, it
-suits neither for itself; kernels widen a page to f32 once for many heads, and there both read it as it lies.
+A row serves as key and as value of all heads: scores read it along its numbers, mixing along positions. One stored copy
+suits neither; kernels widen a page to f32 once for many heads, and read that.
 """
 
 from dataclasses import dataclass
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i16, vec
-from sporelm.backends.cpu.kernels.pages import BLOCK, round_block
-from sporelm.ops.attention import PAGE
+from sporelm.backends.cpu.kernels.kv_pages import BLOCK_VALUES, round_block
+from sporelm.ops.paged_attention import PAGE
 
 BLOCK_BYTES = 34
 
@@ -22,8 +22,8 @@ class LatentPages:
 
     @property
     def groups(self) -> int:
-        """Blocks of a row; 0 where numbers have no scales."""
-        return -(-self.width // BLOCK) if self.element == "Q8_0" else 0
+        """Return the blocks of a row; 0 if numbers have no scales."""
+        return -(-self.width // BLOCK_VALUES) if self.element == "Q8_0" else 0
 
     @property
     def row_bytes(self) -> int:
@@ -35,22 +35,22 @@ class LatentPages:
 
     @property
     def padded(self) -> int:
-        """Numbers of a widened row: whole blocks, and whole cache lines of f32."""
-        return -(-self.width // BLOCK) * BLOCK
+        """Return the numbers of a widened row: whole blocks, and whole cache lines of f32."""
+        return -(-self.width // BLOCK_VALUES) * BLOCK_VALUES
 
     @property
     def name(self) -> str:
         return f"{self.width}_{self.element}"
 
     def widen(self, k: Builder, row: Val, out: Val) -> None:
-        """One row as f32; what is past its width in `out` is any number."""
+        """Widen one row to f32; numbers past its width in `out` are unspecified."""
         if self.groups:
             with k.range(self.groups) as group:
                 block = k.at(row, group * BLOCK_BYTES)
                 scale = k.target.from_half(k, k.splat(k.load(i16, block), k.lanes))
-                for at in range(0, BLOCK, k.lanes):
+                for at in range(0, BLOCK_VALUES, k.lanes):
                     values = k.load(vec(i8, k.lanes), block, 2 + at).sext(k.vi).to_float()
-                    k.store(values * scale, out, group * (4 * BLOCK) + 4 * at)
+                    k.store(values * scale, out, group * (4 * BLOCK_VALUES) + 4 * at)
             return
         whole = self.width // k.lanes * k.lanes
         with k.range(0, whole, k.lanes) as column:
@@ -64,12 +64,14 @@ class LatentPages:
         return k.target.from_half(k, k.load(vec(i16, lanes) if lanes > 1 else i16, row, at * 2))
 
     def store(self, k: Builder, cache: Val, page_bytes: Val, slot: Val, source: Val) -> None:
-        """Write the f32 row at `source`, zeros from its width to `padded`, to a slot of the cache."""
+        """Write the f32 row at `source`, with zeros from its width to `padded`, to a slot of the cache."""
         row = k.at(cache, slot // PAGE * page_bytes + slot % PAGE * self.row_bytes)
         if self.groups:
             with k.range(self.groups) as group:
                 block = k.at(row, group * BLOCK_BYTES)
-                parts = [k.load(k.vf, source, group * (4 * BLOCK) + 4 * at) for at in range(0, BLOCK, k.lanes)]
+                parts = [
+                    k.load(k.vf, source, group * (4 * BLOCK_VALUES) + 4 * at) for at in range(0, BLOCK_VALUES, k.lanes)
+                ]
                 scale, integers = round_block(k, parts)
                 k.store(k.target.to_half(k, scale), block)
                 for number, part in enumerate(integers):

@@ -1,30 +1,33 @@
-"""What rows of queries see of pages of latent rows: scores, softmax with a running maximum, mixed values.
+"""Attention of rows of queries to pages of latent rows: scores, softmax with a running maximum, mixed values.
 
-Queries lie transposed: a vector holds one number of as many rows as it has lanes, and is multiplied by a number of a
-key that is repeated in its lanes. So no sum crosses lanes, and softmax runs down them too. A page is widened to f32
-once for all rows of an item. A score is summed in the order of a row's numbers, a mixed value in that of positions.
+Queries are transposed: a vector holds one number of `lanes` rows, and is multiplied by a number of a key that is
+repeated in its lanes. So no sum crosses lanes, and the softmax runs along lanes too. A page is widened to f32 once for
+all rows of an item. A score is summed in the order of a row's numbers, a mixed value in that of positions.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i32, i64
-from sporelm.backends.cpu.jit.kernel import Field, fields
-from sporelm.backends.cpu.kernels.attention import TILE_TOKENS
-from sporelm.backends.cpu.kernels.attention_page import LOWEST, merge
+from sporelm.backends.cpu.jit.kernel import KernelField, parse_fields
+from sporelm.backends.cpu.kernels.attention_page import MIN_SCORE, merge_split
+from sporelm.backends.cpu.kernels.kv_pages import KvPages
 from sporelm.backends.cpu.kernels.latent_pages import LatentPages
-from sporelm.backends.cpu.kernels.pages import Pages
-from sporelm.backends.cpu.tiles import registers
-from sporelm.ops.attention import PAGE
+from sporelm.backends.cpu.kernels.paged_attention import TILE_TOKENS
+from sporelm.backends.cpu.targets.tiles import registers
+from sporelm.ops.paged_attention import PAGE
 
-DEPTH = 192  # numbers of keys that are summed at a time: those of a vector of queries stay in the nearest cache
-ROWS = 64  # of an item, at most, unless one head of TILE_TOKENS has more
+SCORE_COLUMNS = 192  # numbers of keys that are summed at a time, so that a vector of queries stays in the nearest cache
+MAX_ROWS = 64  # of an item, at most, unless one head of TILE_TOKENS has more
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a kernel is specialised on: the pages, the numbers of a row that are values, all heads and how many are an
-    item's, and the width of a head in q, whose first numbers are the rotated ones."""
+class LatentShape:
+    """The parameters that a kernel is specialised on.
+
+    These are the pages, the numbers of a row that are values, all heads and the heads per item, and the width of a head
+    in q, whose first numbers are the rotated ones.
+    """
 
     pages: LatentPages
     rank: int
@@ -38,45 +41,45 @@ class Shape:
 
     @property
     def chunks(self) -> int:
-        """Items that share the heads."""
+        """Return the number of items that share the heads."""
         return -(-self.heads // self.each)
 
     @property
-    def values(self) -> Pages:
-        """How sums of weighted values lie."""
-        return Pages(self.rank, "f32")
+    def values(self) -> KvPages:
+        """Return the layout of sums of weighted values."""
+        return KvPages(self.rank, "f32")
 
-    def fields(self, more: str) -> tuple[Field, ...]:
+    def fields(self, more: str) -> tuple[KernelField, ...]:
         text = "latent:p latent_stride:i q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i"
-        return fields(f"{text} scale:f out:p out_stride:i {more}")
+        return parse_fields(f"{text} scale:f out:p out_stride:i {more}")
 
     def page(self, k: Builder, f: Any, sequence: Val, position: Val) -> Val:
-        """Address of the page that holds a position of a sequence."""
+        """Return the address of the page that holds a position of a sequence."""
         number = k.load(i32, f.table, sequence * f.table_stride + position // PAGE * 4).sext(i64)
         return k.at(f.cache, number * f.page_bytes)
 
 
-def split_shape(pages: LatentPages, rank: int, heads: int, head_dim: int) -> Shape:
-    """That of `latent_split`."""
-    chunks = -(-heads // ROWS)
-    return Shape(pages, rank, heads, -(-heads // chunks), head_dim)
+def latent_split_shape(pages: LatentPages, rank: int, heads: int, head_dim: int) -> LatentShape:
+    """Return the shape of `latent_split`."""
+    chunks = -(-heads // MAX_ROWS)
+    return LatentShape(pages, rank, heads, -(-heads // chunks), head_dim)
 
 
-def tile_shape(pages: LatentPages, rank: int, heads: int, head_dim: int) -> Shape:
-    """That of `latent_tile`."""
-    return Shape(pages, rank, heads, min(heads, max(1, ROWS // TILE_TOKENS)), head_dim)
+def latent_tile_shape(pages: LatentPages, rank: int, heads: int, head_dim: int) -> LatentShape:
+    """Return the shape of `latent_tile`."""
+    return LatentShape(pages, rank, heads, min(heads, max(1, MAX_ROWS // TILE_TOKENS)), head_dim)
 
 
-class Rows:
+class LatentRows:
     """The rows of an item, in scratch memory.
 
-    queries [width][rows] and scores, then weights, [PAGE][rows]; sums, and in tiles what splits were merged to,
-    [rows][rank]; a page widened, [PAGE][width]; of each row its position, its maximum, the factor of a page, its sum of
-    weights, and the merged maximum and sum.
+    queries [width][rows] and scores, then weights, [PAGE][rows]; sums, and in tiles the merged splits, [rows][rank]; a
+    widened page, [PAGE][width]; of each row its position, its maximum, the factor of a page, its sum of weights, and
+    the merged maximum and sum.
     """
 
-    def __init__(self, k: Builder, shape: Shape, scratch: Val, most: int) -> None:
-        self.k, self.shape, self.count = k, shape, _rounded(most, k.lanes)
+    def __init__(self, k: Builder, shape: LatentShape, scratch: Val, max_rows: int) -> None:
+        self.k, self.shape, self.count = k, shape, _round_up(max_rows, k.lanes)
         self.line, self.wide, self.row = 4 * self.count, 4 * shape.values.padded, 4 * shape.pages.padded
         row = (self.line * shape.pages.padded, PAGE * self.row, PAGE * self.line)
         sizes = (*row, self.count * self.wide, self.count * self.wide, *[self.line] * 4)
@@ -87,12 +90,12 @@ class Rows:
         self.places, self.peaks, self.factors, self.totals, self.merged = places[5:]
 
     @staticmethod
-    def nbytes(shape: Shape, most: int, lanes: int) -> int:
-        count = _rounded(most, lanes)
+    def nbytes(shape: LatentShape, max_rows: int, lanes: int) -> int:
+        count = _round_up(max_rows, lanes)
         return 4 * (count + PAGE) * shape.pages.padded + 4 * count * (PAGE + 2 * shape.values.padded + 6)
 
     def gather(self, f: Any, token: Val, head: Val, used: Val) -> None:
-        """`used` rows from head `head` of token `token` on, scaled; past the last one it is repeated."""
+        """Load `used` rows from head `head` of token `token` on, scaled; past the last one it is repeated."""
         k, shape = self.k, self.shape
         here = k.min(k.const(i64, shape.heads) - head, shape.each)
         rotary = shape.pages.width - shape.rank
@@ -102,64 +105,64 @@ class Rows:
                 number, place = head + k.min(row % shape.each, here - 1), token + row // shape.each
                 out = k.at(self.page, lane * self.row)
                 latent = k.at(f.latent, place * f.latent_stride + number * (4 * shape.rank))
-                _scaled(k, latent, out, shape.rank, f.scale)
+                _copy_scaled(k, latent, out, shape.rank, f.scale)
                 turned = k.at(f.q, place * f.q_stride + number * (4 * shape.head_dim))
-                _scaled(k, turned, k.at(out, 4 * shape.rank), rotary, f.scale)
+                _copy_scaled(k, turned, k.at(out, 4 * shape.rank), rotary, f.scale)
             with k.range(0, shape.pages.width, k.lanes) as column:
                 held = [k.load(k.vf, self.page, column * 4 + lane * self.row) for lane in range(k.lanes)]
-                for which, vector in enumerate(transposed(k, held)):
+                for which, vector in enumerate(transpose(k, held)):
                     k.store(vector, self.queries, (column + which) * self.line + start * 4)
 
     def stand(self, first: Val, used: Val) -> None:
-        """The rows' positions, of which the first token's is `first`."""
+        """Set the rows' positions; the first token's is `first`."""
         k = self.k
         with k.range(0, used, k.lanes) as row:
             index = k.splat(row.trunc(i32)) + k.iota(k.vi)
             k.store(index // self.shape.each + k.splat(first.trunc(i32)), self.places, row * 4)
 
     def start_split(self, used: Val) -> None:
-        """Forget the pages seen."""
+        """Begin a new split."""
         k = self.k
         with k.range(0, used, k.lanes) as row:
-            k.store(k.const(k.vf, LOWEST), self.peaks, row * 4)
+            k.store(k.const(k.vf, MIN_SCORE), self.peaks, row * 4)
             k.store(k.const(k.vf, 0), self.totals, row * 4)
         self._clear(self.sums, used)
 
     def start(self, used: Val) -> None:
-        """Forget the splits seen."""
+        """Begin a new set of splits."""
         k = self.k
         with k.range(used) as row:
-            k.store(k.const(f32, LOWEST), self.merged, row * 8)
+            k.store(k.const(f32, MIN_SCORE), self.merged, row * 8)
             k.store(k.const(f32, 0), self.merged, row * 8 + 4)
         self._clear(self.outs, used)
 
     def _clear(self, rows: Val, used: Val) -> None:
-        """Zeros in whole register tiles of rows."""
+        """Write zeros in whole register tiles of rows."""
         k = self.k
-        with k.range(_up(used, k.lanes) * self.wide // (4 * k.lanes)) as line:
+        with k.range(_round_up_value(used, k.lanes) * self.wide // (4 * k.lanes)) as line:
             k.store(k.const(k.vf, 0), rows, line * (4 * k.lanes))
 
     def end_split(self, used: Val) -> None:
-        """Merge the split into what the rows have."""
+        """Merge the split into the rows' results."""
         k = self.k
         with k.range(used) as row:
             peak, total = k.load(f32, self.peaks, row * 4), k.load(f32, self.totals, row * 4)
             out, sums = k.at(self.outs, row * self.wide), k.at(self.sums, row * self.wide)
-            merge(k, self.shape.values, k.at(self.merged, row * 8), out, peak, total, sums)
+            merge_split(k, self.shape.values, k.at(self.merged, row * 8), out, peak, total, sums)
 
     def add_page(self, page: Val, base: Val, positions: Val, used: Val, following: Val | None = None) -> None:
-        """The rows see a page, its first position at `base`, of which `positions` are filled; `following` is the page
-        seen next, which is asked for meanwhile."""
+        """Attend to a page with its first position at `base` and `positions` filled; `following`, the next page, is
+        prefetched."""
         k, pages = self.k, self.shape.pages
         with k.range(positions) as position:
             pages.widen(k, k.at(page, position * pages.row_bytes), k.at(self.page, position * self.row))
         self.see(base, positions, used, following)
 
     def see(self, base: Val, positions: Val, used: Val, following: Val | None = None) -> None:
-        """The rows see what is widened."""
+        """Attend to the widened page."""
         k, pages = self.k, self.shape.pages
-        for start in range(0, pages.width, DEPTH):
-            self._score(start, min(start + DEPTH, pages.width), positions, used)
+        for start in range(0, pages.width, SCORE_COLUMNS):
+            self._score(start, min(start + SCORE_COLUMNS, pages.width), positions, used)
         self._weigh(base, positions, used)
         whole = self.shape.values.padded // (4 * k.lanes) * (4 * k.lanes)
         with k.range(0, whole, 4 * k.lanes) as column:
@@ -168,7 +171,7 @@ class Rows:
             self._mix(k.index(whole), rest, positions, used, None if whole else following)
 
     def _score(self, start: int, stop: int, positions: Val, used: Val) -> None:
-        """Products of the numbers start .. stop are added to the scores, a tile of positions at a time."""
+        """Add products of the numbers start .. stop to the scores, a tile of positions at a time."""
         k = self.k
         together = 16 if registers(k.target) == 32 else 8
         with k.range(0, used, k.lanes) as row, k.range(0, positions, together) as position:
@@ -184,20 +187,20 @@ class Rows:
                 k.store(total.value if before is None else before + total.value, held, number * self.line)
 
     def _weigh(self, base: Val, positions: Val, used: Val) -> None:
-        """Scores become weights; maximum, factor and sum of the rows move on."""
+        """Turn scores into weights, and update the maximum, factor and sum of the rows."""
         k = self.k
         with k.range(0, used, k.lanes) as row:
             places, held = k.load(k.vi, self.places, row * 4), k.load(k.vf, self.peaks, row * 4)
 
             def score(position: Val) -> tuple[Val, Val]:
-                """Which rows see a position, and their scores."""
+                """Return which rows see a position, and their scores."""
                 visible = k.splat((base + position).trunc(i32)) <= places
                 return visible, k.load(k.vf, self.scores, position * self.line + row * 4)
 
             top = k.var(held)
             with k.range(positions) as position:
                 visible, found = score(position)
-                top.set(k.fmax(k.select(visible, found, k.const(k.vf, LOWEST)), top.value))
+                top.set(k.fmax(k.select(visible, found, k.const(k.vf, MIN_SCORE)), top.value))
             peak = top.value
             factor = k.exp(held - peak)
             total = k.var(k.load(k.vf, self.totals, row * 4) * factor)
@@ -210,10 +213,10 @@ class Rows:
                 k.store(value, place, row * 4)
 
     def _mix(self, column: Val, vectors: int, positions: Val, used: Val, following: Val | None) -> None:
-        """Weighted values of a few vectors of columns are added to the sums, a tile of rows at a time."""
+        """Add weighted values of a few vectors of columns to the sums, a tile of rows at a time."""
         k = self.k
         blocks = max(1, self.shape.values.padded // (4 * k.lanes))
-        share = -(-self.shape.pages.row_bytes // blocks)  # of each row of the following page, asked for in turn
+        share = -(-self.shape.pages.row_bytes // blocks)  # of each row of the following page, prefetched in turn
         together = 4 if registers(k.target) == 32 else 2
         parts = [4 * k.lanes * part for part in range(vectors)]
         with k.range(0, used, together) as row:
@@ -241,8 +244,8 @@ class Rows:
                     k.store(total.value, at, part)
 
 
-def transposed(k: Builder, rows: list[Val]) -> list[Val]:
-    """The columns of as many vectors as each has lanes."""
+def transpose(k: Builder, rows: list[Val]) -> list[Val]:
+    """Return the transpose of as many vectors as each has lanes."""
     count, block = len(rows), len(rows) // 2
     while block:
         low = [lane + (count - block if lane & block else 0) for lane in range(count)]
@@ -255,8 +258,8 @@ def transposed(k: Builder, rows: list[Val]) -> list[Val]:
     return rows
 
 
-def _scaled(k: Builder, source: Val, out: Val, count: int, scale: Val) -> None:
-    """`count` numbers, multiplied."""
+def _copy_scaled(k: Builder, source: Val, out: Val, count: int, scale: Val) -> None:
+    """Copy `count` numbers, multiplied."""
     whole = count // k.lanes * k.lanes
     with k.range(0, whole, k.lanes) as at:
         k.store(k.load(k.vf, source, at * 4) * k.splat(scale), out, at * 4)
@@ -264,9 +267,9 @@ def _scaled(k: Builder, source: Val, out: Val, count: int, scale: Val) -> None:
         k.store(k.load(f32, source, 4 * rest) * scale, out, 4 * rest)
 
 
-def _rounded(count: int, lanes: int) -> int:
+def _round_up(count: int, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def _up(count: Val, lanes: int) -> Val:
+def _round_up_value(count: Val, lanes: int) -> Val:
     return (count + (lanes - 1)) // lanes * lanes

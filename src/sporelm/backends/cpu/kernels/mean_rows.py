@@ -1,9 +1,9 @@
-"""Means of runs of rows. An item is one run; rows are added in their order."""
+"""Means of runs of rows. An item is one run; rows are added in order."""
 
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
-from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.jit.kernel import parse_fields
 
 
 def mean_rows(target: Any) -> Kernel:
@@ -17,4 +17,4 @@ def mean_rows(target: Any) -> Kernel:
                     total.set(total.value + k.load(k.vf, f.x, row * f.stride + vector * (4 * k.lanes)))
                 k.store(total.value / count, f.out, item * f.stride + vector * (4 * k.lanes))
 
-    return Kernel("mean_rows", fields("x:p stride:i vectors:i firsts:p stops:p out:p"), body)
+    return Kernel("mean_rows", parse_fields("x:p stride:i vectors:i firsts:p stops:p out:p"), body)

@@ -4,24 +4,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32
-from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.jit.kernel import parse_fields
 
 
 def rms_norm(target: Any) -> Kernel:
-    """`vectors` counts the vectors of a row; what lies past the width in the last one does not matter."""
+    """Apply an RMS norm. `vectors` counts the vectors of a row; values past the width in the last one are ignored."""
     return Kernel(
-        "rms_norm", fields("x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"), _body(False)
+        "rms_norm", parse_fields("x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"), _body(False)
     )
 
 
 def add_rms_norm(target: Any) -> Kernel:
-    """The same of x + residual; the sum is kept too."""
+    """Apply an RMS norm to x + residual; the sum is stored too."""
     text = "x:p x_stride:i residual:p weight:p out:p out_stride:i total:p vectors:i width:f eps:f"
-    return Kernel("add_rms_norm", fields(text), _body(True))
+    return Kernel("add_rms_norm", parse_fields(text), _body(True))
 
 
-def inside(k: Builder, f: Any) -> Val:
-    """Which numbers of a row's last vector are its own."""
+def own_lanes(k: Builder, f: Any) -> Val:
+    """Return which lanes of a row's last vector belong to the row."""
     return (k.iota(k.vi) + k.splat(((f.vectors - 1) * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
 
 
@@ -45,7 +45,7 @@ def _body(adds: bool) -> Any:
             with k.range(end) as v:
                 x = column(v)
                 squares.set(k.fma(x, x, squares.value))
-            x = k.select(inside(k, f), column(end), k.const(k.vf, 0))
+            x = k.select(own_lanes(k, f), column(end), k.const(k.vf, 0))
             squares.set(k.fma(x, x, squares.value))
             mean = k.sum(squares.value) / f.width
             scale = k.splat(k.const(f32, 1.0) / k.sqrt(mean + f.eps))
@@ -57,8 +57,8 @@ def _body(adds: bool) -> Any:
 
 
 def rms_norm_of_heads(target: Any, head_dim: int) -> Kernel:
-    """Each head of a row by itself; a head's last values one by one, for the next head follows them. One weight is that
-    of all heads where its stride is 0."""
+    """Normalize each head of a row; a head's last values one by one, as the next head follows. A weight stride of 0
+    shares one weight."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
@@ -67,11 +67,11 @@ def rms_norm_of_heads(target: Any, head_dim: int) -> Kernel:
             norm_head(k, row, out, k.at(f.weight, head * f.weight_stride), head_dim, f.eps)
 
     text = "x:p x_stride:i weight:p weight_stride:i out:p out_stride:i heads:i eps:f"
-    return Kernel(f"rms_norm_of_heads_{head_dim}", fields(text), body)
+    return Kernel(f"rms_norm_of_heads_{head_dim}", parse_fields(text), body)
 
 
 def norm_head(k: Builder, row: Val, out: Val, weight: Val, width: int, eps: Val) -> None:
-    """One head by its root mean square; nothing is read or written past its width."""
+    """Normalize one head by its root mean square; nothing is read or written past its width."""
     whole = width // k.lanes * k.lanes
     squares, rest = k.zero(k.vf), k.zero(f32)
     with k.range(0, whole, k.lanes) as column:
@@ -90,7 +90,7 @@ def norm_head(k: Builder, row: Val, out: Val, weight: Val, width: int, eps: Val)
 
 
 def layer_norm_of_heads(target: Any, head_dim: int, *, bias: bool = False) -> Kernel:
-    """Each head of a row by itself, with a weight of its own, and a bias as far on."""
+    """Apply layer norm to each head of a row, with its own weight and optional bias."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
@@ -98,28 +98,29 @@ def layer_norm_of_heads(target: Any, head_dim: int, *, bias: bool = False) -> Ke
             row, out = k.at(f.x, token * f.x_stride + at), k.at(f.out, token * f.out_stride + at)
             weight = k.at(f.weight, head * f.weight_stride)
             shift = k.at(f.bias, head * f.weight_stride) if bias else None
-            sums = Sums(k)
-            for kind, place in columns_of_head(k, head_dim):
+            sums = RowSum(k)
+            for kind, place in each_column(k, head_dim):
                 sums.add(kind, k.load(kind, row, place))
             mean = sums.total() / float(head_dim)
-            squares, left = Sums(k), Sums(k)  # what the rounded mean leaves, as below
-            for kind, place in columns_of_head(k, head_dim):
+            squares, left = RowSum(k), RowSum(k)  # residual of the rounded mean, as below
+            for kind, place in each_column(k, head_dim):
                 x = k.load(kind, row, place) - (k.splat(mean) if kind is k.vf else mean)
                 squares.add(kind, x * x)
                 left.add(kind, x)
             rest = left.total() / float(head_dim)
             scale = k.const(f32, 1.0) / k.sqrt(squares.total() / float(head_dim) - rest * rest + f.eps)
-            for kind, place in columns_of_head(k, head_dim):
+            for kind, place in each_column(k, head_dim):
                 less, by = (k.splat(each) if kind is k.vf else each for each in (mean + rest, scale))
                 made = (k.load(kind, row, place) - less) * by * k.load(kind, weight, place)
                 k.store(made if shift is None else made + k.load(kind, shift, place), out, place)
 
     text = f"x:p x_stride:i weight:p weight_stride:i out:p out_stride:i heads:i eps:f{' bias:p' * bias}"
-    return Kernel(f"layer_norm_of_heads_{head_dim}{'_bias' * bias}", fields(text), body)
+    return Kernel(f"layer_norm_of_heads_{head_dim}{'_bias' * bias}", parse_fields(text), body)
 
 
-def columns_of_head(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
-    """Type and offset of each whole vector of a head, then of its last values one by one: the next head follows."""
+def each_column(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
+    """Yield type and offset of each whole vector of a head, then of its last values one by one, as the next head
+    follows."""
     whole = width // k.lanes * k.lanes
     with k.range(0, whole, k.lanes) as column:
         yield k.vf, column * 4
@@ -127,7 +128,7 @@ def columns_of_head(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
         yield f32, column * 4
 
 
-class Sums:
+class RowSum:
     """A sum of vectors and of single values."""
 
     def __init__(self, k: Builder) -> None:
@@ -142,17 +143,17 @@ class Sums:
 
 
 def layer_norm(target: Any, *, adds: bool, weight: bool, bias: bool) -> Kernel:
-    """Less the mean, by the deviation; of x + residual where it `adds`, whose sum is kept."""
+    """Apply layer norm; with `adds` to x + residual, whose sum is stored."""
     text = "x:p x_stride:i out:p out_stride:i vectors:i width:f eps:f"
     text += " residual:p total:p" * adds + " weight:p" * weight + " bias:p" * bias
     name = f"{'add_' * adds}layer_norm{'' if weight else '_bare'}{'_bias' * bias}"
-    return Kernel(name, fields(text), _layer_norm_body(adds, weight, bias))
+    return Kernel(name, parse_fields(text), _layer_norm_body(adds, weight, bias))
 
 
 def _layer_norm_body(adds: bool, weight: bool, bias: bool) -> Any:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide, end = 4 * k.lanes, f.vectors - 1
-        own, nothing = inside(k, f), k.const(k.vf, 0)
+        own, nothing = own_lanes(k, f), k.const(k.vf, 0)
         with k.range(first, last) as token:
             row, out = k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride)
             source = k.at(f.total, token * f.x_stride) if adds else row
@@ -169,7 +170,7 @@ def _layer_norm_body(adds: bool, weight: bool, bias: bool) -> Any:
                 sums.set(sums.value + column(v))
             sums.set(sums.value + k.select(own, column(end), nothing))
             mean = k.splat(k.sum(sums.value) / f.width)
-            left = k.zero(k.vf)  # what the rounded mean leaves: it matters where values are far from zero
+            left = k.zero(k.vf)  # residual of the rounded mean: it matters if values are far from zero
             with k.range(end) as v:
                 x = k.load(k.vf, source, v * wide) - mean
                 squares.set(k.fma(x, x, squares.value))

@@ -1,7 +1,7 @@
-"""One file per number format: how it rounds values to its blocks, one block a lane.
+"""One file per number format: the conversion of values to its blocks, one block a lane.
 
-A quantizer's `quantize(work, x, weights)` reads the numbers of the blocks from the column `x` (and how much each counts
-from `weights`, for formats that heed it and where importance is given) and sets the fields of the blocks in `work`.
+A quantizer's `quantize(work, x, weights)` reads the numbers of the blocks from the column `x`, and the weight of each
+from `weights` if the format uses importance and it is given. It sets the fields of the blocks in `work`.
 """
 
 from collections.abc import Callable
@@ -24,18 +24,18 @@ from sporelm.backends.cpu.quantizers import (
     tq1_0,
     tq2_0,
 )
-from sporelm.backends.cpu.quantizers.columns import Column, Work
+from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace
 
 
 class Quantizer(NamedTuple):
-    """How a format's blocks are made; `values` and `nbytes` are the format's.
+    """The conversion of values to blocks of a format; `values` and `nbytes` are the format's.
 
-    by_row   whether importance becomes weights with the mean square of the whole row (`quant.rounding.weigh_by_row`)
+    by_row   whether weights are importance with the mean square of the whole row (`quant.block_rounding.weigh_by_row`)
     """
 
     values: int
     nbytes: int
-    quantize: Callable[[Work, Column, Column | None], None]
+    quantize: Callable[[QuantizerWorkspace, Column, Column | None], None]
     by_row: bool = False
 
 

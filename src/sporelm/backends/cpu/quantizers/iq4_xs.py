@@ -1,15 +1,21 @@
-"""IQ4_XS: codes of uneven levels, a 6-bit scale for each 32 of them."""
+"""IQ4_XS: codes of non-uniform levels, a 6-bit scale for each 32 of them."""
 
-from sporelm.backends.cpu.quantizers.around_zero import largest_magnitude
-from sporelm.backends.cpu.quantizers.columns import Column, Work, nearest_between, packed, put_nibbles
-from sporelm.backends.cpu.quantizers.levels import code_curved, search_curved_scale, spread
+from sporelm.backends.cpu.quantizers.lane_columns import (
+    Column,
+    QuantizerWorkspace,
+    nearest_between,
+    pack_bits,
+    store_nibbles,
+)
+from sporelm.backends.cpu.quantizers.symmetric_rounding import largest_magnitude
+from sporelm.backends.cpu.quantizers.uneven_levels import code_curved, search_curved_scale, weigh_by_magnitude
 
 
-def quantize(work: Work, x: Column, weights: Column | None) -> None:
+def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     k = work.k
     zero, one = k.const(k.vf, 0.0), k.const(k.vf, 1.0)
     if weights:
-        spread(k, x, weights)
+        weigh_by_magnitude(k, x, weights)
     found, multiples, codes = work.floats(8), work.integers(8), work.integers(32)
     with k.range(8) as group:
         part = x.part(group * 32, 32)
@@ -19,13 +25,13 @@ def quantize(work: Work, x: Column, weights: Column | None) -> None:
     words = work.words(8, 32)
     with k.range(8) as group:
         multiple = nearest_between(k, inverse * found[group], -32, 31)
-        step = factor * multiple.to_float()  # of the factor as it was before it became float16
+        step = factor * multiple.to_float()  # of the factor before it was rounded to float16
         back = k.select(step.equals(0.0), zero, one / step)
         multiples[group] = multiple + 32
         with k.range(32) as at:
             codes[at] = code_curved(k, x[group * 32 + at] * back)
-        put_nibbles(words, codes, group * 4)
+        store_nibbles(words, codes, group * 4)
     scales = [multiples[group] for group in range(8)]
     work.halves(0)[0] = work.half(factor)
-    work.halves(2)[0] = packed([scale >> 4 for scale in scales], 2)
-    work.words(4)[0] = packed([scale & 15 for scale in scales], 4)
+    work.halves(2)[0] = pack_bits([scale >> 4 for scale in scales], 2)
+    work.words(4)[0] = pack_bits([scale & 15 for scale in scales], 4)

@@ -1,14 +1,15 @@
 """MXFP4: four-bit floats and a power of two."""
 
 from sporelm.backends.cpu.jit import Builder, Val
-from sporelm.backends.cpu.quantizers.columns import Column, Work, put_nibbles
-from sporelm.backends.cpu.quantizers.levels import code_e2m1
+from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, store_nibbles
+from sporelm.backends.cpu.quantizers.uneven_levels import code_e2m1
 
-# A number up to so many steps below 2^n has a logarithm that float32 rounds to n, for n of this size and more.
+# float32 rounds the logarithm of a number to n if the number is at most so many steps below 2^n, for n of this size and
+# more.
 ROUNDED_UP = ((2, 1), (4, 2), (8, 5), (16, 11), (32, 22), (64, 44), (128, 88))
 
 
-def quantize(work: Work, x: Column, weights: Column | None) -> None:
+def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     k = work.k
     found = k.zero(k.vf)
     with k.range(32) as at:
@@ -22,11 +23,11 @@ def quantize(work: Work, x: Column, weights: Column | None) -> None:
     with k.range(32) as at:
         codes[at] = code_e2m1(k, x[at], half_step)
     work.bytes(0)[0] = exponent
-    put_nibbles(work.words(1, 4), codes)
+    store_nibbles(work.words(1, 4), codes)
 
 
 def floor_of_log2(k: Builder, x: Val) -> Val:
-    """floor(log2(x)) with the logarithm rounded to f32 first, as C has it: i32; any number for 0."""
+    """Return floor(log2(x)) with the logarithm rounded to f32 first, as in C: i32; any number for 0."""
     tiny = x < 2.0**-126
     bits = k.select(tiny, x * 2.0**24, x).bits(k.vi)
     above = (bits >> 23) - k.select(tiny, k.const(k.vi, 150), k.const(k.vi, 126))  # x is below 2^above

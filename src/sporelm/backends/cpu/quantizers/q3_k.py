@@ -1,31 +1,37 @@
 """Q3_K: three bits in sixteen groups with 6-bit scales, as quant/q3_k.py rounds them."""
 
 from sporelm.backends.cpu.jit import Val
-from sporelm.backends.cpu.quantizers.columns import Column, Work, nearest_between, nearest_int, packed
-from sporelm.backends.cpu.quantizers.rounding import to_integers, where
-from sporelm.backends.cpu.quantizers.signed_groups import (
-    Weighted,
+from sporelm.backends.cpu.quantizers.bit_packing import pack_pairs, pack_planes, sum_column, weigh
+from sporelm.backends.cpu.quantizers.coordinate_search import SearchGroup, search_symmetric_coordinates
+from sporelm.backends.cpu.quantizers.lane_arithmetic import to_integers, where
+from sporelm.backends.cpu.quantizers.lane_columns import (
+    Column,
+    QuantizerWorkspace,
+    nearest_between,
+    nearest_int,
+    pack_bits,
+)
+from sporelm.backends.cpu.quantizers.symmetric_search import (
+    WeightedGroup,
     largest_value,
     multiply_weights,
-    search_signed,
-    searched_integer,
+    search_symmetric_groups,
+    symmetric_integer,
 )
-from sporelm.backends.cpu.quantizers.turns import Turn, search_in_turns
-from sporelm.backends.cpu.quantizers.words import pack_pairs, pack_planes, sum_of, weigh
 
-SIZE, GROUPS, AT_ONCE = 16, 16, 4
+SIZE, GROUPS, GROUPS_AT_ONCE = 16, 16, 4
 HALF, MIDDLE = 4, 32
 
 
-def quantize(work: Work, x: Column, weights: Column | None) -> None:
+def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     k, words, factor = work.k, work.words(0, 27).column, work.halves(108)
     multiples = work.integers(GROUPS)
-    integers = work.integers(x.count)  # first the search's, then those for the scales as they are stored
+    integers = work.integers(x.count)  # first those of the search, then those for the stored scales
     if weights is None:
-        factor[0] = work.half(_by_turns(work, x, integers, multiples))
+        factor[0] = work.half(_search_unweighted(work, x, integers, multiples))
     else:
         weigh(k, x, weights, 2.0)
-        factor[0] = work.half(_by_weights(work, x, weights, integers, multiples))
+        factor[0] = work.half(_search_weighted(work, x, weights, integers, multiples))
     stored = work.from_half(factor[0])
     with k.range(GROUPS) as group:
         step = multiples[group].to_float() * stored
@@ -39,14 +45,14 @@ def quantize(work: Work, x: Column, weights: Column | None) -> None:
     _pack_scales(multiples, words.part(24, 3))
 
 
-def _by_turns(work: Work, x: Column, integers: Column, multiples: Column) -> Val:
-    """Integers and multiples without importance; the factor of a multiple, of which the largest one is -32."""
+def _search_unweighted(work: QuantizerWorkspace, x: Column, integers: Column, multiples: Column) -> Val:
+    """Return integers and multiples without importance, and the factor of a multiple, whose largest is -32."""
     k = work.k
     scales, found = work.floats(GROUPS), work.floats(x.count)
-    with k.range(0, GROUPS, AT_ONCE) as first:
-        starts = [(first + number) * SIZE for number in range(AT_ONCE)]
-        run = [Turn(x.part(start, SIZE), found.part(start, SIZE)) for start in starts]
-        for number, scale in enumerate(search_in_turns(k, run, HALF)):
+    with k.range(0, GROUPS, GROUPS_AT_ONCE) as first:
+        starts = [(first + number) * SIZE for number in range(GROUPS_AT_ONCE)]
+        run = [SearchGroup(x.part(start, SIZE), found.part(start, SIZE)) for start in starts]
+        for number, scale in enumerate(search_symmetric_coordinates(k, run, HALF)):
             scales[first + number] = scale
     with k.range(x.count) as at:
         integers[at] = to_integers(k, found[at]) + HALF
@@ -54,36 +60,36 @@ def _by_turns(work: Work, x: Column, integers: Column, multiples: Column) -> Val
     some = largest.differs(0.0)
     inverse = k.const(k.vf, -MIDDLE) / largest
     with k.range(GROUPS) as group:
-        whole = (nearest_int(k, inverse * scales[group]) << 24).arithmetic_shift(24)  # int8 before it is limited
+        whole = (nearest_int(k, inverse * scales[group]) << 24).arithmetic_shift(24)  # int8 before clamping
         limited = k.min(k.max(whole, -MIDDLE), MIDDLE - 1)
         multiples[group] = k.select(some, limited, k.const(k.vi, -MIDDLE))
     return where(k, some, k.const(k.vf, 1.0) / inverse, 0.0)
 
 
-def _by_weights(work: Work, x: Column, weights: Column, integers: Column, multiples: Column) -> Val:
-    """Integers and multiples of weighted values; the factor of a multiple."""
+def _search_weighted(work: QuantizerWorkspace, x: Column, weights: Column, integers: Column, multiples: Column) -> Val:
+    """Return integers and multiples of weighted values, and the factor of a multiple."""
     k = work.k
     scales, sums, products = work.floats(GROUPS), work.floats(GROUPS), work.floats(SIZE)
     with k.range(GROUPS) as group:
-        weighted = Weighted(x.part(group * SIZE, SIZE), weights.part(group * SIZE, SIZE), products)
-        sums[group] = sum_of(k, weighted.weights)
+        weighted = WeightedGroup(x.part(group * SIZE, SIZE), weights.part(group * SIZE, SIZE), products)
+        sums[group] = sum_column(k, weighted.weights)
         multiply_weights(k, weighted)
-        found = search_signed(k, weighted, HALF)
+        found = search_symmetric_groups(k, weighted, HALF)
         scales[group] = found.scale
         with k.range(SIZE) as at:
-            integers[group * SIZE + at] = searched_integer(k, weighted.x[at], found, HALF)
-    weighted = Weighted(scales, sums, products)
+            integers[group * SIZE + at] = symmetric_integer(k, weighted.x[at], found, HALF)
+    weighted = WeightedGroup(scales, sums, products)
     multiply_weights(k, weighted)
-    fit = search_signed(k, weighted, MIDDLE, any_values=True)
+    fit = search_symmetric_groups(k, weighted, MIDDLE, any_values=True)
     with k.range(GROUPS) as group:
-        multiples[group] = searched_integer(k, scales[group], fit, MIDDLE) - MIDDLE
+        multiples[group] = symmetric_integer(k, scales[group], fit, MIDDLE) - MIDDLE
     return fit.scale
 
 
 def _pack_scales(multiples: Column, words: Column) -> None:
-    """Three words of 6-bit scales, as quant/q3_k.py says."""
+    """Write three words of 6-bit scales, as in quant/q3_k.py."""
     numbers = [(multiples[group] + MIDDLE) & 63 for group in range(GROUPS)]
     lower = [(numbers[g] & 15) | ((numbers[g + 8] & 15) << 4) for g in range(8)]
-    upper = [packed([numbers[column + 4 * row] >> 4 for row in range(4)], 2) for column in range(4)]
+    upper = [pack_bits([numbers[column + 4 * row] >> 4 for row in range(4)], 2) for column in range(4)]
     for number, bytes_ in enumerate((lower[:4], lower[4:], upper)):
-        words[number] = packed(bytes_)
+        words[number] = pack_bits(bytes_)

@@ -1,12 +1,12 @@
 """Q5_0: five bits around zero."""
 
-from sporelm.backends.cpu.quantizers.around_zero import fit_around_zero, round_around_zero
-from sporelm.backends.cpu.quantizers.columns import Column, Work, put_fifth_bits, put_nibbles
+from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, store_fifth_bits, store_nibbles
+from sporelm.backends.cpu.quantizers.symmetric_rounding import fit_symmetric, round_symmetric
 
 
-def quantize(work: Work, x: Column, weights: Column | None) -> None:
+def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     integers = work.integers(32)
-    scale = fit_around_zero(work, x, weights, 16, integers) if weights else round_around_zero(work, x, 16, integers)
+    scale = fit_symmetric(work, x, weights, 16, integers) if weights else round_symmetric(work, x, 16, integers)
     work.halves(0)[0] = work.half(scale)
-    put_fifth_bits(work.words(2), integers)
-    put_nibbles(work.words(6, 4), integers)
+    store_fifth_bits(work.words(2), integers)
+    store_nibbles(work.words(6, 4), integers)

@@ -1,10 +1,10 @@
 """Q8_0: signed bytes."""
 
 from sporelm.backends.cpu.jit import Val
-from sporelm.backends.cpu.quantizers.columns import Column, Work, inverse_or_zero, packed
+from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, inverse_or_zero, pack_bits
 
 
-def quantize(work: Work, x: Column, weights: Column | None) -> None:
+def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     k = work.k
     largest = k.fabs(x[0])
     for at in range(1, 32):
@@ -14,11 +14,11 @@ def quantize(work: Work, x: Column, weights: Column | None) -> None:
     work.halves(0)[0] = work.half(scale)
     words = work.words(2, 8)
 
-    def integer(at: int) -> Val:  # halves go away from zero, as C's roundf has it
+    def integer(at: int) -> Val:  # halves round away from zero, as C's roundf does
         scaled = x[at] * inverse
         whole = scaled.to_int()
         away = k.select(scaled < 0.0, k.const(k.vi, -1), k.const(k.vi, 1))
         return whole + k.select(k.fabs(scaled - whole.to_float()) >= 0.5, away, k.const(k.vi, 0)) & 0xFF
 
     for word in range(8):
-        words[word] = packed([integer(at) for at in range(4 * word, 4 * word + 4)])
+        words[word] = pack_bits([integer(at) for at in range(4 * word, 4 * word + 4)])

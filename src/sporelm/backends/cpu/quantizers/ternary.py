@@ -1,11 +1,11 @@
 """Integers -1, 0 and 1 of a block times its largest magnitude: `quant.ternary` has the meaning."""
 
 from sporelm.backends.cpu.jit import Val
-from sporelm.backends.cpu.quantizers.columns import Column, Work, inverse_or_zero
+from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, inverse_or_zero
 
 
-def round_to_thirds(work: Work, x: Column, integers: Column) -> Val:
-    """The largest magnitude; sets the integers + 1."""
+def round_ternary(work: QuantizerWorkspace, x: Column, integers: Column) -> Val:
+    """Return the largest magnitude; set the integers + 1."""
     k = work.k
     found = k.zero(k.vf)
     with k.range(x.count) as at:

@@ -1,6 +1,6 @@
 """64-bit Arm (Arm Architecture Reference Manual, A64 Advanced SIMD): plain, with SDOT, with SMMLA; four lanes each.
 
-Weights keep their signs. Activations lie between -127 and 127, as kernels/quantize.py rounds them.
+Weights keep their signs. Activations are between -127 and 127, as kernels/quantize_rows.py rounds them.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
-from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, i32, i64, vec
-from sporelm.backends.cpu.targets.target import Target, Totals, Words, byte_table, bytes_of, widened
-from sporelm.backends.cpu.tiles import Tiles, tiles_of
+from sporelm.backends.cpu.jit.ssa_values import Val, f16, f32, i8, i16, i32, i64, vec
+from sporelm.backends.cpu.targets.cpu_target import CpuTarget, Totals, Words, byte_table, bytes_of, widen_type
+from sporelm.backends.cpu.targets.tiles import Tiles, shipped_tiles
 
 BYTES, HALVES, WORDS, PAIRS = vec(i8, 16), vec(i16, 8), vec(i32, 4), vec(i64, 2)
 HALF_RANGE, ACTIVATION = 32767, 127
@@ -19,25 +19,26 @@ SYSTEM = 15  # the full-system option of ISB
 
 
 @dataclass(frozen=True)
-class Neon(Target):
-    """What every 64-bit Arm CPU has: SMULL / SMLAL multiply bytes and add the products in 16 bits.
+class Neon(CpuTarget):
+    """The baseline of every 64-bit Arm CPU: SMULL / SMLAL multiply bytes and add the products in 16 bits.
 
-    As many words are added there as cannot overflow (17 of four-bit weights, 2 of eight-bit ones), then pairs in 32.
+    As many words are added there as cannot overflow (17 of four-bit weights, 2 of eight-bit ones), then pairs in 32
+    bits.
     """
 
     name: str = "neon"
     features: str = "+neon"
     fused: bool = True
-    tiles: Tiles = field(default_factory=lambda: tiles_of("neon"))
+    tiles: Tiles = field(default_factory=lambda: shipped_tiles("neon"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
         run = max(1, HALF_RANGE // (ACTIVATION * largest))
         for start in range(0, count, run):
             partial: list[list[list[Val]]] = [[[] for _ in row] for row in totals]
             for number in range(start, min(count, start + run)):
-                weights = [[_widened_half(k, word.bits(BYTES), half) for half in (0, 1)] for word in words(number)]
+                weights = [[_widen_half(k, word.bits(BYTES), half) for half in (0, 1)] for word in words(number)]
                 for t, row in enumerate(x):
-                    activation = _widened_half(k, k.broadcast(k.vi, row, 4 * number).bits(BYTES), 0)
+                    activation = _widen_half(k, k.broadcast(k.vi, row, 4 * number).bits(BYTES), 0)
                     for p, halves in enumerate(weights):
                         products = [half * activation for half in halves]
                         held = partial[t][p]
@@ -49,7 +50,7 @@ class Neon(Target):
         return totals
 
     def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
-        sides = [[_widened_half(k, side.bits(BYTES), half) for half in (0, 1)] for side in (weights, activations)]
+        sides = [[_widen_half(k, side.bits(BYTES), half) for half in (0, 1)] for side in (weights, activations)]
         return total + _add_four(k, *(a * b for a, b in zip(*sides, strict=True)))
 
     def dot_pairs(self, k: Builder, total: Val, left: Val, right: Val) -> Val:
@@ -67,17 +68,17 @@ class Neon(Target):
         return found.bits(indices.type)
 
     def from_half(self, k: Builder, halves: Val) -> Val:
-        return Val(k, k.ir.fpext(halves.bits(widened(halves.type, f16)).raw, widened(halves.type, f32)))
+        return Val(k, k.ir.fpext(halves.bits(widen_type(halves.type, f16)).raw, widen_type(halves.type, f32)))
 
     def to_half(self, k: Builder, values: Val) -> Val:
-        return Val(k, k.ir.fptrunc(values.raw, widened(values.type, f16))).bits(widened(values.type, i16))
+        return Val(k, k.ir.fptrunc(values.raw, widen_type(values.type, f16))).bits(widen_type(values.type, i16))
 
     def pause(self, k: Builder) -> None:
-        """ISB: some tens of cycles, as x86's PAUSE; YIELD does nothing on most cores."""
+        """Emit ISB: some tens of cycles, as x86's PAUSE; YIELD does nothing on most cores."""
         k.ir.call(k.declare("llvm.aarch64.isb", ir.VoidType(), [i32]), [ir.Constant(i32, SYSTEM)])
 
     def ticks(self, k: Builder) -> Val:
-        """The generic timer: LLVM's cycle counter is one that Linux keeps from programs."""
+        """Read the generic timer: LLVM's cycle counter is one that Linux withholds from programs."""
         register = k.module.add_metadata(["cntvct_el0"])
         read = k.declare("llvm.read_volatile_register.i64", i64, [ir.MetaDataType()])
         return Val(k, k.ir.call(read, [register]))
@@ -85,15 +86,15 @@ class Neon(Target):
 
 @dataclass(frozen=True)
 class NeonDotprod(Neon):
-    """FEAT_DotProd: SDOT adds four byte products a lane; one load of activations serves four words."""
+    """FEAT_DotProd: SDOT adds four byte products per lane; one load of activations serves four words."""
 
     name: str = "neon-dotprod"
     features: str = "+neon,+dotprod"
-    tiles: Tiles = field(default_factory=lambda: tiles_of("neon-dotprod"))
+    tiles: Tiles = field(default_factory=lambda: shipped_tiles("neon-dotprod"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
         if count % 4:
-            return Target.multiply(self, k, words, count, x, totals, largest)
+            return CpuTarget.multiply(self, k, words, count, x, totals, largest)
         sums = [list(row) for row in totals]
         for start in range(0, count, 4):
             loaded = [k.load(WORDS, row, 4 * start) for row in x]
@@ -113,11 +114,11 @@ class NeonDotprod(Neon):
 
 @dataclass(frozen=True)
 class NeonI8mm(NeonDotprod):
-    """FEAT_I8MM: SMMLA multiplies two rows by two tokens, eight bytes each; a last odd token goes by SDOT."""
+    """FEAT_I8MM: SMMLA multiplies two rows by two tokens, eight bytes each; SDOT computes a last odd token."""
 
     name: str = "neon-i8mm"
     features: str = "+neon,+dotprod,+i8mm"
-    tiles: Tiles = field(default_factory=lambda: tiles_of("neon-i8mm"))
+    tiles: Tiles = field(default_factory=lambda: shipped_tiles("neon-i8mm"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
         if len(x) == 1 or count % 4:
@@ -151,36 +152,37 @@ EVEN, ODD = (0, 2, 4, 6), (1, 3, 5, 7)
 
 
 def _zip(k: Builder, first: Val, second: Val, half: int) -> Val:
-    """Lanes of two vectors in turn: of their lower or upper half (ZIP1, ZIP2)."""
+    """Interleave lanes of two vectors: of their lower or upper half (ZIP1, ZIP2)."""
     return k.shuffle(first, second, [[0, 4, 1, 5], [2, 6, 3, 7]][half])
 
 
 def _two_tokens(k: Builder, first: Val, second: Val, half: int) -> Val:
-    """Eight bytes of one token, then eight of another."""
+    """Return eight bytes of one token, then eight of another."""
     return k.shuffle(first.bits(PAIRS), second.bits(PAIRS), [half, 2 + half])
 
 
 def _smmla(k: Builder, total: Val, rows: Val, tokens: Val) -> Val:
-    """total + two rows times two tokens: [row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1]."""
+    """Return total + two rows times two tokens: [row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1]."""
     return k.intrinsic("llvm.aarch64.neon.smmla.v4i32.v16i8", WORDS, total, rows.bits(BYTES), tokens.bits(BYTES))
 
 
-def _widened_half(k: Builder, values: Val, half: int) -> Val:
-    """The lower or upper eight of sixteen signed bytes, as 16 bits."""
+def _widen_half(k: Builder, values: Val, half: int) -> Val:
+    """Return the lower or upper eight of sixteen signed bytes, as 16 bits."""
     return k.shuffle(values, values, list(range(8 * half, 8 * half + 8))).sext(HALVES)
 
 
 def _add_four(k: Builder, low: Val, high: Val) -> Val:
-    """Sums of each four neighbours of sixteen 16-bit values."""
+    """Return the sums of each four neighbours of sixteen 16-bit values."""
     pairs = [k.intrinsic("llvm.aarch64.neon.saddlp.v4i32.v8i16", WORDS, half) for half in (low, high)]
     return k.intrinsic("llvm.aarch64.neon.addp.v4i32", WORDS, *pairs)
 
 
-def arm_targets(cpu: str, has: dict[str, bool]) -> list[Target]:
-    """The targets that a 64-bit Arm CPU of this name with these extensions ("dotprod", "i8mm") can run, best first."""
-    found: list[Target] = []
+def arm_targets(cpu: str, has: dict[str, bool]) -> list[CpuTarget]:
+    """Return the targets that a 64-bit Arm CPU of this name with these extensions ("dotprod", "i8mm") supports, best
+    first."""
+    found: list[CpuTarget] = []
     if has.get("dotprod") and has.get("i8mm"):
         found.append(NeonI8mm(cpu=cpu))
     if has.get("dotprod"):
         found.append(NeonDotprod(cpu=cpu))
-    return [*found, Neon(), Target(features="+neon")]
+    return [*found, Neon(), CpuTarget(features="+neon")]

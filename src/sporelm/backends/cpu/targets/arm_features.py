@@ -1,20 +1,20 @@
-"""Which extensions a 64-bit Arm CPU has, asked of the system: LLVM knows them on few systems."""
+"""Detection of the extensions of a 64-bit Arm CPU by the system: LLVM knows them on few systems."""
 
 import contextlib
 import ctypes
 import sys
 
-# Linux: the kernel's list of abilities for programs (arch/arm64/include/uapi/asm/hwcap.h)
+# Linux: the kernel's list of capabilities for programs (arch/arm64/include/uapi/asm/hwcap.h)
 AT_HWCAP, AT_HWCAP2 = 16, 26
 HWCAP_DOTPROD, HWCAP2_I8MM = 1 << 20, 1 << 13
-# Windows: IsProcessorFeaturePresent (winnt.h); older systems know nothing of I8MM and say no
+# Windows: IsProcessorFeaturePresent (winnt.h); older systems do not know I8MM and return false
 PF_DOTPROD, PF_I8MM = 43, 66
 # macOS: sysctl, by the names of the architecture
 SYSCTL = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.FEAT_I8MM"}
 
 
 def arm_features() -> dict[str, bool]:
-    """Whether this CPU has "dotprod" and "i8mm"; nothing of either where the system does not tell."""
+    """Return whether this CPU has "dotprod" and "i8mm"; neither if the system does not report them."""
     with contextlib.suppress(AttributeError, OSError):  # a C library without the function
         if sys.platform == "win32":
             present = ctypes.windll.kernel32.IsProcessorFeaturePresent
@@ -28,7 +28,7 @@ def arm_features() -> dict[str, bool]:
 
 
 def _sysctl(entry: bytes) -> bool:
-    """Whether an entry is there and not 0."""
+    """Return whether an entry exists and is not 0."""
     value, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
     failed = ctypes.CDLL(None).sysctlbyname(entry, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
     return not failed and bool(value.value)

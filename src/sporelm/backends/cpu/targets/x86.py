@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
-from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, i64, vec
-from sporelm.backends.cpu.targets.target import SIGNED, Target, Totals, Words, byte_table, bytes_of, widened
-from sporelm.backends.cpu.tiles import Tiles, tiles_of
+from sporelm.backends.cpu.jit.ssa_values import Val, f16, f32, i8, i16, i64, vec
+from sporelm.backends.cpu.targets.cpu_target import SIGNED, CpuTarget, Totals, Words, byte_table, bytes_of, widen_type
+from sporelm.backends.cpu.targets.tiles import Tiles, shipped_tiles
 
 
 @dataclass(frozen=True)
-class GenericX86(Target):
-    """The portable target on x86: only the pause instruction is known of it."""
+class GenericX86(CpuTarget):
+    """The portable target on x86, with its pause instruction."""
 
     cpu: str = "x86-64"
 
@@ -21,7 +21,7 @@ class GenericX86(Target):
         k.ir.call(k.declare("llvm.x86.sse2.pause", ir.VoidType(), []), [])
 
     def ticks(self, k: Builder) -> Val:
-        """RDTSC."""
+        """Read RDTSC."""
         return k.intrinsic("llvm.readcyclecounter", i64)
 
 
@@ -29,8 +29,8 @@ class GenericX86(Target):
 class Avx2(GenericX86):
     """AVX2 with FMA and F16C: eight lanes. VPMADDUBSW adds pairs of byte products in 16 bits, and saturates there.
 
-    So products are gathered in 16 bits for as many words as cannot overflow: eight of four-bit weights, none of
-    eight-bit ones. Signed weights keep their sign, which is moved to the activations (VPSIGNB).
+    So products are accumulated in 16 bits for as many words as cannot overflow: eight of four-bit weights, none of
+    eight-bit ones. Signed weights become their magnitudes, and their sign moves to the activations (VPSIGNB).
     """
 
     name: str = "avx2"
@@ -38,7 +38,7 @@ class Avx2(GenericX86):
     features: str = "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe"
     lanes: int = 8
     fused: bool = True
-    tiles: Tiles = field(default_factory=lambda: tiles_of("avx2"))
+    tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
         run = max(1, 32767 // (2 * 127 * largest))
@@ -48,16 +48,16 @@ class Avx2(GenericX86):
             for number in range(start, min(count, start + run)):
                 weights = [word.bits(vec(i8, 4 * self.lanes)) for word in words(number)]
                 found = self._pairs(k, weights, [k.at(row, 4 * number) for row in x], signed)
-                pairs = _added(pairs, found) if pairs else found
-                if run > 1:  # or LLVM would multiply all of one panel first, and keep the activations on the stack
+                pairs = _add_totals(pairs, found) if pairs else found
+                if run > 1:  # otherwise LLVM multiplies all of one panel first, and keeps the activations on the stack
                     pairs = k.pin(pairs)
             ones = k.const(vec(i16, 2 * self.lanes), 1)
             sums = [[k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, pair, ones) for pair in row] for row in pairs]
-            totals = _added(totals, sums)
+            totals = _add_totals(totals, sums)
         return totals
 
     def _pairs(self, k: Builder, weights: list[Val], x: list[Val], signed: bool) -> Totals:
-        """[token][panel]: products of one word with each token's four bytes, added in pairs as i16."""
+        """Return [token][panel]: products of one word with each token's four bytes, added in pairs as i16."""
         halves = vec(i16, 2 * self.lanes)
         sizes = [_magnitude(k, weight) for weight in weights] if signed else weights
         found: Totals = []
@@ -73,7 +73,7 @@ class Avx2(GenericX86):
         return total + k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, left.bits(halves), right.bits(halves))
 
     def lookup(self, k: Builder, table: Sequence[int], indices: Val) -> Val:
-        """VPSHUFB picks within 128 bits; in each of them lies the table."""
+        """Look up with VPSHUFB, which selects within 128 bits; the table is in each of them."""
         places = indices.bits(bytes_of(indices))
         name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}.get(places.type.count)
         if name is None:
@@ -81,10 +81,10 @@ class Avx2(GenericX86):
         return k.intrinsic(name, places.type, byte_table(k, table, places.type.count // 16), places).bits(indices.type)
 
     def from_half(self, k: Builder, halves: Val) -> Val:
-        return Val(k, k.ir.fpext(halves.bits(widened(halves.type, f16)).raw, widened(halves.type, f32)))
+        return Val(k, k.ir.fpext(halves.bits(widen_type(halves.type, f16)).raw, widen_type(halves.type, f32)))
 
     def to_half(self, k: Builder, values: Val) -> Val:
-        return Val(k, k.ir.fptrunc(values.raw, widened(values.type, f16))).bits(widened(values.type, i16))
+        return Val(k, k.ir.fptrunc(values.raw, widen_type(values.type, f16))).bits(widen_type(values.type, i16))
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class AvxVnni(Avx2):
     name: str = "avx-vnni"
     signed_zero: int = 128
     folds_to: int = 255
-    tiles: Tiles = field(default_factory=lambda: tiles_of("avx-vnni"))
+    tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx-vnni"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
-        return Target.multiply(self, k, words, count, x, totals, largest)
+        return CpuTarget.multiply(self, k, words, count, x, totals, largest)
 
     def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
         bytes_ = vec(i8, 4 * self.lanes)
@@ -116,20 +116,20 @@ class Avx512Vnni(AvxVnni):
 
     name: str = "avx512-vnni"
     lanes: int = 16
-    tiles: Tiles = field(default_factory=lambda: tiles_of("avx512-vnni"))
+    tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx512-vnni"))
 
 
-def _added(left: Totals, right: Totals) -> Totals:
+def _add_totals(left: Totals, right: Totals) -> Totals:
     return [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(left, right, strict=True)]
 
 
 def _magnitude(k: Builder, weights: Val) -> Val:
-    """|w| of each byte; -128 gives 128, which VPMADDUBSW reads without a sign."""
+    """Return |w| of each byte; -128 gives 128, which VPMADDUBSW reads as unsigned."""
     return k.intrinsic("llvm.abs", weights.type, weights, k.const(ir.IntType(1), 0), suffix=weights.type)
 
 
 def _sign(k: Builder, values: Val, signs: Val) -> Val:
-    """Each byte of `values` negated where that of `signs` is negative, 0 where it is 0."""
+    """Negate each byte of `values` where that of `signs` is negative; return 0 where it is 0."""
     return k.intrinsic("llvm.x86.avx2.psign.b", values.type, values, signs)
 
 
@@ -137,22 +137,22 @@ AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt", "movbe")
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "f16c", "fma")
 
 
-def flat(features: dict[str, bool]) -> str:
-    """Features as LLVM reads them."""
+def join_features(features: dict[str, bool]) -> str:
+    """Return features in LLVM's notation."""
     return ",".join(("+" if there else "-") + name for name, there in sorted(features.items()))
 
 
-def x86_targets(cpu: str, features: dict[str, bool]) -> list[Target]:
-    """The targets that a CPU of this name with these features (as LLVM calls them) can run, best first."""
+def x86_targets(cpu: str, features: dict[str, bool]) -> list[CpuTarget]:
+    """Return the targets that a CPU of this name with these features (LLVM's names) supports, best first."""
 
     def has(*names: str) -> bool:
         return all(features.get(name, False) for name in names)
 
-    found: list[Target] = []
+    found: list[CpuTarget] = []
     if has(*AVX512):
-        found.append(Avx512Vnni(cpu=cpu, features=flat(features)))
+        found.append(Avx512Vnni(cpu=cpu, features=join_features(features)))
     if has(*AVX2) and (has("avxvnni") or has(*AVX512)):
-        found.append(AvxVnni(cpu=cpu, features=flat(features)))
+        found.append(AvxVnni(cpu=cpu, features=join_features(features)))
     if has(*AVX2):
         found.append(Avx2())
     return [*found, GenericX86()]

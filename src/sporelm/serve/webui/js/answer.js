@@ -22,7 +22,7 @@ async function stored(conversation, { waiting }, signal) {
   }
 }
 
-/** Ask the server until it says yes, or no. It may have heard a request whose answer was lost: that is no second one. */
+/** Send the request until the server accepts or refuses it. A repeated request does not start a second answer. */
 async function request(conversation, answering, body, signal) {
   for (;;) {
     try {

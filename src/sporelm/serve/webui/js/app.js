@@ -176,7 +176,7 @@ async function loadModels() {
   emit("models");
 }
 
-/** The picker: those that are loaded first, if not all are. */
+/** Fill the picker: loaded models first, unless all are loaded. */
 function listModels() {
   const option = ({ id, chat }) => el("option", { value: id }, chat ? id : t("without_template", { model: id }));
   const [here, others] = [true, false].map((loaded) => state.models.filter((model) => model.loaded === loaded));
@@ -252,7 +252,7 @@ function startComposer() {
   by("model").addEventListener("change", () => pick(by("model").value, true));
 }
 
-/** Another key, or none: of what the old one showed only what is not kept yet stays, and not where it was put away. */
+/** Apply another key, or none. Only unsaved changes made with the old key stay, and not where they were stored. */
 async function rekeyed() {
   const stays = apiKey() && state.conversation.unsaved;
   const text = apiKey() ? unsavedText() : null;

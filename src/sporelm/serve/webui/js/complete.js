@@ -1,4 +1,4 @@
-// The page that goes on with a text: for models without a chat template, and for whoever wants none.
+// The page that continues a raw text: for models without a chat template, and for use without one.
 // A text is kept as a conversation of kind completion, whose one message holds all of it.
 import { announce, by, kept, notice } from "./dom.js";
 import { Conversation } from "./conversation.js";
@@ -79,7 +79,7 @@ export function startText() {
   area.focus();
 }
 
-/** The newest version of the text that is open, if another tab or device has made one and nobody writes here. */
+/** Load the newest version of the open text, if another tab or device has saved one and nothing is unsaved here. */
 export async function refreshText() {
   const { text } = state;
   const rests = () => text && text === state.text && text.id && !controller && !saving && !text.unsaved;

@@ -114,7 +114,7 @@ export class Conversation {
     return Object.assign(message, fields);
   }
 
-  /** An answer could not be had: this page stores why. */
+  /** Store why an answer failed. */
   fail(fields) {
     const message = this.settle(fields);
     this.touch(message);
@@ -207,8 +207,8 @@ export class Conversation {
   }
 
   /**
-   * Save while the page goes away: nobody will hear how that ends, and little may outlive a page. So it says again what
-   * is being saved, whichever of the two comes first.
+   * Save while the page is being closed: its result is not received, and browsers limit the size of such a request. So it
+   * repeats what is being saved, whichever of the two arrives first.
    */
   flush() {
     const flying = this.#flying;
@@ -336,8 +336,8 @@ export class Conversation {
 
   /** Another tab has saved: take over what it changed, besides what was changed here. */
   #join(other, changed, fields, removed) {
-    let ended = null; // the answer that was written, if it has come to its end
-    const written = this.answering?.message; // of which the stream of events says more than what is stored
+    let ended = null; // the answer that was being written, if it has finished
+    const written = this.answering?.message; // the stream of events has more of it than is stored
     const before = { ...this.data };
     const gone = new Set([...removed, ...this.#removed]);
     const ours = new Map(this.data.messages.map((message) => [message.id, message]));
@@ -355,7 +355,7 @@ export class Conversation {
       }
       return mine === written || changed.has(mine.id) || this.#changed.has(mine.id) ? mine : Object.assign(mine, message);
     });
-    // Of those that only this page has it keeps what is new or changed here, with what that follows; others were deleted.
+    // Messages that only this page has are kept if they are new or changed here, with their parents; others were deleted.
     const mine = [...ours.values()].reverse();
     const stays = new Set();
     for (const { id, parent } of mine) {

@@ -70,8 +70,8 @@ async function tooMany(data, shown, context) {
 }
 
 /**
- * Whether a message that is to be sent has room: null if it has, else {tokens, context, leaveOut, start}, of which
- * `leaveOut` is how many messages would have to go, `start` the first that stays: null for the new one itself.
+ * Check whether a message fits the context. Return null if it does, else {tokens, context, leaveOut, start}: `leaveOut` is
+ * the number of messages to omit, `start` the first one that stays: null for the new one itself.
  */
 export async function overflowOf(conversation, content) {
   const context = pickedModel()?.context;

@@ -25,7 +25,7 @@ export function t(name, values = {}) {
   return text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? isolated(String(values[key])) : whole));
 }
 
-/** A number as it is written here; 0 for what is none, which a file that was imported may hold. */
+/** Format a number for the language; 0 for an invalid one, which an imported file may have. */
 export const number = (value, digits = 0) =>
   (Number(value) || 0).toLocaleString(TAGS[language], { minimumFractionDigits: digits, maximumFractionDigits: digits });
 

@@ -87,7 +87,7 @@ async function listen(conversation, signal) {
   }
 }
 
-/** Follow the conversation that is open, while somebody may see it: browsers allow few connections at a time. */
+/** Follow the open conversation while the page is visible: browsers allow few connections at a time. */
 function attend() {
   const { conversation } = state;
   const wanted = document.visibilityState === "visible" && conversation?.id ? conversation : null;
@@ -101,7 +101,7 @@ function attend() {
 }
 
 export function startLive() {
-  on("ended", ended); // of which only the result was heard
+  on("ended", ended); // only its result was received
   for (const name of ["opened", "saved", "online"]) on(name, attend);
   on("key", () => { followed?.controller.abort(); followed = null; attend(); });
   document.addEventListener("visibilitychange", attend);

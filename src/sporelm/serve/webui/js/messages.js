@@ -89,7 +89,7 @@ export function scrollToMessage(article, range) {
   requestAnimationFrame(() => { place(); requestAnimationFrame(place); }); // once what was out of sight is laid out
 }
 
-/** Whoever scrolls up reads: the page stays where it is, until its end is reached again. */
+/** Stop following the answer when the user scrolls up, until the end of the page is reached again. */
 function startScrolling() {
   let before = 0;
   scroller.addEventListener("scroll", () => {

@@ -31,7 +31,7 @@ export async function refresh(more = false) {
     total = page.total;
     draw();
   } catch (error) {
-    if (error.status === 401) { // what another key had shown is not for whoever comes now
+    if (error.status === 401) { // do not show the conversations of another key
       rows = [];
       by("list").replaceChildren(); // there may be some
       emit("key-needed");

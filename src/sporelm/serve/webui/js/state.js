@@ -18,7 +18,7 @@ export function emit(name, ...values) {
   for (const listener of listeners.get(name) ?? []) listener(...values);
 }
 
-/** Wait until one of some events is emitted, or so many ms have passed. Rejects when `signal` says so. */
+/** Wait until one of the events is emitted, or a number of ms has passed. Rejects when `signal` is aborted. */
 export function until(names, signal, ms = 0) {
   return new Promise((resolve, reject) => {
     let timer = 0;

@@ -14,7 +14,7 @@ function afterwards(conversation, inside, id) {
   if (inside) node(id ?? conversation.data.current)?.focus({ preventScroll: true });
 }
 
-/** Answer a question, or the one before an answer, once more. */
+/** Answer a question again, or the question of an answer. */
 export function regenerate(conversation, message) {
   if (conversation.answering) return;
   const inside = byKeyboard();

@@ -50,7 +50,7 @@ export class Waiting {
     this.#timer = 0;
   }
 
-  /** The server was busy: wait so many seconds, or until `signal`. */
+  /** The server was busy: wait a number of seconds, or until `signal`. */
   async pause(seconds, signal) {
     this.#again = performance.now() + seconds * 1000;
     await new Promise((resolve, reject) => {
@@ -75,7 +75,7 @@ export class Waiting {
     return this.#others ? t("queue", { n, others: number(this.#others), count: this.#others }) : t("waiting", { n });
   }
 
-  /** How many others wait, from the server's figures; servers that show them to nobody are asked once. */
+  /** Return the number of waiting requests from the server's metrics; a server that refuses is asked only once. */
   async #look() {
     const now = performance.now();
     if (now - this.#start < SHOWN_AFTER || now - this.#asked < ASKED_EVERY) return;

@@ -1,0 +1,363 @@
+"""Load an engine: check its memory requirements, then load weights and tokenizer and compile the programs."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from time import perf_counter
+
+from sporelm import settings
+from sporelm.api.cpu_count import choose_threads
+from sporelm.api.draft_model import check_vocabularies, count_draft_states, load_draft_worker
+from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
+from sporelm.api.model_loader import ModelLoader
+from sporelm.api.user_paths import parse_path
+from sporelm.backends.backend_registry import open_backend
+from sporelm.backends.memory_residency import available_on, trim_heap
+from sporelm.backends.protocol import Backend, Progress
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.identity import ModelIdentity, identity_of
+from sporelm.engine import Engine, Limits, Worker
+from sporelm.engine.capacity import SHARE, choose, choose_states, interval_of
+from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
+from sporelm.engine.request import whole_number
+from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
+from sporelm.errors import BackendError, RequestError, shown
+from sporelm.files.store import resolve
+from sporelm.models import Encoder
+from sporelm.models.config import ModelConfig
+from sporelm.ops.canonical_pages import KV_TYPES
+from sporelm.text import Tokenizer, load_tokenizer
+from sporelm.text.chat_templates.builtin_templates import find_template, use_template
+from sporelm.units import size_in_bytes
+
+HOST_BACKENDS = ("cpu", "reference")  # back-ends with one device
+MAX_BATCH = 1024
+SPECULATION_METHODS = ("ngram", "draft")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The options of `LLM`, and those of a replay.
+
+    num_pages   pages of the KV cache, as in the recorded run; fewer if the memory holds no more
+    num_states  recurrent states, as in the recorded run
+    any_kind    ignore options that this kind of model does not use, instead of refusing them
+    """
+
+    model: str | Path | None
+    backend: str | None
+    device: str
+    threads: int | None
+    max_context: int | None
+    kv: str | None
+    eager: bool
+    max_batch: int
+    dequantize: bool
+    token_budget: int | None
+    speculate: str | None = None
+    draft_model: str | Path | None = None
+    session_dir: str | Path | None = None
+    session_bytes: int = DEFAULT_MAX_BYTES
+    kv_memory: int | str | None = None
+    num_pages: int | None = None
+    num_states: int | None = None
+    any_kind: bool = False
+    chat_template: str | Path | None = None
+
+    def check(self) -> None:
+        """Raise RequestError for an invalid value."""
+        if self.kv is not None and self.kv not in list(KV_TYPES):
+            raise RequestError(f"kv is {shown(self.kv)}: it must be one of {', '.join(KV_TYPES)}")
+        _ = self.kv_bytes
+        for name, text in (("backend", self.backend), ("device", self.device)):
+            if text is not None and not isinstance(text, str):
+                raise RequestError(f"{name} is {shown(text)}: it must be a name")
+        if self.speculate is not None and self.speculate not in SPECULATION_METHODS:
+            methods = ", ".join(SPECULATION_METHODS)
+            raise RequestError(f"speculate is {shown(self.speculate)}: it must be one of {methods}, or None")
+        if self.draft_model is not None and self.speculate == "ngram":
+            raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
+        if self.draft_model is None and self.speculate == "draft":
+            raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
+        if not 1 <= whole_number("max_batch", self.max_batch) <= MAX_BATCH:
+            raise RequestError(f"max_batch is {shown(self.max_batch)}: it must be between 1 and {MAX_BATCH}")
+        for name, value in (
+            ("--max-context", self.max_context),
+            ("token_budget", self.token_budget),
+            ("num_pages", self.num_pages),
+            ("num_states", self.num_states or None),
+        ):
+            if value is not None and whole_number(name, value) < 1:
+                raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
+        if whole_number("session_bytes", self.session_bytes) < 1:
+            raise RequestError(f"session_bytes is {shown(self.session_bytes)}: it must be at least 1")
+        if self.session_dir is None and self.session_bytes != DEFAULT_MAX_BYTES:
+            raise RequestError("session_bytes is given without session_dir: name the folder too, or leave it out")
+        if self.session_dir is not None:
+            parse_path("session_dir", self.session_dir)
+        if self.chat_template is not None:
+            if not isinstance(self.chat_template, str | Path):
+                raise RequestError(f"chat_template is {shown(self.chat_template)}: it must be a name or a path")
+            find_template(str(self.chat_template))
+        for name in ("eager", "dequantize", "any_kind"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
+
+    @property
+    def kv_bytes(self) -> int | None:
+        """Bytes for the KV cache; None: chosen by free memory. Raises RequestError if `kv_memory` is not a size."""
+        return None if self.kv_memory is None else size_in_bytes("--kv-memory", self.kv_memory)
+
+
+@dataclass(frozen=True)
+class LoadedEngine:
+    """A loaded model and its engine. `notes` tell the user where the model differs from its files."""
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    backend: Backend
+    worker: Worker
+    engine: Engine
+    threads: int
+    kv: str
+    model_bytes: int  # all packed weights
+    expert_bytes: int  # the part of model_bytes that belongs to experts
+    load_s: float
+    notes: tuple[str, ...]
+    draft: Worker | None = None  # the draft model's worker
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent tracing and compiling programs."""
+        return sum(worker.runner.compile_s for worker in (self.worker, self.draft) if worker is not None)
+
+    def close(self) -> None:
+        """Free the memory and the threads."""
+        self.engine.close()
+        self.worker.close()
+        if self.draft is not None:
+            self.draft.close()
+        self.backend.close()
+
+    @cached_property
+    def model_identity(self) -> ModelIdentity:
+        """The hash of the model's files. Reads them again, since few callers need it."""
+        return read_identity(self.path)
+
+    @property
+    def identity(self) -> str:
+        """The hash that identifies the model in new session files and recordings."""
+        return self.model_identity.sha256
+
+
+def use_unwrapped(backend: Backend) -> Backend:
+    """Return the back-end as it is."""
+    return backend
+
+
+def read_identity(path: Path) -> ModelIdentity:
+    """Hash the model in these files."""
+    with closing(open_model(path)) as source:
+        return identity_of(source)
+
+
+def load_engine(
+    options: EngineOptions, progress: Progress | None, wrap_backend: Callable[[Backend], Backend] = use_unwrapped
+) -> LoadedEngine:
+    """Load the models that the options name, on their back-end as `wrap_backend` returns it. Raises SporeError."""
+    options.check()
+    path = resolve(options.model, progress)
+    threads = choose_threads(options.threads)
+    start = perf_counter()
+    with ExitStack() as files:
+        source = files.enter_context(closing(open_model(path)))
+        options = drop_unused_options(options, source)
+        draft_source = None
+        if options.draft_model is not None:
+            download_start = perf_counter()
+            draft_path = resolve(options.draft_model, progress)
+            start += perf_counter() - download_start
+            draft_source = files.enter_context(closing(open_model(draft_path)))
+        backend = wrap_backend(open_device(options.backend or settings.BACKEND.value, options.device, threads))
+        try:
+            check_step_size(options, backend)
+            model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
+            draft = None
+            if draft_source is not None:
+                draft = ModelLoader(draft_source, backend, options.kv, dequantize=options.dequantize)
+            return _load(options, model, draft, threads, start, progress)
+        except BaseException:
+            backend.close()
+            raise
+
+
+def open_device(name: str, device: str, threads: int) -> Backend:
+    """Open a back-end on a device. Raises BackendError."""
+    if name not in HOST_BACKENDS:
+        return open_backend(name, threads=threads, device=device)
+    if device != "cpu":
+        raise BackendError(
+            f"back-end {name!r} has no device {device!r}: its only device is 'cpu'; 'spore doctor' lists others"
+        )
+    return open_backend(name, threads=threads)
+
+
+def check_step_size(options: EngineOptions, backend: Backend) -> None:
+    """Raise RequestError if a step could have more tokens than the back-end's largest program."""
+    max_step_tokens = max(backend.step_buckets.values())
+    for name, value in (("token_budget", options.token_budget), ("max_batch", options.max_batch)):
+        if value is not None and value > max_step_tokens:
+            reason = f"a step on {backend.name} has at most {max_step_tokens} tokens"
+            raise RequestError(f"{name} is {shown(value)}: {reason}; give less, or leave it out")
+
+
+def _load(
+    options: EngineOptions,
+    model: ModelLoader,
+    draft: ModelLoader | None,
+    threads: int,
+    start: float,
+    progress: Progress | None,
+) -> LoadedEngine:
+    if isinstance(model.model, Encoder):
+        return _load_encoder(options, model, draft, threads, start, progress)
+    source = model.source
+    limits = _choose_limits(options, model, draft)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool, ExitStack() as cleanup:
+        tokenizer_future = pool.submit(load_tokenizer, source.path)
+        if draft is not None:
+            check_vocabularies(tokenizer_future.result(), load_tokenizer(draft.source.path))
+        loaded = model.load_decoder(limits.max_context, threads, progress)
+        tokenizer = tokenizer_future.result()
+        if options.chat_template is not None:
+            use_template(tokenizer, str(options.chat_template))
+        load_s = perf_counter() - start
+        worker = model.create_worker(loaded, limits, progress, eager=options.eager)
+        cleanup.callback(worker.close)
+        speculation = Speculation(NgramDrafter()) if options.speculate == "ngram" else None
+        draft_worker = None
+        if draft is not None:
+            draft_worker = load_draft_worker(draft, limits, threads, progress, eager=options.eager)
+            cleanup.callback(draft_worker.close)
+            speculation = Speculation(ModelDrafter(draft_worker, draft_worker.limits, limits.vocab))
+        session_folder = _open_session_folder(options, source.path, worker)  # last: it has threads and files
+        cleanup.pop_all()
+    trim_heap()
+    return LoadedEngine(
+        source.path,
+        source.config,
+        tokenizer,
+        model.backend,
+        worker,
+        Engine(worker, limits, speculation, session_folder),
+        threads,
+        model.kv,
+        model.nbytes,
+        model.expert_bytes,
+        load_s,
+        source.notes,
+        draft_worker,
+    )
+
+
+def _load_encoder(
+    options: EngineOptions,
+    model: ModelLoader,
+    draft: ModelLoader | None,
+    threads: int,
+    start: float,
+    progress: Progress | None,
+) -> LoadedEngine:
+    check_options(options, draft)
+    source = model.source
+    limits = encoder_limits(options, model)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool:
+        tokenizer_future = pool.submit(load_tokenizer, source.path)
+        engine = load_encoder_engine(options, model, limits, threads, progress)
+        try:
+            tokenizer = tokenizer_future.result()
+        except BaseException:
+            engine.worker.close()
+            raise
+    load_s = perf_counter() - start - engine.worker.runner.compile_s
+    trim_heap()
+    return LoadedEngine(
+        source.path,
+        source.config,
+        tokenizer,
+        model.backend,
+        engine.worker,
+        engine,
+        threads,
+        model.kv,
+        model.nbytes,
+        model.expert_bytes,
+        load_s,
+        source.notes,
+    )
+
+
+def _open_session_folder(options: EngineOptions, path: Path, worker: Worker) -> OffloadStore | None:
+    """Return the folder to which the KV cache of idle conversations is offloaded; None without `session_dir`."""
+    if options.session_dir is None:
+        return None
+    folder = parse_path("session_dir", options.session_dir)
+    identity = cache(lambda: read_identity(path).sha256)
+    return OffloadStore(folder, worker, identity, options.session_bytes)
+
+
+def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoader | None) -> Limits:
+    """Choose the engine's limits by the memory that the weights leave. Each page of the model has one of the draft
+    model beside it."""
+    backend = model.backend
+    loaders = [loader for loader in (model, draft) if loader is not None]
+    available = available_on(backend)
+    weight_bytes = sum(loader.nbytes for loader in loaders)
+    # Weights that do not fit raise their own error when they are loaded.
+    free = None if available is None or available < weight_bytes else available - weight_bytes
+    max_step_tokens = max(backend.step_buckets.values())
+    token_budget = options.token_budget or max_step_tokens
+    if free is not None:
+        draft_step_bytes = draft.step_bytes(max_step_tokens) if draft is not None else 0
+        free = max(0, free - model.step_bytes(token_budget) - draft_step_bytes)
+    page_bytes = sum(loader.page_bytes for loader in loaders)
+    cache_bytes = options.kv_bytes
+    num_states, state_bytes = _choose_num_states(options, model, draft, free)
+    if options.num_pages is not None:
+        recorded_bytes = options.num_pages * page_bytes + state_bytes
+        cache_bytes = recorded_bytes if free is None else min(recorded_bytes, free)
+    model_context = model.config.context_length
+    max_context, num_pages = choose(
+        options.max_context, model_context, options.max_batch, page_bytes, free, cache_bytes, state_bytes
+    )
+    return Limits(
+        max_context=max_context,
+        model_context=model_context,
+        vocab=model.config.vocab,
+        token_budget=token_budget,
+        max_batch=options.max_batch,
+        num_pages=num_pages,
+        num_states=num_states,
+        state_interval=interval_of(model.state_bytes, model.page_bytes) if num_states else 0,
+    )
+
+
+def _choose_num_states(
+    options: EngineOptions, model: ModelLoader, draft: ModelLoader | None, free: int | None
+) -> tuple[int, int]:
+    """Return the number of recurrent states of the model, and the bytes of its and the draft model's states."""
+    budget = options.kv_bytes
+    if budget is None and free is not None:
+        budget = free // SHARE
+    draft_bytes = draft.state_bytes * count_draft_states(draft, options.max_batch) if draft is not None else 0
+    if options.num_states is not None and model.state_bytes:
+        num_states = options.num_states
+    else:
+        shares_memory = bool(model.page_bytes or (draft is not None and draft.page_bytes))
+        rest = None if budget is None else budget - draft_bytes
+        num_states = choose_states(model.state_bytes, rest, options.max_batch, shared=shares_memory)
+    return num_states, draft_bytes + num_states * model.state_bytes

@@ -1,0 +1,87 @@
+"""Load a model in stages: memory requirements first, then weights, then a worker."""
+
+from collections.abc import Sequence
+
+from sporelm.backends.protocol import Backend, Progress
+from sporelm.checkpoints.loader import ModelSource, load_parameters, map_tensors, packed_format
+from sporelm.engine import Limits, LoadedModel, Worker
+from sporelm.engine.capacity import bytes_per_page, bytes_per_state, step_bytes
+from sporelm.errors import UnsupportedModel
+from sporelm.models import Encoder, build
+from sporelm.models.params import Param
+from sporelm.ops.canonical_pages import KV_TYPES
+from sporelm.quant import F32 as F32_FORMAT
+from sporelm.tensor.tensor import Tensor
+
+
+class ModelLoader:
+    """A model whose files are open and whose weights are not loaded yet.
+
+    kv          data type of the KV cache; None: f32 for f32 weights, else f16
+    dequantize  dequantize all weights to float32
+    """
+
+    def __init__(self, source: ModelSource, backend: Backend, kv: str | None, *, dequantize: bool) -> None:
+        self.source = source
+        self.backend = backend
+        self.dequantize = dequantize
+        self.config = source.config
+        self.model = build(source.config)
+        self.params = self.model.params()
+        self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
+        sizes = packed_bytes_per_param(source, self.params, backend, dequantize=dequantize)
+        self.nbytes = sum(sizes.values())
+        self.expert_bytes = sum(nbytes for param, nbytes in sizes.items() if param.is_experts)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page across all layers."""
+        return bytes_per_page(self.model.memory(), self.backend, KV_TYPES[self.kv])
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one sequence's recurrent state across all layers; 0 for models without recurrent state."""
+        return bytes_per_state(self.model.memory(), self.backend)
+
+    def step_bytes(self, num_tokens: int) -> int:
+        """Return an estimate of the bytes of activations in a step of `num_tokens` tokens."""
+        return step_bytes(self.config, num_tokens)
+
+    def load_weights(self, max_context: int, threads: int, progress: Progress | None) -> dict[str, Tensor]:
+        """Load the weights, and compute position tables for `max_context`. Raises ModelFileError, MemoryShortage."""
+        weights = load_parameters(
+            self.source, self.params, self.backend, progress, dequantize=self.dequantize, threads=threads
+        )
+        tables = self.model.tables(max_context)
+        if isinstance(self.model, Encoder):
+            tables |= self.model.learned_tables(weights, max_context)
+            learned = self.model.learned_weights(weights)
+            weights |= {name: self.backend.pack(tensor) for name, tensor in learned.items()}
+        return weights | {name: self.backend.tensor(table) for name, table in tables.items()}
+
+    def load_decoder(self, max_context: int, threads: int, progress: Progress | None) -> LoadedModel:
+        """Load a decoder. Raises like `load_weights`, and UnsupportedModel for an encoder."""
+        if isinstance(self.model, Encoder):
+            raise UnsupportedModel(f"{self.config.name} is an encoder: it cannot generate text")
+        return LoadedModel(self.model, self.load_weights(max_context, threads, progress))
+
+    def create_worker(self, loaded: LoadedModel, limits: Limits, progress: Progress | None, *, eager: bool) -> Worker:
+        """Return a worker with compiled programs. Raises MemoryShortage."""
+        worker = Worker(loaded, self.backend, limits=limits, kv=KV_TYPES[self.kv], eager=eager)
+        try:
+            worker.prepare(progress)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+
+def packed_bytes_per_param(
+    source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool
+) -> dict[Param, int]:
+    """Return the bytes of each weight after packing."""
+    sizes = {}
+    for tensor in map_tensors(source, params).tensors:
+        stored = F32_FORMAT if dequantize else packed_format(source, tensor)
+        sizes[tensor.param] = backend.packed_bytes(stored, tensor.param.shape)
+    return sizes

@@ -1,0 +1,89 @@
+"""The registry of back-ends: our own, and those that other packages offer at the entry point `sporelm.backends`."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from sporelm.backends.protocol import Backend, Missing, Ready
+from sporelm.errors import BackendError, SporeError
+
+OWN = {
+    "cpu": "sporelm.backends.cpu:CpuBackend",
+    "reference": "sporelm.backends.reference:ReferenceBackend",
+    "torch": "sporelm.backends.torch:TorchBackend",
+}
+
+
+def _load(path: str) -> Callable[..., Backend]:
+    module, _, name = path.partition(":")
+    found: Callable[..., Backend] = getattr(import_module(module), name)
+    return found
+
+
+def backend_names() -> list[str]:
+    """Return the name of every back-end that could be opened."""
+    return [*OWN, *sorted({point.name for point in entry_points(group="sporelm.backends")} - OWN.keys())]
+
+
+def open_backend(name: str, **options: Any) -> Backend:
+    """Open a back-end. Raise BackendError with the list of names, or with the reason why it cannot run here.
+
+    `options` go to the constructor: `threads`, and `device` for back-ends other than the host's.
+    """
+    if name not in backend_names():
+        raise BackendError(f"no back-end {name!r}; there are {', '.join(backend_names())}")
+    with _name_errors(name):
+        if name in OWN:
+            backend = _load(OWN[name])(**options)
+        else:
+            points = {point.name: point for point in entry_points(group="sporelm.backends")}
+            backend = points[name].load()(**options)
+        state = backend.probe()
+    if isinstance(state, Missing):
+        raise BackendError(f"back-end {name!r} cannot run here: {state.reason}")
+    return backend
+
+
+@contextlib.contextmanager
+def _name_errors(name: str) -> Iterator[None]:
+    """Turn an exception of a back-end into a BackendError that names it: for our own only a failed import, else any."""
+    try:
+        yield
+    except SporeError:
+        raise
+    except ImportError as error:
+        raise BackendError(f"back-end {name!r} cannot be loaded: {_one_line(error)}") from error
+    except Exception as error:
+        if name in OWN:
+            raise
+        raise BackendError(f"back-end {name!r} failed: {type(error).__name__}: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())[:300]
+
+
+def all_backends() -> dict[str, Backend | Missing]:
+    """Return each back-end by name, or the reason why it cannot be loaded."""
+    found: dict[str, Backend | Missing] = {}
+    for name in backend_names():
+        try:
+            found[name] = open_backend(name)
+        except SporeError as error:  # of the back-end, or of a setting that it reads
+            found[name] = Missing(str(error))
+    return found
+
+
+def describe_backend(name: str) -> tuple[Ready, list[str]] | Missing:
+    """Return a back-end's details and the ops for which it has no kernel, or why it cannot run. Never raises."""
+    try:
+        backend = open_backend(name)
+        with _name_errors(name):
+            state, lacks = backend.probe(), list(backend.missing_kernels())
+            backend.close()
+            return state if isinstance(state, Missing) else (Ready(dict(state.details)), lacks)
+    except SporeError as error:
+        return Missing(str(error))

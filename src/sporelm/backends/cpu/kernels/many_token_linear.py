@@ -1,0 +1,118 @@
+"""Products for many tokens (prefill).
+
+An item is a few panels by a block of tokens. A chunk of k is unpacked to the nearest cache once, then register tiles of
+panels x tokens run over it. Partial sums stay in the thread's scratch, contiguous, and continue with the next chunk, so
+that the order of reduction is that of the one-token kernel.
+"""
+
+from typing import Any
+
+from sporelm.backends.cpu.jit import Builder, Kernel, Val
+from sporelm.backends.cpu.kernels.panel_products import PanelSums
+from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, finish_output
+from sporelm.backends.cpu.kernels.weight_chunks import make_chunk
+
+TOKENS_PER_BLOCK = 120  # tokens an item, a multiple of every tile
+
+
+def linear_many(target: Any, shape: LinearShape) -> Kernel:
+    """Multiply blocks of tokens. Items are panel tiles times token blocks, token blocks innermost."""
+    tile = LinearTile(shape, target)
+    panels, tokens = tile.chunk.panels, tile.chunk.tokens
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        token_blocks = (f.tokens + (TOKENS_PER_BLOCK - 1)) // TOKENS_PER_BLOCK
+        sums = k.at(scratch, tile.unpacked)
+        with k.range(first, last) as item:
+            place = tile.locate(k, f, item // token_blocks)
+            start = item % token_blocks * TOKENS_PER_BLOCK
+            stop = k.min(f.tokens, start + TOKENS_PER_BLOCK)
+            with k.range((stop - start + (tokens - 1)) * panels) as line:
+                k.store(k.const(k.vf, 0), sums, line * tile.vector, align=tile.vector)
+            tile.multiply(k, f, place, scratch, sums, start, stop)
+            with k.range(start, stop) as token:
+                tile.write(k, f, place, k.at(sums, (token - start) * tile.row), token)
+
+    scratch = tile.unpacked + (TOKENS_PER_BLOCK + tokens) * tile.row
+    return Kernel(f"linear_many_{shape.name}", shape.fields(), body, scratch=scratch)
+
+
+def count_panel_tiles(shape: LinearShape, target: Any, panels: list[int]) -> int:
+    """Return the number of panel tiles of the segments, which is multiplied by the number of token blocks."""
+    tile = make_chunk(shape.format, target.tiles).panels
+    return -(-panels[0] // (tile // 2)) if shape.gated else sum(-(-count // tile) for count in panels)
+
+
+class LinearTile:
+    """One kernel's tile. With `gated`, half of its panels are gate's, half up's."""
+
+    def __init__(self, shape: LinearShape, target: Any) -> None:
+        self.shape, self.chunk = shape, make_chunk(shape.format, target.tiles)
+        self.panels, self.tokens = self.chunk.panels, self.chunk.tokens
+        self.vector, self.row = self.chunk.vector, self.chunk.row
+        self.unpacked = -(-self.chunk.nbytes // 4096) * 4096  # bytes of scratch for the unpacked chunk
+
+    def locate(self, k: Builder, f: Any, tile: Val) -> dict[str, Any]:
+        """Return the addresses of the tile's panels; one past a segment's end repeats its last, and is not written."""
+        group = self.panels // 2 if self.shape.gated else self.panels
+        names = ["weight", "out", "panels", "out_stride", *(["bias"] if self.shape.bias else [])]
+        chosen = {name: getattr(f, f"{name}0") for name in names}
+        index = tile * group
+        if not self.shape.gated:
+            start = (f.panels0 + (group - 1)) // group
+            for s in range(1, self.shape.segments):
+                past = tile >= start
+                chosen = {name: k.select(past, getattr(f, f"{name}{s}"), value) for name, value in chosen.items()}
+                index = k.select(past, (tile - start) * group, index)
+                start = start + (getattr(f, f"panels{s}") + (group - 1)) // group
+        weights = [chosen["weight"], f.weight1] if self.shape.gated else [chosen["weight"]]
+        last = chosen["panels"] - 1
+        where = [k.min(index + p, last) for p in range(group)]
+        panels = [k.at(weight, at * f.panel_bytes) for weight in weights for at in where]
+        return {**chosen, "index": index, "addresses": panels, "group": group}
+
+    def multiply(self, k: Builder, f: Any, place: dict[str, Any], chunk: Val, sums: Val, start: Val, stop: Val) -> None:
+        """Process all chunks of k: unpack one, then run the tiles of tokens over it."""
+        parts = self.chunk
+        total = parts.units(f.width)
+        with k.range(0, total, parts.step) as first:
+            count = k.min(total - first, parts.step)
+            with k.range(count) as unit:
+                parts.unpack(k, place["addresses"], first + unit, chunk, unit)
+            with k.range(start, stop, self.tokens) as token:
+                rows = self.rows(k, f, place, token, first * parts.row_bytes)
+                held, at = self._held(k, sums, token - start)
+                parts.add(k, held, chunk, rows, count)
+                self._put(k, held, at)
+
+    def _held(self, k: Builder, sums: Val, token: Val) -> tuple[PanelSums, Val]:
+        """Load the tile's partial sums into registers. Return them and their address."""
+        at = k.at(sums, token * self.row)
+        places = [[t * self.row + p * self.vector for p in range(self.panels)] for t in range(self.tokens)]
+        return [[k.var(k.load(k.vf, at, place, align=self.vector)) for place in row] for row in places], at
+
+    def _put(self, k: Builder, held: PanelSums, at: Val) -> None:
+        for t, row in enumerate(held):
+            for p, value in enumerate(row):
+                k.store(value.value, at, t * self.row + p * self.vector, align=self.vector)
+
+    def rows(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> list[Val]:
+        """Return the addresses in x of the tile's tokens; one past the last repeats it, and is not written."""
+        last = f.tokens - 1
+        return [k.at(f.x, k.min(token + t, last) * f.x_stride + offset) for t in range(self.tokens)]
+
+    def out_row(self, k: Builder, place: dict[str, Any], token: Val) -> Val:
+        """Return the address of a token's outputs."""
+        return k.at(place["out"], token * place["out_stride"])
+
+    def write(self, k: Builder, f: Any, place: dict[str, Any], sums: Val, token: Val) -> None:
+        """Write one token's finished sums to the outputs, except those past the segment's end."""
+        group = place["group"]
+        row = self.out_row(k, place, token)
+        for p in range(group):
+            index = place["index"] + p
+            with k.when(index < place["panels"]):
+                parts = range(p, self.panels, group)
+                values = [k.load(k.vf, sums, part * self.vector, align=self.vector) for part in parts]
+                bias = k.at(place["bias"], index * self.vector) if self.shape.bias else None
+                k.store(finish_output(k, self.shape, values, bias), row, index * self.vector)

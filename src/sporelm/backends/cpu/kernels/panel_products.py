@@ -1,0 +1,258 @@
+"""The inner loops of every product: panels of weights times rows of activations, reduced in order of k.
+
+Each result is one chain of fused multiply-adds over k (or over blocks of 32 or 256), in every kernel and tile, so that
+a row's result depends only on itself. Within a block sums are integers, exact in any order.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from sporelm.backends.cpu.formats.activation_records import (
+    RECORD,
+    SUPER_RECORD,
+    SUPER_SCALE,
+    SUPER_SUMS_16,
+    SUPER_SUMS_32,
+    X_BIAS,
+    X_BIAS_FIRST,
+    X_SCALE,
+    X_SCALED_SUM,
+)
+from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels, Vector
+from sporelm.backends.cpu.formats.scaled_floats import ScaledPanels
+from sporelm.backends.cpu.jit import Builder, Val, Var
+from sporelm.backends.cpu.targets.cpu_target import Totals, Words
+
+PrefetchPart = Callable[[int, int], None]  # prefetches part n of m of the memory that is read later
+PanelSums = list[list[Var]]  # [token][panel], f32 or i32 vectors
+
+
+class Prefetch(NamedTuple):
+    """The prefetch of a panel: `near` bytes ahead, and past its end in the panel read next, `following` bytes from this
+    one."""
+
+    following: Val
+    near: int
+
+
+def zeros(k: Builder, tokens: int, panels: int) -> PanelSums:
+    return [[k.zero(k.vf) for _ in range(panels)] for _ in range(tokens)]
+
+
+def add_block(k: Builder, kind: BlockPanels, sums: PanelSums, blocks: list[Block], records: list[Val]) -> None:
+    """Add one block of 32 columns of each panel times each token's record to the sums."""
+    tokens, panels = range(len(sums)), range(len(blocks))
+    for p in panels:
+        make_offset = blocks[p].offset
+        if make_offset is not None:
+            offset = make_offset()
+            for t in tokens:
+                sums[t][p].set(k.fma(offset, k.broadcast(k.vf, records[t], X_SCALED_SUM), sums[t][p].value))
+    if kind.parts == 2:
+        _add_halves(k, kind, sums, blocks, records)
+        return
+    dots = _block_product(k, kind, blocks, records, 0)
+    for p in panels:
+        scale = blocks[p].scale(0)
+        for t in tokens:
+            scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
+            sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+
+
+def _add_halves(k: Builder, kind: BlockPanels, sums: PanelSums, blocks: list[Block], records: list[Val]) -> None:
+    """Add blocks whose halves have their own scales: both are summed, then multiplied by the token's."""
+    tokens, panels = range(len(sums)), range(len(blocks))
+    dots = _block_product(k, kind, blocks, records, 0)
+    scales = [block.scale(0) for block in blocks]
+    first = [[dots[t][p].to_float() * scales[p] for p in panels] for t in tokens]
+    dots = _block_product(k, kind, blocks, records, 1)
+    for p in panels:
+        scale = blocks[p].scale(1)
+        for t in tokens:
+            both = k.fma(dots[t][p].to_float(), scale, first[t][p])
+            sums[t][p].set(k.fma(both, k.broadcast(k.vf, records[t], X_SCALE), sums[t][p].value))
+
+
+def _block_product(k: Builder, kind: BlockPanels, blocks: list[Block], records: list[Val], part: int) -> Totals:
+    """Return [token][panel]: products of the integers of one part of a block."""
+    count = 8 // kind.parts
+    first = count * part
+    starts = [[_zero_point_bias(k, kind, record, part)] * len(blocks) for record in records]
+    x = [k.at(record, 4 * first) for record in records]
+    stored = [k.at(block.stored, 4 * k.lanes * first) for block in blocks if block.stored is not None]
+    return _dot_product(k, lambda n: [b.word(first + n) for b in blocks], count, x, starts, kind.largest, stored)
+
+
+def _dot_product(
+    k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int, stored: Sequence[Val]
+) -> Totals:
+    """Return the target's dot products; `stored` gives the address of each panel's words if they are contiguous."""
+    if stored:
+        return k.target.multiply_stored(k, words, stored, count, x, totals, largest)
+    return k.target.multiply(k, words, count, x, totals, largest)
+
+
+def _zero_point_bias(k: Builder, kind: BlockPanels, record: Val, part: int) -> Val:
+    """Return -zero * the sum of the integers of a record's part: the contribution of the bytes that stand for 0."""
+    if kind.zero == 0:
+        return k.const(k.vi, 0)
+    bias = k.broadcast(k.vi, record, X_BIAS if part == kind.parts - 1 else X_BIAS_FIRST)
+    if part == 1:
+        bias = bias - k.broadcast(k.vi, record, X_BIAS_FIRST)
+    return bias.arithmetic_shift(3) if kind.zero == 1 else bias << {8: 0, 16: 1, 128: 4}[kind.zero]
+
+
+def add_super_block(
+    k: Builder, kind: SuperPanels, sums: PanelSums, starts: list[Val], records: list[Val], fetch: PrefetchPart
+) -> None:
+    """Add the super-block at each of `starts` times each token's record to the sums; `fetch` prefetches a part
+    before each run."""
+    totals = [[k.zero(k.vi) for _ in starts] for _ in records]
+    count = kind.words
+    blocks = [kind.super_block(k, start) for start in starts]
+    for run in range(64 // count):
+        fetch(run, 64 // count)
+        k.keep_order()  # or LLVM would load the data of later runs early, into registers that the tokens need
+        words = partial(_words, blocks, count * run)
+        scales = [partial(block.scale, run) if block.scale is not None else None for block in blocks]
+        add_run(k, kind, totals, words, scales, [k.at(record, 4 * count * run) for record in records])
+    finish_super_block(k, kind, sums, totals, blocks, records)
+
+
+def _words(blocks: list[SuperBlock], first: int, number: int) -> list[Val]:
+    return [block.word(first + number) for block in blocks]
+
+
+def add_run(
+    k: Builder,
+    kind: SuperPanels,
+    totals: PanelSums,
+    words: Words,
+    scales: Sequence[Vector | None],
+    x: list[Val],
+    stored: Sequence[Val] = (),
+) -> None:
+    """Add one run's words of each panel times each token's bytes at `x`, times the run's scale, to the totals; all
+    i32."""
+    zero = k.const(k.vi, 0)
+    starts = [[zero if scale else total.value for total, scale in zip(row, scales, strict=True)] for row in totals]
+    dots = _dot_product(k, words, kind.words, x, starts, kind.largest, stored)
+    for p, make_scale in enumerate(scales):
+        scale = make_scale() if make_scale is not None else None
+        for t in range(len(x)):
+            dot = dots[t][p]
+            totals[t][p].set(dot if scale is None else totals[t][p].value + dot * scale)
+
+
+def finish_super_block(
+    k: Builder, kind: SuperPanels, sums: PanelSums, totals: PanelSums, blocks: list[SuperBlock], records: list[Val]
+) -> None:
+    """Add a super-block to the sums, given its runs' totals: the part of the pairs, and the factors."""
+    tokens, panels = range(len(sums)), range(len(blocks))
+    pairs = [[k.const(k.vi, 0)] * len(blocks) for _ in tokens]
+    first = SUPER_SUMS_16 if kind.runs == 16 else SUPER_SUMS_32
+    for number in range(kind.runs // 2 if kind.has_minima or kind.middle else 0):
+        values = [block.pair(number) for block in blocks]
+        for t in tokens:
+            both = k.broadcast(k.vi, records[t], first + 4 * number)
+            for p in panels:
+                pairs[t][p] = k.target.dot_pairs(k, pairs[t][p], values[p], both)
+    for p in panels:
+        factor, make_pair_factor = blocks[p].factor(), blocks[p].pair_factor
+        pair_factor = make_pair_factor() if make_pair_factor is not None else None
+        for t in tokens:
+            scale = k.broadcast(k.vf, records[t], SUPER_SCALE)
+            total, held = totals[t][p].value, sums[t][p].value
+            if pair_factor is None:
+                total = total - pairs[t][p] * kind.middle if kind.middle else total
+            else:
+                held = k.fma(pairs[t][p].to_float() * scale, pair_factor, held)
+            sums[t][p].set(k.fma(total.to_float() * scale, factor, held))
+
+
+def dot_panels(
+    k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int | Val | Prefetch = 0
+) -> PanelSums:
+    """Multiply each row by each whole panel. `width` counts columns; data `ahead` bytes on is prefetched."""
+    sums = zeros(k, len(rows), len(panels))
+    if isinstance(kind, FloatPanels):
+        add_columns(k, kind, sums, panels, rows, width)
+        return sums
+    if isinstance(kind, ScaledPanels):
+        add_scaled(k, kind, sums, panels, rows, width)
+        return sums
+    record = SUPER_RECORD if isinstance(kind, SuperPanels) else RECORD * kind.blocks
+    lines = range(0, kind.group_bytes if not isinstance(ahead, int) or ahead else 0, 64)
+    groups = (width + (kind.k_step - 1)) // kind.k_step
+    with k.range(groups) as group:
+        here = [k.at(panel, group * kind.group_bytes) for panel in panels]
+        records = [k.opaque(k.at(row, group * record)) for row in rows]
+        if isinstance(ahead, Prefetch):
+            there = group - groups + -(-ahead.near // kind.group_bytes)
+            place = k.select(there < 0, there + groups, there) * kind.group_bytes
+            later = [k.at(panel, place + k.select(there < 0, k.index(0), ahead.following)) for panel in panels]
+        else:
+            later = [k.at(start, ahead) for start in here]
+
+        def fetch(part: int, parts: int) -> None:
+            for line in lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]:
+                for start in later:
+                    k.prefetch(start, line)
+
+        if isinstance(kind, SuperPanels):
+            add_super_block(k, kind, sums, here, records, fetch)
+        else:
+            for index in range(kind.blocks):
+                fetch(index, kind.blocks)
+                blocks = [kind.block(k, start, index) for start in here]
+                add_block(k, kind, sums, blocks, [k.at(r, RECORD * index) for r in records])
+    return sums
+
+
+def add_columns(k: Builder, kind: FloatPanels, sums: PanelSums, panels: list[Val], rows: list[Val], width: Val) -> None:
+    """Add columns 0..width of float panels times rows of f32 to the sums, four columns per iteration."""
+    whole = (width >> 2) << 2
+    step = kind.group_bytes
+    with k.range(0, whole, 4) as column:
+        here = [k.opaque(k.at(panel, column * step)) for panel in panels]
+        there = [k.opaque(k.at(row, column * 4)) for row in rows]
+        for unrolled in range(4):
+            _add_column(k, kind, sums, here, there, unrolled)
+    with k.range(whole, width) as column:
+        here = [k.at(panel, column * step) for panel in panels]
+        _add_column(k, kind, sums, here, [k.at(row, column * 4) for row in rows], 0)
+
+
+def _add_column(
+    k: Builder, kind: FloatPanels, sums: PanelSums, panels: list[Val], rows: list[Val], column: int
+) -> None:
+    weights = [kind.column(k, panel, column * kind.group_bytes) for panel in panels]
+    _add_products(k, sums, weights, rows, column)
+
+
+def add_scaled(k: Builder, kind: ScaledPanels, sums: PanelSums, panels: list[Val], rows: list[Val], width: Val) -> None:
+    """Add all groups of panels times rows of f32 to the sums, four columns per iteration; each weight is scaled, then
+    multiplied."""
+    with k.range(width // kind.k_step) as group:
+        here = [k.at(panel, group * kind.group_bytes) for panel in panels]
+        scales = [kind.scale(k, start) for start in here]
+        with k.range(0, kind.columns, 4) as column:
+            there = [k.opaque(k.at(row, (group * kind.k_step + column) * 4)) for row in rows]
+            for unrolled in range(4):
+                pairs = zip(here, scales, strict=True)
+                weights = [kind.column(k, start, column + unrolled, scale) for start, scale in pairs]
+                _add_products(k, sums, weights, there, unrolled)
+
+
+def _add_products(k: Builder, sums: PanelSums, weights: list[Val], rows: list[Val], column: int) -> None:
+    """Add one column of each panel times a column of each row to the sums."""
+    for t, row in enumerate(rows):
+        x = k.broadcast(k.vf, row, 4 * column)
+        for p, weight in enumerate(weights):
+            sums[t][p].set(k.fma(x, weight, sums[t][p].value))
+
+
+def silu_mul(k: Builder, gate: Val, up: Val) -> Val:
+    """Return silu(gate) * up."""
+    return gate / (k.exp(-gate) + 1.0) * up

@@ -1,0 +1,124 @@
+"""Register tiles of the kernels, which are measured: read from tiles.json, by target.
+
+A tile is panels (vectors of rows) by tokens. There is one for each family of formats ("float", "block", "super"), and
+one for a single format where that is faster. `spore bench tune` measures them (tile_tuning.py); the tiles measured on
+this machine (measured_tiles.py) precede the shipped ones. `few_tokens` is the number of tokens up to which the
+few-token kernel, which streams the weights past all tokens, is faster than the many-token kernel.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+TileSize = tuple[int, int]  # panels, tokens
+FEW_TOKENS = 16  # tokens up to which the few-token kernel is used where nothing else was measured
+FAMILIES = ("block", "super", "float")
+# Numbers of panels, then of tokens, which divide a block of many; panels of many are gate's and up's
+TILE_CHOICES = {"few": ((1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 10, 12)), "many": ((2, 4, 6), (1, 2, 3, 4, 5, 6, 8))}
+MAX_TOKENS = 512  # of a step
+ATTENTION_ROWS = (2, 3, 4, 5, 6, 8, 10, 12)
+
+
+class TiledFormat(Protocol):
+    """The selection key of a tile."""
+
+    name: str
+    family: str
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of a target; results do not depend on them."""
+
+    attention_rows: int  # query rows of the attention kernel for many tokens
+    few: tuple[
+        tuple[str, TileSize], ...
+    ]  # by format or family: the few-token kernel's; the one-token kernel uses its panels
+    many: tuple[tuple[str, TileSize], ...]
+    few_tokens: tuple[tuple[str, int], ...] = ()  # by format or family
+
+    def few_of(self, kind: TiledFormat) -> TileSize:
+        return _find_tile(self.few, kind)
+
+    def many_of(self, kind: TiledFormat) -> TileSize:
+        return _find_tile(self.many, kind)
+
+    def few_tokens_of(self, kind: TiledFormat) -> int:
+        """Return the number of tokens up to which the few-token kernel is faster than the many-token kernel."""
+        by_name = dict(self.few_tokens)
+        return by_name.get(kind.name) or by_name.get(kind.family, FEW_TOKENS)
+
+    def of(self, kernel: str) -> tuple[tuple[str, TileSize], ...]:
+        """Return the tiles of the kernel "few" or "many"."""
+        return self.few if kernel == "few" else self.many
+
+    def changed(self, kernel: str, tiles: Mapping[str, TileSize]) -> "Tiles":
+        """Return a copy with other tiles of the kernel "few" or "many"."""
+        pairs = tuple(tiles.items())
+        return replace(self, few=pairs) if kernel == "few" else replace(self, many=pairs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the tiles in the form of tiles.json."""
+        few, many = ({name: list(tile) for name, tile in tiles} for tiles in (self.few, self.many))
+        tokens = {"few_tokens": dict(self.few_tokens)} if self.few_tokens else {}
+        return {"attention_rows": self.attention_rows, "few": few, "many": many} | tokens
+
+
+def registers(target: Any) -> int:
+    """Return the vector registers of a target."""
+    return 32 if target.lanes == 16 or "+avx512vl" in target.features or "neon" in target.features else 16
+
+
+def fitting_tiles(target: Any, kernel: str, family: str) -> list[TileSize]:
+    """Return the tiles whose sums fit a target's registers. LLVM fails on much larger ones and aborts the process."""
+    sums = 1 if family == "float" else 2  # integers are summed separately, then scaled
+    room = registers(target) + 4  # some operands come from memory; the assembly shows what does not fit
+    panels, tokens = TILE_CHOICES[kernel]
+    return [(p, t) for p in panels for t in tokens if sums * p * t + p <= room]
+
+
+def _find_tile(tiles: tuple[tuple[str, TileSize], ...], kind: TiledFormat) -> TileSize:
+    by_name = dict(tiles)
+    return by_name.get(kind.name) or by_name[kind.family]
+
+
+def parse_tiles(values: Mapping[str, Any]) -> Tiles:
+    """Parse tiles in the form of tiles.json. Raise ValueError for an invalid tile, or for a family without one."""
+    if not isinstance(values, Mapping) or values.keys() - {"few_tokens"} != {"attention_rows", "few", "many"}:
+        raise ValueError("tiles are attention_rows, few, many and, where it was measured, few_tokens")
+    few, many = (_parse_by_name(values[key], *TILE_CHOICES[key]) for key in ("few", "many"))
+    tokens = values.get("few_tokens", {})
+    if not isinstance(tokens, Mapping) or not all(isinstance(name, str) for name in tokens):
+        raise ValueError("few_tokens are numbers by name")
+    few_tokens = tuple((name, _parse_number(number, MAX_TOKENS)) for name, number in tokens.items())
+    return Tiles(_parse_number(values["attention_rows"], max(ATTENTION_ROWS)), few, many, few_tokens)
+
+
+def _parse_by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[tuple[str, TileSize], ...]:
+    """Parse tiles by name, with these numbers of panels and tokens."""
+    if not isinstance(values, Mapping) or not values.keys() >= set(FAMILIES):
+        raise ValueError(f"tiles are by name, {', '.join(FAMILIES)} among them")
+    found = []
+    for name, tile in values.items():
+        if not isinstance(name, str) or not isinstance(tile, list | tuple) or len(tile) != 2:
+            raise ValueError(f"{tile!r:.80} is no tile of panels and tokens")
+        pair = _parse_number(tile[0], max(panels)), _parse_number(tile[1], max(tokens))
+        if pair[0] not in panels or pair[1] not in tokens:
+            raise ValueError(f"there is no kernel of {pair[0]} panels by {pair[1]} tokens")
+        found.append((name, pair))
+    return tuple(found)
+
+
+def _parse_number(value: Any, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{value!r:.80} is no number from 1 to {most}")
+    return value
+
+
+@cache
+def shipped_tiles(target: str) -> Tiles:
+    """Return the shipped tiles of a target."""
+    return parse_tiles(json.loads(Path(__file__).with_name("tiles.json").read_text("utf-8"))[target])

@@ -1,0 +1,160 @@
+"""The tiles that were measured on this machine, in a file of the user's: {"sporelm tiles": [entry, ...]}.
+
+An entry is for one target on one kind of CPU, and for the kernels of that time: {"target", "cpu", "kernels": digest,
+"measured": "2026-11-21", "tiles": as in tiles.json}. Tiles that were measured with other kernels are not used. The file
+is data: results do not depend on its content, and invalid content is ignored with one warning.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from sporelm import settings
+from sporelm.backends.cpu.formats import FORMATS
+from sporelm.backends.cpu.jit.object_cache import source_digest
+from sporelm.backends.cpu.targets import CpuTarget
+from sporelm.backends.cpu.targets.tiles import FAMILIES, Tiles, fitting_tiles, parse_tiles, shipped_tiles
+
+log = logging.getLogger(__name__)
+logged_messages: set[str] = set()  # messages that were logged already, once a process
+
+LIST_KEY = "sporelm tiles"
+MAX_FILE_BYTES = 1 << 20  # bytes; a file of a hundred CPUs is smaller
+SHIPPED = "shipped"  # the value of SPORE_CPU_TILES that disables the file
+
+
+@dataclass(frozen=True)
+class ActiveTiles:
+    """The tiles of a target and, for `spore doctor`, their source."""
+
+    tiles: Tiles
+    source: str
+
+
+def kernels_digest() -> str:
+    """Return a digest of the kernels that tiles were measured with: their sources and their compiler."""
+    versions = f"{llvmlite.__version__} {llvm.llvm_version_info}"
+    return hashlib.sha256(f"{source_digest()} {versions}".encode()).hexdigest()[:32]
+
+
+def tiles_in_use(target: CpuTarget) -> ActiveTiles:
+    """Return the tiles measured on this machine for the target, or the shipped ones."""
+    shipped = shipped_tiles(target.name)
+    path = tiles_path()
+    if path is None:
+        return ActiveTiles(shipped, "shipped (SPORE_CPU_TILES)")
+    try:
+        entries = _read(path)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        _warn_once(f"{path} is ignored: {reason} ('spore bench tune' writes it anew; SPORE_CPU_TILES names it)")
+        return ActiveTiles(shipped, f"shipped; {path} is ignored: {reason}")
+    entry = entries.get((target.name, llvm.get_host_cpu_name()))
+    if entry is None:
+        return ActiveTiles(shipped, "shipped; 'spore bench tune' measures on this machine")
+    if entry["kernels"] != kernels_digest():
+        when = f"those measured here {entry['measured']} are of other kernels"
+        return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures anew")
+    tiles = parse_tiles(entry["tiles"])
+    if not _fits_target(target, tiles):
+        _warn_once(f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures anew)")
+        return ActiveTiles(shipped, f"shipped; {path} is ignored: its tiles do not fit this target")
+    return ActiveTiles(tiles, f"measured here {entry['measured']} ({path})")
+
+
+def _fits_target(target: CpuTarget, tiles: Tiles) -> bool:
+    """Return whether every format's tiles are shipped ones or fit the registers."""
+    for name, kind in FORMATS.items():
+        for kernel in ("few", "many"):
+            shipped, measured = (dict(of.of(kernel)) for of in (shipped_tiles(target.name), tiles))
+            tile = measured.get(name) or measured[kind.family]
+            if tile not in (*shipped.values(), *fitting_tiles(target, kernel, kind.family)):
+                return False
+    return True
+
+
+def tiles_path() -> Path | None:
+    """Return the path of measured tiles; None if the setting disables it."""
+    return None if settings.CPU_TILES.value == SHIPPED else settings.CPU_TILES.path
+
+
+def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
+    """Save measured tiles, and keep those of other targets and CPUs. Raise OSError."""
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
+        entries = _read(path)
+    key = (target.name, llvm.get_host_cpu_name())
+    entries[key] = dict(zip(("target", "cpu"), key, strict=True)) | {
+        "kernels": kernels_digest(),
+        "measured": date.today().isoformat(),
+        "tiles": tiles.as_json(),
+    }
+    with replace_atomically(path) as part:
+        part.write_text(json.dumps({LIST_KEY: list(entries.values())}, indent=1) + "\n", "utf-8")
+
+
+@contextlib.contextmanager
+def replace_atomically(path: Path, keep: bool = True) -> Iterator[Path]:
+    """Yield a file beside `path` that replaces it at the end, unless the block fails or `keep` is false. Raise
+    OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
+    try:
+        yield Path(name)
+        if keep:
+            Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return entries by target and CPU; none if the file is missing. Raise OSError, ValueError, RecursionError."""
+    if not path.exists():
+        return {}
+    if not path.is_file():
+        raise ValueError("it is not a file")
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        values = json.loads(content.decode("utf-8"))
+    except ValueError:
+        raise ValueError("it is no JSON") from None
+    if not isinstance(values, dict) or not isinstance(values.get(LIST_KEY), list):
+        raise ValueError(f"it has no list {LIST_KEY!r}")
+    return {(entry["target"], entry["cpu"]): entry for entry in map(_check_entry, values[LIST_KEY])}
+
+
+def _check_entry(entry: Any) -> dict[str, Any]:
+    """Return an entry that has all its parts. Raise ValueError."""
+    words = ("target", "cpu", "kernels", "measured")
+    if not isinstance(entry, dict) or entry.keys() != {*words, "tiles"}:
+        raise ValueError(f"an entry has other parts than {', '.join(words)} and tiles")
+    for word in words:
+        if not isinstance(entry[word], str) or len(entry[word]) > 80 or not entry[word].isprintable():
+            raise ValueError(f"an entry's {word} is no short text")
+    tiles = parse_tiles(entry["tiles"])
+    unknown = {name for name, _ in (*tiles.few, *tiles.many)} - {*FORMATS, *FAMILIES}
+    if unknown:
+        raise ValueError(f"there is no format {min(unknown)!r:.40}")
+    return entry
+
+
+def _warn_once(message: str) -> None:
+    """Log a message, once a process."""
+    if message not in logged_messages:
+        logged_messages.add(message)
+        log.warning("%s", message)

@@ -1,0 +1,204 @@
+"""The protocol of a back-end: its verbs, and the types that they use.
+
+probe; allocate (`tensor`, `allocate_pages`, `allocate_states`); copy (`to_numpy`, `export_pages`, `copy_states`, ...);
+pack a weight; give a kernel for a call; compile a program of calls; synchronize.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from sporelm.ops import Call, Graph, Op, Spec
+from sporelm.tensor.dtype import ElementType
+from sporelm.tensor.tensor import Tensor
+
+Progress = Callable[[str, int, int], None]  # stage, bytes or items done, total
+StateShapes = Sequence[tuple[int, ...]]  # of the arrays that one layer keeps per sequence
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The back-end can run here. `details` are shown by `spore doctor`."""
+
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The back-end cannot run here, with the reason."""
+
+    reason: str
+
+
+class WeightArray(Protocol):
+    """A weight as a file stores it."""
+
+    @property
+    def format(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def blocks(self) -> np.ndarray: ...  # uint8
+
+    def dequantize(self) -> np.ndarray: ...  # float32, logical shape, owned by the caller
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The offset of each value of a graph, by the value's id, and the size of the arena."""
+
+    offsets: Mapping[int, int]
+    nbytes: int
+
+
+class MemoryPlanner(Protocol):
+    """Assigns offsets to the values of the graph being compiled, for back-ends that keep values in an arena."""
+
+    def __call__(self, nbytes_of: Callable[[Spec], int], rowwise_ops: Collection[str] = ()) -> Placement:
+        """Return an offset for each value, such that values alive at the same time do not overlap.
+
+        nbytes_of     bytes of a value with this spec, symbols at their upper limit
+        rowwise_ops   ops whose calls follow one another row by row without a barrier: the arguments of a series of such
+                      calls live until the series ends
+        """
+
+
+class Program(Protocol):
+    """A graph compiled for one step bucket. The caller that fills its arrays guarantees the indices in them."""
+
+    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Run one step: inputs by name, extents by symbol name. Outputs are views that the next run overwrites."""
+
+    def free(self) -> None:
+        """Free its memory. It cannot run after that."""
+
+
+class CallTime(NamedTuple):
+    """How long one thread spent in a call of a program, or in one kernel of the call."""
+
+    call: Call
+    kernel: str  # its name, or "" if the call does not consist of kernels
+    thread: int  # 0 is the thread that runs the step
+    began: float  # of perf_counter
+    seconds: float
+
+
+@runtime_checkable
+class CallTimer(Protocol):
+    """What a back-end may offer in addition: how long each call of a step takes."""
+
+    def time_calls(self) -> Callable[[], list[CallTime]]:
+        """Record from now on how long calls on this device take; a step may become a little slower.
+
+        The returned function gives the times since its previous call, and forgets them.
+        """
+
+
+class Backend(Protocol):
+    """A device that runs ops. It is also a `Device`: it runs single ops on its tensors (eager mode)."""
+
+    name: str
+    rules: tuple[str, ...]  # rules of `sporelm.plan.rewrite_rules` that pay on this device
+    step_buckets: Mapping[str, int]  # name -> max tokens of a step, ascending; the last is the largest step allowed
+
+    def probe(self) -> Ready | Missing:
+        """Return whether it can run here. Never raises."""
+
+    def missing_kernels(self) -> list[str]:
+        """Return the names of the ops for which it has no kernel."""
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """Copy an array to the device."""
+
+    def pack(self, weight: WeightArray) -> Tensor:
+        """Copy a weight to the device in the layout that its kernels read.
+
+        A weight is a vector, a matrix (2-D) or expert matrices (3-D: [experts, out, in]; `stack_experts` makes one
+        weight of separate matrices).
+        """
+
+    def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
+        """Return the bytes that `pack` will take."""
+
+    def allocate_pages(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
+        """Allocate a cache of `count` zeroed pages, one tensor per layer.
+
+        Each layer keeps per position (kv_heads, head_dim) of keys and values, or one row (width,) that all heads share.
+        Logical shape [count, 2, kv_heads, 64, head_dim] or [count, 1, 1, 64, width] (`ops.paged_attention.page_shape`).
+        The same page of all layers may be contiguous.
+        """
+
+    def free_pages(self, caches: Sequence[Tensor]) -> None:
+        """Free the caches of a pool, together. They cannot be used after that."""
+
+    def page_bytes(self, kept: tuple[int, ...], dtype: ElementType) -> int:
+        """Return the bytes of one page of such a cache."""
+
+    def free_bytes(self) -> int | None:
+        """Return the free bytes of the device's memory; None if that is the host's, or the number is unknown."""
+
+    def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
+        """Return these pages in canonical form: [len(pages), 2, kv_heads, 64, head_dim], or as the cache's shape is."""
+
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        """Write pages that are given in canonical form."""
+
+    def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
+        """Allocate `count` recurrent states: per layer a tensor float32 [count, *shape] for each of its shapes.
+
+        One state of all layers is contiguous. Within a tensor a state's numbers are in row-major order.
+        """
+
+    def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
+        """Free a pool of states. Its tensors cannot be used after that."""
+
+    def state_bytes(self, layers: Sequence[StateShapes]) -> int:
+        """Return the bytes of one state of such a pool."""
+
+    def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
+        """Copy states of all layers (source, target), one after the other."""
+
+    def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
+        """Return copies of states: float32 [len(states), *shape] for each tensor of the pool."""
+
+    def import_states(
+        self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
+    ) -> None:
+        """Write states that `export_states` returned."""
+
+    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Run one op now, by its numpy reference if there is no kernel. Checks that indices are in range.
+
+        Tensors that are views are copied first.
+        """
+
+    def to_numpy(self, tensor: Tensor) -> np.ndarray:
+        """Return a copy of a tensor's values in its layout. Raise BackendError unless they are plain."""
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        """Return the tensor itself unless it is a view, else a copy. Raise BackendError for a view of a tensor that is
+        not plain."""
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Return whether `to_numpy` can read it: not a packed weight, a cache or rows rounded to int8."""
+
+    def kernel(self, call: Call, bucket: str) -> Any | None:
+        """Return the kernel for a call in a bucket. With None the reference runs it, and `doctor` counts it."""
+
+    def compile(self, graph: Graph) -> Program | None:
+        """Compile a whole graph, for vendors with a graph engine. With None, `kernel` and `program` are used."""
+
+    def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
+        """Compile a graph for the steps of one bucket. `plan_memory` is for back-ends that keep values in an arena."""
+
+    def measure_limits(self) -> Mapping[str, float]:
+        """Measure the peak rates now, the best of several times: stream_bytes_s, int8_dot_ops_s, f32_ops_s; also the
+        median stream_median_bytes_s."""
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+
+    def close(self) -> None:
+        """Free threads and memory."""

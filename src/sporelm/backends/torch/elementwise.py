@@ -1,0 +1,23 @@
+"""Elementwise ops through plain torch."""
+
+import torch
+from torch import Tensor
+
+from sporelm import ops
+from sporelm.backends.torch.op_functions import implements
+
+
+@implements(ops.silu_mul)
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return gate / (1 + torch.exp(-gate)) * up
+
+
+@implements(ops.add)
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+@implements(ops.clamped_swiglu)
+def clamped_swiglu(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate / (1 + torch.exp(-alpha * gate)))

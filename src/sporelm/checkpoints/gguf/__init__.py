@@ -1,0 +1,1 @@
+"""Schemas of GGUF files, one module per family of models."""

@@ -1,0 +1,53 @@
+"""Which layers of a config.json have a sliding window."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.errors import UnsupportedModel
+from sporelm.models.config import MOST_LAYERS, ModelConfig
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+def every_nth_layer(step: int) -> Callable[[int], frozenset[int]]:
+    """Return a function of the number of layers: each `step`th of them, the last of each run."""
+    return lambda layers: frozenset(range(step - 1, layers, step))
+
+
+def read_window(values: ConfigValues, key: str, default: int | None) -> int | None:
+    """Return the window in positions; None, for all positions, if it is null."""
+    if key not in values.values:
+        return default
+    return values.integer(key, 1, MOST_CONTEXT) if values.has(key) else None
+
+
+def read_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
+    """Return the layers that `layer_types` calls full; none if it is absent. Raises UnsupportedModel for others."""
+    kinds = values.get("layer_types")
+    if kinds is None:
+        return frozenset()
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in LAYER_TYPES for kind in kinds):
+        what = f"layer_types must give one of {LAYER_TYPES} for each of the {layers} layers"
+        raise UnsupportedModel(f"{values.where}: {what}")
+    return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
+
+
+def with_windows(
+    config: Config, values: ConfigValues, step: int, *, step_key: str = "", window: int | None = 4096
+) -> Config:
+    """Return the configuration with windows in all layers but those that `layer_types` calls full, or but each
+    `step`th.
+
+    step_key   of config.json, that may have the step
+    window     of a config.json that lacks the key
+    """
+    step = values.integer(step_key, 1, MOST_LAYERS, step) if step_key else step
+    if values.has("layer_types"):
+        full_layers = read_full_layers(values, config.layers)
+    else:
+        full_layers = every_nth_layer(step)(config.layers)
+    return replace(config, window=read_window(values, "sliding_window", window), full_layers=full_layers)

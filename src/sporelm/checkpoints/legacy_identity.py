@@ -1,0 +1,118 @@
+"""The configuration of a model as version 0.1.0 printed it: a frozen text, from which it made the model's identity.
+
+Session files and recordings of that version name their model by a hash that begins with `repr(config)`. Our classes
+have changed since, so the text is written here from explicit names of records and fields. Never add a name for a new
+architecture: no file of version 0.1.0 can belong to it. Where a field moves or is renamed, change how it is read
+(`_read`), never what is written; a test compares the text of every architecture with what that version printed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+from sporelm.models.config import ModelConfig
+
+# Each record under its name of then, and its fields in the order in which they were printed.
+_RECORDS = """
+ModelConfig: name architecture layers width heads kv_heads head_dim ffn vocab eps rope_theta context_length
+    rope_scaling rotary window full_layers nope_layers rope_style alibi local_theta score_cap logit_cap
+    tie_embeddings attention_bias attention_out_bias mlp_bias output_bias qkv_limit activation parallel labels alone
+    pooling dense dtype scales experts own
+RopeScaling: attention divisors
+Scales: embedding residual attention logits output
+Experts: count used ffn shared shared_ffn shared_gate averaged scores choice_bias groups top_groups group_score
+    renormalize epsilon scale bias added plain latent near clamp leading step dense
+LatentShape: rank rotary value q_rank log_multiplier
+AxShape: rank rotary value q_rank log_multiplier index_heads index_dim chosen sharing norm_rank
+BaichuanParts: unit_head
+BailingParts: unit_head
+LingShape: rank rotary value q_rank log_multiplier taps delta_heads delta_dim attention least limits shared_limits
+CohereParts: head_norms
+Cohere2MoeParts: rms_eps
+LayerShapes: heads kv_heads ffn
+SparseShape: rank rotary value q_rank log_multiplier index_heads index_dim chosen sharing
+FalconParts: two_norms
+FalconHeads: taps heads groups size inner head_dim expand bias taps_bias low high attention normed norm_first
+    attention_in attention_out key space_in space_out gate down parts
+Gemma4Parts: local_dim inputs borrowing local_heads tied wide
+Gemma3nParts: inputs streams borrowing rank vocab thinned
+Glm4MoeParts: head_norms
+SpaceHeads: taps heads groups size inner head_dim expand bias taps_bias low high attention
+ClovaParts: behind
+SpaceChannels: taps size rank inner expand bias taps_bias norms eps attention
+KimiShape: rank rotary value q_rank log_multiplier taps delta_heads delta_dim attention
+LagunaParts: local_heads local_rotary each
+ConvLayers: taps attention
+Lfm3Parts: taps attention gated behind
+Llama4Parts: normed floor growth
+LongcatShape: rank rotary value q_rank log_multiplier idle
+Mimo2Parts: value value_scale
+LightningLayers: full linear mlp interval attention
+Tempered: beta
+TemperedLatent: rank rotary value q_rank log_multiplier beta
+Head: biased
+Loops: count unnormed
+SingleLayers: taps heads groups size inner head_dim expand bias taps_bias low high attention kinds
+OlmoDelta: taps key_heads heads key_dim value_dim inner interval attention order turns
+OptParts: embedded before unnormed learned
+Normed: heads
+RankedHeads: taps heads groups size inner head_dim expand bias taps_bias low high attention rank
+Seeing: sections deepstack
+DeltaHeads: taps key_heads heads key_dim value_dim inner interval attention order
+LruNumbers: taps width attention
+FinchNumbers: mix decay eps halved
+MixRanks: decay rate share gate eps
+StableLMParts: head_norms second_norm
+Step35Parts: local_heads local_rotary limits shared_limits
+SharedBlocks: taps heads groups size inner head_dim expand bias taps_bias low high attention blocks rank adapts
+Linear: attention divisors factor original
+DynamicNtk: attention divisors factor original
+Yarn: attention divisors factor original beta_fast beta_slow extrapolation truncate
+Llama3: attention divisors factor original low high
+LongRope: attention divisors short long original
+Dense: name width out bias activation unit place
+"""
+# Configurations of architectures whose numbers were a record of their own in `ModelConfig.own`: the class of today, the
+# record of then, and how its fields are called today.
+_TYPED = """
+CohereConfig: CohereParts head_norms=has_head_norms
+FalconConfig: FalconParts two_norms=has_two_norms
+OptConfig: OptParts embedded=embedding_width before=is_pre_norm unnormed=skips_last_norm learned=has_norm_weights
+PersimmonConfig: Normed heads=has_head_norms
+StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
+"""
+_FIELDS: Mapping[str, list[str]] = {
+    name: fields.split()
+    for name, fields in (line.split(":") for line in _RECORDS.strip().replace("\n    ", " ").split("\n"))
+}
+_RECORD_OF: dict[str, tuple[str, dict[str, str]]] = {
+    name: (words.split()[0], dict(word.split("=") for word in words.split()[1:]))
+    for name, words in (line.split(":") for line in _TYPED.strip().split("\n"))
+}
+
+
+def legacy_config_text(config: ModelConfig) -> str:
+    """Return what `repr(config)` was in version 0.1.0."""
+    return _written(config)
+
+
+def _written(value: Any) -> str:
+    record = type(value).__name__
+    if record in _RECORD_OF:
+        own, names = _RECORD_OF[record]
+        fields = {field: getattr(value, names.get(field, field)) for field in _FIELDS[own]}
+        texts = [f"{field}={_written(_read(value, field))}" for field in _FIELDS["ModelConfig"] if field != "own"]
+        texts.append(f"own={own}({', '.join(f'{field}={_written(each)}' for field, each in fields.items())})")
+        return f"ModelConfig({', '.join(texts)})"
+    if record in _FIELDS:
+        return f"{record}({', '.join(f'{field}={_written(_read(value, field))}' for field in _FIELDS[record])})"
+    if is_dataclass(value):
+        return f"{record}()"  # an architecture or an encoder without session files of that version
+    if type(value) is tuple:
+        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def _read(record: Any, field: str) -> Any:
+    """Return the value of a field that was called so in version 0.1.0."""
+    return getattr(record, field)

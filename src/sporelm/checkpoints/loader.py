@@ -1,0 +1,280 @@
+"""Loads a model's tensors from its files into a back-end: all of them, no others, each checked.
+
+The schema resolves stored names once into a list of mapped tensors (`map_tensors`). Checking names and shapes,
+estimating memory and loading all walk that list.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from sporelm.backends.load_progress import count_progress
+from sporelm.backends.memory_residency import available_bytes, drop_pages
+from sporelm.backends.protocol import Backend, Progress
+from sporelm.checkpoints.beside_vision import OTHERS
+from sporelm.checkpoints.gguf_schema import GgufSchema
+from sporelm.checkpoints.hf_schema import HfSchema
+from sporelm.checkpoints.quantized import QuantizedFolder
+from sporelm.checkpoints.tensor_mapping import MappedTensor, TensorMapping
+from sporelm.checkpoints.tensor_names import HF, Kind, ignorable, listed, templated
+from sporelm.checkpoints.tensor_table import alternatives
+from sporelm.checkpoints.transforms import as_f32
+from sporelm.errors import MemoryShortage, ModelFileError
+from sporelm.files.gguf import GgufFile
+from sporelm.files.safetensors import SafetensorsFiles
+from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.encoder import Encoder
+from sporelm.models.params import ORDERED, Param, order_name
+from sporelm.quant import BF16, F32, QuantFormat, format_of
+from sporelm.quant.finite_check import has_only_finite
+from sporelm.quant.stored_tensor import StoredTensor
+from sporelm.tensor.tensor import Tensor
+from sporelm.units import in_units
+
+MAX_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
+CHECK_VALUES = 1 << 18  # that are checked at a time, which bounds the temporaries
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """An open model: its configuration is read, its tensors are mapped into memory and not read yet."""
+
+    kind: Kind
+    path: Path
+    files: GgufFile | SafetensorsFiles | QuantizedFolder
+    config: ModelConfig
+    schema: GgufSchema | HfSchema
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What differs from the files, one line each."""
+        notes = self.files.notes if isinstance(self.files, QuantizedFolder) else ()
+        return (*notes, *self._vision_note(), *self._head_note(), *self._dequantized_note())
+
+    def _dequantized_note(self) -> tuple[str, ...]:
+        """Return that quantized tensors are loaded as F32, if any are."""
+        rows = self.schema.tensor_table(self.config).values()
+        stored = [each for row in rows for each in alternatives(row)]
+        templates = {each.name for each in stored if any(step.is_dequantizing for step in each.transforms)}
+        names = [
+            name
+            for name, info in self.files.tensors.items()
+            if templates and templated(name)[0] in templates and format_of(info.type_name).values > 1
+        ]
+        if not names:
+            return ()
+        what = "its blocks cannot be turned about, so that what makes keys is computed with in F32"
+        return (f"{listed(names, 1)}: {what}; files that have attn_k_b take less memory",)
+
+    def _head_note(self) -> tuple[str, ...]:
+        """Return that the training head of an encoder's folder is not read, if it has one."""
+        name = self.config.architecture
+        if not issubclass(self.schema.architecture, Encoder) or not name.endswith(("ForMaskedLM", "ForPreTraining")):
+            return ()
+        ignored = sorted(self.schema.find_ignored(self.files.tensors))
+        heads = [each for each in ignored if "pooler" not in each and "position_ids" not in each]
+        return (f"{listed(heads, 1)}: the head of {name}, which fills gaps, is left unread",) if heads else ()
+
+    def _vision_note(self) -> tuple[str, ...]:
+        """Return that vision and audio tensors are not read, if there are any."""
+        if OTHERS[0] not in self.schema.ignored_tensors:
+            return ()
+        parts = sorted(ignorable(self.files.tensors, self.kind, OTHERS) - ignorable(self.files.tensors, self.kind))
+        return (f"it reads text alone: what sees or hears is left out ({listed(parts, 1)})",) if parts else ()
+
+    def close(self) -> None:
+        """Close the files. Tensors already loaded stay valid."""
+        self.files.close()
+
+
+def load_parameters(
+    source: ModelSource,
+    params: Sequence[Param],
+    backend: Backend,
+    progress: Progress | None = None,
+    *,
+    dequantize: bool = False,
+    threads: int | None = None,
+) -> dict[str, Tensor]:
+    """Return the parameters by name, packed for the back-end by several threads at once.
+
+    progress(stage="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
+    A weight whose columns are out of place comes with their order, int32 [in], under `order_name` of its name.
+    With `dequantize`, every tensor is loaded as its values in float32: the reference that quantization is judged by.
+    Raises ModelFileError for a missing, surplus, misshapen or non-finite tensor, MemoryShortage before anything loads.
+    """
+    mapping = map_tensors(source, params)
+    check_shapes(source, mapping)
+    max_workers = max(1, min(threads or os.cpu_count() or 1, MAX_THREADS))
+    workers = _count_workers(source, mapping, backend, dequantize, max_workers)
+    total = sum(source.files.tensors[name].nbytes for each in mapping.tensors for name in each.sources)
+    report = count_progress(progress, "load", total)
+    orders: dict[str, np.ndarray] = {}
+
+    def load(tensor: MappedTensor) -> Tensor:
+        param = tensor.param
+        stored = [source.files.tensor(name) for name in tensor.sources]
+        for each in stored:
+            check_finite(source, each)
+        parts = [tensor.load(each) for each in stored]
+        if dequantize or any(part.order is not None and not param.name.endswith(ORDERED) for part in parts):
+            parts = [as_f32(part) for part in parts]
+        if parts[0].order is not None:
+            orders[order_name(param.name)] = parts[0].order
+            parts = [replace(parts[0], order=None)]
+        if param.plain:
+            values = [part.dequantize() for part in parts]
+            packed = backend.tensor(np.stack(values) if tensor.stack else np.ascontiguousarray(values[0]))
+        else:
+            packed = backend.pack(tensor.stack.load(parts) if tensor.stack else parts[0])
+        for each in stored:
+            drop_pages(each.blocks)
+            report(each.nbytes)
+        return packed
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool, _cancelled_on_error(pool):
+        # Largest first: the last thread to finish then has little left to do.
+        order = sorted(mapping.tensors, key=lambda tensor: -prod(tensor.param.shape))
+        tensors = dict(zip((each.param.name for each in order), pool.map(load, order), strict=True))
+    return {param.name: tensors[param.name] for param in params} | _share_orders(orders, backend)
+
+
+def _share_orders(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[str, Tensor]:
+    """Return orders of columns as tensors. Weights with the same order share a tensor, and so the ordered rows."""
+    tensors: dict[bytes, Tensor] = {}
+    for order in orders.values():
+        if order.tobytes() not in tensors:
+            tensors[order.tobytes()] = backend.tensor(order)
+    return {name: tensors[orders[name].tobytes()] for name in sorted(orders)}
+
+
+def map_tensors(source: ModelSource, params: Sequence[Param]) -> TensorMapping:
+    """Return the stored tensors of each parameter. Raises ModelFileError unless the file has them all and no unknown
+    ones."""
+    tensors = source.files.tensors
+    mapping, tied_output = resolve_tied(source, params)
+    ignored = source.schema.find_ignored(tensors, source.config) | {tied_output}
+    needed = mapping.by_source.keys()
+    if missing := sorted(needed - tensors.keys()):
+        raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(needed)} tensors: {listed(missing)}")
+    surplus = sorted(tensors.keys() - needed - ignored)
+    if surplus := [name for name in surplus if not is_zero_bias(source, name)]:
+        what = f"what {source.config.architecture} does not have: {listed(surplus)}"
+        raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")
+    if tied_output and tied_output not in needed:
+        _check_tied(source, mapping.by_param["embedding.weight"].sources[0], tied_output)
+    return mapping
+
+
+def resolve_tied(source: ModelSource, params: Sequence[Param]) -> tuple[TensorMapping, str]:
+    """Return the mapping without any check, and the stored output of a folder whose output is tied to its embedding;
+    "" if there is none. Such a folder may store the one matrix under either name, or under both."""
+    tensors, config = source.files.tensors, source.config
+    mapping = source.schema.resolve(params, config, tensors)
+    if source.kind != HF or not config.tie_embeddings:
+        return mapping, ""
+    output = source.schema.stored_name("output.weight", config, tensors)
+    embedding = mapping.by_param["embedding.weight"]
+    if output not in tensors:
+        return mapping, ""
+    if embedding.sources[0] not in tensors:
+        mapping = mapping.with_tensors([replace(embedding, sources=(output,))])
+    return mapping, output
+
+
+def check_shapes(source: ModelSource, mapping: TensorMapping) -> None:
+    """Raise ModelFileError unless each tensor has the shape that its architecture gives it."""
+    for name, expected in mapping.source_shapes().items():
+        shape = source.files.tensors[name].shape
+        if shape != expected:
+            raise ModelFileError(f"{source.path}: {name} is {list(shape)}, its architecture has {list(expected)}")
+
+
+def is_zero_bias(source: ModelSource, name: str) -> bool:
+    """Return whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight, transformers one for
+    routers that have none (A.X K1)."""
+    bias = source.kind == HF and name.endswith("bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
+    return bias and bool((source.files.tensor(name).dequantize() == 0).all())
+
+
+def _count_workers(
+    source: ModelSource, mapping: TensorMapping, backend: Backend, dequantize: bool, max_workers: int
+) -> int:
+    """Return how many threads, at most `max_workers`, may pack at once: each holds one tensor's values while it does.
+
+    Raises MemoryShortage if the packed weights and one thread's values are larger than the memory that is available,
+    or the packed weights than the memory of a device that has its own.
+    """
+    needed = 0
+    values = []
+    for tensor in mapping.tensors:
+        shape = tensor.param.shape
+        stored = packed_format(source, tensor)
+        needed += backend.packed_bytes(F32 if dequantize else stored, shape)
+        if stored is not F32 and (dequantize or stored is BF16):
+            values.append(prod(shape) * 4)
+        elif isinstance(source.files, QuantizedFolder):
+            values.append(stored.tensor_nbytes(shape))  # blocks that are put together, not views of the file
+    if (free := backend.free_bytes()) is not None:
+        if needed > free:
+            raise _shortage(source, needed, free)
+        needed = 0  # of the host's memory
+    available = available_bytes()
+    if available is None:
+        return max_workers
+    values.sort(reverse=True)
+    for count in range(max_workers, 1, -1):
+        if needed + sum(values[:count]) <= available:
+            return count
+    needed += max(values, default=0)
+    if needed > available:
+        raise _shortage(source, needed, available)
+    return 1
+
+
+def packed_format(source: ModelSource, tensor: MappedTensor) -> type[QuantFormat]:
+    """Return the number format in which a parameter is packed."""
+    stored = format_of(source.files.tensors[tensor.sources[0]].type_name)
+    return F32 if stored.values > 1 and tensor.is_dequantizing else stored
+
+
+def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
+    return MemoryShortage(
+        f"the weights of {source.path.name} need {in_units(needed)} of memory, {in_units(available)} are available:"
+        " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
+    )
+
+
+def check_finite(source: ModelSource, stored: StoredTensor) -> None:
+    """Raise ModelFileError if a float of the tensor, its values or its blocks' scales, is NaN or infinite."""
+    blocks = stored.blocks.reshape(-1, stored.format.nbytes)
+    step = max(1, CHECK_VALUES // stored.format.values)
+    for start in range(0, len(blocks), step):
+        if not has_only_finite(stored.format, blocks[start : start + step]):
+            raise ModelFileError(f"{source.path}: tensor {stored.name} holds NaN or infinity; the file is damaged")
+
+
+def _check_tied(source: ModelSource, embedding: str, output: str) -> None:
+    """Raise ModelFileError unless a tied output that is stored as well equals the embedding."""
+    first, second = source.files.tensor(embedding), source.files.tensor(output)
+    alike = first.shape == second.shape and first.format is second.format
+    if not alike or not np.array_equal(first.blocks, second.blocks):
+        raise ModelFileError(
+            f"{source.path}: {output} differs from {embedding}, yet tie_word_embeddings is true; set it to false"
+        )
+
+
+@contextmanager
+def _cancelled_on_error(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Cancel the tensors that are waiting once one has failed or the user has interrupted."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise

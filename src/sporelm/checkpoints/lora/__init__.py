@@ -1,0 +1,29 @@
+"""Adapters of low rank (LoRA): folders that PEFT writes, and GGUF files of llama.cpp."""
+
+from pathlib import Path
+
+from sporelm.checkpoints.lora.adapter import Adapter, Base, LowRank
+from sporelm.checkpoints.lora.gguf import read_gguf
+from sporelm.checkpoints.lora.peft import CONFIG, WEIGHTS, read_peft
+from sporelm.checkpoints.lora.target_model import lora_base
+from sporelm.errors import ModelFileError, ModelNotFound
+
+__all__ = ["Adapter", "Base", "LowRank", "lora_base", "read_adapter"]
+
+
+def read_adapter(path: str | Path, base: Base, scale: float = 1.0) -> Adapter:
+    """The adapter in a PEFT folder (or of one of its files) or in a .gguf file, for a model; `scale` multiplies it.
+
+    Raises ModelNotFound, ModelFileError for files that are damaged or do not fit the model, UnsupportedModel for
+    what an adapter of low rank alone cannot say, MemoryShortage.
+    """
+    place = Path(path)
+    if place.name in (CONFIG, WEIGHTS):
+        place = place.parent
+    if place.is_dir():
+        return read_peft(place, base, scale)
+    if not place.exists():
+        raise ModelNotFound(f"{place} does not exist: give a folder with {CONFIG}, or a .gguf file")
+    if place.suffix != ".gguf":
+        raise ModelFileError(f"{place} is no adapter: give a folder with {CONFIG}, or a .gguf file")
+    return read_gguf(place, base, scale)

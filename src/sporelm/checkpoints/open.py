@@ -1,0 +1,183 @@
+"""Opens a model's files with the schema of their architecture."""
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from sporelm.checkpoints.config_keys import find_key
+from sporelm.checkpoints.config_values import shown
+from sporelm.checkpoints.dense import with_dense
+from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema
+from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS
+from sporelm.checkpoints.hf_schema import HfSchema
+from sporelm.checkpoints.loader import ModelSource
+from sporelm.checkpoints.metadata_tensors import read_metadata_tensors
+from sporelm.checkpoints.multimodal_text import text_values, whole_of, within_whole
+from sporelm.checkpoints.pooling import pooling_of_folder
+from sporelm.checkpoints.quantized import QuantizedFolder, with_quantized
+from sporelm.checkpoints.rope_fields import FACTOR_TENSORS
+from sporelm.checkpoints.row_cuts import recut_rows
+from sporelm.checkpoints.schema_registry import find_gguf_schema, find_hf_schema, known_names
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.files.gguf import GgufFile, open_gguf
+from sporelm.files.json_object import read_object
+from sporelm.files.safetensors import SafetensorsFiles, open_safetensors
+from sporelm.models.config import MOST_HEAD_DIM, ModelConfig, checked
+from sporelm.models.encoder import Encoder
+
+
+def open_model(path: str | Path) -> ModelSource:
+    """Open a .gguf file (or the first of a split model) or a Hugging Face folder.
+
+    Raises ModelNotFound, ModelFileError for damaged files, UnsupportedModel for an architecture or an option that would
+    change the result and that we lack.
+    """
+    place = Path(path)
+    return _open_folder(place) if place.is_dir() else _open_file(place)
+
+
+def _open_folder(place: Path) -> ModelSource:
+    where = str(place / "config.json")
+    values, is_headless = with_head(read_object(place / "config.json"))
+    files = with_quantized(open_safetensors(place), values)
+    schema, config = _read_json(values, where, _main_format(files))
+    pooled = pooling_of_folder(place, config.width)
+    config = replace(config, pooling=pooled.pooling, dense=pooled.dense)
+    if pooled.dense:
+        files.close()
+        files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
+    if isinstance(files, SafetensorsFiles) and (cuts := schema.row_cuts(config)):
+        files = recut_rows(files, cuts)
+    whole = whole_of(values)
+    schema = (within_whole(schema, whole) if whole else schema).for_file(files.tensors)
+    config = _with_choice_bias(config, schema, files.tensors)
+    # If the file does not say, the class ties them, unless a folder has both; of a whole model, the folder decides.
+    if (config.tie_embeddings or whole) and not _has_tie_key(values):
+        config = replace(config, tie_embeddings=not _has_output(schema, config, files.tensors))
+    if not issubclass(schema.architecture, Encoder):
+        config, schema = _without_head(config, schema, files.tensors, is_headless=is_headless)
+    return ModelSource("hf", place, files, _one_head(config, place), schema)
+
+
+def _with_choice_bias(config: ModelConfig, schema: HfSchema, tensors: Container[str]) -> ModelConfig:
+    """Return the configuration with a bias of the router's scores if the folder has one and config.json no key for it:
+    transformers gives A.X K1's routers one, its makers' folders have none."""
+    experts = config.experts
+    if experts is None or experts.choice_bias or CHOICE_BIAS not in schema.tensor_table(config):
+        return config
+    names = (schema.stored_name(CHOICE_BIAS.replace("{}", str(layer)), config) for layer in range(config.layers))
+    has_bias = any(name in tensors for name in names)
+    return replace(config, experts=replace(experts, choice_bias=True)) if has_bias else config
+
+
+def _has_output(schema: HfSchema, config: ModelConfig, tensors: Container[str]) -> bool:
+    return schema.stored_name("output.weight", config, tensors) in tensors
+
+
+def _open_file(place: Path) -> ModelSource:
+    gguf = open_gguf(place)
+    shapes = {name: info.shape for name, info in gguf.tensors.items()}
+    model = GgufModel(gguf.metadata, shapes, str(place), _rope_factors(gguf, place), _main_format(gguf))
+    schema, config = _read_metadata(model)
+    for name, numbers in read_metadata_tensors(schema, gguf.metadata, config.layers, str(place)).items():
+        gguf.hold(name, numbers)
+    return ModelSource("gguf", place, gguf, _one_head(config, place), schema.for_file(gguf.tensors))
+
+
+def with_head(values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return a config.json with the class that has a head in place of one that has none, as embedding models name it
+    ("Qwen3Model"), and whether it named such a class."""
+    named = values.get("architectures")
+    name = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    whole, known = f"{name.removesuffix('Model')}ForCausalLM", known_names()
+    if not name.endswith("Model") or name in known or whole not in known:
+        return values, False
+    return {**values, "architectures": [whole]}, True
+
+
+def _without_head(
+    config: ModelConfig, schema: HfSchema, tensors: Container[str], *, is_headless: bool
+) -> tuple[ModelConfig, HfSchema]:
+    """Return a decoder's configuration and schema if its folder may lack the head: its class does (`is_headless`), or
+    it is an embedding model without the tensor. Names of its tensors may lack "model." in front then."""
+    if not is_headless and not config.pooling:
+        return config, schema
+    schema = schema.with_attributes(name_prefix=schema.name_prefix or "model.")
+    alone = is_headless or (not config.tie_embeddings and not _has_output(schema, config, tensors))
+    biased, tied = config.output_bias and not alone, config.tie_embeddings or alone
+    return replace(config, alone=alone, tie_embeddings=tied, output_bias=biased), schema
+
+
+def _one_head(config: ModelConfig, place: Path) -> ModelConfig:
+    """A configuration whose output is the embedding, or has a bias, and not both."""
+    if config.output_bias and config.tie_embeddings and not config.alone:
+        what = "an output layer tied to the embedding cannot have a bias (tie_word_embeddings)"
+        raise UnsupportedModel(f"{place}: {what}")
+    return config
+
+
+def _has_tie_key(values: Mapping[str, Any]) -> bool:
+    """Return whether a config.json says, of the whole or of its text model, if the output is the embedding."""
+    text = values.get("text_config")
+    return any("tie_word_embeddings" in part for part in (values, text) if isinstance(part, Mapping))
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    where: str,
+    dtype: str = "F32",
+    rope_factors: Mapping[str, tuple[float, ...]] | None = None,
+) -> ModelConfig:
+    """Return the configuration in a GGUF file's metadata; see `GgufSchema.config_from_metadata`."""
+    return _read_metadata(GgufModel(metadata, shapes, where, rope_factors or {}, dtype))[1]
+
+
+def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
+    """Return the configuration in a config.json, or of the text model in it; see `HfSchema.config_from_json`."""
+    return _read_json(values, where, dtype)[1]
+
+
+def _read_metadata(model: GgufModel) -> tuple[GgufSchema, ModelConfig]:
+    schema = find_gguf_schema(model.architecture, model.where)
+    config = schema.config_from_metadata(model)
+    return schema, checked(config, model.where, lambda attribute: find_key(schema.keys, attribute))
+
+
+def _read_json(values: Mapping[str, Any], where: str, dtype: str) -> tuple[HfSchema, ModelConfig]:
+    text = text_values(dict(values), where)
+    schema = find_hf_schema(_class_of(text, where), where)
+    known = schema.values_of(text, where)
+    config = schema.config_from_json(known, dtype)
+    return schema, checked(config, where, lambda attribute: known.name_of(find_key(schema.keys, attribute)))
+
+
+def _class_of(values: Mapping[str, Any], where: str) -> str:
+    """Return the class that a config.json names. Raises ModelFileError if it names none."""
+    named = values.get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise ModelFileError(f"{where}: architectures must name the model's class; it is {shown(named)}")
+    return named[0]
+
+
+def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:
+    """The values of the tensors that divide rotary frequencies, by their names."""
+    found = {}
+    for name in FACTOR_TENSORS:
+        if (info := gguf.tensors.get(name)) is not None:
+            if len(info.shape) != 1 or info.shape[0] > MOST_HEAD_DIM:
+                what = f"{name} is {list(info.shape)}"
+                raise ModelFileError(f"{place}: {what}; it must have one value for each rotary frequency")
+            found[name] = tuple(gguf.tensor(name).dequantize().tolist())
+    return found
+
+
+def _main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
+    """The number format of most values in matrices."""
+    counts: dict[str, int] = {}
+    for info in files.tensors.values():
+        if len(info.shape) > 1:
+            counts[info.type_name] = counts.get(info.type_name, 0) + prod(info.shape)
+    return max(counts, key=lambda name: counts[name], default="F32")

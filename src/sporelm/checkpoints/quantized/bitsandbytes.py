@@ -1,0 +1,142 @@
+"""bitsandbytes: LLM.int8 and the four-bit code NF4, with factors that are quantized themselves or not.
+
+Source: bitsandbytes' serialization, the LLM.int8 and QLoRA papers (Dettmers et al. 2022, 2023).
+
+int8   weight int8 [out, in], SCB float [out]: value = number * SCB / 127 of its row
+nf4    weight uint8 [out * in / 2, 1], the high nibble first, row by row: value = NF4 number * factor of its run of
+       `blocksize` values; weight.absmax float [runs], or uint8 with double quantization: then factor =
+       nested_quant_map[absmax] * nested_absmax of its run of `nested_blocksize` factors + nested_offset;
+       weight.quant_map float [16], weight.quant_state.bitsandbytes__nf4: JSON with the shape and these numbers
+"""
+
+import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.quantized.assembled import Assembled
+from sporelm.checkpoints.quantized.groups import WIDENED, cut, even_groups
+from sporelm.checkpoints.quantized.parts import Parts
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.files.tensor_messages import shown
+from sporelm.quant import F32, NF4, format_of
+from sporelm.quant.nf4 import NF4_LEVELS
+from sporelm.quant.packing import join_nibbles
+
+STATE = ".weight.quant_state.bitsandbytes__"
+LONGEST_STATE = 1 << 16  # bytes of JSON
+LARGEST_RUN = 1 << 20
+
+Factors = Callable[[NDArray[np.intp]], NDArray[np.float32]]
+
+
+class BitsAndBytes:
+    """A folder whose quantization_config says "bitsandbytes"."""
+
+    def __init__(self, parts: Parts, settings: Fields) -> None:
+        self.parts, self.where = parts, parts.where
+
+    def weights(self) -> Iterator[Assembled]:
+        for stem in self.parts.ending(".SCB"):
+            yield self._bytes(stem)
+        for name in self.parts.files.tensors:
+            if STATE in name:
+                stem, _, code = name.partition(STATE)
+                if code != "nf4":
+                    raise UnsupportedModel(
+                        f"{self.where}: {shown(name)}: the code {shown(code)} is not supported; nf4 is"
+                    )
+                yield self._codes(stem, name)
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        for name in self.parts.files.tensors:
+            if name.endswith(".weight_format"):
+                if self.parts.array(name, "U8", self.parts.info(name).shape).any():
+                    raise UnsupportedModel(
+                        f"{self.where}: {shown(name)} is not 0: only weights row by row are supported"
+                    )
+                yield name, ""
+
+    def _bytes(self, stem: str) -> Assembled:
+        name, scale_name = f"{stem}.weight", f"{stem}.SCB"
+        held = self.parts.array(name, "I8", (None, None))
+        out, width = held.shape
+        self.parts.check(scale_name, (out,))
+        columns = cut(even_groups(width, -1))
+        chosen = F32 if columns.size == 1 else format_of(f"INT8_{columns.size}")
+
+        def rows(start: int, stop: int) -> NDArray[np.uint8]:
+            scales = self.parts.floats(scale_name, (out,))[start:stop, None] / np.float32(127)
+            if chosen is F32:
+                return (held[start:stop].astype("<f4") * scales).view(np.uint8)
+            head = np.repeat(scales, len(columns.group), axis=1).reshape(-1, 1).astype("<f4").view(np.uint8)
+            numbers = np.ascontiguousarray(held[start:stop]).view(np.uint8).reshape(-1, chosen.values)
+            return np.concatenate([head, numbers], axis=1).reshape(stop - start, -1)
+
+        note = f"their rows are no runs of 32 columns; {WIDENED}" if chosen is F32 else ""
+        return Assembled(name, chosen, (out, width), (name, scale_name), rows, note)
+
+    def _codes(self, stem: str, state_name: str) -> Assembled:
+        parts, name = self.parts, f"{stem}.weight"
+        state = self._state(state_name)
+        out, width = self._shape(state, state_name)
+        run = state.integer("blocksize", 1, LARGEST_RUN)
+        count = out * width
+        held = parts.array(name, "U8", (-(-count // 2), 1)).reshape(-1)
+        numbers = parts.floats(f"{name}.quant_map", (16,))
+        factors, names = self._factors(name, -(-count // run), state)
+        names = (name, state_name, f"{name}.quant_map", *names)
+        fits = run % 64 == 0 and width % 64 == 0 and np.array_equal(numbers, NF4_LEVELS)
+        if width % 2:
+            raise UnsupportedModel(
+                f"{self.where}: {shown(name)} has rows of {width} values, not supported; even ones are"
+            )
+
+        def rows(start: int, stop: int) -> NDArray[np.uint8]:
+            packed = held[start * width // 2 : stop * width // 2]
+            codes = np.stack([packed >> np.uint8(4), packed & np.uint8(15)], axis=1).reshape(-1)
+            if not fits:
+                each = factors(np.arange(start * width, stop * width) // run)
+                return (numbers[codes] * each).astype("<f4").view(np.uint8).reshape(stop - start, -1)
+            head = factors(np.arange(start * width, stop * width, 64) // run).astype("<f4").view(np.uint8)
+            blocks = join_nibbles(codes.reshape(-1, 64), 16)
+            return np.concatenate([head.reshape(-1, 4), blocks], axis=1).reshape(stop - start, -1)
+
+        note = "" if fits else f"their runs are not of 64 columns, or their code is not NF4's; {WIDENED}"
+        return Assembled(name, NF4 if fits else F32, (out, width), names, rows, note)
+
+    def _factors(self, name: str, count: int, state: Fields) -> tuple[Factors, tuple[str, ...]]:
+        """What gives the factors of runs by their numbers, and the parts that they are made of."""
+        parts, absmax = self.parts, f"{name}.absmax"
+        if parts.info(absmax).type_name != "U8":
+            held = parts.array(absmax, "F32", (count,))
+            return (lambda runs: held[runs]), (absmax,)
+        run = state.integer("nested_blocksize", 1, LARGEST_RUN)
+        offset = np.float32(state.number("nested_offset", -1e30, 1e30))
+        nested, codes = f"{name}.nested_absmax", f"{name}.nested_quant_map"
+        scales = parts.floats(nested, (-(-count // run),))
+        levels, rounded = parts.floats(codes, (256,)), parts.array(absmax, "U8", (count,))
+        return (lambda runs: levels[rounded[runs]] * scales[runs // run] + offset), (absmax, nested, codes)
+
+    def _state(self, name: str) -> Fields:
+        """The JSON that a tensor of bytes holds."""
+        raw = self.parts.array(name, "U8", (None,))
+        try:
+            if len(raw) > LONGEST_STATE:
+                raise ValueError(f"it has {len(raw)} bytes")
+            values = json.loads(raw.tobytes().decode())
+        except (ValueError, RecursionError) as reason:
+            raise ModelFileError(f"{self.where}: {shown(name)} is not readable JSON: {str(reason)[:80]}") from None
+        if not isinstance(values, dict):
+            raise ModelFileError(f"{self.where}: {shown(name)} must hold a JSON object")
+        return Fields(values, f"{self.where}: {name[:120]}")
+
+    def _shape(self, state: Fields, name: str) -> tuple[int, int]:
+        """The weight's shape as its state says it."""
+        shape = state.values.get("shape")
+        whole = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and 0 <= n < 1 << 31 for n in shape)
+        if not isinstance(shape, list) or not whole:
+            raise ModelFileError(f"{self.where}: {shown(name)} has no shape of two axes")
+        return shape[0], shape[1]

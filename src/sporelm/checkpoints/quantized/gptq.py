@@ -1,0 +1,98 @@
+"""GPTQ: integers of 2, 3, 4 or 8 bits in words along the input, by AutoGPTQ and GPTQModel.
+
+Source: AutoGPTQ's and GPTQModel's plain torch layers. A weight [out, in] is stored as
+
+qweight  int32 [in * bits / 32, out]       the integers of a column of `in`, lowest bits first
+qzeros   int32 [groups, out * bits / 32]   zero points; the first format of checkpoints stores them less one
+scales   float [groups, out]
+g_idx    int32 [in]                        the group of each column; with act-order groups are not runs
+
+value = (integer - zero) * scale. A stored zero point of all ones stands for -1: the zero point is 0.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.quantized.assembled import Assembled
+from sporelm.checkpoints.quantized.groups import counted_groups
+from sporelm.checkpoints.quantized.integers import Bytes, Factors, Integers, unpack
+from sporelm.checkpoints.quantized.parts import Parts
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.files.tensor_messages import shown
+
+BITS = (2, 3, 4, 8)
+LARGEST_GROUP = 1 << 20
+
+
+class Gptq:
+    """A folder whose quantization_config says "gptq"."""
+
+    def __init__(self, parts: Parts, settings: Fields) -> None:
+        self.parts, self.where = parts, settings.where
+        self.bits = settings.integer("bits", 1, 32)
+        if self.bits not in BITS:
+            raise UnsupportedModel(f"{self.where}: GPTQ of {self.bits} bits is not supported; {BITS} are")
+        self.group = settings.integer("group_size", -1, LARGEST_GROUP, -1)
+        form = settings.text("checkpoint_format", "gptq")
+        if form not in ("gptq", "gptq_v2"):
+            raise UnsupportedModel(f"{self.where}: checkpoint_format {form!r} is not supported; gptq and gptq_v2 are")
+        self.less_one = form == "gptq"
+        self.mixed = bool(settings.values.get("dynamic"))  # GPTQModel's: other bits for some weights
+
+    def weights(self) -> Iterator[Assembled]:
+        for stem in self.parts.ending(".qweight"):
+            yield self._weight(stem).assembled()
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        return iter(())
+
+    def _weight(self, stem: str) -> Integers:
+        parts = self.parts
+        names = tuple(f"{stem}.{part}" for part in ("qweight", "qzeros", "scales"))
+        parts.check(names[2], (None, None))
+        groups, out = parts.info(names[2]).shape
+        parts.check(names[1], (groups, None))
+        bits, left = divmod(parts.info(names[1]).shape[1] * 32, max(1, out))
+        if left or bits not in BITS or (bits != self.bits and not self.mixed):
+            shape = list(parts.info(names[1]).shape)
+            raise ModelFileError(
+                f"{self.where}: {shown(names[1])} is {shape};"
+                f" {out} zero points of {self.bits} bits take {out * self.bits // 32} words"
+            )
+        qweight = parts.array(names[0], "I32", (None, out))
+        qzeros = parts.array(names[1], "I32", (groups, None))
+        width, left = divmod(qweight.shape[0] * 32, bits)
+        if left:
+            raise ModelFileError(
+                f"{self.where}: {shown(names[0])} has {len(qweight)} words a column, which end amid {bits} bits"
+            )
+        group_of = self._group_of(stem, width, groups)
+        ordered = (f"{stem}.g_idx",) if f"{stem}.g_idx" in parts else ()
+
+        def numbers(start: int, stop: int) -> Bytes:
+            return unpack(qweight[:, start:stop].T, bits)
+
+        def factors(start: int, stop: int) -> Factors:
+            # words hold several outputs: whole ones are unpacked
+            each = 32 if bits == 3 else 32 // bits
+            first, last = start // each * each, -(-stop // each) * each
+            stored = unpack(qzeros[:, first * bits // 32 : last * bits // 32], bits)[:, start - first : stop - first]
+            zeros = (stored + np.uint8(1) & np.uint8((1 << bits) - 1) if self.less_one else stored).astype(np.int16)
+            return parts.floats(names[2], (groups, out))[:, start:stop].T, zeros.T
+
+        return Integers(f"{stem}.weight", (*names, *ordered), bits, (out, width), group_of, numbers, factors)
+
+    def _group_of(self, stem: str, width: int, groups: int) -> np.ndarray:
+        """The group of each column. Raises ModelFileError for one that there is not."""
+        name = f"{stem}.g_idx"
+        if name in self.parts:
+            found = self.parts.array(name, ("I32", "I64"), (width,))
+            if width and not 0 <= int(found.min()) <= int(found.max()) < groups:
+                low, high = int(found.min()), int(found.max())
+                raise ModelFileError(
+                    f"{self.where}: {shown(name)} holds groups {low} to {high}; the weight has groups 0 to {groups - 1}"
+                )
+            return found
+        return counted_groups(width, self.group, groups, f"{self.where}: {shown(stem + '.scales')}")

@@ -1,0 +1,113 @@
+"""Weights of small integers: value = (integer - zero) * scale, by output row and group of columns.
+
+They become blocks of a format that holds the same values exactly, the integers as they are. Whatever fits none (groups
+that are no runs of columns, scales that float16 does not hold) is held as its values in float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.checkpoints.quantized.assembled import Assembled
+from sporelm.checkpoints.quantized.groups import WIDENED, Columns, cut, sorted_groups
+from sporelm.quant import F32, Q4_0, QuantFormat, format_of
+from sporelm.quant.packing import join_nibbles, to_halves
+
+Bytes = NDArray[np.uint8]
+Factors = tuple[NDArray[np.float32], NDArray[np.int16]]
+
+
+@dataclass(frozen=True)
+class Integers:
+    """One weight [out, in] in parts.
+
+    bits       of an integer, 1 to 8; integers have no sign
+    group_of   the group of each column, int [in]
+    numbers    (start, stop) -> the integers of rows start to stop - 1, uint8 [rows, in]
+    factors    (start, stop) -> their scales float32 [rows, groups] and zero points int16 [rows, groups]
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    bits: int
+    shape: tuple[int, int]
+    group_of: NDArray[np.integer]
+    numbers: Callable[[int, int], Bytes]
+    factors: Callable[[int, int], Factors]
+
+    def assembled(self) -> Assembled:
+        """In the format that holds it exactly and takes least memory."""
+        order = sorted_groups(self.group_of)
+        columns = cut(self.group_of if order is None else self.group_of[order])
+        if columns.size == 1:  # not even in order are they runs of whole blocks
+            order, columns = None, cut(self.group_of)
+        scales, zeros = self.factors(0, self.shape[0])
+        symmetric = bool((zeros == 1 << self.bits - 1).all())
+        chosen, note = _choice(self.bits, columns.size, symmetric, _fits_half(scales))
+
+        def rows(start: int, stop: int) -> Bytes:
+            scales, zeros = self.factors(start, stop)
+            numbers = self.numbers(start, stop)
+            return _blocks(chosen, numbers if order is None else numbers[:, order], scales, zeros, columns)
+
+        return Assembled(self.name, chosen, self.shape, self.parts, rows, note, order)
+
+
+def unpack(words: NDArray[np.integer], bits: int) -> Bytes:
+    """Integers of 32-bit words, the lowest bits first, without gaps: [n, words] -> uint8 [n, words * 32 / bits]."""
+    packed = np.ascontiguousarray(words, "<i4").view(np.uint8)
+    if bits == 8:
+        return packed
+    if bits == 3:  # integers cross the words' ends
+        flags = np.unpackbits(packed, axis=1, bitorder="little").reshape(len(packed), -1, 3)
+        return flags[:, :, 0] | flags[:, :, 1] << np.uint8(1) | flags[:, :, 2] << np.uint8(2)
+    result = np.empty((len(packed), packed.shape[1], 8 // bits), np.uint8)
+    for place in range(8 // bits):
+        np.bitwise_and(packed >> np.uint8(bits * place), np.uint8((1 << bits) - 1), out=result[:, :, place])
+    return result.reshape(len(packed), -1)
+
+
+def _choice(bits: int, size: int, symmetric: bool, fits_half: bool) -> tuple[type[QuantFormat], str]:
+    """The number format, and what to tell about it."""
+    if size == 1:
+        return F32, f"their groups are no runs of 32 columns; {WIDENED}"
+    if bits <= 4 and fits_half:
+        return (Q4_0 if bits == 4 and symmetric else format_of(f"UINT4_{size}")), ""
+    if bits > 4 and symmetric:
+        return format_of(f"INT8_{size}"), ""
+    if bits > 4 and fits_half:
+        return format_of(f"UINT8_{size}"), ""
+    return F32, f"their scales are no float16 numbers; {WIDENED}"
+
+
+def _fits_half(scales: NDArray[np.float32]) -> bool:
+    """Whether float16 holds all scales; those that are not finite it does."""
+    with np.errstate(over="ignore"):
+        return np.array_equal(scales.astype(np.float16).astype(np.float32), scales, equal_nan=True)
+
+
+def _blocks(
+    chosen: type[QuantFormat], numbers: Bytes, scales: NDArray[np.float32], zeros: NDArray[np.int16], columns: Columns
+) -> Bytes:
+    """Rows as blocks: uint8 [rows, in] and their factors -> uint8 [rows, bytes a row]."""
+    rows = len(numbers)
+    if chosen is F32:
+        each = np.repeat(columns.group, columns.size)
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = (numbers - zeros[:, each]).astype(np.float32) * scales[:, each]
+        return np.ascontiguousarray(values, "<f4").view(np.uint8)
+    repeats = columns.size // chosen.values
+    group = np.repeat(columns.group, repeats)
+    scale, zero = scales[:, group].reshape(-1, 1), zeros[:, group].reshape(-1, 1)
+    blocks = numbers.reshape(-1, chosen.values)
+    if chosen is Q4_0:
+        parts = [to_halves(scale), join_nibbles(blocks, 16)]
+    elif chosen.name.startswith("UINT4"):
+        parts = [to_halves(scale), zero.astype("<i2").view(np.uint8), join_nibbles(blocks, 16)]
+    elif chosen.name.startswith("UINT8"):
+        parts = [to_halves(scale), (zero - np.int16(128)).astype("<i2").view(np.uint8), blocks ^ np.uint8(128)]
+    else:
+        parts = [scale.astype("<f4").view(np.uint8), blocks ^ np.uint8(128)]
+    return np.concatenate(parts, axis=1).reshape(rows, -1)

@@ -1,0 +1,140 @@
+"""Finds the schema of a GGUF architecture or of a class of transformers. A module of schemas is imported when one of
+its names is asked for, and no other."""
+
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TypeVar
+
+from sporelm.checkpoints.gguf_schema import GgufSchema
+from sporelm.checkpoints.hf_schema import HfSchema
+from sporelm.checkpoints.supported_models import MODELS
+from sporelm.errors import UnsupportedModel
+from sporelm.models.architecture_registry import Architecture
+from sporelm.models.config import ModelConfig
+
+MAX_SHOWN_LENGTH = 80
+_MODULES = {name: each.module for each in MODELS for name in each.names}
+_GGUF: dict[str, type[GgufSchema]] = {}  # by general.architecture
+_HF: dict[str, type[HfSchema]] = {}  # by class of transformers
+_FIRST_GGUF: dict[str, type[GgufSchema]] = {}  # by module
+_FIRST_HF: dict[str, type[HfSchema]] = {}
+AnySchema = TypeVar("AnySchema", bound="type[GgufSchema] | type[HfSchema]")
+
+
+def register(schema: AnySchema) -> AnySchema:
+    """Register a schema under the names that files have for it. The first of a module is the one that is written."""
+    schema.module = schema.__module__.rpartition(".")[2]
+    if issubclass(schema, GgufSchema):
+        for name in filter(None, (*schema.names, schema.mixture_name)):
+            _GGUF[name] = schema
+        _FIRST_GGUF.setdefault(schema.module, schema)
+    else:
+        _HF[schema.__name__] = schema
+        _FIRST_HF.setdefault(schema.module, schema)
+    return schema
+
+
+def known_names() -> list[str]:
+    """Return every GGUF architecture and every class of transformers that is supported, sorted."""
+    return sorted({*_MODULES, *_GGUF, *_HF})
+
+
+def find_gguf_schema(architecture: str, where: str = "") -> GgufSchema:
+    """Return the schema of a `general.architecture`.
+
+    where   the file, for messages
+
+    Raises UnsupportedModel with the nearest known name.
+    """
+    module = _module_of(architecture, where)
+    if _is_converted("gguf", module):
+        return _GGUF[architecture]()
+    from sporelm.checkpoints.legacy_schema import legacy_gguf_schema
+
+    return legacy_gguf_schema(module)
+
+
+def find_hf_schema(class_name: str, where: str = "") -> HfSchema:
+    """Return the schema of a class of transformers. Raises UnsupportedModel with the nearest known name."""
+    module = _module_of(class_name, where)
+    if _is_converted("hf", module):
+        return _HF[class_name]()
+    from sporelm.checkpoints.legacy_schema import legacy_hf_schema
+
+    return legacy_hf_schema(module, class_name)
+
+
+def gguf_schema_for(schema: HfSchema) -> GgufSchema:
+    """Return the schema of the GGUF files that a folder is converted to."""
+    if _is_converted("gguf", schema.module):
+        return _FIRST_GGUF[schema.module]()
+    from sporelm.checkpoints.legacy_schema import legacy_gguf_schema
+
+    return legacy_gguf_schema(schema.module)
+
+
+def hf_schema_for(schema: GgufSchema, config: ModelConfig) -> HfSchema:
+    """Return the schema of the folder that a GGUF file is converted to. Raises UnsupportedModel if no class of
+    transformers has this configuration."""
+    return first_hf_schema(schema).class_for(config)
+
+
+def first_hf_schema(schema: GgufSchema) -> HfSchema:
+    """Return the schema of the first class of transformers for the architecture of GGUF files."""
+    if _is_converted("hf", schema.module):
+        return _FIRST_HF[schema.module]()
+    from sporelm.checkpoints.legacy_schema import legacy_hf_schema
+
+    return legacy_hf_schema(schema.module)
+
+
+def _is_converted(kind: str, module: str) -> bool:
+    """Return whether there is a module of schemas, imported now."""
+    if module in (_FIRST_GGUF if kind == "gguf" else _FIRST_HF):
+        return True
+    name = f"sporelm.checkpoints.{kind}.{module}"
+    if find_spec(name) is None:
+        return False
+    import_module(name)
+    return True
+
+
+def _module_of(name: str, where: str) -> str:
+    known = _GGUF.get(name) or _HF.get(name)
+    if known is not None:
+        return known.module
+    if name in _MODULES:
+        return _MODULES[name]
+    shown = name[:MAX_SHOWN_LENGTH]
+    near = get_close_matches(shown, known_names(), n=1)
+    hint = f"; nearest known: {near[0]}" if near else ""
+    place = f"{where}: " if where else ""
+    raise UnsupportedModel(
+        f"{place}architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(MODELS)}"
+        " families that are"
+    )
+
+
+def is_gguf_name(name: str) -> bool:
+    """Return whether a name is a `general.architecture`: those are in lower case, classes of transformers are not."""
+    return name == name.lower()
+
+
+def schemas_for(config: ModelConfig) -> tuple[GgufSchema, HfSchema]:
+    """Return the schemas of both kinds of files for a configuration that was read from either."""
+    if is_gguf_name(config.architecture):
+        gguf = find_gguf_schema(config.architecture)
+        return gguf, hf_schema_for(gguf, config)
+    hf = find_hf_schema(config.architecture)
+    return gguf_schema_for(hf), hf
+
+
+def names_of(schema: GgufSchema | HfSchema) -> tuple[str, ...]:
+    """Return every name of a schema's family: `general.architecture`, then the classes of transformers."""
+    return next(each.names for each in MODELS if each.module == schema.module)
+
+
+def architecture_of(name: str) -> type[Architecture]:
+    """Return the model class for a name that files have: `general.architecture` or a class of transformers."""
+    return (find_gguf_schema(name) if is_gguf_name(name) else find_hf_schema(name)).architecture

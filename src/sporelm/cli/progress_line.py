@@ -1,0 +1,55 @@
+"""A progress bar on one line of stderr."""
+
+import sys
+import time
+from types import TracebackType
+
+from sporelm.cli.terminal_layout import terminal_width
+
+BAR_WIDTH = 24
+MIN_INTERVAL_SECONDS = 0.05
+
+
+class ProgressLine:
+    """A progress callback (stage, done, total). On a terminal it draws a bar; else it only announces a download."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.stage = ""
+        self.drawn_at = 0.0
+        self.width = 0
+
+    def __enter__(self) -> "ProgressLine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not self.terminal:
+            if stage == "fetching" and self.stage != stage:
+                print(f"spore: downloading the model ({total / 1e6:.0f} MB)", file=sys.stderr, flush=True)
+            self.stage = stage
+            return
+        now = time.monotonic()
+        if stage == self.stage and done < total and now - self.drawn_at < MIN_INTERVAL_SECONDS:
+            return
+        self.stage, self.drawn_at = stage, now
+        share = min(1.0, done / total) if total > 0 else 1.0
+        filled = round(share * BAR_WIDTH)
+        line = f"{stage} [{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {share:4.0%}"
+        columns = terminal_width(sys.stderr)
+        if columns is not None and len(line) >= columns:  # a wrapped line could not be overwritten
+            line = f"{stage} {share:4.0%}"[-(columns - 1) :]
+        sys.stderr.write("\r" + line.ljust(self.width))
+        sys.stderr.flush()
+        self.width = len(line)
+
+    def clear(self) -> None:
+        """Erase the bar."""
+        if self.width:
+            sys.stderr.write("\r" + " " * self.width + "\r")
+            sys.stderr.flush()
+            self.width = 0

@@ -1,0 +1,155 @@
+"""Partial files for atomic writes, and the removal of those whose process was killed.
+
+A file `NAME` is written as `.NAME.PID-RANDOM.N.part` in the same folder, while the process locks
+`.sporelm-PID-RANDOM.lock` there. The system releases that lock however the process ends. A process id alone would not
+do: ids are reused, and containers that share a disk do not share them. So a lock file that can be locked belongs
+to a writer that is gone: its parts are removed, and files that it had moved aside go back to their places. Where the
+file system does not support locks nothing is removed.
+"""
+
+import logging
+import os
+import re
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from types import TracebackType
+from typing import BinaryIO
+
+from sporelm.files.file_lock import is_at, take, try_lock
+
+LOCK_NAME = re.compile(r"\.sporelm-([0-9]+-[0-9a-f]{8})\.lock")
+log = logging.getLogger("sporelm")
+_searched: set[Path] = set()  # folders in which this process has looked for abandoned files
+_searching = threading.Lock()
+
+
+class PartFiles:
+    """The unfinished files of one writer; those that were not renamed are removed at its end.
+
+    Other threads of the process may have their own for the same places.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[Path, tuple[BinaryIO, str]] = {}  # of each folder: the lock file, and its token
+        self._parts: list[Path] = []
+
+    def __enter__(self) -> "PartFiles":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def path_for(self, place: Path) -> Path:
+        """Return where to write the file that is for `place`; nothing is there yet. Raises OSError.
+
+        The first time that a folder is written to, what dead processes left in it is removed.
+        """
+        token = self._token(place.parent)
+        part = place.with_name(f".{place.name}.{token}.{len(self._parts)}.part")
+        self._parts.append(part)
+        return part
+
+    def path_aside(self, place: Path) -> Path:
+        """Return where to move the file that is at `place` until the parts are in their places. Raises OSError.
+
+        Should the process be killed before that, the next one moves it back.
+        """
+        return place.with_name(f".{place.name}.{self._token(place.parent)}.old")
+
+    def close(self) -> None:
+        """Remove the parts that are still there. Closing again does nothing."""
+        for part in self._parts:
+            with suppress(OSError, ValueError):  # ValueError: a name that cannot exist, with a zero in it
+                part.unlink(missing_ok=True)
+        self._parts.clear()
+        for folder, (lock, token) in self._locks.items():
+            lock.close()
+            with suppress(OSError):
+                _lock_path(folder, token).unlink(missing_ok=True)
+        self._locks.clear()
+
+    def _token(self, folder: Path) -> str:
+        """Return the token of this writer in a folder, whose lock it holds from now on."""
+        if folder not in self._locks:
+            _search_once(folder)
+            self._locks[folder] = _new_lock(folder)
+        return self._locks[folder][1]
+
+
+def remove_abandoned(folder: Path) -> int:
+    """Remove the unfinished files in a folder whose writers are gone; returns how many lay there.
+
+    Files that a writer had moved aside, without coming to the end of its renaming, go back to their places.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return 0
+    count = 0
+    for name in names:
+        if found := LOCK_NAME.fullmatch(name):
+            with suppress(OSError):
+                with (folder / name).open("r+b") as lock:
+                    if not _is_own(lock) or try_lock(lock) is not True or not is_at(lock, folder / name):
+                        continue
+                    count += _roll_back(folder, found[1])
+                (folder / name).unlink(missing_ok=True)
+    if count:
+        log.info("removed %d unfinished files of processes that are gone from %s", count, folder)
+    return count
+
+
+def _is_own(lock: BinaryIO) -> bool:
+    """Whether a lock file belongs to our user. In a folder that all may write to, such as /tmp, another user's would
+    have us move that user's files over ours."""
+    return sys.platform == "win32" or os.fstat(lock.fileno()).st_uid == os.geteuid()
+
+
+def _roll_back(folder: Path, token: str) -> int:
+    """Undo what the writer of a token began; returns how many files of it lay there. Raises OSError."""
+    names = os.listdir(folder)  # now that the writer is known to be gone, and adds none
+    part = re.compile(rf"\..+\.{token}\.[0-9]+\.part")
+    old = re.compile(rf"\.(.+)\.{token}\.old")
+    parts = [folder / name for name in names if part.fullmatch(name)]
+    aside = {folder / name: folder / found[1] for name in names if (found := old.fullmatch(name))}
+    for kept, place in aside.items():
+        if parts or not place.exists():
+            kept.replace(place)
+        else:
+            kept.unlink()  # every part had been renamed: the new files are complete
+    for path in parts:
+        path.unlink(missing_ok=True)
+    return len(parts) + len(aside)
+
+
+def _search_once(folder: Path) -> None:
+    with _searching:
+        if folder in _searched:
+            return
+        _searched.add(folder)
+    remove_abandoned(folder)
+
+
+def _lock_path(folder: Path, token: str) -> Path:
+    return folder / f".sporelm-{token}.lock"
+
+
+def _new_lock(folder: Path) -> tuple[BinaryIO, str]:
+    """Return a lock file in a folder, locked, and its token. Raises OSError."""
+    while True:
+        token = f"{os.getpid()}-{token_hex(4)}"
+        path = _lock_path(folder, token)
+        try:
+            lock = path.open("xb")
+        except FileExistsError:
+            continue
+        if take(lock) and is_at(lock, path):
+            return lock, token
+        lock.close()  # another process took it for abandoned before it was locked
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

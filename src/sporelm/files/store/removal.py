@@ -1,0 +1,120 @@
+"""Taking models out of the store: whole or not at all, and nothing that is not theirs."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sporelm import settings
+from sporelm.errors import ModelError, ModelNotFound
+from sporelm.files.store.folder_lock import LOCK, held_alone, scratch_folder
+from sporelm.files.store.hub_address import HUB_MARK, chosen_gguf, parse
+from sporelm.files.store.store_entries import COMPLETE, Entry, Unfinished, entries, listing, unfinished
+from sporelm.files.store.store_folders import HUB, is_name
+
+Removable = Entry | Unfinished
+
+
+def planned_removal(names: Sequence[str]) -> list[Removable]:
+    """What goes away with these names, each once. Raises ModelNotFound unless each is a stored model's name.
+
+    `hf:owner/name` stands for all models of that repository, and for what was not fetched to its end.
+    """
+    found: dict[str, Removable] = {}
+    for name in names:
+        for each in _named(name):
+            found[f"{type(each).__name__} {each.name}"] = each
+    # A repository and a model of it, both named: the repository holds the model.
+    whole = [set(each.files) for each in found.values() if isinstance(each, Entry)]
+    return [
+        each
+        for each in found.values()
+        if isinstance(each, Unfinished) or not any(set(each.files) < more for more in whole)
+    ]
+
+
+def _named(name: str) -> list[Removable]:
+    stored = entries()
+    exact: list[Removable] = [entry for entry in stored if entry.name == name]
+    if name.startswith(HUB_MARK):
+        address = parse(name)
+        folder = settings.MODEL_STORE.path / HUB / address.owner / address.folder_name
+        files = tuple(sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink()))
+        if address.file is None:
+            exact = [Entry(name, folder, files, folder)] if files else []
+            exact += [left for left in unfinished() if left.name == name]
+        elif not exact:
+            inside = [entry for entry in stored if entry.folder == folder]
+            held = {path.relative_to(folder).as_posix(): entry for entry in inside for path in entry.files}
+            first = chosen_gguf(held, address)
+            exact = [] if first is None else [held[first]]
+    elif not is_name(name):
+        raise ModelNotFound(
+            f"{name[:100]!r} is not the name of a stored model: only what 'spore list' shows can be removed"
+        )
+    if not exact:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name[:200], [entry.name for entry in stored], n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]}" if near else f"; stored: {listing()}"
+        raise ModelNotFound(f"no stored model {name[:200]!r}{hint}")
+    return exact
+
+
+def remove(models: Sequence[Removable]) -> int:
+    """Remove stored models; the bytes that are free now.
+
+    Each is moved out of its place first, so that nobody finds half of one, and deleted then. What links point to
+    stays. Raises ModelError if one cannot be moved, ModelNotFound for one that is being fetched right now; it is whole
+    then, and those before it are gone.
+    """
+    store, freed = settings.MODEL_STORE.path, 0
+    for model in models:
+        nbytes = model.nbytes
+        with scratch_folder(store, ".remove-") as scratch:
+            try:
+                _move_out(model, scratch)
+            except OSError as error:
+                raise ModelError(f"{model.name} cannot be removed: {error.strerror or error}") from None
+        freed += nbytes
+    return freed
+
+
+def _move_out(model: Removable, scratch: Path) -> None:
+    """Move a model's files into a folder; if one does not go, those already moved come back."""
+    if isinstance(model, Unfinished):
+        with held_alone(model.folder, model.name):
+            _move([path for path in model.folder.iterdir() if path.name != LOCK], scratch)
+        _tidy(model.folder)
+        return
+    if model.folder.parent == settings.MODEL_STORE.path:
+        model.folder.rename(scratch / "model")  # of a link, the link itself
+        return
+    # The mark and the first file go first: without them nobody takes the rest for a model.
+    _move(sorted(model.files, key=lambda path: path.name != COMPLETE), scratch)
+    for file in model.files:
+        _tidy(file.parent)
+
+
+def _move(files: Sequence[Path], scratch: Path) -> None:
+    """Move all files into a folder, or none."""
+    moves = [(file, scratch / str(number)) for number, file in enumerate(files)]
+    try:
+        for here, there in moves:
+            here.rename(there)
+    except BaseException:  # an interrupt too
+        for here, there in reversed(moves):
+            if os.path.lexists(there):
+                there.rename(here)
+        raise
+
+
+def _tidy(folder: Path) -> None:
+    """Remove folders that are empty now, up to the store; what the hub's own package notes down counts as nothing."""
+    import shutil
+
+    hub = settings.MODEL_STORE.path / HUB
+    while folder.is_relative_to(hub) and folder != hub:
+        if any(path.name != ".cache" for path in folder.iterdir()) if folder.is_dir() else False:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder = folder.parent

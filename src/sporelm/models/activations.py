@@ -1,0 +1,6 @@
+"""Activation functions by the names that checkpoints give them."""
+
+from typing import Final
+
+# Names of GELU -> kinds of `ops.activate`. transformers computes "fast" with a tanh.
+GELUS: Final = {"gelu": "gelu"} | dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh")

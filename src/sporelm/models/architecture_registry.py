@@ -1,0 +1,41 @@
+"""Architectures by name. A module of `models.architectures` is imported when its name is asked for, and no other."""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TypeVar
+
+from sporelm.models.config import ModelConfig
+from sporelm.models.decoder import Decoder
+from sporelm.models.encoder import Encoder
+
+Architecture = Decoder | Encoder
+_REGISTERED: dict[str, type[Architecture]] = {}
+ModelClass = TypeVar("ModelClass", type[Decoder], type[Encoder])
+
+
+def architecture(name: str, config_class: type[ModelConfig] = ModelConfig) -> Callable[[ModelClass], ModelClass]:
+    """Register a model class as the architecture `name`, which is also the name of its module, and the class of its
+    configurations."""
+
+    def register(model: ModelClass) -> ModelClass:
+        model.name = name
+        model.config_class = config_class
+        _REGISTERED[name] = model
+        return model
+
+    return register
+
+
+def is_architecture(name: str) -> bool:
+    """Return whether there is a module of this name."""
+    return name in _REGISTERED or (
+        name.isidentifier() and find_spec(f"sporelm.models.architectures.{name}") is not None
+    )
+
+
+def architecture_named(name: str) -> type[Architecture]:
+    """Return the model class of an architecture. Raises ModuleNotFoundError for a name that has no module."""
+    if name not in _REGISTERED:
+        import_module(f"sporelm.models.architectures.{name}")
+    return _REGISTERED[name]

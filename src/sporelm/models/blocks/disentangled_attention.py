@@ -1,0 +1,42 @@
+"""Attention of whole texts whose scores tell what stands somewhere from how far away it is (DeBERTa)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.models.blocks.encoder_attention import EncoderAttention
+from sporelm.models.blocks.linear import apply_linears
+from sporelm.models.config import ModelConfig
+from sporelm.models.encoder_inputs import EncoderInputs
+from sporelm.quant import F32
+from sporelm.quant.stored_tensor import StoredTensor
+
+
+class DisentangledAttention(EncoderAttention):
+    """o(softmax(q k + q kd + qd k) v) over the rows of a text: kd and qd are the key and the query that the layer's own
+    matrices make of the learned row of the distance between the two.
+
+    buckets, farthest   of distances, as `ops.disentangled_attention` has them
+    """
+
+    def __init__(self, name: str, config: ModelConfig, buckets: int, farthest: int) -> None:
+        super().__init__(name, config)
+        self.options = {"head_dim": self.head_dim, "scale": self.scale, "buckets": buckets, "max_distance": farthest}
+        self.parts = [(self.k, f"{name}.attn_k_apart"), (self.q, f"{name}.attn_q_apart")]
+
+    def learned(self, rows: Any, weights: Mapping[str, Any]) -> dict[str, StoredTensor]:
+        """What queries, and keys, are multiplied with for each distance: float32 [heads, distances, head_dim], of the
+        learned rows [distances, width]."""
+        found = {}
+        for linear, name in self.parts:
+            made = linear(rows, weights).numpy()
+            heads = np.ascontiguousarray(made.reshape(len(made), -1, self.head_dim).swapaxes(0, 1), np.float32)
+            found[name] = StoredTensor(name, F32, heads.shape, heads.reshape(-1).view(np.uint8))
+        return found
+
+    def __call__(self, x: Any, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        q, k, v = apply_linears(x, weights, self.q, self.k, self.v)
+        apart = [ops.linear_heads(each, weights[name]) for each, (_, name) in zip((q, k), self.parts, strict=True)]
+        return self.o(ops.disentangled_attention(q, k, v, texts.starts, *apart, **self.options), weights)

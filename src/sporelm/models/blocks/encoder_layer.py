@@ -1,0 +1,47 @@
+"""One layer of an encoder: attention of whole texts and a feed-forward block, with norms before or after each sum."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.encoder_attention import EncoderAttention
+from sporelm.models.blocks.layer import RowBlock
+from sporelm.models.encoder_inputs import EncoderInputs
+from sporelm.models.params import Param
+
+
+class EncoderLayer:
+    """x + attention(x), then x + mlp(x), with two norms, the first of which may be absent.
+
+    post     each sum is normed, as Vaswani et al. 2017 have it; else what the two parts read
+    behind   where it is not: norms of what the two parts add, if there are any
+    """
+
+    def __init__(
+        self,
+        first_norm: RowBlock | None,
+        attention: EncoderAttention,
+        second_norm: RowBlock,
+        mlp: RowBlock,
+        *,
+        post: bool,
+        behind: tuple[RowBlock, RowBlock] | None = None,
+    ) -> None:
+        self.first_norm, self.attention, self.second_norm, self.mlp = first_norm, attention, second_norm, mlp
+        self.post, self.behind = post, behind
+
+    def params(self) -> list[Param]:
+        parts = (self.first_norm, self.attention, self.second_norm, self.mlp, *(self.behind or ()))
+        return [param for part in parts if part is not None for param in part.params()]
+
+    def __call__(self, x: Any, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        if self.post:
+            assert self.first_norm is not None
+            x = self.first_norm(ops.add(x, self.attention(x, texts, weights)), weights)
+            return self.second_norm(ops.add(x, self.mlp(x, weights)), weights)
+        read = x if self.first_norm is None else self.first_norm(x, weights)
+        x = ops.add(x, self._behind(0, self.attention(read, texts, weights), weights))
+        return ops.add(x, self._behind(1, self.mlp(self.second_norm(x, weights), weights), weights))
+
+    def _behind(self, part: int, x: Any, weights: Mapping[str, Any]) -> Any:
+        return x if self.behind is None else self.behind[part](x, weights)

@@ -1,0 +1,40 @@
+"""Attention whose heads are opened and shut, each by a number that its row makes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.linear import Linear
+from sporelm.models.config import ModelConfig
+from sporelm.models.params import Rows
+
+OPENED = "heads_opened."  # a table, by the number of heads: the head of each column of what is mixed
+
+
+def head_tables(head_dim: int, counts: Iterable[int]) -> dict[str, np.ndarray]:
+    """The tables of layers with these numbers of heads: int32 [heads * head_dim]."""
+    return {f"{OPENED}{count}": np.repeat(np.arange(count, dtype=np.int32), head_dim) for count in counts}
+
+
+class HeadGatedAttention(Attention):
+    """Attention with normed heads; what each mixes is multiplied by an activation of one number (StepFun 2026).
+
+    kind   the activation
+    each   it is one for each number of a head, not for the head (poolside 2026)
+    """
+
+    def __init__(self, name: str, config: ModelConfig, window: int | None, kind: str, *, each: bool = False) -> None:
+        super().__init__(name, config, window, norm="heads")
+        numbers = config.head_dim if each else 1
+        cut = Rows(config.heads // config.kv_heads * numbers)
+        self.gate = [Linear(f"{name}.attn_gate", config.heads * numbers, config.width, split=cut)]
+        self.kind, self.opened = kind, "" if each else f"{OPENED}{config.heads}"
+
+    def _opened(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
+        if not self.opened:
+            return ops.activate_mul(gate, mixed, kind=self.kind)
+        shares = ops.select_columns(ops.activate(gate, kind=self.kind), weights[self.opened])
+        return ops.activate_mul(shares, mixed, kind="linear")

@@ -1,0 +1,34 @@
+"""The layer whose rows are normed where others norm what a block reads (MiniMax 2025)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.layer import Layer, Mixer, RowBlock
+from sporelm.models.blocks.linear import scale_rows
+from sporelm.models.inputs import StepInputs
+
+
+class NormedResidualLayer(Layer):
+    """a r + attention(r) of r = norm(x), then b r + mlp(r) of r = norm of that; `kept` is a and b."""
+
+    def __init__(
+        self,
+        attention_norm: RowBlock,
+        attention: Mixer,
+        mlp_norm: RowBlock,
+        mlp: RowBlock,
+        *,
+        kept: tuple[float, float],
+    ) -> None:
+        super().__init__(attention_norm, attention, mlp_norm, mlp)
+        self.kept = kept
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
+        assert self.attention_norm is not None
+        assert self.mlp_norm is not None
+        assert self.mlp is not None
+        x = self.attention_norm(x, weights)
+        x = ops.add(scale_rows(x, self.kept[0]), self.attention(x, step, weights, *caches))
+        x = self.mlp_norm(x, weights)
+        return ops.add(scale_rows(x, self.kept[1]), self.mlp(x, weights))

@@ -1,0 +1,31 @@
+"""Two mixers side by side: what they make of the same rows is added (Falcon-H1, TII 2025)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.block_memory import Memory, list_memories
+from sporelm.models.blocks.layer import Mixer
+from sporelm.models.blocks.linear import scale_rows
+from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
+
+
+class ParallelMixers:
+    """first(a x) b + second(x) c: `reads` is a, `adds` are b and c."""
+
+    def __init__(self, first: Mixer, second: Mixer, *, reads: float = 1.0, adds: tuple[float, float] = (1.0, 1.0)):
+        self.first, self.second, self.reads, self.adds = first, second, reads, adds
+
+    @property
+    def memory(self) -> tuple[Memory, ...]:
+        return *list_memories(self.first.memory), *list_memories(self.second.memory)
+
+    def params(self) -> list[Param]:
+        return [*self.first.params(), *self.second.params()]
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
+        count = len(list_memories(self.first.memory))
+        first = self.first(scale_rows(x, self.reads), step, weights, *caches[:count])
+        second = self.second(x, step, weights, *caches[count:])
+        return ops.add(scale_rows(first, self.adds[0]), scale_rows(second, self.adds[1]))

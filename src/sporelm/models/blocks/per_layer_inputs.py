@@ -1,0 +1,134 @@
+"""What a token tells every layer by itself: a small row for each of them (per-layer embeddings, Gemma 3n and 4)."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.checkpoints.tensor_names import Names, Table
+from sporelm.models.blocks.embedding import Embedding
+from sporelm.models.blocks.layer import Layer, RowBlock
+from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.blocks.shared_kv_attention import SharedKVAttention
+from sporelm.models.config import ModelConfig
+from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
+
+# GGUF: llama.cpp's llama-arch.cpp. Hugging Face: the state dict of Gemma4ForCausalLM.
+LAYER_INPUT_NAMES: Table = (
+    Names("layer_embedding.weight", "per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
+    Names("layer_projection.weight", "per_layer_model_proj.weight", "model.per_layer_model_projection.weight"),
+    Names("layer_projection_norm.weight", "per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"),
+    *(
+        Names(f"layers.{{}}.input_{ours}.weight", f"blk.{{}}.{gguf}.weight", f"model.layers.{{}}.{hf}.weight")
+        for ours, gguf, hf in (
+            ("gate", "inp_gate", "per_layer_input_gate"),
+            ("up", "proj", "per_layer_projection"),
+            ("norm", "post_norm", "post_per_layer_input_norm"),
+        )
+    ),
+    Names("layers.{}.out_scale.weight", "blk.{}.layer_output_scale.weight", "model.layers.{}.layer_scalar"),
+)
+COLUMNS = "layer_input_columns."  # tables with the columns of each layer follow
+
+
+class PerLayerInputs:
+    """Rows for the layers, `size` numbers each: half of what a table of their own has for the token, half of what is
+    made of the embedding that the first layer gets. `vocab`: tokens that the table has, if not all."""
+
+    def __init__(self, config: ModelConfig, size: int, vocab: int = 0) -> None:
+        self.size, self.layers, self.width = size, config.layers, config.width
+        few = 0 < vocab < config.vocab
+        self.embedding = Embedding("layer_embedding", vocab or config.vocab, size * config.layers, fills=few)
+        self.projection = Linear("layer_projection", size * config.layers, config.width)
+        self.norm = RMSNorm("layer_projection_norm", size, config.eps)
+
+    def params(self) -> list[Param]:
+        return [*self.embedding.params(), *self.projection.params(), *self.norm.params()]
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """int32 [size] for each layer: its columns."""
+        columns = np.arange(self.layers * self.size, dtype=np.int32).reshape(self.layers, self.size)
+        return {f"{COLUMNS}{index}": each for index, each in enumerate(columns)}
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any]) -> list[Any]:  # x [tokens, width]
+        """float32 [tokens, size] for each layer."""
+        own = ops.scale(self.embedding(step.tokens, weights), factor=self.size**0.5)
+        made = self.norm(ops.scale(self.projection(x, weights), factor=self.width**-0.5), weights)
+        both = ops.scale(ops.add(made, own), factor=0.5**0.5)
+        return [ops.select_columns(both, weights[f"{COLUMNS}{index}"]) for index in range(self.layers)]
+
+
+class PerLayerInput:
+    """x + norm(up(gelu(gate(x)) * the layer's row))."""
+
+    def __init__(self, name: str, config: ModelConfig, size: int) -> None:
+        self.gate = Linear(f"{name}.input_gate", size, config.width)
+        self.up = Linear(f"{name}.input_up", config.width, size)
+        self.norm = RMSNorm(f"{name}.input_norm", config.width, config.eps)
+
+    def params(self) -> list[Param]:
+        return [*self.gate.params(), *self.up.params(), *self.norm.params()]
+
+    def __call__(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width], row [tokens, size]
+        return ops.add(x, self.made(x, row, weights))
+
+    def made(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """What is added to x: float32 [tokens, width]."""
+        gated = ops.activate_mul(self.gate(x, weights), row, kind="gelu_tanh")
+        return self.norm(self.up(gated, weights), weights)
+
+
+class SharedKVLayer(Layer):
+    """A layer that may read what another keeps, and gets a row of its own afterwards."""
+
+    attention: SharedKVAttention
+
+    @abstractmethod
+    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """What follows the usual layer: x is what that made, row [tokens, size] or None."""
+
+
+class PerLayerInputLayer(SharedKVLayer):
+    """x + norm(attention(norm(x))), x + norm(mlp(norm(x))), then the layer's row, if there is one, and all of it times
+    a learned number."""
+
+    def __init__(
+        self,
+        name: str,
+        row: PerLayerInput | None,
+        norms: Sequence[RowBlock | None],
+        attention: SharedKVAttention,
+        mlp: RowBlock,
+    ) -> None:
+        """norms: before attention and behind it, then before the feed-forward block and behind it."""
+        super().__init__(norms[0], attention, norms[2], mlp, after_attention=norms[1], after_mlp=norms[3])
+        self.row, self.factor = row, Param(f"{name}.out_scale.weight", (1,))
+
+    def params(self) -> list[Param]:
+        return [*super().params(), *(self.row.params() if self.row else []), self.factor]
+
+    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        x = self.row(x, row, weights) if self.row else x
+        return ops.scale_by(x, weights[self.factor.name])
+
+
+def run_per_layer_inputs(
+    layers: Sequence[SharedKVLayer],
+    local: Sequence[bool],
+    x: Any,
+    rows: Sequence[Any],
+    step: StepInputs,
+    weights: Mapping[str, Any],
+    caches: Sequence[Any],
+) -> Any:
+    """x after all layers, each of which gets its row, and borrows what the last one of its kind before it kept if it
+    keeps nothing; `local` tells the two kinds apart."""
+    own, last = iter(caches), dict[bool, Any]()
+    for layer, kind, row in zip(layers, local, rows, strict=True):
+        last[kind] = last[kind] if layer.attention.borrows else next(own)
+        x = layer.fed(layer(x, step, weights, last[kind]), row, weights)
+    return x

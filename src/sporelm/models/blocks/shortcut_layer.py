@@ -1,0 +1,56 @@
+"""Two layers of attention with experts beside them, some of which compute nothing (Meituan 2025, "LongCat-Flash")."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.block_memory import BlockMemory, list_memories
+from sporelm.models.blocks.layer import Layer, RowBlock
+from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.mixture import Mixture
+from sporelm.models.config import ModelConfig
+from sporelm.models.inputs import StepInputs
+from sporelm.models.params import Param
+
+
+class ShortcutLayer(Layer):
+    """The first layer, then the second; the experts read what the first one's dense block reads, and are added last,
+    so that they can be computed beside all that lies between."""
+
+    def __init__(self, first: Layer, second: Layer, experts: RowBlock) -> None:
+        super().__init__(first.attention_norm, first.attention, first.mlp_norm, first.mlp)
+        self.second, self.experts = second, experts
+
+    def params(self) -> list[Param]:
+        return [*super().params(), *self.second.params(), *self.experts.params()]
+
+    def memory(self) -> BlockMemory:
+        return *list_memories(self.attention.memory), *list_memories(self.second.memory())
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
+        assert self.attention_norm is not None
+        assert self.mlp_norm is not None
+        assert self.mlp is not None
+        count = len(list_memories(self.attention.memory))
+        x = ops.add(x, self.attention(self.attention_norm(x, weights), step, weights, *caches[:count]))
+        read = self.mlp_norm(x, weights)
+        beside = self.experts(read, weights)
+        x = ops.add(x, self.mlp(read, weights))
+        return ops.add(self.second(x, step, weights, *caches[count:]), beside)
+
+
+class ZeroExpertMixture(Mixture):
+    """A mixture whose last `idle` experts give a token back as it is."""
+
+    def __init__(self, name: str, config: ModelConfig, idle: int) -> None:
+        super().__init__(name, config)
+        count = self.experts.count + idle
+        self.router, self.idle = Linear(f"{name}.ffn_gate_inp", count, config.width), idle
+        self.choice = Param(f"{name}.ffn_choice.bias", (count,))
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        if not self.idle:
+            return super().__call__(x, weights)
+        shares, ids, rest = ops.split_zero_experts(*self._routed(x, weights), experts=self.experts.count)
+        mixed = ops.combine_experts(self.down(self._inner(x, weights, ids), weights, ids), shares)
+        return ops.add(mixed, ops.combine_experts(x, rest))

@@ -1,0 +1,1 @@
+"""Generation for the routes: chat formats, sampling fields, answer streams, log probabilities and usage."""

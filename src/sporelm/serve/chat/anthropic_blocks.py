@@ -1,0 +1,102 @@
+"""Anthropic's messages, which are lists of content blocks, as messages for chat templates."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sporelm.errors import RequestError, shown
+
+
+def messages_from_blocks(system: str | list[dict[str, Any]] | None, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the messages, the system's first. A block with a tool's result becomes a message of the role `tool`.
+
+    Raises RequestError for a block that is not supported.
+    """
+    chat: list[dict[str, Any]] = []
+    if system:
+        text = system if isinstance(system, str) else "".join(_block_text(block, "system") for block in system)
+        chat.append({"role": "system", "content": text})
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        content = message.get("content")
+        path = f"messages[{index}]"
+        if role not in ("user", "assistant", "system"):
+            raise RequestError(f"{path}.role is {shown(role)}: it must be user or assistant")
+        if isinstance(content, str):
+            chat.append({"role": role, "content": content})
+        elif isinstance(content, list):
+            chat += _assistant_messages(content, path) if role == "assistant" else _user_messages(role, content, path)
+        else:
+            raise RequestError(f"{path}.content is {shown(content)}: it must be a string or a list of blocks")
+    return chat
+
+
+def _block_text(block: Any, path: str) -> str:
+    """Return the text of a block. Raises RequestError for a block of another type."""
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    text = block.get("text") if kind == "text" else None
+    if not isinstance(text, str):
+        raise RequestError(f"{path} has a block of type {shown(kind)}: only text is supported here")
+    return text
+
+
+def _user_messages(role: str, blocks: Sequence[Any], path: str) -> list[dict[str, Any]]:
+    results = []
+    texts = []
+    for block in blocks:
+        if isinstance(block, Mapping) and block.get("type") == "tool_result":
+            content = block.get("content") or ""
+            text = content if isinstance(content, str) else "".join(_block_text(each, path) for each in content)
+            if block.get("is_error"):
+                text = f"Error: {text}"
+            results.append({"role": "tool", "content": text, "tool_call_id": str(block.get("tool_use_id", ""))})
+        else:
+            texts.append(_block_text(block, path))
+    return [*results, {"role": role, "content": "".join(texts)}] if texts or not results else results
+
+
+def _assistant_messages(blocks: Sequence[Any], path: str) -> list[dict[str, Any]]:
+    texts = []
+    reasoning = []
+    calls = []
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind == "tool_use":
+            name = block.get("name")
+            arguments = block.get("input", {})
+            if not isinstance(name, str) or not isinstance(arguments, Mapping):
+                raise RequestError(f"{path} has a tool_use without a name, or whose input is not an object")
+            function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+            calls.append({"id": str(block.get("id", "")), "type": "function", "function": function})
+        elif kind in ("thinking", "redacted_thinking"):
+            reasoning.append(str(block.get("thinking", "")))
+        else:
+            texts.append(_block_text(block, path))
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if any(reasoning):
+        message["reasoning_content"] = "".join(reasoning)
+    if calls:
+        message["tool_calls"] = calls
+    return [message]
+
+
+def tools_from_anthropic(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
+    """Return tools in OpenAI's format. Raises RequestError for tools that Anthropic's servers run."""
+    if not tools:
+        return None
+    functions = []
+    for index, tool in enumerate(tools):
+        if tool.type not in (None, "custom"):
+            raise RequestError(
+                f"tools[{index}] is of type {shown(tool.type)}, which is not supported: give tools with an input_schema"
+            )
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+        functions.append({"type": "function", "function": function})
+    return functions
+
+
+def tool_choice_from_anthropic(kind: str, name: str | None) -> Any:
+    """Return a tool choice in OpenAI's format."""
+    if kind == "tool":
+        return {"type": "function", "function": {"name": name}}
+    return {"auto": "auto", "any": "required", "none": "none"}[kind]

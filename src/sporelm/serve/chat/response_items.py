@@ -1,0 +1,83 @@
+"""The input items of OpenAI's responses API as messages for chat templates."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sporelm.errors import RequestError, shown
+
+TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
+
+
+def messages_from_items(instructions: str | None, items: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages of an input, the instructions first. Raises RequestError for an unsupported item."""
+    messages: list[dict[str, Any]] = []
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    if isinstance(items, str):
+        return [*messages, {"role": "user", "content": items}]
+    reasoning = ""
+    for index, item in enumerate(items):
+        kind = item.get("type", "message")
+        path = f"input[{index}]"
+        if kind == "message":
+            role = item.get("role")
+            if role not in ("user", "assistant", "system", "developer"):
+                raise RequestError(f"{path}.role is {shown(role)}: it must be user, assistant, system or developer")
+            messages.append({"role": role, "content": content_text(item.get("content"), path)})
+        elif kind == "reasoning":
+            reasoning = content_text(item.get("content") or [], path, ("reasoning_text",))
+            continue
+        elif kind == "function_call":
+            add_call(messages, item, path)
+        elif kind == "function_call_output":
+            output = content_text(item.get("output"), path)
+            messages.append({"role": "tool", "content": output, "tool_call_id": str(item.get("call_id", ""))})
+        else:
+            raise RequestError(f"{path} is of type {shown(kind)}, which is not supported: give messages and calls")
+        if reasoning and messages[-1]["role"] == "assistant":
+            messages[-1]["reasoning_content"] = reasoning
+        reasoning = ""
+    return messages
+
+
+def add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], path: str) -> None:
+    """Add a call to the last message if that is the assistant's, else to a new one."""
+    name = item.get("name")
+    arguments = item.get("arguments")
+    if not isinstance(name, str) or not isinstance(arguments, str):
+        raise RequestError(f"{path} is a function_call without a name, or whose arguments are not a string")
+    call = {
+        "id": str(item.get("call_id", "")),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def content_text(content: Any, path: str, kinds: Sequence[str] = TEXT_PARTS) -> str:
+    """Return the text of a content. Raises RequestError for content of another kind."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{path} has the content {shown(content)}: it must be a string or a list of parts")
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("text", part.get("refusal")) if kind in kinds else None
+        if not isinstance(text, str):
+            raise RequestError(f"{path} has a part of type {shown(kind)}: only text is supported")
+        texts.append(text)
+    return "".join(texts)
+
+
+def tools_from_responses(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Return tools in the format of the chat API. Raises RequestError for tools that OpenAI's servers run."""
+    functions = []
+    for index, tool in enumerate(tools or []):
+        if tool.get("type") != "function":
+            raise RequestError(f"tools[{index}] is of type {shown(tool.get('type'))}: only functions are supported")
+        function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
+        functions.append({"type": "function", "function": function})
+    return functions or None

@@ -1,0 +1,1 @@
+"""Grammar-constrained output with llguidance: checks, translation to Lark, compilation, and token masks."""

@@ -1,0 +1,189 @@
+"""The code of an `IsolatedProcess`: it renders templates and tries grammars, each within limits of CPU time and memory.
+
+A job that exceeds its time ends the process: by a timer of the system, or by a thread where there is no such timer.
+"""
+
+import json
+import marshal
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread, stack_size
+from typing import Any, BinaryIO
+
+from sporelm.errors import SporeError
+from sporelm.text.isolated_process import LENGTH, OUT_OF_TIME
+
+NICENESS = 10
+STACK_BYTES = 64 << 20  # of the thread that runs jobs: compilers of grammars recurse as deep as a grammar is
+JOB_MEMORY_BYTES = 512 << 20  # that a job may allocate in addition to the process's memory
+WATCH_SECONDS = 0.01  # between two checks of the clock where the system has no timer
+
+Job = Callable[..., Any]
+JobReply = tuple[str, str, Any]  # the name of an error, or "", its message, and a value that JSON can represent
+
+
+def main() -> None:
+    """Run the jobs from standard input, until it ends."""
+    jobs = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)  # printed output must not mix with the replies
+    if hasattr(os, "nice"):
+        with suppress(OSError):
+            os.nice(NICENESS)
+    _forbid_core_files()
+    stack_size(STACK_BYTES)
+    thread = Thread(target=_serve, args=(jobs, replies), daemon=True)
+    thread.start()
+    thread.join()
+
+
+def _serve(jobs: BinaryIO, replies: BinaryIO) -> None:
+    resources: dict[int, Job] = {}
+    failures: dict[int, JobReply] = {}
+    while (message := _read_message(jobs)) is not None:
+        name, *rest = message
+        if name == "load":
+            kind, key, data = rest
+            try:
+                resources[key] = LOADERS[kind](*data)
+            except Exception as error:  # the reply to each job that needs the resource
+                failures[key] = _make_error_reply(error)
+            continue
+        key, seconds, arguments = rest
+        if key in failures:
+            reply = failures[key]
+        else:
+            with _limit(seconds):
+                reply = _run(resources[key], arguments)
+        data = json.dumps(reply).encode()
+        replies.write(LENGTH.pack(len(data)) + data)
+        replies.flush()
+    os._exit(0)
+
+
+def _run(job: Job, arguments: tuple[Any, ...]) -> JobReply:
+    try:
+        return "", "", job(*arguments)
+    except MemoryError:
+        return "RequestError", "more memory is needed than is allowed", None
+    except Exception as error:
+        return _make_error_reply(error)
+
+
+def _make_error_reply(error: Exception) -> JobReply:
+    return type(error).__name__, str(error) if isinstance(error, SporeError) else str(error)[:200], None
+
+
+def _read_message(jobs: BinaryIO) -> Any:
+    """Return the next message of the owner; None at the end."""
+    head = jobs.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    data = jobs.read(length)
+    return marshal.loads(data) if len(data) == length else None
+
+
+def load_template(source: str, special_tokens: dict[str, str], label: str, dated: bool = False) -> Job:
+    """Load a chat template; a job renders one chat."""
+    from sporelm.text.chat_templates.chat_template import ChatTemplate, RenderInput, TemplateStopped, unpack_marked
+
+    template = ChatTemplate(source, special_tokens, label=label, dated=dated)
+
+    def render(seconds: float, *chat: Any) -> tuple[Any, str, float]:
+        """Return the spans; the reason if the rendering was stopped; its CPU time in seconds."""
+        start = time.thread_time()
+        spans: Any = ()
+        stop_reason = ""
+        try:
+            spans = template.render_locally(RenderInput(*unpack_marked(list(chat))), seconds).spans
+        except TemplateStopped as reason:
+            stop_reason = str(reason)
+        return spans, stop_reason, time.thread_time() - start
+
+    return render
+
+
+def load_vocabulary(
+    tokens: list[bytes], eos_id: int, bos_id: int | None, special_ids: list[int], stop_ids: list[int]
+) -> Job:
+    """Load a vocabulary; a job compiles a grammar for it and takes its first step."""
+    from sporelm.text.grammar.grammar_matcher import compile_matcher
+    from sporelm.text.grammar.grammar_vocabulary import PlainVocabulary
+
+    vocabulary = PlainVocabulary(tokens, eos_id, bos_id, special_ids).to_llguidance(stop_ids)
+    ends = frozenset(stop_ids)
+
+    def try_grammar(source: str) -> None:
+        compile_matcher(vocabulary, source, ends, tokens)
+
+    return try_grammar
+
+
+LOADERS: dict[str, Callable[..., Job]] = {"template": load_template, "vocabulary": load_vocabulary}
+
+
+def _forbid_core_files() -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """End the process if the block takes more than its CPU time; make it fail to allocate more than its memory."""
+    with _limit_memory(), _limit_time(seconds):
+        yield
+
+
+@contextmanager
+def _limit_time(seconds: float) -> Iterator[None]:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF has no handler, so it ends the process
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+        return
+    done = Event()
+    deadline = time.process_time() + seconds
+
+    def watch() -> None:
+        while not done.wait(WATCH_SECONDS):
+            if time.process_time() > deadline:
+                os._exit(OUT_OF_TIME)
+
+    previous = stack_size(0)
+    Thread(target=watch, daemon=True).start()
+    stack_size(previous)
+    try:
+        yield
+    finally:
+        done.set()
+
+
+@contextmanager
+def _limit_memory() -> Iterator[None]:
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    limit = used + JOB_MEMORY_BYTES
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (hard_limit, hard_limit))

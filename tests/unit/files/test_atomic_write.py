@@ -1,0 +1,74 @@
+"""Files that are put at their places: links stay, and a place that is taken meanwhile is not overwritten."""
+
+import os
+import sys
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from sporelm.errors import RequestError
+from sporelm.files.atomic_write import Job, write_beside
+
+needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+
+
+@needs_links
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    target, link = tmp_path / "blobs" / "a", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to("blobs/a")
+    write_beside([Job(link, lambda file: file.write(b"new"))])
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "blobs", "link"]
+
+
+@needs_links
+def test_a_link_is_no_free_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(RequestError, match="is there already"):
+        write_beside([Job(tmp_path / "link", lambda file: file.write(b"new"))], replace=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_one_of_several_writers_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool) -> None:
+    if not has_links:
+
+        def refuse(*words: object) -> None:
+            raise PermissionError("no links on this disk")
+
+        monkeypatch.setattr(os, "link", refuse)
+    place, begun, done, refused = tmp_path / "a", Barrier(4), [], []
+
+    def write(number: int) -> None:
+        def fill(file) -> None:
+            file.write(bytes([number]))
+            begun.wait(60)  # all have looked, all write
+
+        try:
+            write_beside([Job(place, fill)], replace=False)
+            done.append(number)
+        except RequestError as reason:
+            refused.append(str(reason))
+
+    threads = [Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 1
+    assert place.read_bytes() == bytes(done)
+    assert all("nothing was overwritten" in reason for reason in refused)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_all_new_files_or_none(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"old")
+    jobs = [Job(tmp_path / name, lambda file: file.write(b"new")) for name in "ab"]
+    with pytest.raises(RequestError, match="b is there already"):
+        write_beside(jobs, replace=False)
+    assert (tmp_path / "b").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
