@@ -15,6 +15,7 @@ from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import whole_number
 from sporelm.errors import BackendError, ContextOverflow, RequestError, shown
 from sporelm.models.decoder import CLASSIFIER
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.text.chat_templates.rerank_prompt import find_answer_ids, find_rerank_template, make_rerank_encoder
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], Text]]:
     tokenizer = llm.tokenizer
     name = llm.config.name
     if isinstance(engine, EncoderEngine) and engine.scores:
-        if (labels := llm.config.own.labels) != 1:
+        config = llm.config
+        labels = config.head_labels if isinstance(config, EncoderConfig) else config.own.labels
+        if labels != 1:
             raise RequestError(f"{name} puts texts into {labels} classes: a reranker has one score")
 
         def for_encoder(query: str) -> Callable[[str], Text]:

@@ -1,6 +1,8 @@
 """Puts values of files together as a configuration and its records."""
 
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from sporelm.checkpoints.config_keys import OPTIONAL, SHAPE_ATTRIBUTES, Key
@@ -19,7 +21,7 @@ class ConfigRecords:
     """Attributes of a configuration by name, those of its records with a dot in front: "experts.count"."""
 
     def __init__(self, constants: Mapping[str, Any]) -> None:
-        self._records: dict[str, dict[str, Any]] = {"": {}, "scales": {}, "experts": {}, "own": {}}
+        self._records: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         for attribute, value in constants.items():
             self.set(attribute, value)
 
@@ -38,14 +40,19 @@ class ConfigRecords:
             self._records[record][name] = read_key(key, values, is_gguf=is_gguf)
 
     def build(self, config_class: type[Config], own_class: type | None = None, **shape: Any) -> Config:
-        """Return the configuration; what was read overrides `shape`."""
-        found = {**shape, **self._records[""]}
+        """Return the configuration; what was read overrides `shape`. A record has the class that the field of its name
+        has in `config_class`."""
+        records = dict(self._records)
+        found = {**shape, **records.pop("", {})}
+        own, scales, experts = (records.pop(name, {}) for name in ("own", "scales", "experts"))
         if own_class is not None:
-            found["own"] = own_class(**self._records["own"])
-        if self._records["scales"]:
-            found["scales"] = Scales(**self._records["scales"])
-        if self._records["experts"].get("count"):
-            found["experts"] = Experts(**self._records["experts"])
+            found["own"] = own_class(**own)
+        if scales:
+            found["scales"] = Scales(**scales)
+        if experts.get("count"):
+            found["experts"] = Experts(**experts)
+        classes: dict[str, Any] = {each.name: each.type for each in fields(config_class)} if records else {}
+        found |= {name: classes[name](**values) for name, values in records.items()}
         return config_class(**found)
 
 

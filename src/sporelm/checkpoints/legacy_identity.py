@@ -8,6 +8,7 @@ architecture: no file of version 0.1.0 can belong to it. Where a field moves or 
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from operator import attrgetter
 from typing import Any
 
 from sporelm.models.config import ModelConfig
@@ -73,7 +74,8 @@ LongRope: attention divisors short long original
 Dense: name width out bias activation unit place
 """
 # Configurations of architectures whose numbers were a record of their own in `ModelConfig.own`: the class of today, the
-# record of then, and how its fields are called today.
+# record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
+# `mamba`, where they are not listed.
 _TYPED = """
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
@@ -86,7 +88,7 @@ _FIELDS: Mapping[str, list[str]] = {
     for name, fields in (line.split(":") for line in _RECORDS.strip().replace("\n    ", " ").split("\n"))
 }
 _RECORD_OF: dict[str, tuple[str, dict[str, str]]] = {
-    name: (words.split()[0], dict(word.split("=") for word in words.split()[1:]))
+    name: (words.split()[0], dict(word.split("=") for word in words.replace("@", "@=").split()[1:]))
     for name, words in (line.split(":") for line in _TYPED.strip().split("\n"))
 }
 
@@ -100,7 +102,8 @@ def _written(value: Any) -> str:
     record = type(value).__name__
     if record in _RECORD_OF:
         own, names = _RECORD_OF[record]
-        fields = {field: getattr(value, names.get(field, field)) for field in _FIELDS[own]}
+        part = f"{names['@']}." if "@" in names else ""
+        fields = {field: attrgetter(names.get(field, part + field))(value) for field in _FIELDS[own]}
         texts = [f"{field}={_written(_read(value, field))}" for field in _FIELDS["ModelConfig"] if field != "own"]
         texts.append(f"own={own}({', '.join(f'{field}={_written(each)}' for field, each in fields.items())})")
         return f"ModelConfig({', '.join(texts)})"

@@ -12,6 +12,7 @@ from sporelm.models.blocks import Classifier, Embedding, EncoderLayer, LayerNorm
 from sporelm.models.blocks.linear import Linear, scale_rows
 from sporelm.models.config import ModelConfig
 from sporelm.models.dense_layers import dense_params
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.encoder_inputs import EncoderInputs
 from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
@@ -37,7 +38,7 @@ class Encoder(ABC, Generic[Config]):
     passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: Config) -> None:
-        facts: TextFacts = config.own
+        facts: TextFacts = config.facts if isinstance(config, EncoderConfig) else config.own
         self.config, self.facts = config, facts
         width = facts.embedded or config.width
         self.embedding = Embedding("embedding", config.vocab, width)

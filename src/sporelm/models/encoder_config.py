@@ -1,0 +1,39 @@
+"""The configuration of an encoder."""
+
+from dataclasses import dataclass
+
+from sporelm.models.config import ModelConfig
+from sporelm.models.text_facts import TextFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(ModelConfig):
+    """The numbers of an encoder beside the shape of all models.
+
+    token_types       rows of the table of token types, for the first text and the second; 0: there is no table
+    head_labels       scores that the classification head gives a text; 0: there is no head
+    has_head_dense    the head has a layer before its last
+    head_pooling      what the head reads: "cls", the first row, or the "mean" of all rows; "late": it reads each
+                      row, and its outputs are averaged
+    embedding_width   width of embeddings that a product widens to the model's; 0: they have the model's
+    model_type        of folders, where classes of one architecture differ: "bert", "roberta", "xlm-roberta"
+    """
+
+    token_types: int = 0
+    head_labels: int = 0
+    has_head_dense: bool = False
+    head_pooling: str = "cls"
+    embedding_width: int = 0
+    model_type: str = ""
+
+    @property
+    def facts(self) -> TextFacts:
+        """The same under the names that encoders which are not converted have for them."""
+        return TextFacts(
+            self.token_types,
+            self.head_labels,
+            self.has_head_dense,
+            self.head_pooling,
+            self.embedding_width,
+            self.model_type,
+        )
