@@ -112,8 +112,8 @@ def test_decode_limit_counts_weights_once_and_kv_per_sequence() -> None:
 
 def test_work_of_a_model() -> None:
     config = ModelConfig(
-        name="m", architecture="llama", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16, vocab=32,
-        eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=False, dtype="F32",
+        name="m", architecture="llama", model="llama", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16,
+        vocab=32, eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=False, dtype="F32",
     )  # fmt: skip
     work = compute_workload(config, 10_000, 4)
     # q 8x8, k 8x4, v 8x4, o 8x8 and three 8x16, in two layers.

@@ -157,7 +157,7 @@ def test_clients_of_a_loop_share_steps(place: Path, monkeypatch: pytest.MonkeyPa
 
             llm.engine_thread.submit(hold)
             tasks = [asyncio.ensure_future(llm.embed(SHORT[at : at + 8], normalize=False)) for at in range(0, 64, 8)]
-            while len(llm.engine_thread._unfinished) < 8:
+            while len(llm.engine_thread._unfinished_tasks) < 8:
                 await asyncio.sleep(0.001)
             may.set()
             found = await asyncio.gather(*tasks)

@@ -338,5 +338,5 @@ def test_positions_count_in_the_users_text_and_not_in_the_template(llm: LLM, par
         ("a\udcff", "0xFF at position 1"),
     ):
         content = [{"type": "text", "text": text}] if parts else text
-        with pytest.raises(RequestError, match=f"message 1: its content holds .*{re.escape(what)}"):
+        with pytest.raises(RequestError, match=f"message 1: its content contains .*{re.escape(what)}"):
             llm.chat([{"role": "system", "content": "x"}, {"role": "user", "content": content}])

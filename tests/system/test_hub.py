@@ -375,7 +375,7 @@ def test_parts_of_another_model_stay_and_those_of_an_older_one_go(
 def test_pull_prints_the_path(folder: Path, fake: FakeHub, spore: Spore) -> None:
     done = spore("pull", "hf:owner/quants:q8_0", HF_ENDPOINT=fake.address, SPORE_MODEL_STORE=str(folder))
     assert (done.returncode, done.stdout.strip()) == (0, str(folder / "hf/owner/quants/m-q8_0.gguf"))
-    assert one_line(done.stderr) == "spore: fetching the model (0 MB)"
+    assert one_line(done.stderr) == "spore: downloading the model (0 MB)"
 
 
 def test_offline_is_one_line(folder: Path, spore: Spore) -> None:
@@ -405,7 +405,7 @@ def test_a_pull_that_is_ended_goes_on(folder: Path, fake: FakeHub, spore: Spore,
         _, errors = process.communicate(timeout=60)
     if how == "interrupted":
         assert process.returncode == 130
-        assert one_line(errors) == "spore: fetching the model (2 MB)"
+        assert one_line(errors) == "spore: downloading the model (2 MB)"
     assert store.find("hf:owner/one") is None
     done = spore("pull", "hf:owner/one", **variables)
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,7 @@ def test_bytes_after_a_session_are_refused(llm: LLM, tmp_path: Path) -> None:
     llm.conversation("You are brief.").save(path)
     llm.wake(path).close()
     path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(ModelFileError, match="what is in it ends at"):
+    with pytest.raises(ModelFileError, match="its tensors end at"):
         llm.wake(path)
 
 

@@ -184,7 +184,7 @@ def test_bench_of_a_made_up_model(spore: Spore, tmp_path: Path) -> None:
     threads = usable_cores() + 1
     done = spore(*words, "--threads", threads, SPORE_SYNTHETIC_MODELS=str(tmp_path / "made"))
     assert done.returncode == 0, done.stderr
-    assert one_line(done.stderr).startswith(f"spore: --threads {threads} are more than the ")
+    assert one_line(done.stderr).startswith(f"spore: --threads {threads}: only ")
     (row,) = json.loads(done.stdout)
     (path,) = (tmp_path / "made").iterdir()
     assert path.name.startswith("tiny-")

@@ -58,14 +58,14 @@ def test_what_the_server_refuses(spoken: Chat, serve: Callable[..., Running]) ->
     running = serve(keys=(ApiKey.parse("ann:s3cret"),))
     words = ["--url", running.url, "--api-key"]
     assert "rejects the API key (401)" in spoken([*words, "wrong"])[2]
-    assert "wants a key (401)" in spoken(words[:2])[2]
+    assert "requires an API key (401)" in spoken(words[:2])[2]
     code, _, err = spoken(["nobody", *words, "s3cret"], "Hi")
     assert code == 1
     assert "'nobody'" in err
-    assert "without MODEL its first model is taken" in err
+    assert "leave MODEL out to use its first model" in err
     code, _, err = spoken([*words, "s3cret", "-n", "2"], "/args temp -1", "Hi", "/args temp 0", "Hi " * 2000, "Hi")
     assert code == 1
-    assert "refuses the request (400)" in err
+    assert "rejects the request (400)" in err
     assert "temperature" in err
     assert "context" in err
     assert err.splitlines()[-1].startswith("2 tokens")

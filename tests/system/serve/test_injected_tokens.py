@@ -140,7 +140,14 @@ def test_no_route_lets_text_become_a_control_token(
 def test_a_session_keeps_what_was_said_as_text(client: httpx.Client, llm: LLM, prompts: list[list[int]]) -> None:
     said = [{"role": "user", "content": INJECTED}]
     for position in (0, 2):
-        body = {"session_id": "injected", "messages": said, "dialog_pos": position, "encoding": "text", "max_tokens": 1}
+        body = {
+            "session_id": "injected",
+            "messages": said,
+            "dialog_pos": position,
+            "encoding": "text",
+            "max_tokens": 1,
+            "temperature": 0,
+        }
         assert client.post("/infer", json=body).status_code == 200
     first, second = prompts
     assert count(llm, first) == 1
