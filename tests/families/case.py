@@ -73,7 +73,7 @@ class Case:
 
     def types(self) -> list[int]:
         """Of an encoder's prompt: which of two texts each token is of."""
-        two = isinstance(self.model, Encoder) and self.model.facts.types > 1
+        two = isinstance(self.model, Encoder) and self.model.config.token_types > 1
         return [int(two and place >= SECOND) for place in range(TOKENS)]
 
     def weights(self) -> dict[str, np.ndarray]:

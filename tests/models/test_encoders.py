@@ -242,8 +242,8 @@ def test_llama_cpp_makes_the_same_of_the_same_file(
     runner, config = opened_runner(file, cpu), wide.model.config
     ours = made(runner, [Text(wide.ids())])[0]
     runner.close()
-    if config.own.labels:
-        theirs = peer_scores(peer, file, wide.ids(), config.own.labels)[None]
+    if config.head_labels:
+        theirs = peer_scores(peer, file, wide.ids(), config.head_labels)[None]
     else:
         theirs = peer_rows(peer, file, wide.ids(), config.width)
     span = max(1.0, float(np.ptp(theirs)))

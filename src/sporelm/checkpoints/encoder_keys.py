@@ -1,6 +1,39 @@
-"""What schemas of encoders share: labels of heads, and what a GGUF file's tensors tell."""
+"""Keys that encoders share, and what files say of their heads."""
 
 from collections.abc import Mapping
+from typing import Any, Final
+
+from sporelm.checkpoints.config_keys import Key
+from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.models.config import MOST_WIDTH
+
+MAX_TOKEN_TYPES: Final = 1 << 10
+MAX_LABELS: Final = 1 << 16
+DEFAULT_LABELS: Final = 2  # of the base class of transformers' configurations
+
+GGUF_LAYER_NORM_EPS: Final = Key("eps", "attention.layer_norm_epsilon", "f32")
+GGUF_EMBEDDING_WIDTH: Final = Key("embedding_width", "embedding_length_in", "u32", 0, MOST_WIDTH, 0)
+HF_LAYER_NORM_EPS: Final = Key("eps", "layer_norm_eps", "f32")
+HF_EMBEDDING_WIDTH: Final = Key("embedding_width", "embedding_size", "u32", 0, MOST_WIDTH, 0)
+HF_TOKEN_TYPES: Final = Key("token_types", "type_vocab_size", "u32", 0, MAX_TOKEN_TYPES, 0)
+
+
+def read_head_labels(values: ConfigValues) -> int:
+    """Return the number of scores that the head of a folder's model gives a text."""
+    names = values.get("id2label")
+    if isinstance(names, dict) and 1 <= len(names) <= MAX_LABELS:
+        return len(names)
+    return values.integer("num_labels", 1, MAX_LABELS, DEFAULT_LABELS)
+
+
+def label_names(count: int) -> list[str]:
+    """Return the names that transformers gives labels without names."""
+    return [f"LABEL_{label}" for label in range(count)]
+
+
+def label_json(count: int) -> dict[str, Any]:
+    """Return what config.json says of a head with so many labels; nothing without a head."""
+    return {"id2label": {str(label): name for label, name in enumerate(label_names(count))}} if count else {}
 
 
 def count_rows(shapes: Mapping[str, tuple[int, ...]], name: str) -> int:

@@ -63,7 +63,7 @@ class EncoderRunner:
             plan.close()
 
     def _compute(self, read: ReadTexts, texts: Sequence[Text]) -> dict[str, NDArray[np.float32]]:
-        if self.model.facts.types < 2:
+        if self.model.config.token_types < 2:
             texts = [Text(text.tokens) for text in texts]
         inputs = arrays_of(texts)
         self.filled_at = perf_counter()

@@ -12,17 +12,16 @@ from sporelm.models.blocks import Classifier, Embedding, EncoderLayer, LayerNorm
 from sporelm.models.blocks.linear import Linear, scale_rows
 from sporelm.models.config import ModelConfig
 from sporelm.models.dense_layers import dense_params
-from sporelm.models.encoder_config import EncoderConfig
+from sporelm.models.encoder_config import EncoderConfig, with_record_fields
 from sporelm.models.encoder_inputs import EncoderInputs
 from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
-from sporelm.models.text_facts import TextFacts
 from sporelm.quant.stored_tensor import StoredTensor
 
 WIDENED = "embedding_widened"  # the product that brings narrow embeddings to the model's width
 
 
-Config = TypeVar("Config", bound=ModelConfig)
+Config = TypeVar("Config", bound=EncoderConfig)
 
 
 class Encoder(ABC, Generic[Config]):
@@ -38,19 +37,18 @@ class Encoder(ABC, Generic[Config]):
     passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: Config) -> None:
-        facts: TextFacts = config.facts if isinstance(config, EncoderConfig) else config.own
-        self.config, self.facts = config, facts
-        width = facts.embedded or config.width
+        self.config = config = with_record_fields(config)
+        width = config.embedding_width or config.width
         self.embedding = Embedding("embedding", config.vocab, width)
-        self.types = Embedding("types", facts.types, width) if facts.types else None
+        self.types = Embedding("types", config.token_types, width) if config.token_types else None
         learned = self.placed and not (config.rotary or config.alibi)
         self.positions = Embedding("positions", config.context_length, width) if learned else None
         first, last = self.outer_norms
         self.first_norm = self.norms(first, width, config.eps) if first else None
-        self.widened = Linear(WIDENED, config.width, width, bias=True) if facts.embedded else None
+        self.widened = Linear(WIDENED, config.width, width, bias=True) if config.embedding_width else None
         self.last_norm = self.norm(last) if last else None
         self.layers = [self.layer(config, index) for index in range(config.layers // self.passes)]
-        self.classifier = self.head(config, facts) if facts.labels else None
+        self.classifier = self.head(config) if config.head_labels else None
 
     @abstractmethod
     def layer(self, config: Config, index: int) -> EncoderLayer:
@@ -60,9 +58,10 @@ class Encoder(ABC, Generic[Config]):
         """A norm of the kind that this model has."""
         return self.norms(name, self.config.width, self.config.eps)
 
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        """The head of a model that has one: BERT's."""
-        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="tanh")
+    def head(self, config: Config) -> Classifier:
+        """Return the head of a model that has one: BERT's."""
+        dense = config.has_head_dense
+        return Classifier(config.head_labels, config.width, dense=dense, bias=True, activation="tanh")
 
     def params(self) -> list[Param]:
         """Every weight, each once."""
@@ -111,8 +110,8 @@ class Encoder(ABC, Generic[Config]):
         """scores float32 [texts, labels] of a model with a head."""
         assert self.classifier is not None
         x = self.hidden(texts, weights)
-        if self.facts.pooled == "late":
+        if self.config.head_pooling == "late":
             return {"scores": ops.mean_rows(self.classifier(x, weights), texts.firsts, texts.stops)}
-        first = self.facts.pooled == "cls"
+        first = self.config.head_pooling == "cls"
         x = ops.select_rows(x, texts.firsts) if first else ops.mean_rows(x, texts.firsts, texts.stops)
         return {"scores": self.classifier(x, weights)}

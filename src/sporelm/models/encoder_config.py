@@ -1,6 +1,7 @@
 """The configuration of an encoder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from sporelm.models.config import ModelConfig
 from sporelm.models.text_facts import TextFacts
@@ -26,14 +27,18 @@ class EncoderConfig(ModelConfig):
     embedding_width: int = 0
     model_type: str = ""
 
-    @property
-    def facts(self) -> TextFacts:
-        """The same under the names that encoders which are not converted have for them."""
-        return TextFacts(
-            self.token_types,
-            self.head_labels,
-            self.has_head_dense,
-            self.head_pooling,
-            self.embedding_width,
-            self.model_type,
-        )
+
+def with_record_fields(config: ModelConfig) -> Any:
+    """Return the configuration of an encoder that is not converted with the numbers of its record as fields."""
+    if isinstance(config, EncoderConfig):
+        return config
+    facts: TextFacts = config.own
+    return EncoderConfig(
+        **{each.name: getattr(config, each.name) for each in fields(ModelConfig)},
+        token_types=facts.types,
+        head_labels=facts.labels,
+        has_head_dense=facts.dense,
+        head_pooling=facts.pooled,
+        embedding_width=facts.embedded,
+        model_type=facts.kind,
+    )

@@ -158,7 +158,12 @@ SHAPES = {"token_embd.weight": (131, 48), "token_types.weight": (1, 48), "cls.ou
 
 def test_what_a_gguf_file_tells_by_its_tensors_and_its_tokenizer() -> None:
     config = config_from_gguf(METADATA | {"tokenizer.ggml.model": "t5"}, SHAPES, "m.gguf")
-    assert (config.own.types, config.own.labels, config.own.dense, config.own.kind) == (1, 1, False, "xlm-roberta")
+    assert (config.token_types, config.head_labels, config.has_head_dense, config.model_type) == (
+        1,
+        1,
+        False,
+        "xlm-roberta",
+    )
     assert (config.pooling, config.context_length, config.rotary) == ("cls", 94, 0)
     pooled = [config_from_gguf(METADATA | {"bert.pooling_type": n}, SHAPES, "m.gguf").pooling for n in range(5)]
     assert pooled == ["", "mean", "cls", "last", ""]

@@ -12,11 +12,12 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import MLP, Classifier, DisentangledAttention, EncoderLayer, LayerNorm
 from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.families.deberta2_words import CLASSES, LEARNED, SAID, SPOKEN, DistanceFacts, reworded
 from sporelm.models.params import Param
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TYPES, TextFacts, headed, label_words, noticed, said
+from sporelm.models.text_facts import TYPES, headed, label_words, noticed, said
 from sporelm.ops.disentangled_attention import MAX_BUCKETS
 from sporelm.quant.stored_tensor import StoredTensor
 
@@ -98,5 +99,5 @@ class DebertaV2(Encoder):
         attention = DisentangledAttention(name, config, facts.buckets, facts.farthest)
         return EncoderLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
 
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="gelu")
+    def head(self, config: EncoderConfig) -> Classifier:
+        return Classifier(config.head_labels, config.width, dense=config.has_head_dense, bias=True, activation="gelu")

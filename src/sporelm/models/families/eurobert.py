@@ -7,6 +7,7 @@ from sporelm.checkpoints.tensor_names import COMMON, Names, Table, bare, with_bi
 from sporelm.models.blocks import Classifier, EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
 from sporelm.models.config import ModelConfig
 from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, headed, label_words, noticed, said
 
@@ -74,5 +75,5 @@ class EuroBert(Encoder):
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         return EncoderLayer(first, EncoderAttention(name, config), second, GatedMLP(name, config), post=False)
 
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        return Classifier(facts.labels, config.width, dense=True, bias=True, activation="gelu")
+    def head(self, config: EncoderConfig) -> Classifier:
+        return Classifier(config.head_labels, config.width, dense=True, bias=True, activation="gelu")

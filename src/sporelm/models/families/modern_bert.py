@@ -12,6 +12,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Classifier, EncoderAttention, EncoderLayer, GatedMLP, layer_norm_without_bias
 from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.families.modern_bert_names import CLASSES, HEADS
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
@@ -104,6 +105,6 @@ class ModernBert(Encoder):
         first = self.norm(f"{name}.attn_norm") if index else None
         return EncoderLayer(first, attention, self.norm(f"{name}.ffn_norm"), GatedMLP(name, config, "gelu"), post=False)
 
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
+    def head(self, config: EncoderConfig) -> Classifier:
         norm = self.norm("classifier_norm")
-        return Classifier(facts.labels, config.width, dense=True, bias=False, activation="gelu", norm=norm)
+        return Classifier(config.head_labels, config.width, dense=True, bias=False, activation="gelu", norm=norm)
