@@ -1,23 +1,24 @@
 """Encoders whose scores have a learned number for each bucket of distances, the same in all layers (T5, MPNet)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from sporelm.models.distances import BUCKETS, spread_biases
 from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.inputs import BIASES
 from sporelm.models.params import Param
 
-LEARNED = "distances.weight"
+DISTANCE_BIASES: Final = "distances.weight"
 
 
-class BiasedEncoder(Encoder):
-    """What such encoders have in common; their layers have `TextAttention` that is `biased`."""
+class BiasedEncoder(Encoder[EncoderConfig]):
+    """The base class of such encoders; their layers have `EncoderAttention` that is `biased`."""
 
     def params(self) -> list[Param]:
-        return [*super().params(), Param(LEARNED, (BUCKETS, self.config.heads), plain=True)]
+        return [*super().params(), Param(DISTANCE_BIASES, (BUCKETS, self.config.heads), plain=True)]
 
     def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
-        return {BIASES: spread_biases(weights[LEARNED].numpy(), context)}
+        return {BIASES: spread_biases(weights[DISTANCE_BIASES].numpy(), context)}

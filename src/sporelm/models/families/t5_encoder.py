@@ -8,7 +8,7 @@ from sporelm.checkpoints.family import Family, Field, HfClass, fields
 from sporelm.checkpoints.fields import Fields, shown
 from sporelm.checkpoints.tensor_names import HF, Kind, Names
 from sporelm.errors import UnsupportedModel
-from sporelm.models.biased_encoder import LEARNED, BiasedEncoder
+from sporelm.models.biased_encoder import DISTANCE_BIASES, BiasedEncoder
 from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
 from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.models.distances import BUCKETS, FARTHEST
@@ -26,7 +26,11 @@ PARTS |= {f"ffn_down{plain}": ("ffn_down", "1.DenseReluDense.wo") for plain in (
 NAMES = (
     Names("embedding.weight", "token_embd.weight", EMBEDDINGS[0]),
     Names("output_norm.weight", "enc.output_norm.weight", "encoder.final_layer_norm.weight"),
-    Names(LEARNED, "enc.blk.0.attn_rel_b.weight", f"{BLOCK}0.SelfAttention.relative_attention_bias.weight".format(0)),
+    Names(
+        DISTANCE_BIASES,
+        "enc.blk.0.attn_rel_b.weight",
+        f"{BLOCK}0.SelfAttention.relative_attention_bias.weight".format(0),
+    ),
     *(
         Names(f"layers.{{}}.{ours}.weight", f"enc.blk.{{}}.{gguf}.weight", f"{BLOCK}{hf}.weight")
         for ours, (gguf, hf) in PARTS.items()

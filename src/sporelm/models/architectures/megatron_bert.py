@@ -1,0 +1,19 @@
+"""Megatron-BERT and XLM-RoBERTa-XL: BERT with norms in front."""
+
+from sporelm.models.architecture_registry import architecture
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_config import EncoderConfig
+
+
+@architecture("megatron_bert", EncoderConfig)
+class MegatronBert(Encoder[EncoderConfig]):
+    """Norms in front of each part and behind the last layer, none of the embeddings (Shoeybi et al. 2019, Goyal et al.
+    2021)."""
+
+    outer_norms = ("", "output_norm")
+
+    def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
+        name = f"layers.{index}"
+        first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
+        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=False)
