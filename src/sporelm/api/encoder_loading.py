@@ -78,8 +78,8 @@ def encoder_limits(options: "EngineOptions", model: ModelLoader) -> Limits:
 
 def text_bytes(model: ModelLoader, num_tokens: int) -> int:
     """Return an estimate of the bytes of activations in a step: one layer's, including its keys and values."""
-    beside = model.model.beside if isinstance(model.model, Encoder) else 0
-    return num_tokens * 4 * (12 * model.config.width + 3 * model.config.ffn + beside)
+    extra = model.model.extra_values_per_token if isinstance(model.model, Encoder) else 0
+    return num_tokens * 4 * (12 * model.config.width + 3 * model.config.ffn + extra)
 
 
 def load_encoder_engine(

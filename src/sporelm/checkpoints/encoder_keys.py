@@ -32,7 +32,7 @@ def label_names(count: int) -> list[str]:
 
 
 def label_json(count: int) -> dict[str, Any]:
-    """Return what config.json says of a head with so many labels; nothing without a head."""
+    """Return what config.json says of a head with this number of labels; nothing without a head."""
     return {"id2label": {str(label): name for label, name in enumerate(label_names(count))}} if count else {}
 
 

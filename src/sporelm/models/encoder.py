@@ -25,15 +25,15 @@ Config = TypeVar("Config", bound=EncoderConfig)
 
 
 class Encoder(ABC, Generic[Config]):
-    """What encoders have in common; an architecture gives `layer`."""
+    """The base class of encoders; an architecture gives `layer`."""
 
     family: Family  # by which it was registered
     name = ""  # of the architecture
     config_class: type[ModelConfig] = ModelConfig
     norms: NormKind = LayerNorm  # the kind of its norms
     outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
-    placed = True  # positions have rows of their own, unless they turn rows or lessen scores
-    beside = 0  # numbers that a step holds for each token, beside those that all encoders' do
+    has_position_table = True  # positions are embedded, unless they are rotary or linear biases
+    extra_values_per_token = 0  # values that a step holds for each token, beyond those of all encoders
     passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: Config) -> None:
@@ -41,7 +41,7 @@ class Encoder(ABC, Generic[Config]):
         width = config.embedding_width or config.width
         self.embedding = Embedding("embedding", config.vocab, width)
         self.types = Embedding("types", config.token_types, width) if config.token_types else None
-        learned = self.placed and not (config.rotary or config.alibi)
+        learned = self.has_position_table and not (config.rotary or config.alibi)
         self.positions = Embedding("positions", config.context_length, width) if learned else None
         first, last = self.outer_norms
         self.first_norm = self.norms(first, width, config.eps) if first else None
@@ -52,10 +52,10 @@ class Encoder(ABC, Generic[Config]):
 
     @abstractmethod
     def layer(self, config: Config, index: int) -> EncoderLayer:
-        """The layer of this number."""
+        """Return the layer of this number."""
 
     def norm(self, name: str) -> RowBlock:
-        """A norm of the kind that this model has."""
+        """Return a norm of the kind that this model has."""
         return self.norms(name, self.config.width, self.config.eps)
 
     def head(self, config: Config) -> Classifier:
@@ -64,37 +64,37 @@ class Encoder(ABC, Generic[Config]):
         return Classifier(config.head_labels, config.width, dense=dense, bias=True, activation="tanh")
 
     def params(self) -> list[Param]:
-        """Every weight, each once."""
+        """Return all parameters, each once."""
         first = (self.embedding, self.types, self.positions, self.first_norm, self.widened)
         parts = (*first, *self.layers, self.last_norm, self.classifier)
         found = [param for part in parts if part is not None for param in part.params()]
         return [*found, *dense_params(self.config.dense)]
 
     def memory(self) -> list[Memory]:
-        """What layers keep from step to step: nothing."""
+        """Return the memory that layers keep from step to step: none."""
         return []
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Constants that follow from the configuration, for `context` positions; they join the weights."""
+        """Return constants that follow from the configuration, for `context` positions; they join the weights."""
         return position_tables(self.config, context)
 
     def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
-        """Constants that follow from weights, likewise."""
+        """Return constants that follow from weights, for `context` positions; they join the weights."""
         return {}
 
     def learned_weights(self, weights: Mapping[str, Any]) -> dict[str, StoredTensor]:
-        """Weights that follow from weights on a back-end, to be packed beside them."""
+        """Return weights that are computed from weights on a back-end, to be packed beside them."""
         return {}
 
     def embedded(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:
-        """The sum of the rows of each token, its type and its position: float32 [tokens, width]."""
+        """Return the sum of the rows of each token, its type and its position: float32 [tokens, width]."""
         x = scale_rows(self.embedding(texts.tokens, weights), self.config.scales.embedding)
         if self.types is not None:
             x = ops.add(x, self.types(texts.types, weights))
         return x if self.positions is None else ops.add(x, self.positions(texts.positions, weights))
 
     def hidden(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> Any:
-        """What the model makes of each token: float32 [tokens, width]."""
+        """Return the last hidden states: float32 [tokens, width]."""
         x = self.embedded(texts, weights)
         x = x if self.first_norm is None else self.first_norm(x, weights)
         x = x if self.widened is None else self.widened(x, weights)
@@ -103,11 +103,11 @@ class Encoder(ABC, Generic[Config]):
         return x if self.last_norm is None else self.last_norm(x, weights)
 
     def embed(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """hidden float32 [tokens, width]."""
+        """Return "hidden", float32 [tokens, width]."""
         return {"hidden": self.hidden(texts, weights)}
 
     def score(self, texts: EncoderInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """scores float32 [texts, labels] of a model with a head."""
+        """Return "scores", float32 [texts, labels], of a model with a head."""
         assert self.classifier is not None
         x = self.hidden(texts, weights)
         if self.config.head_pooling == "late":

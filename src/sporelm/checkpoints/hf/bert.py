@@ -103,13 +103,16 @@ TRAINING_HEADS: Final = (
 )
 
 
-def ignored_bert_tensors(*prefixes: str, pooler: str = "pooler.dense") -> tuple[str, ...]:
-    """Return the tensors that are not read, where the model's names have one of these prefixes or none."""
+def ignored_bert_tensors(
+    *prefixes: str, pooler: str = "pooler.dense", heads: tuple[str, ...] = TRAINING_HEADS
+) -> tuple[str, ...]:
+    """Return the tensors that are not read: `heads`, and those of the model, whose names have one of these prefixes or
+    none."""
     fronts = ("", *prefixes)
     return (
         *(f"{front}embeddings.position_ids" for front in fronts),
         *(f"{front}{pooler}.{part}" for front in fronts for part in PARTS),
-        *TRAINING_HEADS,
+        *heads,
     )
 
 

@@ -23,7 +23,7 @@ DISTILBERT: Final = "distilbert"  # the model type whose head has ReLU
 class BertConfig(EncoderConfig):
     """The numbers of BERT.
 
-    task_types   rows of ERNIE's table of task types, of which each token has the first added; 0: there is no table
+    task_types   rows of ERNIE's table of task types; the first one is added to each token; 0: there is no table
     """
 
     task_types: int = 0

@@ -1,0 +1,22 @@
+"""ALBERT: one layer of BERT, applied again and again, behind narrow embeddings."""
+
+from sporelm.models.activations import GELUS
+from sporelm.models.architecture_registry import architecture
+from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.encoder import Encoder
+from sporelm.models.encoder_config import EncoderConfig
+
+
+@architecture("albert", EncoderConfig)
+class Albert(Encoder[EncoderConfig]):
+    """BERT's layer, through which a text goes as often as the configuration has layers (Lan et al. 2020)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        self.passes = config.layers
+        super().__init__(config)
+
+    def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
+        name = f"layers.{index}"
+        first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
+        mlp = MLP(name, config, GELUS[config.activation])
+        return EncoderLayer(first, EncoderAttention(name, config), second, mlp, post=True)
