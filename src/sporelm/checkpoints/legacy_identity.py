@@ -79,8 +79,15 @@ Dense: name width out bias activation unit place
 _TYPED = """
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
+OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
+    key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
+    interval=full_attention_interval attention=attention_layers order=delta_net.head_order
+    turns=has_negative_eigenvalues
 OptConfig: OptParts embedded=embedding_width before=is_pre_norm unnormed=skips_last_norm learned=has_norm_weights
 PersimmonConfig: Normed heads=has_head_norms
+Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
+    key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
+    interval=full_attention_interval attention=attention_layers order=delta_net.head_order
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 """
 _FIELDS: Mapping[str, list[str]] = {
@@ -89,7 +96,7 @@ _FIELDS: Mapping[str, list[str]] = {
 }
 _RECORD_OF: dict[str, tuple[str, dict[str, str]]] = {
     name: (words.split()[0], dict(word.split("=") for word in words.replace("@", "@=").split()[1:]))
-    for name, words in (line.split(":") for line in _TYPED.strip().split("\n"))
+    for name, words in (line.split(":") for line in _TYPED.strip().replace("\n    ", " ").split("\n"))
 }
 
 

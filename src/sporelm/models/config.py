@@ -11,6 +11,7 @@ from sporelm.models.rope_scaling import UNSCALED, RopeScaling
 # Far above any model, and small enough that no product of two of them is a surprise.
 MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM = 4096, 4096, 4096
 MOST_WIDTH, MOST_VOCAB = 1 << 20, 1 << 24
+MAX_CONV_KERNEL = 64  # rows that a causal convolution sees
 MOST_MATRICES = 1 << 16  # experts of all layers: each is three names to look for; Kimi K2 has 23,424
 
 

@@ -27,6 +27,7 @@ from sporelm.errors import ModelNotFound, RequestError
 from sporelm.files import store
 from sporelm.files.gguf import open_gguf
 from sporelm.models import build
+from sporelm.models.architectures.qwen3next import Qwen3NextConfig
 from sporelm.models.config import Experts
 from sporelm.text import load_tokenizer
 
@@ -150,9 +151,10 @@ def test_gated_delta_nets_are_described() -> None:
         config = config_from_gguf(file.metadata, shapes, "tiny-delta")
         rates = file.tensor("blk.0.ssm_a").dequantize()
     assert shapes == SHAPES["tiny-delta"].tensors()
-    own = config.own
-    assert (own.key_heads, own.heads, own.key_dim, own.value_dim) == (1, 2, 128, 128)
-    assert (sorted(own.attention), config.rotary, own.order) == ([3], 16, "all")
+    assert isinstance(config, Qwen3NextConfig)
+    shape = config.delta_net
+    assert (shape.num_key_heads, shape.num_value_heads, shape.key_head_dim, shape.value_head_dim) == (1, 2, 128, 128)
+    assert (sorted(config.attention_layers), config.rotary, shape.head_order) == ([3], 16, "all")
     assert float(rates.max()) < 0, "states fade"
 
 

@@ -7,6 +7,7 @@ import pytest
 from families import CASES
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models.architectures.olmo_hybrid import OlmoHybridConfig
 
 BY_NAME = {case.name: case for case in CASES}
 MAKERS: dict[str, Any] = {"architectures": ["MiniMaxM1ForCausalLM"], "layer_types": None}
@@ -115,9 +116,10 @@ def test_olmo_says_what_follows_from_its_shape() -> None:
     """As transformers has it: keys of three quarters of the width, values twice as wide, positions if any."""
     silent = {key: each for key, each in BY_NAME["olmo-hybrid"].config.items() if not key.startswith("linear_")}
     found = config_from_hf(silent | {"num_hidden_layers": 3}, "config.json")
-    own = found.own
-    assert (own.key_heads, own.heads, own.key_dim, own.value_dim) == (6, 6, 6, 12)
-    assert (own.attention, own.turns, found.rotary) == ({2}, True, 8)
+    assert isinstance(found, OlmoHybridConfig)
+    shape = found.delta_net
+    assert (shape.num_key_heads, shape.num_value_heads, shape.key_head_dim, shape.value_head_dim) == (6, 6, 6, 12)
+    assert (found.attention_layers, found.has_negative_eigenvalues, found.rotary) == ({2}, True, 8)
     assert config_from_hf(silent | {"rope_parameters": {"rope_theta": None}}, "config.json").rotary == 0
 
 

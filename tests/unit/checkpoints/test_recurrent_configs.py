@@ -10,6 +10,7 @@ from families import CASES
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models.architectures.qwen3next import Qwen3NextConfig
 
 BY_NAME = {case.name: case for case in CASES}
 GGUF: dict[str, Any] = {"block_count": 4, "embedding_length": 48, "feed_forward_length": 88, "context_length": 256}
@@ -112,7 +113,8 @@ def test_infinity_as_transformers_writes_it() -> None:
 def test_layers_of_attention_in_gguf_files(change: dict[str, Any], attention: set[int]) -> None:
     values = {f"qwen35.{key}": value for key, value in (GGUF | change).items()}
     config = config_from_gguf({"general.architecture": "qwen35", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
-    assert (config.layers, config.own.attention, config.own.value_dim) == (4, attention, 8)
+    assert isinstance(config, Qwen3NextConfig)
+    assert (config.layers, config.attention_layers, config.delta_net.value_head_dim) == (4, attention, 8)
 
 
 @pytest.mark.parametrize(

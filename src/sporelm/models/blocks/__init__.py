@@ -7,7 +7,7 @@ from sporelm.models.blocks.block_memory import Memory, Paged, State
 from sporelm.models.blocks.channel_mix import ChannelMix, GatedChannelMix
 from sporelm.models.blocks.clamped_mlp import ClampedMixture, ClampedMLP
 from sporelm.models.blocks.classifier import Classifier
-from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
+from sporelm.models.blocks.delta_net import DeltaNet, DeltaNetShape
 from sporelm.models.blocks.disentangled_attention import DisentangledAttention
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.encoder_attention import EncoderAttention
@@ -54,8 +54,8 @@ __all__ = [
     "ClampedMLP",
     "ClampedMixture",
     "Classifier",
-    "DeltaHeads",
     "DeltaNet",
+    "DeltaNetShape",
     "DisentangledAttention",
     "Embedding",
     "EncoderAttention",

@@ -13,52 +13,60 @@ from sporelm.models.params import Param
 
 
 @dataclass(frozen=True)
-class DeltaHeads:
-    """Numbers of a model whose layers are gated delta nets but for a few; the record of its family (`own`)."""
+class DeltaNetShape:
+    """The shape of gated delta nets.
 
-    taps: int  # of the convolution, the row's own included
-    key_heads: int
-    heads: int  # of values; several may share a key head
-    key_dim: int
-    value_dim: int = 0
-    inner: int = 0  # numbers of all values: files say this or the one before
-    interval: int = 4  # every so many layers one is attention
-    attention: frozenset[int] = frozenset()  # the layers that are
-    order: str = "each"  # which key head is whose, as `ops.gated_delta_rule` has it
+    conv_kernel      rows that the convolution sees, the row's own included
+    num_key_heads    heads of queries and keys
+    num_value_heads  heads of values; several may share a key head
+    inner_size       numbers of all values together
+    head_order       which key head belongs to which value head, see `ops.gated_delta_rule`
+    """
+
+    conv_kernel: int
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int = 0
+    inner_size: int = 0
+    head_order: str = "each"
 
     @property
-    def channels(self) -> int:
-        """Numbers of a row's queries, keys and values."""
-        return 2 * self.key_heads * self.key_dim + self.inner
+    def num_channels(self) -> int:
+        """The numbers of a row's queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.inner_size
 
 
 class DeltaNet:
     """o(norm(delta(silu(conv(qkv(x))))) * silu(z(x))), in the place of attention."""
 
-    def __init__(self, name: str, config: ModelConfig) -> None:
-        self.numbers: DeltaHeads = config.own
-        inner, heads, channels = self.numbers.inner, self.numbers.heads, self.numbers.channels
+    def __init__(self, name: str, config: ModelConfig, shape: DeltaNetShape) -> None:
+        inner, heads, channels = shape.inner_size, shape.num_value_heads, shape.num_channels
+        self.shape = shape
         self.qkv = Linear(f"{name}.delta_qkv", channels, config.width)
         self.z = Linear(f"{name}.delta_z", inner, config.width)
         self.beta = Linear(f"{name}.delta_beta", heads, config.width)
         self.alpha = Linear(f"{name}.delta_alpha", heads, config.width)
         self.o = Linear(f"{name}.delta_o", config.width, inner)
-        self.taps = Param(f"{name}.delta_conv.weight", (self.numbers.taps, channels), plain=True)
-        self.decay, self.bias = Param(f"{name}.delta.decay", (heads,)), Param(f"{name}.delta_dt.bias", (heads,))
-        self.norm, self.eps = Param(f"{name}.delta_norm.weight", (self.numbers.value_dim,)), config.eps
-        kept = heads * self.numbers.key_dim, self.numbers.value_dim
-        self.memory = State(((self.numbers.taps - 1, channels), kept))
+        self.conv = Param(f"{name}.delta_conv.weight", (shape.conv_kernel, channels), plain=True)
+        self.decay = Param(f"{name}.delta.decay", (heads,))
+        self.bias = Param(f"{name}.delta_dt.bias", (heads,))
+        self.norm = Param(f"{name}.delta_norm.weight", (shape.value_head_dim,))
+        self.eps = config.eps
+        state = heads * shape.key_head_dim, shape.value_head_dim
+        self.memory = State(((shape.conv_kernel - 1, channels), state))
 
     def params(self) -> list[Param]:
         linears = (self.qkv, self.z, self.beta, self.alpha, self.o)
-        vectors = [self.taps, self.decay, self.bias, self.norm]
+        vectors = [self.conv, self.decay, self.bias, self.norm]
         return [*(param for linear in linears for param in linear.params()), *vectors]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        taps, decay, bias, norm = (weights[param.name] for param in (self.taps, self.decay, self.bias, self.norm))
+        conv, decay, bias, norm = (weights[param.name] for param in (self.conv, self.decay, self.bias, self.norm))
         qkv, z, beta, alpha = apply_linears(x, weights, self.qkv, self.z, self.beta, self.alpha)
-        whose, numbers = (step.starts, step.lengths, step.states), self.numbers
-        qkv = ops.causal_conv1d(qkv, taps, None, cache[0], *whose)
-        options: dict[str, Any] = {"key_heads": numbers.key_heads, "order": numbers.order}
-        made = ops.gated_delta_rule(qkv, alpha, beta, decay, bias, cache[1], *whose, **options)
-        return self.o(ops.gated_rms_norm(made, z, norm, eps=self.eps, group=numbers.value_dim, first="norm"), weights)
+        sequences, shape = (step.starts, step.lengths, step.states), self.shape
+        qkv = ops.causal_conv1d(qkv, conv, None, cache[0], *sequences)
+        options: dict[str, Any] = {"key_heads": shape.num_key_heads, "order": shape.head_order}
+        mixed = ops.gated_delta_rule(qkv, alpha, beta, decay, bias, cache[1], *sequences, **options)
+        mixed = ops.gated_rms_norm(mixed, z, norm, eps=self.eps, group=shape.value_head_dim, first="norm")
+        return self.o(mixed, weights)

@@ -10,7 +10,7 @@ from sporelm.checkpoints.family import Family, fields
 from sporelm.checkpoints.tensor_names import COMMON, GGUF, HF, Names, Stored, Table, changed, form_in
 from sporelm.models.blocks import (
     ClampedMixture,
-    DeltaHeads,
+    DeltaNetShape,
     GatedLatentAttention,
     Layer,
     SplitDeltaNet,
@@ -113,8 +113,10 @@ class BailingMoe3(Decoder):
         if index in own.attention:
             return pre_norm(config, index, GatedLatentAttention(name, config, each=False), block)
         heads, dim = own.delta_heads, own.delta_dim
-        numbers = DeltaHeads(own.taps, heads, heads, dim, dim, heads * dim)
-        return pre_norm(config, index, SplitDeltaNet(name, config, numbers, channels=True, least=own.least), block)
+        numbers = DeltaNetShape(own.taps, heads, heads, dim, dim, heads * dim)
+        return pre_norm(
+            config, index, SplitDeltaNet(name, config, numbers, decays_channels=True, min_log_decay=own.least), block
+        )
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         return super().tables(context) | head_tables(self.config.own.value, [self.config.heads])

@@ -8,7 +8,7 @@ from sporelm.checkpoints.experts import V3_CHOICE, choice_bias_name, expert_fiel
 from sporelm.checkpoints.family import Family, HfClass, fields
 from sporelm.checkpoints.fields import Fields
 from sporelm.checkpoints.tensor_names import COMMON, GGUF, Kind, Names, Stored, Table, changed
-from sporelm.models.blocks import DeltaHeads, LatentAttention, Layer, SplitDeltaNet, pre_norm
+from sporelm.models.blocks import DeltaNetShape, LatentAttention, Layer, SplitDeltaNet, pre_norm
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.delta_fields import KINDS, taps_apart
@@ -110,5 +110,7 @@ class KimiLinear(Decoder):
             return pre_norm(config, index, LatentAttention(f"layers.{index}", config))
         heads, dim = own.delta_heads, own.delta_dim
         narrow = {"alpha": dim, "z": dim}
-        numbers = DeltaHeads(own.taps, heads, heads, dim, dim, heads * dim)
-        return pre_norm(config, index, SplitDeltaNet(f"layers.{index}", config, numbers, channels=True, narrow=narrow))
+        numbers = DeltaNetShape(own.taps, heads, heads, dim, dim, heads * dim)
+        return pre_norm(
+            config, index, SplitDeltaNet(f"layers.{index}", config, numbers, decays_channels=True, ranks=narrow)
+        )

@@ -1,0 +1,30 @@
+"""Qwen3-Next, Qwen3.5: gated delta nets in place of most of the attention, which has a gate."""
+
+from dataclasses import dataclass
+
+from sporelm.models.architecture_registry import architecture
+from sporelm.models.blocks import Attention, DeltaNet, DeltaNetShape, Layer, pre_norm
+from sporelm.models.config import ModelConfig
+from sporelm.models.decoder import Decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3NextConfig(ModelConfig):
+    """attention_layers: the layers that are attention. full_attention_interval: one of this many layers is, if a file
+    does not list them."""
+
+    delta_net: DeltaNetShape
+    full_attention_interval: int = 4
+    attention_layers: frozenset[int] = frozenset()
+
+
+@architecture("qwen3next", Qwen3NextConfig)
+class Qwen3Next(Decoder[Qwen3NextConfig]):
+    """Norms in front of a gated delta net, or of gated attention, and of the feed-forward block or mixture
+    (Qwen3-Next 2025)."""
+
+    def layer(self, config: Qwen3NextConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        if index in config.attention_layers:
+            return pre_norm(config, index, Attention(name, config, norm="heads", gated=True))
+        return pre_norm(config, index, DeltaNet(name, config, config.delta_net))
