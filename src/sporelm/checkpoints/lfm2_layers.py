@@ -1,9 +1,10 @@
 """Which layers of LFM2 and LFM3 are attention and which are convolutions, and the rows of the convolutions."""
 
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.hf_rope_by_type import FULL, SLIDING
 from sporelm.checkpoints.hybrid_layers import read_attention_layers
 from sporelm.checkpoints.row_numbers import rows_of_part
 from sporelm.models.architectures.lfm2 import Lfm2Config
@@ -29,3 +30,18 @@ def with_attention_layers(config: Config, values: ConfigValues) -> Config:
         layer_types = [LAYER_TYPES[layer in attention_indexes] for layer in range(config.layers)]
     layer_types = layer_types or [LAYER_TYPES[1]] * config.layers
     return replace(config, attention_layers=read_attention_layers(values, layer_types, config.layers))
+
+
+def list_layer_types(config: ModelConfig, values: ConfigValues) -> Any:
+    """Return `layer_types` of LFM3, those of its class if the file does not list them."""
+    usual = {0: SLIDING, 2: FULL}  # by the layer's number modulo 4; the first layer is a convolution
+    found = [usual.get(layer % 4, LAYER_TYPES[0]) if layer else LAYER_TYPES[0] for layer in range(config.layers)]
+    return values.get("layer_types") or found
+
+
+def with_window_or_conv_layers(config: Config, values: ConfigValues) -> Config:
+    """Return the configuration of LFM3 with the layers that are attention, with a window or without."""
+    kinds: Any = list_layer_types(config, values)
+    if isinstance(kinds, list):
+        kinds = [FULL if kind == SLIDING else kind for kind in kinds]
+    return replace(config, attention_layers=read_attention_layers(values, kinds, config.layers))

@@ -1,4 +1,4 @@
-"""The gated short convolution: a few rows, with a gate before and one behind (LFM2, Liquid AI 2025)."""
+"""The gated short convolution: over a few rows, with a gate in front and one behind (LFM2, Liquid AI 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,21 +12,21 @@ from sporelm.models.params import Param
 
 
 class ShortConv:
-    """o(c(x) * conv(b(x) * x(x))) over `taps` rows, in the place of attention."""
+    """o(c(x) * conv(b(x) * x(x))) over `conv_kernel` rows, in the place of attention."""
 
-    def __init__(self, name: str, config: ModelConfig, taps: int) -> None:
+    def __init__(self, name: str, config: ModelConfig, conv_kernel: int) -> None:
         width = config.width
         self.b, self.c, self.x = (Linear(f"{name}.conv_{part}", width, width) for part in "bcx")
         self.o = Linear(f"{name}.conv_o", width, width)
-        self.taps = Param(f"{name}.short_conv.weight", (taps, width), plain=True)
-        self.memory = State(((taps - 1, width),))
+        self.conv = Param(f"{name}.short_conv.weight", (conv_kernel, width), plain=True)
+        self.memory = State(((conv_kernel - 1, width),))
 
     def params(self) -> list[Param]:
-        return [*(param for linear in (self.b, self.c, self.x, self.o) for param in linear.params()), self.taps]
+        return [*(param for linear in (self.b, self.c, self.x, self.o) for param in linear.params()), self.conv]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        before, behind, rows = apply_linears(x, weights, self.b, self.c, self.x)
-        whose = step.starts, step.lengths, step.states
-        gated = ops.activate_mul(before, rows, kind="linear")
-        mixed = ops.causal_conv1d(gated, weights[self.taps.name], None, cache[0], *whose, silu=False)
-        return self.o(ops.activate_mul(behind, mixed, kind="linear"), weights)
+        gate, output_gate, rows = apply_linears(x, weights, self.b, self.c, self.x)
+        sequences = step.starts, step.lengths, step.states
+        gated = ops.activate_mul(gate, rows, kind="linear")
+        mixed = ops.causal_conv1d(gated, weights[self.conv.name], None, cache[0], *sequences, silu=False)
+        return self.o(ops.activate_mul(output_gate, mixed, kind="linear"), weights)
