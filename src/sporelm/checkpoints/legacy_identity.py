@@ -77,10 +77,13 @@ Dense: name width out bias activation unit place
 # record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
 # `mamba`, where they are not listed.
 _TYPED = """
+BaichuanConfig: BaichuanParts unit_head=has_normalized_head
+BailingMoeConfig: BailingParts unit_head=has_normalized_head
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
 Lfm2Config: ConvLayers taps=conv_kernel attention=attention_layers
 Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_attention_gate behind=has_post_norms
+NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
