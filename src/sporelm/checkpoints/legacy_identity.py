@@ -81,6 +81,7 @@ BaichuanConfig: BaichuanParts unit_head=has_normalized_head
 BailingMoeConfig: BailingParts unit_head=has_normalized_head
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
+Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms
 Lfm2Config: ConvLayers taps=conv_kernel attention=attention_layers
 Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_attention_gate behind=has_post_norms
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm

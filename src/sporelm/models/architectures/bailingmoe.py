@@ -1,4 +1,4 @@
-"""Ling 1 (lite and plus): Llama with a mixture of experts, some of which all tokens pass."""
+"""Ling 1 (lite and plus): Llama with a mixture of experts and shared experts."""
 
 from dataclasses import dataclass
 
@@ -16,4 +16,4 @@ class BailingMoeConfig(ModelConfig):
 
 @architecture("bailingmoe", BailingMoeConfig)
 class BailingMoe(Decoder[BailingMoeConfig]):
-    """The Llama layer with a mixture in place of its feed-forward block (Ling team 2025)."""
+    """The Llama layer with a mixture in place of its feed-forward block (inclusionAI 2025)."""

@@ -8,7 +8,7 @@ from sporelm.models.decoder import Decoder
 
 @architecture("bailingmoe2")
 class BailingMoe2(Decoder):
-    """The Llama layer with norms of heads; a mixture in place of its feed-forward block (Ling team 2025)."""
+    """The Llama layer with norms of heads; a mixture in place of its feed-forward block (inclusionAI 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         return pre_norm(config, index, Attention(f"layers.{index}", config, norm="heads"))

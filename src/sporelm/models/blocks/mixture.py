@@ -1,4 +1,4 @@
-"""The mixture of experts: a router picks a few feed-forward blocks for each token (Shazeer et al. 2017)."""
+"""The mixture of experts: a router selects a few feed-forward blocks for each token (Shazeer et al. 2017)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from sporelm.models.params import Param
 
 
 class Mixture:
-    """The weighted sum of the experts that the router chose for a token, and of a block that every token goes through
-    where there is one: all as the configuration's `Experts` say."""
+    """The weighted sum of the experts that the router selects for a token, plus the shared expert, if there is one. The
+    configuration's `Experts` describe both."""
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         assert config.experts is not None
@@ -21,30 +21,30 @@ class Mixture:
         count, width, ffn = experts.count, config.width, experts.ffn or config.ffn
         self.router = Linear(f"{name}.ffn_gate_inp", count, width, bias=experts.bias)
         self.choice = Param(f"{name}.ffn_choice.bias", (count,)) if experts.choice_bias else None
-        inside, bias = experts.latent or width, config.mlp_bias
-        self.narrow = Linear(f"{name}.ffn_latent_down", inside, width, bias=bias) if experts.latent else None
-        self.widen = Linear(f"{name}.ffn_latent_up", width, inside, bias=bias) if experts.latent else None
-        gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, inside), bias=experts.bias)
+        inner_width, bias = experts.latent or width, config.mlp_bias
+        self.narrow = Linear(f"{name}.ffn_latent_down", inner_width, width, bias=bias) if experts.latent else None
+        self.widen = Linear(f"{name}.ffn_latent_up", width, inner_width, bias=bias) if experts.latent else None
+        gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, inner_width), bias=experts.bias)
         self.gates = [] if experts.plain else [gate]
-        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, inside), bias=experts.bias)
-        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, inside, ffn), bias=experts.bias)
-        self.added = Param(f"{name}.ffn_mixture.bias", (inside,)) if experts.added else None
-        shared = experts.shared_width
-        self.shared = _shared(name, config, shared) if shared else None
-        gated = shared and experts.shared_gate
-        self.shared_gate = Linear(f"{name}.ffn_gate_inp_shexp", 1, width) if gated else None
+        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, inner_width), bias=experts.bias)
+        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, inner_width, ffn), bias=experts.bias)
+        self.mixture_bias = Param(f"{name}.ffn_mixture.bias", (inner_width,)) if experts.added else None
+        shared_width = experts.shared_width
+        self.shared = shared_expert(name, config, shared_width) if shared_width else None
+        has_gate = shared_width and experts.shared_gate
+        self.shared_gate = Linear(f"{name}.ffn_gate_inp_shexp", 1, width) if has_gate else None
 
     def params(self) -> list[Param]:
         experts = (*self.gates, self.up, self.down)
         parts = (self.router, self.narrow, *experts, self.widen, self.shared_gate, self.shared)
-        own = [param for param in (self.choice, self.added) if param is not None]
-        return [*own, *(param for part in parts if part is not None for param in part.params())]
+        biases = [param for param in (self.choice, self.mixture_bias) if param is not None]
+        return [*biases, *(param for part in parts if part is not None for param in part.params())]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        shares, ids = self._routed(x, weights)
+        shares, ids = self.route(x, weights)
         inner = self._inner(x if self.narrow is None else self.narrow(x, weights), weights, ids)
-        added = [] if self.added is None else [weights[self.added.name]]
-        mixed = ops.combine_experts(self.down(inner, weights, ids), shares, *added)
+        biases = [] if self.mixture_bias is None else [weights[self.mixture_bias.name]]
+        mixed = ops.combine_experts(self.down(inner, weights, ids), shares, *biases)
         mixed = mixed if self.widen is None else self.widen(mixed, weights)
         if self.shared is None:
             return mixed
@@ -56,7 +56,7 @@ class Mixture:
         return ops.scale(both, factor=0.5) if self.experts.averaged else both
 
     def _inner(self, x: Any, weights: Mapping[str, Any], ids: Any) -> Any:
-        """What each expert's last matrix reads: [tokens, k, ffn]."""
+        """Return the input of each expert's down projection: [tokens, k, ffn]."""
         gates, up = [gate(x, weights, ids) for gate in self.gates], self.up(x, weights, ids)
         if not gates:
             return ops.activate(up, kind=self.experts.plain)
@@ -65,9 +65,10 @@ class Mixture:
         alpha, limit = self.experts.clamp
         return ops.clamped_swiglu(gates[0], up, alpha=alpha, limit=limit)
 
-    def _routed(self, x: Any, weights: Mapping[str, Any]) -> Any:
-        """Weights and ids of each token's experts."""
-        experts, choice = self.experts, [] if self.choice is None else [weights[self.choice.name]]
+    def route(self, x: Any, weights: Mapping[str, Any]) -> Any:
+        """Return the weights and the ids of each token's experts: [tokens, k] each."""
+        experts = self.experts
+        choice = [] if self.choice is None else [weights[self.choice.name]]
         return ops.route(
             self.router(x, weights),
             *choice,
@@ -83,8 +84,8 @@ class Mixture:
         )
 
 
-def _shared(name: str, config: ModelConfig, ffn: int) -> GatedMLP | MLP:
-    """The block that every token goes through, of the experts' kind."""
+def shared_expert(name: str, config: ModelConfig, ffn: int) -> GatedMLP | MLP:
+    """Return the expert that all tokens pass, of the same kind as the others."""
     assert config.experts is not None
     if config.experts.plain:
         return MLP(name, config, config.experts.plain, part="_shexp", ffn=ffn)
@@ -92,7 +93,7 @@ def _shared(name: str, config: ModelConfig, ffn: int) -> GatedMLP | MLP:
 
 
 class ExpertLinear:
-    """A row's products with the matrices of its experts, with or without a bias each."""
+    """The products of a row with the matrices of its experts, with or without biases."""
 
     def __init__(self, name: str, shape: tuple[int, int, int], *, bias: bool) -> None:  # shape [experts, out, in]
         self.name, self.shape, self.bias = name, shape, bias
@@ -102,10 +103,10 @@ class ExpertLinear:
         return [weight, Param(f"{self.name}.bias", self.shape[:2], plain=True)] if self.bias else [weight]
 
     def __call__(self, x: Any, weights: Mapping[str, Any], ids: Any) -> Any:  # x [tokens, in] or [tokens, k, in]
-        held = [weights[param.name] for param in self.params()]
-        return ops.linear_experts(x, held[0], ids, *held[1:])
+        weight, *biases = (weights[param.name] for param in self.params())
+        return ops.linear_experts(x, weight, ids, *biases)
 
 
 def feed_forward(name: str, config: ModelConfig, layer: int) -> GatedMLP | Mixture:
-    """A layer's mixture where it has one, else the gated block."""
+    """Return the mixture of a layer that has experts, else its gated block."""
     return Mixture(name, config) if config.experts and config.experts.at(layer) else GatedMLP(name, config)

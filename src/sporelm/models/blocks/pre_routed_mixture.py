@@ -1,4 +1,4 @@
-"""The mixture whose experts are known before attention, so that they can be fetched meanwhile (SmallThinker)."""
+"""A mixture whose experts are selected before attention, so that they can be loaded meanwhile (SmallThinker)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,28 +10,25 @@ from sporelm.models.inputs import StepInputs
 
 
 class PreRoutedMixture(Mixture):
-    """The router reads what the layer does; gates are ReLU's, so that much of what they multiply is zero."""
+    """The router reads the layer's input; gates have ReLU, so that many of the products are zero."""
 
-    def chosen(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        """Weights and ids of each token's experts."""
-        return self._routed(x, weights)
-
-    def of_chosen(self, x: Any, chosen: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        (shares, ids), (gate,) = chosen, self.gates
+    def run_experts(self, x: Any, shares: Any, ids: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        """Return the weighted sum of the selected experts' outputs: [tokens, width]."""
+        (gate,) = self.gates
         inner = ops.activate_mul(gate(x, weights, ids), self.up(x, weights, ids), kind="relu")
         return ops.combine_experts(self.down(inner, weights, ids), shares)
 
 
 class PreRoutedLayer(Layer):
-    """x + attention(norm(x)), then x + experts(norm(x)), which the first x has chosen."""
+    """x + attention(norm(x)), then x + experts(norm(x)), which the first x selects."""
 
     def __init__(
         self, attention_norm: RowBlock, attention: Mixer, mlp_norm: RowBlock, mixture: PreRoutedMixture
     ) -> None:
         super().__init__(attention_norm, attention, mlp_norm, mixture)
-        self.normed, self.mlp_normed, self.mixture = attention_norm, mlp_norm, mixture
+        self.pre_attention_norm, self.pre_mlp_norm, self.mixture = attention_norm, mlp_norm, mixture
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
-        chosen = self.mixture.chosen(x, weights)
-        x = ops.add(x, self.attention(self.normed(x, weights), step, weights, *caches))
-        return ops.add(x, self.mixture.of_chosen(self.mlp_normed(x, weights), chosen, weights))
+        shares, ids = self.mixture.route(x, weights)
+        x = ops.add(x, self.attention(self.pre_attention_norm(x, weights), step, weights, *caches))
+        return ops.add(x, self.mixture.run_experts(self.pre_mlp_norm(x, weights), shares, ids, weights))

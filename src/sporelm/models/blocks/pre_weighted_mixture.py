@@ -1,4 +1,4 @@
-"""A mixture of which a token goes through one expert, weighed before it is read, and a shared one (Llama 4)."""
+"""A mixture with one expert for each token, whose weight multiplies its input, and a shared expert (Llama 4)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,8 +30,8 @@ class PreWeightedMixture:
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         logits = self.router(x, weights)
         share, ids = ops.route(logits, k=1, scores="sigmoid")
-        read = ops.combine_experts(x, share)
-        inner = ops.silu_mul(self.gate(read, weights, ids), self.up(read, weights, ids))
-        whole, _ = ops.route(logits, k=1, scores="softmax_of_chosen")  # of the one that is chosen: 1
-        mixed = ops.combine_experts(self.down(inner, weights, ids), whole)
+        weighted = ops.combine_experts(x, share)
+        inner = ops.silu_mul(self.gate(weighted, weights, ids), self.up(weighted, weights, ids))
+        one, _ = ops.route(logits, k=1, scores="softmax_of_chosen")  # the softmax of a single score is 1
+        mixed = ops.combine_experts(self.down(inner, weights, ids), one)
         return ops.add(mixed, self.shared(x, weights))

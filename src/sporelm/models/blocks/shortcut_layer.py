@@ -51,6 +51,6 @@ class ZeroExpertMixture(Mixture):
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         if not self.idle:
             return super().__call__(x, weights)
-        shares, ids, rest = ops.split_zero_experts(*self._routed(x, weights), experts=self.experts.count)
+        shares, ids, rest = ops.split_zero_experts(*self.route(x, weights), experts=self.experts.count)
         mixed = ops.combine_experts(self.down(self._inner(x, weights, ids), weights, ids), shares)
         return ops.add(mixed, ops.combine_experts(x, rest))
