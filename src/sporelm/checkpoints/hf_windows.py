@@ -13,9 +13,10 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 Config = TypeVar("Config", bound=ModelConfig)
 
 
-def every_nth_layer(step: int) -> Callable[[int], frozenset[int]]:
-    """Return a function of the number of layers: each `step`th of them, the last of each run."""
-    return lambda layers: frozenset(range(step - 1, layers, step))
+def every_nth_layer(step: int, first: int | None = None) -> Callable[[int], frozenset[int]]:
+    """Return a function of the number of layers: each `step`th of them, from layer `first` on; by default the last of
+    each run."""
+    return lambda layers: frozenset(range(step - 1 if first is None else first, layers, step))
 
 
 def read_window(values: ConfigValues, key: str, default: int | None) -> int | None:

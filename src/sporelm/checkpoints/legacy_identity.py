@@ -79,6 +79,7 @@ Dense: name width out bias activation unit place
 _TYPED = """
 BaichuanConfig: BaichuanParts unit_head=has_normalized_head
 BailingMoeConfig: BailingParts unit_head=has_normalized_head
+Cohere2MoeConfig: Cohere2MoeParts rms_eps=rms_eps
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
 Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms

@@ -8,17 +8,13 @@ from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.expert_keys import gguf_expert_keys
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, expert_tensors
+from sporelm.checkpoints.hf_windows import every_nth_layer
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.smallthinker import SmallThinker
 from sporelm.models.config import ModelConfig
 
 SMALLTHINKER_ROUTING: Final = {"experts.renormalize": True}
-WINDOW_STEP: Final = 4
-
-
-def every_fourth_layer(layers: int) -> frozenset[int]:
-    """Return the layers without a window, which have no positions: the first of each four."""
-    return frozenset(range(0, layers, WINDOW_STEP))
+WINDOW_STEP: Final = 4  # the first of each four layers has no window, and no positions
 
 
 @register
@@ -35,12 +31,12 @@ class SmallThinkerGguf(GgufSchema):
     tensors = DECODER_TENSORS | expert_tensors()
 
     def full_attention_layers(self, layers: int) -> frozenset[int]:
-        return every_fourth_layer(layers)
+        return every_nth_layer(WINDOW_STEP, first=0)(layers)
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
         config = super().config_from_metadata(gguf, values)
-        return replace(config, nope_layers=every_fourth_layer(config.layers) if config.window else frozenset())
+        return replace(config, nope_layers=self.full_attention_layers(config.layers) if config.window else frozenset())
 
     def find_unsupported(self, config: ModelConfig) -> str:
-        expected = every_fourth_layer(config.layers) if config.window else frozenset()
+        expected = self.full_attention_layers(config.layers) if config.window else frozenset()
         return "" if config.nope_layers == expected else "its layers without positions are not those without a window"

@@ -7,10 +7,10 @@ from typing import Any, Final
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.expert_keys import hf_expert_keys
-from sporelm.checkpoints.gguf.smallthinker import SMALLTHINKER_ROUTING, every_fourth_layer
+from sporelm.checkpoints.gguf.smallthinker import SMALLTHINKER_ROUTING, WINDOW_STEP
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, LAYER, expert_tensors
-from sporelm.checkpoints.hf_windows import read_window
+from sporelm.checkpoints.hf_windows import every_nth_layer, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.smallthinker import SmallThinker
@@ -56,7 +56,7 @@ class SmallThinkerForCausalLM(HfSchema):
     }
 
     def full_attention_layers(self, layers: int) -> frozenset[int]:
-        return every_fourth_layer(layers)
+        return every_nth_layer(WINDOW_STEP, first=0)(layers)
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         config = super().config_from_json(values, dtype)
