@@ -37,6 +37,11 @@ def read_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
     return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
 
 
+def layer_types_of(config: ModelConfig) -> list[str]:
+    """Return `layer_types` of a config.json."""
+    return [LAYER_TYPES[config.window_of(layer) is not None] for layer in range(config.layers)]
+
+
 def with_windows(
     config: Config, values: ConfigValues, step: int, *, step_key: str = "", window: int | None = 4096
 ) -> Config:

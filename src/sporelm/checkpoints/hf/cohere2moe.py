@@ -15,7 +15,7 @@ from sporelm.checkpoints.gguf.cohere2moe import (
 from sporelm.checkpoints.hf.cohere import COHERE_DEFAULTS, COHERE_KEYS
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, expert_tensors, shared_expert_tensors
-from sporelm.checkpoints.hf_windows import every_nth_layer, read_full_layers, read_window
+from sporelm.checkpoints.hf_windows import every_nth_layer, layer_types_of, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.cohere2moe import Cohere2Moe
@@ -43,8 +43,8 @@ def with_usual_keys(values: ConfigValues) -> ConfigValues:
 
 
 def read_full_layers_of_step(values: ConfigValues, layers: int) -> frozenset[int]:
-    """Return the layers without a window: those that `layer_types` calls full, else the dense layers and each nth layer
-    after them. Here `first_k_dense_replace` counts the dense layers, whatever `mlp_layer_types` says."""
+    """Return the layers without a window: as `layer_types` says, else the dense layers and each nth layer after them.
+    Here `first_k_dense_replace` counts the dense layers, whatever `mlp_layer_types` says."""
     step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, WINDOW_STEP)
     num_dense = values.integer(NUM_DENSE_LAYERS, 0, layers, 0)
     if values.has("layer_types"):
@@ -111,11 +111,9 @@ class Cohere2MoeForCausalLM(HfSchema):
         return with_windows_and_eps(config, window, full_layers, values.where)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        experts, full_layers = config.experts, config.full_layers
+        experts = config.experts
         assert experts is not None
         return {
             "expert_selection_fn": next(name for name, scores in SCORES_BY_NAME.items() if scores == experts.scores),
-            "layer_types": [
-                "full_attention" if layer in full_layers else "sliding_attention" for layer in range(config.layers)
-            ],
+            "layer_types": layer_types_of(config),
         }

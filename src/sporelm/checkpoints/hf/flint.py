@@ -18,7 +18,7 @@ from sporelm.checkpoints.hf_tensors import (
     expert_tensors,
     shared_expert_tensors,
 )
-from sporelm.checkpoints.hf_windows import LAYER_TYPES, read_full_layers, read_window
+from sporelm.checkpoints.hf_windows import layer_types_of, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.flint import Flint
@@ -91,7 +91,7 @@ class FlintForCausalLM(HfSchema):
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         layers, experts = range(config.layers), config.experts
         return {
-            "layer_types": [LAYER_TYPES[config.window_of(layer) is not None] for layer in layers],
+            "layer_types": layer_types_of(config),
             "mlp_only_layers": [layer for layer in layers if not (experts and experts.at(layer))],
             "decoder_sparse_step": 1,
         }

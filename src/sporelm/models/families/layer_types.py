@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sporelm.checkpoints import hf_layer_types
 from sporelm.checkpoints.fields import shown
-from sporelm.checkpoints.rope_fields import HF_ORIGINAL, PARTIAL
+from sporelm.checkpoints.rope_fields import PARTIAL
 from sporelm.errors import UnsupportedModel
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Yarn
 
-FULL, LOCAL = "full_attention", "sliding_attention"
+FULL, LOCAL = hf_layer_types.FULL, hf_layer_types.SLIDING
 LOCAL_THETA, LOCAL_SHARE = "local_theta", "local_share"  # ours, of layers with a window
 
 
@@ -26,27 +26,8 @@ def by_type(values: dict[str, Any], kinds: Any) -> dict[str, Any]:
     return {**values, "rope_parameters": full, **beside}
 
 
-def lists(config: ModelConfig) -> dict[str, Any]:
-    """What kind of attention and of feed-forward block each layer has."""
-    layers, experts = range(config.layers), config.experts
-    return {
-        "layer_types": [FULL if config.window_of(layer) is None else LOCAL for layer in layers],
-        "mlp_layer_types": ["sparse" if experts and experts.at(layer) else "dense" for layer in layers],
-    }
+lists = hf_layer_types.layer_types_json
 
 
 def words(config: ModelConfig, local_rotary: int | None = None) -> dict[str, Any]:
-    """More of config.json: the lists, and the rotary parameters, which are YaRN's or not scaled.
-
-    `local_rotary`: numbers of a head that are rotated in layers with a window, where those are not all in all layers.
-    """
-    scaling, share = config.rope_scaling, {} if local_rotary is None else {PARTIAL: config.rotary / config.head_dim}
-    full: dict[str, Any] = {"rope_type": "default"}
-    if isinstance(scaling, Yarn):
-        names = ("factor", "beta_fast", "beta_slow", "truncate")
-        full = {"rope_type": "yarn", **{name: getattr(scaling, name) for name in names}}
-        full |= {HF_ORIGINAL: scaling.original, "attention_factor": scaling.attention}
-    local = {"rope_type": "default", "rope_theta": config.local_theta or config.rope_theta}
-    local |= {PARTIAL: local_rotary / config.head_dim} if local_rotary else {}
-    kinds = {FULL: {**full, "rope_theta": config.rope_theta, **share}, LOCAL: local}
-    return {**lists(config), "rope_parameters": kinds, "rope_scaling": None}
+    return {**lists(config), **hf_layer_types.rope_by_layer_type_json(config, local_rotary)}
