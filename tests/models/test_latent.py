@@ -22,7 +22,9 @@ from models.test_state_equalities import CONTEXT, SAMPLED, Right, prompt_of, sai
 from models.test_worker import loaded
 from sporelm import LLM
 from sporelm.checkpoints import config_from_hf, open_model
+from sporelm.checkpoints.latent_keys import latent_of
 from sporelm.checkpoints.lora import lora_base
+from sporelm.checkpoints.sparse_keys import indexer_of
 from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.limits import Limits
 from sporelm.engine.recording import RecordingFile
@@ -59,9 +61,13 @@ def written(place: Path, case: Case) -> tuple[Path, Path]:
 
 def old_file(case: Case, file: Path, old: Path, form: str) -> Path:
     """The same as files of old have it: keys and values made by one tensor, in `form`, and the heads' own widths."""
-    own, config, made = case.model.config.own, case.model.config, open_gguf(file)
+    config, made = case.model.config, open_gguf(file)
     writer, tensors = GgufWriter(old), case.tensors()
-    widths = {"key_length": config.head_dim, "value_length": own.value, "head_count_kv": config.heads}
+    widths = {
+        "key_length": config.head_dim,
+        "value_length": latent_of(config).v_head_dim,
+        "head_count_kv": config.heads,
+    }
     for key, value in made.metadata.items():
         name = key.removeprefix("deepseek2.attention.")
         if not name.endswith("_mla"):
@@ -88,8 +94,10 @@ def test_files_of_old_mean_the_same(form: str, cpu: Any, load: Callable[..., Ste
     _, file = written(tmp_path, case)
     old = old_file(case, file, tmp_path / "old.gguf", form)
     source = open_model(old)
-    own, wanted = source.config.own, case.model.config.own
-    assert (own.rank, own.rotary, own.value, own.q_rank) == (32, wanted.rotary, wanted.value, wanted.q_rank)
+    found, expected = (
+        replace(latent_of(config), yarn_log_multiplier=None) for config in (source.config, case.model.config)
+    )
+    assert found == replace(expected, kv_lora_rank=32)
     assert bool(source.notes) == (form != "F32")
     source.close()
     runners = [load(path, cpu, context=128, eager=False) for path in (file, old)]
@@ -296,7 +304,7 @@ def test_layers_share_by_list_pattern_or_schedule() -> None:
     plain = {name: value for name, value in SHARED.config.items() if name != "indexer_types"} | {"num_hidden_layers": 8}
 
     def sharing(**changes: Any) -> list[int]:
-        return sorted(config_from_hf(plain | changes, "config.json").own.sharing)
+        return sorted(indexer_of(config_from_hf(plain | changes, "config.json")).shared_layers)
 
     assert sharing() == []
     assert sharing(index_topk_pattern="FSFSSFFS") == [1, 3, 4, 7]

@@ -32,6 +32,7 @@ from sporelm.cli.bench import CONTEXT, find_commit, strip_folders
 from sporelm.errors import RequestError
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.config import Experts, ModelConfig
+from sporelm.models.latent_config import SparseConfig
 
 
 class SteadyEngine:
@@ -133,9 +134,11 @@ def test_work_of_a_model() -> None:
 def test_of_sparse_attention_the_rows_chosen_count() -> None:
     """An indexer's keys are read for all positions, latents for those that it chooses."""
     config = next(case for case in EVERY if case.name == "deepseek32").model.config
-    own, work = config.own, compute_workload(config, 10_000, 2)
-    assert (work.kv_bytes, work.window) == (2 * config.layers * own.index_dim, own.chosen)
-    assert work.window_bytes == 2 * config.layers * (own.rank + own.rotary)
+    assert isinstance(config, SparseConfig)
+    latent, indexer = config.latent, config.indexer
+    work = compute_workload(config, 10_000, 2)
+    assert (work.kv_bytes, work.window) == (2 * config.layers * indexer.head_dim, indexer.topk)
+    assert work.window_bytes == 2 * config.layers * (latent.kv_lora_rank + latent.qk_rope_head_dim)
 
 
 def test_layers_gone_through_twice_count_twice_and_tables_do_not() -> None:

@@ -3,7 +3,7 @@
 GGUF keys: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes of transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -41,16 +41,19 @@ def gguf_expert_keys(*names: str, optional: bool = False) -> tuple[Key, ...]:
 
     optional   some models of the architecture have no experts
     """
-    return _with_defaults([_KEYS[name] for name in names], optional=optional)
+    keys = [_KEYS[name] for name in names]
+    return with_optional_experts(keys) if optional else tuple(keys)
 
 
 def hf_expert_keys(*, optional: bool = False, **keys: str) -> tuple[Key, ...]:
     """Return the keys of config.json for attributes of `Experts`: count="num_experts", used="num_experts_per_tok"."""
-    return _with_defaults([_KEYS[name]._replace(key=key) for name, key in keys.items()], optional=optional)
+    found = [_KEYS[name]._replace(key=key) for name, key in keys.items()]
+    return with_optional_experts(found) if optional else tuple(found)
 
 
-def _with_defaults(keys: list[Key], *, optional: bool) -> tuple[Key, ...]:
-    return tuple(each._replace(low=0, default=0) if optional and each.default is None else each for each in keys)
+def with_optional_experts(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """Return keys of experts for an architecture some models of which have none."""
+    return tuple(each._replace(low=0, default=0) if each.default is None else each for each in keys)
 
 
 # DeepSeek V3's mixture, which others share: its keys, and what files do not say.

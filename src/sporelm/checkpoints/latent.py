@@ -33,6 +33,12 @@ class LatentShape:
     q_rank: int = 0  # numbers of what queries are made of; 0: they are made of the rows themselves
     log_multiplier: float | None = None  # scores grow by the square of 1 + this * log(factor) where YaRN scales
 
+    # As blocks call them.
+    kv_lora_rank = property(lambda self: self.rank)
+    qk_rope_head_dim = property(lambda self: self.rotary)
+    v_head_dim = property(lambda self: self.value)
+    q_lora_rank = property(lambda self: self.q_rank)
+
 
 LATENT_FIELDS = (
     Field("own.rank", "attention.kv_lora_rank", "u32", "kv_lora_rank", 1, MOST_WIDTH),

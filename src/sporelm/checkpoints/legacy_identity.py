@@ -77,14 +77,21 @@ Dense: name width out bias activation unit place
 # record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
 # `mamba`, where they are not listed.
 _TYPED = """
+AXK2Config: AxShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
+    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
+    index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers norm_rank=gated_norm_rank
 BaichuanConfig: BaichuanParts unit_head=has_normalized_head
 BailingMoeConfig: BailingParts unit_head=has_normalized_head
 Cohere2MoeConfig: Cohere2MoeParts rms_eps=rms_eps
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
 Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms
+LatentConfig: LatentShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
+    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier
 Lfm2Config: ConvLayers taps=conv_kernel attention=attention_layers
 Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_attention_gate behind=has_post_norms
+LongcatFlashConfig: LongcatShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
+    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier idle=num_zero_experts
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
@@ -95,6 +102,9 @@ PersimmonConfig: Normed heads=has_head_norms
 Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
+SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
+    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
+    index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 """
 _FIELDS: Mapping[str, list[str]] = {

@@ -22,6 +22,7 @@ from sporelm.bench.synthetic import (
 from sporelm.bench.synthetic_formats import SYNTHETIC_MIXES, assign_formats, list_formats
 from sporelm.bench.synthetic_vocabulary import generate_merges
 from sporelm.checkpoints import config_from_gguf, open_model
+from sporelm.checkpoints.latent_keys import latent_of
 from sporelm.checkpoints.loader import check_shapes, map_tensors
 from sporelm.errors import ModelNotFound, RequestError
 from sporelm.files import store
@@ -29,6 +30,7 @@ from sporelm.files.gguf import open_gguf
 from sporelm.models import build
 from sporelm.models.architectures.qwen3next import Qwen3NextConfig
 from sporelm.models.config import Experts
+from sporelm.models.latent_config import LatentAttentionShape
 from sporelm.text import load_tokenizer
 
 SHA256 = "1916bbfb9c8686396c62740c38bf310211c2135ae7852078efaf2153ad52ee69"
@@ -138,8 +140,8 @@ def test_latent_attention_is_described() -> None:
     source = open_model(path)
     params = build(source.config).params()
     check_shapes(source, map_tensors(source, params))
-    own = source.config.own
-    assert (own.rank, own.rotary, own.value, own.q_rank, source.config.head_dim) == (256, 64, 128, 0, 192)
+    assert latent_of(source.config) == LatentAttentionShape(kv_lora_rank=256, qk_rope_head_dim=64, v_head_dim=128)
+    assert source.config.head_dim == 192
     source.close()
 
 

@@ -9,7 +9,7 @@ from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, PERMUTED_QK_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.llama import Llama
-from sporelm.models.config import ModelConfig, Scales
+from sporelm.models.config import ModelConfig
 
 MIN_SCALE: Final = 1e-6
 MAX_SCALE: Final = 1e6
@@ -18,8 +18,8 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 def with_scales_of_2b(config: Config) -> Config:
     """Return the configuration with the scales of MiniCPM-2B, for files without any: old ones and MiniCPM 3's."""
-    scales = Scales(embedding=12.0, residual=1.4 / config.layers**0.5, logits=config.width / 256)
-    return replace(config, scales=scales)
+    residual, logits = 1.4 / config.layers**0.5, config.width / 256
+    return replace(config, scales=replace(config.scales, embedding=12.0, residual=residual, logits=logits))
 
 
 @register

@@ -1,4 +1,4 @@
-"""Latent attention that is opened and shut by what its row makes (Ling 3, Kimi K3)."""
+"""Latent attention that is gated by a projection of its row (Ling 3, Kimi K3)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,20 +9,21 @@ from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
+from sporelm.models.latent_config import LatentAttentionShape
 from sporelm.models.params import Param, Rows
 
 
 class GatedLatentAttention(LatentAttention):
     """o(values(softmax(scores) latents) * sigmoid(gate(x))).
 
-    each   it is one for each number of a head's values, not for the head; else the model has `head_tables` of them
+    each   there is a gate for each number of a head's values; else one for each head, and the model has `head_tables`
     """
 
-    def __init__(self, name: str, config: ModelConfig, *, each: bool) -> None:
-        super().__init__(name, config)
-        numbers = config.own.value if each else 1
+    def __init__(self, name: str, config: ModelConfig, shape: LatentAttentionShape, *, each: bool) -> None:
+        super().__init__(name, config, shape)
+        numbers = shape.v_head_dim if each else 1
         self.gate = Linear(f"{name}.attn_gate", config.heads * numbers, config.width, split=Rows(numbers))
-        self.opened = "" if each else f"{OPENED}{config.heads}"
+        self.gate_columns = "" if each else f"{OPENED}{config.heads}"
 
     def params(self) -> list[Param]:
         return [*super().params(), *self.gate.params()]
@@ -31,9 +32,9 @@ class GatedLatentAttention(LatentAttention):
         q, row, gate = apply_linears(x, weights, self.q_a or self.q, self.kv_a, self.gate)
         if self.q_a is not None:
             q = self.q(self.q_norm(q, weights), weights)
-        latent, q = self.absorbed(q, row, step, weights, cache)
+        latent, q = self.absorb(q, row, step, weights, cache)
         held = (cache, step.starts, step.lengths, step.pages)
         mixed = ops.latent_attention(latent, q, *held, heads=self.heads, scale=self.scale)
         values = ops.linear_heads(mixed, weights[self.v_b.name])
-        gate = ops.select_columns(gate, weights[self.opened]) if self.opened else gate
+        gate = ops.select_columns(gate, weights[self.gate_columns]) if self.gate_columns else gate
         return self.o(ops.activate_mul(gate, values, kind="sigmoid"), weights)

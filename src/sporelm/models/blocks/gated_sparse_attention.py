@@ -7,8 +7,8 @@ from sporelm import ops
 from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.sparse_attention import SparseAttention, SparseLayer
-from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
+from sporelm.models.latent_config import SparseConfig
 from sporelm.models.params import Param, Rows
 
 
@@ -32,16 +32,16 @@ class GatedSparseAttention(SparseAttention):
     """o(values(softmax(scores) latents) * sigmoid(gate(z))); queries are made of z too, the latent as it is normed and
     as it was before. The indexer reads the normed one."""
 
-    def __init__(self, name: str, config: ModelConfig, index: int, style: str) -> None:
+    def __init__(self, name: str, config: SparseConfig, index: int, style: str) -> None:
         super().__init__(name, config, index, style)
-        own, rows = config.own, 2 * config.own.q_rank
+        rows, values = 2 * config.latent.q_lora_rank, config.latent.v_head_dim
         self.q = Linear(f"{name}.attn_q_b", config.heads * config.head_dim, rows, split=Rows(config.head_dim))
-        self.gate = Linear(f"{name}.attn_gate", config.heads * own.value, rows, split=Rows(own.value))
+        self.gate = Linear(f"{name}.attn_gate", config.heads * values, rows, split=Rows(values))
 
     def params(self) -> list[Param]:
         return [*super().params(), *self.gate.params()]
 
-    def choosing(
+    def select_and_attend(
         self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any, *keys: Any
     ) -> tuple[Any, Any]:  # x [tokens, width]
         assert self.q_a is not None
@@ -50,7 +50,7 @@ class GatedSparseAttention(SparseAttention):
         normed = self.q_norm(low, weights)
         q, gate = apply_linears(ops.join_columns(normed, low), weights, self.q, self.gate)
         chosen = self.indexer(self.indexer.q(normed, weights), key, shares, step, weights, *keys)
-        latent, q = self.absorbed(q, row, step, weights, cache)
+        latent, q = self.absorb(q, row, step, weights, cache)
         mixed = ops.sparse_mla(latent, q, cache, chosen, heads=self.heads, scale=self.scale)
         values = ops.linear_heads(mixed, weights[self.v_b.name])
         return self.o(ops.activate_mul(gate, values, kind="sigmoid"), weights), chosen
@@ -59,7 +59,7 @@ class GatedSparseAttention(SparseAttention):
 class GatedSparseLayer(SparseLayer):
     """The usual layer of it; the norm in front of a dense block has no gate."""
 
-    def __init__(self, config: ModelConfig, index: int, style: str, rank: int) -> None:
+    def __init__(self, config: SparseConfig, index: int, style: str, rank: int) -> None:
         super().__init__(config, index, style)
         name, experts = f"layers.{index}", config.experts
         self.attention = GatedSparseAttention(name, config, index, style)

@@ -1,4 +1,4 @@
-"""Two layers of attention with experts beside them, some of which compute nothing (Meituan 2025, "LongCat-Flash")."""
+"""Two layers of attention with experts beside them (Meituan 2025, "LongCat-Flash"); some experts compute nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,16 +40,17 @@ class ShortcutLayer(Layer):
 
 
 class ZeroExpertMixture(Mixture):
-    """A mixture whose last `idle` experts give a token back as it is."""
+    """A mixture whose last `num_zero_experts` experts give a token back as it is."""
 
-    def __init__(self, name: str, config: ModelConfig, idle: int) -> None:
+    def __init__(self, name: str, config: ModelConfig, num_zero_experts: int) -> None:
         super().__init__(name, config)
-        count = self.experts.count + idle
-        self.router, self.idle = Linear(f"{name}.ffn_gate_inp", count, config.width), idle
+        count = self.experts.count + num_zero_experts
+        self.router = Linear(f"{name}.ffn_gate_inp", count, config.width)
+        self.num_zero_experts = num_zero_experts
         self.choice = Param(f"{name}.ffn_choice.bias", (count,))
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        if not self.idle:
+        if not self.num_zero_experts:
             return super().__call__(x, weights)
         shares, ids, rest = ops.split_zero_experts(*self.route(x, weights), experts=self.experts.count)
         mixed = ops.combine_experts(self.down(self._inner(x, weights, ids), weights, ids), shares)

@@ -5,7 +5,6 @@ from itertools import islice
 from typing import Any
 
 from sporelm import ops
-from sporelm.checkpoints.sparse import SparseShape
 from sporelm.models.blocks.block_memory import BlockMemory, Latent, list_memories
 from sporelm.models.blocks.latent_attention import EPS, LatentAttention
 from sporelm.models.blocks.layer import Layer
@@ -13,28 +12,30 @@ from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.blocks.mixture import feed_forward
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import ROPE, StepInputs
+from sporelm.models.latent_config import SparseConfig
 from sporelm.models.params import Param
 from sporelm.ops.paged_attention import PAGE
 from sporelm.ops.spec import require_fixed, spec_of
 
 
 class Indexer:
-    """Scores sum(weight * relu(query key)) over heads: queries of what attention makes its own of, one key for all
-    heads, normed and rotated, and weights of the row itself. Of one scale for all of a row nothing depends.
+    """Scores sum(weight * relu(query key)) over heads. Queries come out of attention's latent of queries; the key, one
+    for all heads, and the weights come out of the row itself. A factor of all scores of a row would change nothing.
 
     style   of the rotation, which is of the first numbers of a head
     """
 
-    def __init__(self, name: str, config: ModelConfig, style: str) -> None:
-        own: SparseShape = config.own
-        self.q = Linear(f"{name}.index_q", own.index_heads * own.index_dim, own.q_rank)
-        self.k = Linear(f"{name}.index_k", own.index_dim, config.width)
-        self.norm = LayerNorm(f"{name}.index_k_norm", own.index_dim, EPS)
-        self.weights = Linear(f"{name}.index_weights", own.index_heads, config.width)
-        self.dim, self.chosen, self.style = own.index_dim, own.chosen, style
-        self.memory = Latent(own.index_dim, 0)
+    def __init__(self, name: str, config: SparseConfig, style: str) -> None:
+        heads, dim = config.indexer.num_heads, config.indexer.head_dim
+        self.q = Linear(f"{name}.index_q", heads * dim, config.latent.q_lora_rank)
+        self.k = Linear(f"{name}.index_k", dim, config.width)
+        self.norm = LayerNorm(f"{name}.index_k_norm", dim, EPS)
+        self.weights = Linear(f"{name}.index_weights", heads, config.width)
+        self.dim = dim
+        self.topk = config.indexer.topk
+        self.style = style
+        self.memory = Latent(dim, 0)
 
     def params(self) -> list[Param]:
         return [param for part in (self.q, self.k, self.norm, self.weights) for param in part.params()]
@@ -42,33 +43,34 @@ class Indexer:
     def __call__(
         self, q: Any, row: Any, shares: Any, step: StepInputs, weights: Mapping[str, Any], keys: Any
     ) -> Any:  # q [tokens, heads * dim], row [tokens, dim], shares [tokens, heads]
-        """Keep the key that is made of `row`; the slots that each row sees, int32 [tokens, chosen], or as many as the
-        pages of a sequence have, where that is fewer."""
+        """Store the key that is made of `row`. Return the slots that each row sees, int32 [tokens, topk]; fewer if the
+        pages of a sequence have fewer."""
         places = (step.positions, weights[ROPE])
         key = ops.rope(self.norm(row, weights), *places, head_dim=self.dim, style=self.style)
         ops.store_rows(key, keys, step.slots)
         q = ops.rope(q, *places, head_dim=self.dim, style=self.style)
-        count = min(self.chosen, require_fixed(spec_of(step.pages).shape[1]) * PAGE)
+        count = min(self.topk, require_fixed(spec_of(step.pages).shape[1]) * PAGE)
         return ops.topk_indexer(q, shares, keys, step.starts, step.lengths, step.pages, k=count)
 
 
 class SparseAttention(LatentAttention):
-    """o(values(softmax(scores) latents)) over what its indexer chooses, or, in layers without one, over what the last
-    layer before it did (GLM-5.2)."""
+    """o(values(softmax(scores) latents)) over the positions that its indexer selects; layers without an indexer see the
+    selection of the last layer before them (GLM-5.2)."""
 
-    def __init__(self, name: str, config: ModelConfig, index: int, style: str) -> None:
-        super().__init__(name, config)
-        self.indexer = None if index in config.own.sharing else Indexer(name, config, style)
-        latent = Latent(config.own.rank + config.own.rotary, config.own.rank, config.own.chosen)
-        self.kept: BlockMemory = latent if self.indexer is None else (latent, self.indexer.memory)
+    def __init__(self, name: str, config: SparseConfig, index: int, style: str) -> None:
+        super().__init__(name, config, config.latent)
+        self.indexer = None if index in config.indexer.shared_layers else Indexer(name, config, style)
+        rank = config.latent.kv_lora_rank
+        latent = Latent(rank + config.latent.qk_rope_head_dim, rank, config.indexer.topk)
+        self.memories: BlockMemory = latent if self.indexer is None else (latent, self.indexer.memory)
 
     def params(self) -> list[Param]:
         return [*super().params(), *(self.indexer.params() if self.indexer else [])]
 
-    def choosing(
+    def select_and_attend(
         self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any, *keys: Any
     ) -> tuple[Any, Any]:  # x [tokens, width], chosen [tokens, count] or None
-        """What attention adds, and the slots that it saw."""
+        """Return the output of attention, and the slots that it saw."""
         assert self.q_a is not None
         if self.indexer is None:
             low, row = apply_linears(x, weights, self.q_a, self.kv_a)
@@ -77,9 +79,9 @@ class SparseAttention(LatentAttention):
             low, row, key, shares = apply_linears(x, weights, self.q_a, self.kv_a, self.indexer.k, self.indexer.weights)
             q, own = apply_linears(self.q_norm(low, weights), weights, self.q, self.indexer.q)
             chosen = self.indexer(own, key, shares, step, weights, *keys)
-        latent, q = self.absorbed(q, row, step, weights, cache)
+        latent, q = self.absorb(q, row, step, weights, cache)
         mixed = ops.sparse_mla(latent, q, cache, chosen, heads=self.heads, scale=self.scale)
-        return self.made(mixed, weights), chosen
+        return self.project_values(mixed, weights), chosen
 
 
 class SparseLayer(Layer):
@@ -87,7 +89,7 @@ class SparseLayer(Layer):
 
     attention: SparseAttention
 
-    def __init__(self, config: ModelConfig, index: int, style: str) -> None:
+    def __init__(self, config: SparseConfig, index: int, style: str) -> None:
         name = f"layers.{index}"
         before, between = (RMSNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn"))
         super().__init__(
@@ -95,14 +97,16 @@ class SparseLayer(Layer):
         )
 
     def memory(self) -> BlockMemory:
-        return self.attention.kept
+        return self.attention.memories
 
-    def choosing(self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        """x [tokens, width] after the layer, and the slots that it saw."""
+    def run(self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
+        """Return x [tokens, width] after the layer, and the slots that it saw."""
         assert self.attention_norm is not None
         assert self.mlp_norm is not None
         assert self.mlp is not None
-        mixed, chosen = self.attention.choosing(self.attention_norm(x, weights), chosen, step, weights, *caches)
+        mixed, chosen = self.attention.select_and_attend(
+            self.attention_norm(x, weights), chosen, step, weights, *caches
+        )
         x = ops.add(x, mixed)
         return ops.add(x, self.mlp(self.mlp_norm(x, weights), weights)), chosen
 
@@ -110,8 +114,8 @@ class SparseLayer(Layer):
 def run_sparse_layers(
     layers: Sequence[SparseLayer], x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]
 ) -> Any:
-    """x [tokens, width] after all layers, each of which may see what the one before it saw."""
+    """Return x [tokens, width] after all layers. A layer may see the same slots as the one before it."""
     left, chosen = iter(caches), None
     for layer in layers:
-        x, chosen = layer.choosing(x, chosen, step, weights, [*islice(left, len(list_memories(layer.memory())))])
+        x, chosen = layer.run(x, chosen, step, weights, [*islice(left, len(list_memories(layer.memory())))])
     return x

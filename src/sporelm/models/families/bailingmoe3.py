@@ -111,7 +111,7 @@ class BailingMoe3(Decoder):
         limits, block = (own.limits[index], own.shared_limits[index]), feed_forward(name, config, index)
         block = ClampedMixture(name, config, *limits) if any(limits) else block
         if index in own.attention:
-            return pre_norm(config, index, GatedLatentAttention(name, config, each=False), block)
+            return pre_norm(config, index, GatedLatentAttention(name, config, own, each=False), block)
         heads, dim = own.delta_heads, own.delta_dim
         numbers = DeltaNetShape(own.taps, heads, heads, dim, dim, heads * dim)
         return pre_norm(

@@ -107,7 +107,7 @@ class KimiLinear(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         own: KimiShape = config.own
         if index in own.attention:
-            return pre_norm(config, index, LatentAttention(f"layers.{index}", config))
+            return pre_norm(config, index, LatentAttention(f"layers.{index}", config, config.own))
         heads, dim = own.delta_heads, own.delta_dim
         narrow = {"alpha": dim, "z": dim}
         numbers = DeltaNetShape(own.taps, heads, heads, dim, dim, heads * dim)

@@ -99,7 +99,7 @@ class Mistral4(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         growth = GROWTH if config.own.beta else ""
-        return pre_norm(config, index, LatentAttention(f"layers.{index}", config, growth=growth))
+        return pre_norm(config, index, LatentAttention(f"layers.{index}", config, config.own, growth=growth))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         tables = super().tables(context)

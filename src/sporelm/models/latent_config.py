@@ -1,0 +1,53 @@
+"""Configurations of models with multi-head latent attention (MLA), and with sparse attention on top of it (DSA)."""
+
+from dataclasses import dataclass
+
+from sporelm.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class LatentAttentionShape:
+    """The numbers of latent attention; `ModelConfig.head_dim` is the width of a query head, its rotated part included.
+
+    kv_lora_rank          width of the latent from which keys and values are computed
+    qk_rope_head_dim      numbers of a head that are rotated; width of the key that all heads share
+    v_head_dim            width of a head's values
+    q_lora_rank           width of the latent from which queries are computed; 0: there is none
+    yarn_log_multiplier   with YaRN, the square of 1 + this * log(factor) multiplies the scores; None: nothing does
+    """
+
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int = 0
+    yarn_log_multiplier: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig(ModelConfig):
+    """The configuration of a model with latent attention."""
+
+    latent: LatentAttentionShape
+
+
+@dataclass(frozen=True)
+class LightningIndexerShape:
+    """The numbers of the lightning indexer, which selects the positions that a query sees.
+
+    num_heads       heads of its queries; they share one key a position
+    head_dim        width of a head, its rotated part included
+    topk            positions that a query sees at most
+    shared_layers   layers without an indexer, which see the selection of the last layer before them that has one
+    """
+
+    num_heads: int
+    head_dim: int
+    topk: int
+    shared_layers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseConfig(LatentConfig):
+    """The configuration of a model with sparse attention."""
+
+    indexer: LightningIndexerShape
