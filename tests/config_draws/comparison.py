@@ -23,7 +23,7 @@ from sporelm.backends.backend_registry import open_backend
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
 from sporelm.checkpoints.rope_fields import HF_KEYS
-from sporelm.engine.encoding import EncoderRunner, Text
+from sporelm.engine.encoder_runner import EncoderRunner, EncoderText
 from sporelm.errors import SporeError, UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.tools.hf.from_hf import from_hf
@@ -130,7 +130,8 @@ def run_ours(path: Path, name: str, backend: Any) -> np.ndarray:
         weights = dict(weights) | {key: backend.tensor(table) for key, table in tables.items()}
         weights |= {key: backend.pack(each) for key, each in learned.items()}
         runner = EncoderRunner(model, weights, backend, most_tokens=600, most_texts=4, eager=True)
-        found = runner.embed([Text(ids)]) if runner.model.classifier is None else runner.score([Text(ids)])
+        texts = [EncoderText(ids)]
+        found = runner.embed(texts) if runner.model.classifier is None else runner.score(texts)
         result = np.array(found[0])
         runner.close()
         return result if result.ndim == 2 else result[None]

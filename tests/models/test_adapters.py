@@ -17,8 +17,8 @@ from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
 from sporelm.checkpoints.lora import lora_base, read_adapter
 from sporelm.engine import LoadedModel, Worker
-from sporelm.engine.adapted import Matrices
-from sporelm.engine.step import Part, Step
+from sporelm.engine.lora_runtime import LoraMatrices
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import BackendError
 from sporelm.models import build
 from sporelm.quant import F32, Q4_1, QuantFormat
@@ -54,12 +54,12 @@ class Steps:
         made = {}
         for number, path in adapters.items():
             parts = read_adapter(path, self.base).parts
-            made[number] = {name: Matrices(*map(self.backend.tensor, part)) for name, part in parts.items()}
-        self.worker.use(self.worker.adapt(made) if made else None)
+            made[number] = {name: LoraMatrices(*map(self.backend.tensor, part)) for name, part in parts.items()}
+        self.worker.use(self.worker.build_lora_runtime(made) if made else None)
 
     def logits(self, *adapters: int, ids: list[int] = IDS) -> np.ndarray:
         """float32 [adapters, ids, vocab]: a sequence of these ids with each adapter, in one step."""
-        parts = [Part(number, ids, 0, (number,), len(ids), each) for number, each in enumerate(adapters)]
+        parts = [ScheduledSequence(number, ids, 0, (number,), len(ids), each) for number, each in enumerate(adapters)]
         return self.worker.run(Step(parts, [])).logits.reshape(len(adapters), len(ids), -1).copy()
 
     def close(self) -> None:
@@ -151,18 +151,18 @@ def test_adapters_come_and_go(cpu: Any, steps: Callable[..., Steps], tmp_path: P
 def test_what_is_embedded_has_its_adapter_too(cpu: Any, steps: Callable[..., Steps], tmp_path: Path) -> None:
     made = steps(write_folder(tmp_path / "model", WIDE), cpu)
     made.use(several(tmp_path))
-    rows = [made.worker.embed(Step([Part(0, IDS, 0, (0,), 1, number)], [])).copy() for number in (0, 4, 4)]
+    rows = [made.worker.embed(Step([ScheduledSequence(0, IDS, 0, (0,), 1, number)], [])).copy() for number in (0, 4, 4)]
     assert not np.array_equal(rows[0], rows[1])
     assert_close(rows[1], rows[2], "exact")
 
 
 def test_a_step_with_adapters_is_plain_data() -> None:
-    step = Step([Part(1, [5], 0, (0,), 1, 4), Part(2, [6], 0, (1,), 1)], [])
+    step = Step([ScheduledSequence(1, [5], 0, (0,), 1, 4), ScheduledSequence(2, [6], 0, (1,), 1)], [])
     assert Step.from_json(step.to_json()) == step
     old = step.to_json()
     for part in old["parts"]:
         del part["adapter"]
-    assert [part.adapter for part in Step.from_json(old).parts] == [0, 0]
+    assert [scheduled.adapter_id for scheduled in Step.from_json(old).sequences] == [0, 0]
 
 
 # Families whose files hold several matrices in one tensor, and the end of its name.

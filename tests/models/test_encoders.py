@@ -25,7 +25,7 @@ from families import ENCODERS, POSITIONS, Case
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
 from sporelm.cli.main import main
-from sporelm.engine.encoding import EncoderRunner, Text
+from sporelm.engine.encoder_runner import EncoderRunner, EncoderText
 from sporelm.errors import UnsupportedModel
 from sporelm.files.safetensors import open_safetensors
 from sporelm.models import Encoder, build
@@ -65,12 +65,12 @@ def opened_runner(path: Path, backend: Any, *, eager: bool = False) -> EncoderRu
     return EncoderRunner(model, weights, backend, most_tokens=600, most_texts=4, eager=eager)
 
 
-def given(case: Case) -> Text:
+def given(case: Case) -> EncoderText:
     types = case.types()
-    return Text(case.ids(), types.index(1) if 1 in types else None)
+    return EncoderText(case.ids(), types.index(1) if 1 in types else None)
 
 
-def made(runner: EncoderRunner, texts: Sequence[Text]) -> list[np.ndarray]:
+def made(runner: EncoderRunner, texts: Sequence[EncoderText]) -> list[np.ndarray]:
     """What the model makes of each text: a row for each token, or of one with a head its scores, [1, labels]."""
     if runner.model.classifier is None:
         return [np.array(rows) for rows in runner.embed(texts)]
@@ -114,17 +114,17 @@ def test_eager_is_planned(run: Run, cpu: Any, folder: Callable[[Case], Path]) ->
     eager = opened_runner(folder(case), cpu, eager=True)
     assert_close(made(eager, [given(case)])[0], alone, "exact")
     for count in (1, 9):
-        text = [Text(case.ids()[:count])]
+        text = [EncoderText(case.ids()[:count])]
         assert_close(made(eager, text)[0], made(planned, text)[0], "exact")
 
 
 def test_alone_is_among_others(run: Run) -> None:
     case, runner, alone = run
     ids = case.ids()
-    found = made(runner, [Text(ids[:1]), given(case), Text(ids[3:30], 20), given(case)])
+    found = made(runner, [EncoderText(ids[:1]), given(case), EncoderText(ids[3:30], 20), given(case)])
     assert_close(found[1], alone, "exact")
     assert_close(found[3], alone, "exact")
-    assert_close(found[2], made(runner, [Text(ids[3:30], 20)])[0], "exact")
+    assert_close(found[2], made(runner, [EncoderText(ids[3:30], 20)])[0], "exact")
 
 
 UNIGRAM = ("xlm-roberta", "xlm-roberta-xl", "camembert", "jina_embeddings_v3")
@@ -240,7 +240,7 @@ def test_llama_cpp_makes_the_same_of_the_same_file(
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             assert main(["gguf", "quantize", str(plain), "-t", form, "-o", str(file)]) == 0
     runner, config = opened_runner(file, cpu), wide.model.config
-    ours = made(runner, [Text(wide.ids())])[0]
+    ours = made(runner, [EncoderText(wide.ids())])[0]
     runner.close()
     if config.head_labels:
         theirs = peer_scores(peer, file, wide.ids(), config.head_labels)[None]

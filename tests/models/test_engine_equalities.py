@@ -11,14 +11,14 @@ import pytest
 from available import opened
 from models.test_worker import loaded
 from sporelm.engine import Engine, Request, Sampling, Worker
-from sporelm.engine.limits import Limits
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.quant import BF16, F16, F32, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, QuantFormat
 from tiny_files import write_gguf
 from tiny_models import SUPER
 
 CONTEXT = 192
-LIMITS = Limits(CONTEXT, CONTEXT, SUPER.config["vocab_size"], 300, 4, 24)
+LIMITS = EngineConfig(CONTEXT, CONTEXT, SUPER.config["vocab_size"], 300, 4, 24)
 PROMPT = SUPER.ids()
 OTHERS = [list(reversed(PROMPT)), [*PROMPT[:40], 3, 3], [9, 8, 7]]
 SAMPLINGS = (Sampling(), Sampling(temperature=1.2, top_p=0.95, seed=3, repetition_penalty=1.1, logprobs=1))

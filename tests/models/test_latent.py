@@ -26,7 +26,7 @@ from sporelm.checkpoints.latent_keys import latent_of
 from sporelm.checkpoints.lora import lora_base
 from sporelm.checkpoints.sparse_keys import indexer_of
 from sporelm.engine import Engine, Request, Worker
-from sporelm.engine.limits import Limits
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.replay import Recording, Replay
 from sporelm.engine.speculative import NgramDrafter, Speculation
@@ -162,7 +162,7 @@ def test_rows_sleep_and_are_copied_without_loss(case: Case, kind: str, tmp_path:
 @pytest.mark.parametrize("case", [V3, SHARED], ids=lambda case: case.name)
 def test_an_engine_says_the_same_however_it_is_run(case: Case, cpu: Any, tmp_path: Path) -> None:
     """In chunks, beside others, guessing right and wrong, after giving way, from a fork and from a file."""
-    limits, prompt = Limits(CONTEXT, CONTEXT, case.model.config.vocab, 300, 4, 24), prompt_of(case)
+    limits, prompt = EngineConfig(CONTEXT, CONTEXT, case.model.config.vocab, 300, 4, 24), prompt_of(case)
     worker = Worker(loaded(write_case(tmp_path / "m", case), cpu, CONTEXT), cpu, limits=limits)
 
     def engine(speculation: Speculation | None = None, **changes: Any) -> Engine:
@@ -240,7 +240,7 @@ def test_adapters_add_to_rows_in_another_order(cpu: Any, tmp_path: Path) -> None
 
 def test_a_run_is_recorded_and_repeated(cpu: Any, tmp_path: Path) -> None:
     """With a prefix that is held, and pages of two kinds in a layer."""
-    limits, prompt = Limits(CONTEXT, CONTEXT, SHARED.model.config.vocab, 300, 4, 24), prompt_of(SHARED)
+    limits, prompt = EngineConfig(CONTEXT, CONTEXT, SHARED.model.config.vocab, 300, 4, 24), prompt_of(SHARED)
     worker = Worker(loaded(write_case(tmp_path / "m", SHARED), cpu, CONTEXT), cpu, limits=limits)
     recorded, file = Engine(worker, limits), RecordingFile(tmp_path / "run.jsonl")
     file.follow(recorded, worker, {"limits": {**vars(limits)}})

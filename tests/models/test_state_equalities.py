@@ -13,11 +13,11 @@ from families import linear_attention, recurrent, rwkv, selective, write_case
 from families.case import Case
 from models.test_worker import loaded
 from sporelm.engine import Engine, LoadedModel, Request, Sampling, Worker
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.offload import OffloadStore
-from sporelm.engine.limits import Limits
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.replay import Recording, Replay
-from sporelm.engine.speculative import Guess, ModelDrafter, NgramDrafter, Speculation
+from sporelm.engine.speculative import DraftTokens, ModelDrafter, NgramDrafter, Speculation
 from unit.engine.hashed import SteadySpeculation
 
 CONTEXT = 256
@@ -29,9 +29,9 @@ EACH = [
 SAMPLED = Sampling(temperature=1.2, top_p=0.95, seed=3, repetition_penalty=1.1, logprobs=1)
 
 
-def limits_of(case: Case) -> Limits:
+def limits_of(case: Case) -> EngineConfig:
     vocab = case.model.config.vocab
-    return Limits(CONTEXT, CONTEXT, vocab, 300, 4, 24, num_states=9, state_interval=2)
+    return EngineConfig(CONTEXT, CONTEXT, vocab, 300, 4, 24, num_states=9, state_interval=2)
 
 
 def prompt_of(case: Case) -> list[int]:
@@ -164,15 +164,15 @@ class Right:
     def read(self, requests: Sequence[Request], alone: bool) -> None:
         """Nothing has to be read."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
-        found: dict[int, Guess] = {}
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
+        found: dict[int, DraftTokens] = {}
         for request, most in wanted:
             begin = len(request.known) - self.prompt
             tokens = [int(not token) if place % 5 == 4 else token for place, token in enumerate(self.answer)][
                 begin : begin + most
             ]
             if tokens:
-                found[request.id] = Guess(tokens, [0.9] * len(tokens))
+                found[request.id] = DraftTokens(tokens, [0.9] * len(tokens))
         return found
 
     def end(self, request: Request) -> None:

@@ -11,7 +11,7 @@ from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
 from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import ContextError, UnsupportedModel
 from sporelm.models import build
 
@@ -31,9 +31,9 @@ def test_a_worker_needs_a_model_and_a_device(story: Path, backend: Any) -> None:
     worker = Worker(loaded(story, backend, 100), backend, (0, 1, 1))
     assert worker.limits.max_context == 100, "no more than the table of angles has"
     assert worker.limits.num_pages >= worker.limits.max_batch * count_pages(100)
-    scores = worker.run(Step([Part(0, PROMPT, 0, (3, 1), len(PROMPT))], []))
+    scores = worker.run(Step([ScheduledSequence(0, PROMPT, 0, (3, 1), len(PROMPT))], []))
     eager = Worker(loaded(story, backend, 100), backend, eager=True)
-    expected = eager.run(Step([Part(0, PROMPT, 0, (0, 2), len(PROMPT))], []))
+    expected = eager.run(Step([ScheduledSequence(0, PROMPT, 0, (0, 2), len(PROMPT))], []))
     assert np.array_equal(scores.best, expected.best)
     assert_close(scores.logits, expected.logits, "exact")
     worker.close()
@@ -45,7 +45,7 @@ def test_a_closed_worker_runs_no_step(story: Path) -> None:
 
     backend = CpuBackend(threads=1)
     worker = Worker(loaded(story, backend, 64), backend)
-    step = Step([Part(0, PROMPT, 0, (0,), 1)], [])
+    step = Step([ScheduledSequence(0, PROMPT, 0, (0,), 1)], [])
     worker.run(step)
     worker.close()
     with pytest.raises(ContextError, match="was freed"):

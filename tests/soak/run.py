@@ -113,7 +113,7 @@ async def settle(load: Load) -> None:
         "pages": engine.limits.num_pages - engine.kv_cache.pages.num_free,
         "states": engine.limits.num_states - engine.kv_cache.states.num_free if engine.kv_cache.states else 0,
         "sequences": len(engine.kv_cache.sequences),
-        "samplers": len(engine.sampler.choices),
+        "samplers": len(engine.sampler.states),
     }
     load.faults += [f"{count} {what} are still held" for what, count in held.items() if count]
 

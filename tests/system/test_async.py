@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sporelm import LLM, AsyncLLM, Completion, Piece, SamplingParams
-from sporelm.engine import Scores, Step
+from sporelm.engine import ModelOutput, Step
 from sporelm.errors import BackendError, ContextOverflow, QueueFull, RequestError
 from sporelm.text.chat_templates.rendered_prompt import RenderedPrompt
 
@@ -107,7 +107,7 @@ def test_the_loop_goes_on_while_a_step_runs(story: Path) -> None:
             entered, leave = threading.Event(), threading.Event()
             step = llm.llm.engine.runner.run
 
-            def slow(what: Step) -> Scores:
+            def slow(what: Step) -> ModelOutput:
                 entered.set()
                 assert leave.wait(60)
                 return step(what)
@@ -187,7 +187,7 @@ def test_a_full_queue_is_said(story: Path) -> None:
                     all_asked.set()
                 return run_between_steps(what)
 
-            def late(what: Step) -> Scores:
+            def late(what: Step) -> ModelOutput:
                 assert all_asked.wait(60)
                 return step(what)
 
@@ -220,7 +220,7 @@ def test_a_failing_back_end_is_told_to_everybody_and_nothing_hangs(story: Path) 
             count = 0
             step = llm.llm.engine.runner.run
 
-            def failing(what: Step) -> Scores:
+            def failing(what: Step) -> ModelOutput:
                 nonlocal count
                 count += 1
                 if count > 3:

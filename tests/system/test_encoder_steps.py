@@ -12,8 +12,8 @@ import pytest
 from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM, AsyncLLM
-from sporelm.engine.encoding import Text
-from sporelm.engine.reading import MOST_TEXTS, EncoderEngine
+from sporelm.engine.encoder_engine import MOST_TEXTS, EncoderEngine
+from sporelm.engine.encoder_runner import EncoderText
 from sporelm.errors import BackendError
 
 CASES = {case.name: case for case in ENCODERS}
@@ -43,7 +43,7 @@ class Steps:
         runner: Any = llm.loaded_engine.worker.runner
         embed = runner.embed
 
-        def counted(texts: Sequence[Text]) -> Any:
+        def counted(texts: Sequence[EncoderText]) -> Any:
             self.done.append([list(text.tokens) for text in texts])
             if self.broken:
                 raise MemoryError("no memory is left")
@@ -58,7 +58,7 @@ class Asked:
     def __init__(self, llm: LLM, texts: Sequence[Sequence[int]]) -> None:
         assert isinstance(llm.engine, EncoderEngine)
         self.rows: dict[int, np.ndarray] = {}
-        self.steps = llm.engine.read([Text(ids) for ids in texts], self.take)
+        self.steps = llm.engine.read([EncoderText(ids) for ids in texts], self.take)
         next(self.steps)  # from here on its texts may be read by others' steps
 
     def take(self, number: int, rows: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from available import BACKENDS, opened
 from close import assert_close
 from sporelm import LLM, Completion, SamplingParams, pipeline, settings
 from sporelm.api import Piece
-from sporelm.engine import Scores, Step
+from sporelm.engine import ModelOutput, Step
 from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
 from sporelm.files.safetensors import open_safetensors
 
@@ -52,12 +52,12 @@ class Recorder:
         self.rows: dict[int, list[np.ndarray]] = {}
         self.steps: list[Step] = []
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         scores = self.worker.run(step)
         self.steps.append(step)
-        wanting = [part for part in step.parts if part.rows]
-        for part, row in zip(wanting, scores.logits, strict=False):
-            self.rows.setdefault(part.request, []).append(row.copy())
+        wanting = [scheduled for scheduled in step.sequences if scheduled.num_outputs]
+        for scheduled, row in zip(wanting, scores.logits, strict=False):
+            self.rows.setdefault(scheduled.request_id, []).append(row.copy())
         return scores
 
     def __enter__(self) -> "Recorder":
@@ -118,7 +118,7 @@ def test_prompts_together_give_what_each_gives_alone(llm: LLM, name: str) -> Non
     with Recorder(llm) as single:
         for prompt, each in zip(PROMPTS, params, strict=True):
             alone += llm.generate(prompt, each)
-    assert max(len(step.parts) for step in together.steps) == len(PROMPTS)
+    assert max(len(step.sequences) for step in together.steps) == len(PROMPTS)
     assert [each.text for each in completions] == [each.text for each in alone]
     for first, second in zip(sorted(together.rows), sorted(single.rows), strict=True):
         same(np.array(together.rows[first]), np.array(single.rows[second]), name)

@@ -14,7 +14,7 @@ from sporelm import LLM, Conversation, SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from system.processes import Spore
 from system.test_generation_chat import GREEDY, say
-from unit.engine.test_sleep import rewrite
+from unit.engine.test_session_io import rewrite
 
 LONG = "Once upon a time there was a little girl named Lily. " * 22  # some 170 tokens
 

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from available import BACKENDS, opened
 from copied import copied
 from sporelm import LLM, Completion, Conversation, SamplingParams, pipeline
-from sporelm.engine import Scores, Step
+from sporelm.engine import ModelOutput, Step
 from sporelm.errors import ContextOverflow, ModelFileError, RequestError
 
 # Messages stand between tokens of their own, as chat formats do it, so that no word crosses from one to the next.
@@ -257,9 +257,9 @@ def test_logits_that_are_not_numbers_fail_that_answer_only(llm: LLM, conversatio
     worker = llm.engine.runner
 
     class Broken:
-        def run(self, step: Step) -> Scores:
+        def run(self, step: Step) -> ModelOutput:
             scores = worker.run(step)
-            return Scores(np.full_like(scores.best, -1), np.full_like(scores.logits, np.nan))
+            return ModelOutput(np.full_like(scores.best, -1), np.full_like(scores.logits, np.nan))
 
     llm.engine.runner = Broken()
     failed = say(conversation, TURNS[1])

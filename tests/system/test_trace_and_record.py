@@ -18,7 +18,7 @@ from sporelm import LLM, AsyncLLM, SamplingParams
 from sporelm.api.trace_and_record import describe_engine
 from sporelm.cli import replay
 from sporelm.engine import Request
-from sporelm.engine.replay import Recording, Replay, Replayed
+from sporelm.engine.replay import Recording, Replay, ReplayResult
 from sporelm.engine.trace import ENGINE_ROW, FIRST_THREAD_ROW
 from sporelm.errors import RequestError
 from system.processes import Spore, command, environment, one_line
@@ -119,7 +119,7 @@ def test_ops_of_adapters_are_named(tmp_path: Path) -> None:
 # ---- recordings
 
 
-def replayed(path: Path, model: Path, **more: Any) -> Replayed:
+def replayed(path: Path, model: Path, **more: Any) -> ReplayResult:
     """A recording, repeated by a model that was opened anew."""
     recording = Recording(path)
     limits = recording.limits

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sporelm.engine import FinishReason, Request, TokenScores
+from sporelm.engine import FinishReason, Request, TokenLogprobs
 from sporelm.engine.kv.prefix_cache import NEW_SALT
 
 FIRST_WITH_SALT = NEW_SALT  # the `cache_miss` of a salt's first request
@@ -74,7 +74,7 @@ class Completion:
     cache_miss: str | None
     computed_tokens: int = 0
     dropped_tokens: int = 0
-    logprobs: list[TokenScores] | None = None
+    logprobs: list[TokenLogprobs] | None = None
     error: str | None = None
     alternatives: list["Completion"] = field(default_factory=list)
     drafted: int = 0

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from sporelm import ops
 from sporelm.api.cooperative import CooperativeTask, run_to_completion
-from sporelm.engine.encoding import Text
-from sporelm.engine.reading import EncoderEngine
+from sporelm.engine.encoder_engine import EncoderEngine
+from sporelm.engine.encoder_runner import EncoderText
 from sporelm.engine.request import whole_number
 from sporelm.errors import BackendError, ContextOverflow, RequestError, shown
 from sporelm.models.decoder import CLASSIFIER
@@ -38,7 +38,7 @@ def rerank(
     return sort_by_score(scores, top_n, normalize=normalize)
 
 
-def encode_pairs(llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: int | None) -> list[Text]:
+def encode_pairs(llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: int | None) -> list[EncoderText]:
     """Tokenize the query with each document, in the form that the model expects.
 
     Raises RequestError for a model that is not a reranker or for invalid arguments, ContextOverflow for a pair that is
@@ -51,7 +51,7 @@ def encode_pairs(llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: 
         raise RequestError(f"top_n is {shown(top_n)}: it must be at least 1")
     _check_text(llm, "the query", query)
     encode_document = pair_encoder(query)
-    pairs = list[Text]()
+    pairs = list[EncoderText]()
     for index, document in enumerate(documents):
         name = f"document {index + 1} of {len(documents)} (index {index})"
         _check_text(llm, name, document)
@@ -86,7 +86,7 @@ def _check_text(llm: "LoadedLLM", name: str, text: object) -> None:
         llm.check_text_length(text)
 
 
-def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], Text]]:
+def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], EncoderText]]:
     """Return a function that takes a query and returns one that encodes it with a document.
 
     Raises RequestError for a model that is not a reranker.
@@ -100,9 +100,9 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], Text]]:
         if labels != 1:
             raise RequestError(f"{name} puts texts into {labels} classes: a reranker has one score")
 
-        def for_encoder(query: str) -> Callable[[str], Text]:
+        def for_encoder(query: str) -> Callable[[str], EncoderText]:
             encode = tokenizer.pair_encoder(query)
-            return lambda document: Text(*encode(document))
+            return lambda document: EncoderText(*encode(document))
 
         return for_encoder
     template = None
@@ -112,14 +112,14 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], Text]]:
         raise RequestError(f"{name} is not a reranker: it has no head that scores texts; use a model that has one")
     find_answer_ids(tokenizer)
 
-    def for_decoder(query: str) -> Callable[[str], Text]:
+    def for_decoder(query: str) -> Callable[[str], EncoderText]:
         encode = make_rerank_encoder(tokenizer, template, query)
-        return lambda document: Text(encode(document))
+        return lambda document: EncoderText(encode(document))
 
     return for_decoder
 
 
-def score_texts(llm: "LoadedLLM", texts: Sequence[Text]) -> CooperativeTask[list[float]]:
+def score_texts(llm: "LoadedLLM", texts: Sequence[EncoderText]) -> CooperativeTask[list[float]]:
     """Return a score for each text: the output of the model's head, or its logit of "yes" minus that of "no"."""
     scores = [0.0] * len(texts)
     engine = llm.engine

@@ -2,7 +2,7 @@
 
 from sporelm.api.model_loader import ModelLoader
 from sporelm.backends.protocol import Progress
-from sporelm.engine import Limits, Worker
+from sporelm.engine import EngineConfig, Worker
 from sporelm.engine.capacity import MOST_INTERVAL
 from sporelm.engine.speculative.speculation import ROWS
 from sporelm.errors import RequestError
@@ -13,7 +13,7 @@ MAX_PADDING_IDS = 256  # ids at the end that only one vocabulary has: vocabulari
 
 
 def load_draft_worker(
-    draft: ModelLoader, limits: Limits, threads: int, progress: Progress | None, *, eager: bool
+    draft: ModelLoader, limits: EngineConfig, threads: int, progress: Progress | None, *, eager: bool
 ) -> Worker:
     """Load the draft model of a model with these `limits`. Raises like `ModelLoader`."""
     draft_limits = draft_model_limits(draft, limits)
@@ -22,10 +22,10 @@ def load_draft_worker(
     return draft.create_worker(loaded, draft_limits, draft_progress, eager=eager)
 
 
-def draft_model_limits(draft: ModelLoader, limits: Limits) -> Limits:
+def draft_model_limits(draft: ModelLoader, limits: EngineConfig) -> EngineConfig:
     """Return the draft model's limits: a page for each page of the model, and recurrent states if it has them."""
     max_step_tokens = max(draft.backend.step_buckets.values())
-    return Limits(
+    return EngineConfig(
         max_context=min(limits.max_context, draft.config.context_length),
         model_context=draft.config.context_length,
         vocab=draft.config.vocab,

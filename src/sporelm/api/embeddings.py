@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from sporelm.api.cooperative import CooperativeTask, run_to_completion
 from sporelm.engine import Engine
-from sporelm.engine.encoding import Text
-from sporelm.engine.reading import EncoderEngine
+from sporelm.engine.encoder_engine import EncoderEngine
+from sporelm.engine.encoder_runner import EncoderText
 from sporelm.engine.scheduler import blamed
 from sporelm.errors import BackendError, RequestError, shown
 from sporelm.models.config import ModelConfig
@@ -69,7 +69,7 @@ def _pool_encoder_texts(
             raise BackendError(NOT_FINITE)
         vectors[index] = total / len(pooled_rows)
 
-    yield from engine.read([Text(ids) for ids in texts], pool)
+    yield from engine.read([EncoderText(ids) for ids in texts], pool)
     return [vectors[index] for index in range(len(texts))]
 
 

@@ -7,12 +7,12 @@ from sporelm.api.model_loader import ModelLoader
 from sporelm.backends.memory_residency import available_on
 from sporelm.backends.protocol import Progress
 from sporelm.checkpoints.loader import ModelSource
-from sporelm.engine import Limits
+from sporelm.engine import EngineConfig
 from sporelm.engine.capacity import DEFAULT_CONTEXT
-from sporelm.engine.encoding import EncoderRunner
+from sporelm.engine.encoder_engine import MOST_TEXTS, EncoderEngine, EncoderWorker
+from sporelm.engine.encoder_runner import EncoderRunner
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.reading import MOST_TEXTS, EncoderEngine, EncoderWorker
 from sporelm.errors import MemoryShortage, RequestError, shown
 from sporelm.models import Encoder
 from sporelm.units import in_units
@@ -44,7 +44,7 @@ def check_options(options: "EngineOptions", draft: ModelLoader | None) -> None:
             raise RequestError(f"{option}: this model is an encoder, which generates no text. Leave the option out")
 
 
-def encoder_limits(options: "EngineOptions", model: ModelLoader) -> Limits:
+def encoder_limits(options: "EngineOptions", model: ModelLoader) -> EngineConfig:
     """Return the engine's limits. A text is one step, so the activations of a full context must fit beside the weights.
 
     Raises RequestError for a context that the model does not support, MemoryShortage for one that does not fit.
@@ -66,7 +66,7 @@ def encoder_limits(options: "EngineOptions", model: ModelLoader) -> Limits:
                 )
             context = free // bytes_per_token
     max_step_tokens = max(model.backend.step_buckets.values())
-    return Limits(
+    return EngineConfig(
         max_context=context,
         model_context=config.context_length,
         vocab=config.vocab,
@@ -83,7 +83,7 @@ def text_bytes(model: ModelLoader, num_tokens: int) -> int:
 
 
 def load_encoder_engine(
-    options: "EngineOptions", model: ModelLoader, limits: Limits, threads: int, progress: Progress | None
+    options: "EngineOptions", model: ModelLoader, limits: EngineConfig, threads: int, progress: Progress | None
 ) -> EncoderEngine:
     """Load the weights, compile the programs and return the engine. Raises ModelFileError, MemoryShortage."""
     encoder = model.model

@@ -19,7 +19,7 @@ from sporelm.backends.memory_residency import available_on, trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, identity_of
-from sporelm.engine import Engine, Limits, Worker
+from sporelm.engine import Engine, EngineConfig, Worker
 from sporelm.engine.capacity import SHARE, choose, choose_states, interval_of
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
 from sporelm.engine.request import whole_number
@@ -310,7 +310,7 @@ def _open_session_folder(options: EngineOptions, path: Path, worker: Worker) -> 
     return OffloadStore(folder, worker, identity, options.session_bytes)
 
 
-def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoader | None) -> Limits:
+def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoader | None) -> EngineConfig:
     """Choose the engine's limits by the memory that the weights leave. Each page of the model has one of the draft
     model beside it."""
     backend = model.backend
@@ -334,7 +334,7 @@ def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoade
     max_context, num_pages = choose(
         options.max_context, model_context, options.max_batch, page_bytes, free, cache_bytes, state_bytes
     )
-    return Limits(
+    return EngineConfig(
         max_context=max_context,
         model_context=model_context,
         vocab=model.config.vocab,

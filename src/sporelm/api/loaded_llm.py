@@ -14,7 +14,7 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.prompts import Prompts, prompts_of
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
-from sporelm.engine.reading import EncoderEngine
+from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.request import token_ids
 from sporelm.errors import ContextOverflow, RequestError, shown
 from sporelm.models.config import ModelConfig
@@ -116,7 +116,7 @@ class LoadedLLM:
     @property
     def max_step_seconds(self) -> float:
         """An estimate of the duration of the largest step; 0 before any step was measured."""
-        return self.engine.scheduler.pace.seconds_of(self.engine.limits.token_budget)
+        return self.engine.scheduler.prefill_budget.estimate_seconds(self.engine.limits.token_budget)
 
     def check_prompt_length(self, num_tokens: int) -> None:
         """Raise ContextOverflow for a prompt of more tokens than the context holds."""

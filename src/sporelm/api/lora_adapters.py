@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from sporelm.api.engine_loader import LoadedEngine
 from sporelm.api.user_paths import parse_path
 from sporelm.checkpoints.lora import lora_base, read_adapter
-from sporelm.engine.adapted import Adapted, Matrices, OnDevice
-from sporelm.engine.reading import EncoderEngine
+from sporelm.engine.encoder_engine import EncoderEngine
+from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime, LoraWeights
 from sporelm.errors import RequestError, shown
 from sporelm.models import build
 
@@ -85,7 +85,7 @@ class EngineOwner(Protocol):
 class _LoadedAdapter(NamedTuple):
     adapter_id: int  # used in requests and steps; never reused
     identity: str
-    matrices: OnDevice
+    matrices: LoraWeights
 
 
 def parse_adapters(values: Sequence[str | Path | LoraAdapter]) -> list[LoraAdapter]:
@@ -170,10 +170,10 @@ class AdapterRegistry:
 
     def _replace(self, adapters: dict[str, _LoadedAdapter], run_between_steps: RunBetweenSteps) -> None:
         """Replace the set of loaded adapters; after an error nothing has changed."""
-        adapted: Adapted | None = None
+        adapted: LoraRuntime | None = None
         if adapters:
             matrices = {adapter.adapter_id: adapter.matrices for adapter in adapters.values()}
-            adapted = self._owner.loaded_engine.worker.adapt(matrices)
+            adapted = self._owner.loaded_engine.worker.build_lora_runtime(matrices)
         identities = {adapter.adapter_id: adapter.identity for adapter in adapters.values()}
         names = {adapter.adapter_id: name for name, adapter in adapters.items()}
         try:
@@ -193,5 +193,5 @@ def _load_adapter(source: LoraAdapter, adapter_id: int, loaded_engine: LoadedEng
     # Weights that the files store in one tensor share their A matrix, which is put on the device once.
     arrays = {id(array): array for part in adapter.parts.values() for array in part}
     tensors = {key: loaded_engine.backend.tensor(array) for key, array in arrays.items()}
-    matrices = {name: Matrices(*(tensors[id(array)] for array in part)) for name, part in adapter.parts.items()}
+    matrices = {name: LoraMatrices(*(tensors[id(array)] for array in part)) for name, part in adapter.parts.items()}
     return _LoadedAdapter(adapter_id, adapter.identity, matrices)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters, map_tensors, packed_format
-from sporelm.engine import Limits, LoadedModel, Worker
+from sporelm.engine import EngineConfig, LoadedModel, Worker
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state, step_bytes
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
@@ -65,7 +65,9 @@ class ModelLoader:
             raise UnsupportedModel(f"{self.config.name} is an encoder: it cannot generate text")
         return LoadedModel(self.model, self.load_weights(max_context, threads, progress))
 
-    def create_worker(self, loaded: LoadedModel, limits: Limits, progress: Progress | None, *, eager: bool) -> Worker:
+    def create_worker(
+        self, loaded: LoadedModel, limits: EngineConfig, progress: Progress | None, *, eager: bool
+    ) -> Worker:
         """Return a worker with compiled programs. Raises MemoryShortage."""
         worker = Worker(loaded, self.backend, limits=limits, kv=KV_TYPES[self.kv], eager=eager)
         try:

@@ -8,7 +8,7 @@ from typing import Any, overload
 from sporelm.api.completion import Completion
 from sporelm.api.llm import LLM
 from sporelm.api.sampling_params import SamplingParams
-from sporelm.engine import TokenScores
+from sporelm.engine import TokenLogprobs
 from sporelm.errors import RequestError, shown
 
 Chat = Sequence[Mapping[str, Any]]
@@ -24,7 +24,7 @@ class Response:
     input_token_len: int
     generate_token_len: int
     index: int  # of the prompt
-    logprobs: list[TokenScores] | None = None  # if requested
+    logprobs: list[TokenLogprobs] | None = None  # if requested
     error: str | None = None  # reason of the failure, if finish_reason is "error"
 
     @classmethod

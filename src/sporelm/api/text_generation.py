@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.sampling_params import SamplingParams
-from sporelm.engine import FinishReason, KvSequence, Request, TokenScores
+from sporelm.engine import FinishReason, KvSequence, Request, TokenLogprobs
 from sporelm.engine.sampling.params import MOST_SEED
 from sporelm.errors import RequestError, shown
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
@@ -125,7 +125,7 @@ class TextGeneration:
         """Prompt tokens whose keys and values were found in the cache."""
         return self.request.cached_tokens
 
-    def scored_tokens(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, TokenScores]]:
+    def scored_tokens(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, TokenLogprobs]]:
         """Yield the generated tokens from `begin` to `end` with their log probabilities, end tokens left out."""
         ids = self.token_ids[begin:end]
         for token, scores in zip(ids, self.request.scores[begin : begin + len(ids)], strict=True):

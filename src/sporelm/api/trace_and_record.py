@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sporelm import __version__
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.protocol import Ready
-from sporelm.engine.reading import EncoderEngine
+from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.trace import Summary, Trace
 from sporelm.engine.trace_file import TraceFile
@@ -42,7 +42,7 @@ class TraceAndRecord:
                 raise RequestError("record: an encoder's steps cannot be replayed. Leave the option out")
             self.recording.follow(loaded.engine, loaded.worker, describe_engine(loaded))
         if self.file is not None:
-            self.trace = loaded.engine.watch = Trace(self.file, loaded.worker, loaded.draft)
+            self.trace = loaded.engine.observer = Trace(self.file, loaded.worker, loaded.draft)
 
     @property
     def summary(self) -> Summary | None:

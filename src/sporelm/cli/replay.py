@@ -12,7 +12,7 @@ from sporelm.errors import RequestError, SporeError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.api.loaded_llm import LoadedLLM
-    from sporelm.engine.replay import Recording, Replayed
+    from sporelm.engine.replay import Recording, ReplayResult
 
 
 def make_parser() -> Parser:
@@ -112,13 +112,13 @@ def has_same_kernels(recording: "Recording", llm: "LoadedLLM") -> bool:
     return all(recording.about.get(name) == here[name] for name in ("backend", "target", "sporelm"))
 
 
-def as_json(result: "Replayed") -> dict[str, Any]:
+def as_json(result: "ReplayResult") -> dict[str, Any]:
     from dataclasses import asdict
 
     return {"same": result.difference is None and result.stopped is None, **asdict(result)}
 
 
-def format_result(result: "Replayed") -> str:
+def format_result(result: "ReplayResult") -> str:
     """Return the result in a few lines."""
     then = result.recorded_seconds
     now = result.seconds

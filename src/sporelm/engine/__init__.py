@@ -1,33 +1,33 @@
 """Continues token ids: requests, the scheduler, pages of keys and values, the runner and the choice of tokens."""
 
 from sporelm.engine.engine import Engine
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv import KvCache, KvSequence
-from sporelm.engine.limits import Limits
 from sporelm.engine.metrics import Metrics
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.runner import Runner, Scores
-from sporelm.engine.sampling import Sampler, Sampling, TokenScores
-from sporelm.engine.scheduler import Advance, Scheduler
-from sporelm.engine.step import Part, Step
+from sporelm.engine.runner import ModelOutput, Runner
+from sporelm.engine.sampling import Sampler, Sampling, TokenLogprobs
+from sporelm.engine.scheduler import Scheduler, StepOutput
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.engine.worker import LoadedModel, Worker
 
 __all__ = [
-    "Advance",
     "Engine",
+    "EngineConfig",
     "FinishReason",
     "KvCache",
     "KvSequence",
-    "Limits",
     "LoadedModel",
     "Metrics",
-    "Part",
+    "ModelOutput",
     "Request",
     "Runner",
     "Sampler",
     "Sampling",
+    "ScheduledSequence",
     "Scheduler",
-    "Scores",
     "Step",
-    "TokenScores",
+    "StepOutput",
+    "TokenLogprobs",
     "Worker",
 ]

@@ -8,7 +8,7 @@ from sporelm.models.blocks.block_memory import State
 from sporelm.tensor.dtype import ElementType
 
 
-def made(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: ElementType) -> list[Any]:
+def allocate_caches(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: ElementType) -> list[Any]:
     """A cache for each layer: a tensor of so many pages of type `kv`, or a tuple of tensors of so many states."""
     layers = list(memory)
     paged = [each.kept for each in layers if not isinstance(each, State)]
@@ -23,7 +23,7 @@ def made(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: El
     return [next(of_states) if isinstance(each, State) else next(of_pages) for each in layers]
 
 
-def freed(caches: Sequence[Any], device: Backend) -> None:
+def free_caches(caches: Sequence[Any], device: Backend) -> None:
     """Give back what `made` gave."""
     device.free_pages([cache for cache in caches if not isinstance(cache, tuple)])
     device.free_states([cache for cache in caches if isinstance(cache, tuple)])

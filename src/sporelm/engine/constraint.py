@@ -38,7 +38,7 @@ class Constraint(Protocol):
         """Tokens that must come next, whatever the model would say; [] where there is a choice. Changes nothing."""
 
 
-class Constrained:
+class ConstraintProcessor:
     """A constraint as an edit of logits: what is not allowed becomes impossible."""
 
     def __init__(self, constraint: Constraint) -> None:

@@ -10,34 +10,34 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.adapted import Adapted
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
-from sporelm.engine.limits import Limits
+from sporelm.engine.lora_runtime import LoraRuntime
+from sporelm.engine.prompt_rows import PromptRowsRunner, RowsCallback
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.runner import Scores
+from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling import Sampler
-from sporelm.engine.scheduler import Advance, Scheduler
+from sporelm.engine.scheduler import Scheduler, StepOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Step
-from sporelm.engine.texts import Take, TextSteps
 from sporelm.errors import MemoryShortage, RequestError
 
 
 class StepRunner(Protocol):
     """What computes steps: a worker, or a test's stand-in."""
 
-    def run(self, step: Step) -> Scores: ...
+    def run(self, step: Step) -> ModelOutput: ...
     def embed(self, step: Step) -> NDArray[np.float32]: ...
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
     def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None: ...
-    def use(self, adapted: Adapted | None) -> None: ...
+    def use(self, adapted: LoraRuntime | None) -> None: ...
 
 
-class Watch(Protocol):
+class EngineObserver(Protocol):
     """Who is told what the engine does, in the thread that does it."""
 
     def added(self, request: Request) -> None: ...
@@ -52,7 +52,7 @@ class Engine:
     def __init__(
         self,
         worker: StepRunner,
-        limits: Limits,
+        limits: EngineConfig,
         speculation: Speculation | None = None,
         offload_store: OffloadStore | None = None,
     ) -> None:
@@ -64,13 +64,13 @@ class Engine:
         self.metrics = self.scheduler.metrics
         self.speculation = speculation
         self.sampler = Sampler()
-        self.watch: Watch | None = None
+        self.observer: EngineObserver | None = None
         self.numbers = count(1)
         self.last = 0  # the number of the request that came last
         self._choosing: Step | None = None  # the step for which tokens are being chosen
         self._closed = False
         self.turn = threading.RLock()
-        self.texts = TextSteps(self)
+        self.texts = PromptRowsRunner(self)
 
     def add(self, request: Request) -> Request:
         """Queue a request and give it its number. Raises ContextOverflow, QueueFull or RequestError if it cannot be
@@ -86,8 +86,8 @@ class Engine:
             except BaseException:  # without its choice it would be continued greedily
                 self.scheduler.end(request, "error")
                 raise
-            if self.watch is not None:
-                self.watch.added(request)
+            if self.observer is not None:
+                self.observer.added(request)
         return request
 
     def check_open(self) -> None:
@@ -95,7 +95,7 @@ class Engine:
         if self._closed:
             raise RequestError("this model is closed: open it again")
 
-    def step(self) -> list[Advance]:
+    def step(self) -> list[StepOutput]:
         """Run one step and say what it did for each request that has a new token or has ended. Where requests must wait
         for a text, it is one of that text.
 
@@ -112,10 +112,10 @@ class Engine:
                 self._recover("error" if isinstance(reason, Exception) else "cancelled")
                 raise
 
-    def _step(self) -> list[Advance]:
+    def _step(self) -> list[StepOutput]:
         began = perf_counter()
         step = self.scheduler.next_step()
-        if not step.parts:
+        if not step.sequences:
             self.texts.go_on()
             return []
         tokens = step.num_tokens
@@ -123,26 +123,30 @@ class Engine:
         scores = self.runner.run(step)
         computed = perf_counter()
         self._choosing = step
-        picked = self.sampler.pick(scores.best, scores.logits, step)
+        sampled = self.sampler.pick(scores.best, scores.logits, step)
         chosen = perf_counter()
-        self._learn(step, tokens, picked.tokens, computed - scheduled)
-        advances = self.scheduler.commit(step, picked)
+        self._learn(step, tokens, sampled.tokens, computed - scheduled)
+        outputs = self.scheduler.commit(step, sampled)
         self._choosing = None
         moments = (began, scheduled, computed, chosen, perf_counter())
         self.metrics.stepped(tokens, *moments)
-        if self.watch is not None:
-            self.watch.stepped(step, moments)
-        for advance in advances:
-            if advance.finish_reason:
-                self._forget(advance.request)
-        return advances
+        if self.observer is not None:
+            self.observer.stepped(step, moments)
+        for output in outputs:
+            if output.finish_reason:
+                self._forget(output.request)
+        return outputs
 
     def _recover(self, reason: FinishReason) -> None:
         """A step did not come to its end. Its copies may not have been made, and generators and grammars may be ahead
         of what was said: keep the full pages alone, which it did not touch, and end those whose choosing began, or who
         had said their last."""
         step, self._choosing = self._choosing, None
-        begun = {part.request for part in step.parts if part.rows} if step is not None else set[int]()
+        begun = (
+            {scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs}
+            if step is not None
+            else set[int]()
+        )
         self.kv_cache.pop_state_copies()  # those whom they were for go back
         for request in list(self.scheduler.running.values()):
             if request.sequence is not None:
@@ -150,7 +154,7 @@ class Engine:
             if request.finish_reason is not None:
                 self.scheduler.end(request, request.finish_reason)
                 self._forget(request)
-            elif request.id in begun and request.id in self.sampler.choices:
+            elif request.id in begun and request.id in self.sampler.states:
                 request.error = "a step was interrupted while its next token was chosen"
                 self.scheduler.end(request, reason)
                 self._forget(request)
@@ -175,20 +179,22 @@ class Engine:
 
     def _learn(self, step: Step, tokens: int, said: Sequence[Sequence[int]], seconds: float) -> None:
         """What the time of a step of so many tokens says of the next ones. Those of a prompt may say nothing."""
-        parts = len(step.parts)
+        parts = len(step.sequences)
         if tokens == parts == len(said):
             decoding, prompts = parts, 0
         else:
-            counts = [len(part.tokens) for part in step.parts if part.rows == len(part.tokens)]
+            counts = [
+                len(scheduled.tokens) for scheduled in step.sequences if scheduled.num_outputs == len(scheduled.tokens)
+            ]
             decoding, prompts = len(counts), tokens - sum(counts)
-        self.scheduler.pace.observe(decoding, prompts, seconds)
+        self.scheduler.prefill_budget.observe(decoding, prompts, seconds)
         if self.speculation is not None and decoding == parts:
             self.speculation.learn(step, said, seconds)
 
     def _forget(self, request: Request) -> None:
         """A request has ended."""
-        if self.watch is not None:
-            self.watch.ended(request)
+        if self.observer is not None:
+            self.observer.ended(request)
         self.sampler.drop(request.id)
         if self.speculation is not None:
             self.speculation.end(request)
@@ -199,7 +205,7 @@ class Engine:
             return self.scheduler.uses_adapter(number)
 
     def use_adapters(
-        self, known: Mapping[int, str], adapted: Adapted | None, titles: Mapping[int, str] | None = None
+        self, known: Mapping[int, str], adapted: LoraRuntime | None, titles: Mapping[int, str] | None = None
     ) -> None:
         """Have the runner use these adapters from the next step on; `known` by number says what each is known by,
         `titles` what users call it.
@@ -304,7 +310,7 @@ class Engine:
                 self.kv_cache.release(sequence)
             return sequence, session.notes
 
-    def logits(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
+    def logits(self, tokens: Sequence[int], take: RowsCallback, adapter: int = 0) -> Generator[bool, None, None]:
         """Scores at every position, in steps of their own: `take` is given float32 [chunk, vocab] after each, a view
         that is valid during the call. Yields True between two of these steps: others' may run there, and the text may
         be left by closing this.
@@ -313,7 +319,7 @@ class Engine:
         """
         return self.texts.rows(tokens, lambda step: self.runner.run(step).logits, take, adapter)
 
-    def hidden(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
+    def hidden(self, tokens: Sequence[int], take: RowsCallback, adapter: int = 0) -> Generator[bool, None, None]:
         """What each position is before tokens are scored, float32 [chunk, width]; else as `logits`."""
         return self.texts.rows(tokens, self.runner.embed, take, adapter)
 

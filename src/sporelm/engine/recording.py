@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
-from sporelm.engine.own_file import check_place
-from sporelm.engine.runner import Scores
-from sporelm.engine.sampling import Picked, Sampler, Sampling
+from sporelm.engine.overwrite_check import check_replaceable_file
+from sporelm.engine.runner import ModelOutput
+from sporelm.engine.sampling import Sampler, SamplerOutput, Sampling
 from sporelm.engine.step import Step
 from sporelm.errors import RequestError
 
@@ -53,7 +53,7 @@ class RecordingFile:
         self.has_failed = False  # whether that was because it could not be written
         self.nbytes = 0
         try:
-            check_place(path, BEGINNING, "recording")
+            check_replaceable_file(path, BEGINNING, "recording")
             self._file: IO[str] = os.fdopen(_for_owner(path), "w", BUFFER, "ascii", newline="\n")
         except OSError as reason:
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
@@ -92,7 +92,7 @@ class RecordingFile:
 
     # ---- what the worker tells
 
-    def ran(self, step: Step, scores: Scores, seconds: float) -> None:
+    def ran(self, step: Step, scores: ModelOutput, seconds: float) -> None:
         """A step gave these scores."""
         found = {"best": scores.best.tolist(), "logits": checksums(scores.logits), "s": round(seconds, 6)}
         self.line({"step": step.to_json(), **found})
@@ -130,7 +130,7 @@ class RecordedSampler(Sampler):
         super().drop(request)
         self.file.line({"drop": request})
 
-    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> Picked:
+    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
         picked = super().pick(best, logits, step)
         self.file.line({"said": picked.tokens})
         return picked

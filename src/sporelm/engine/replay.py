@@ -12,12 +12,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.limits import Limits
 from sporelm.engine.recording import MARK, READABLE, VERSION, checksums, sampling_from_json
-from sporelm.engine.runner import Scores
+from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling import Sampler
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.engine.worker import Worker
 from sporelm.errors import RequestError, SporeError, shown
 
@@ -26,7 +26,7 @@ WHOLE = (1 << 31) - 1
 
 
 @dataclass
-class Replayed:
+class ReplayResult:
     """What came of a replay."""
 
     steps: int = 0
@@ -59,10 +59,10 @@ class Recording:
         self.about = about
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> EngineConfig:
         """Those of the engine that was recorded. Raises RequestError if they are no limits."""
         try:
-            return Limits(**self.about["limits"])
+            return EngineConfig(**self.about["limits"])
         except (KeyError, TypeError):
             raise RequestError(f"{self.path} does not say the limits of its engine: it is damaged") from None
 
@@ -91,12 +91,12 @@ class Replay:
     def __init__(self, recording: Recording, worker: Worker, *, compare_logits: bool = True) -> None:
         """`compare_logits`: bit by bit, as computed by the same kernels; else the greatest and the choices only."""
         self.recording, self.worker, self.limits = recording, worker, worker.limits
-        self.result = Replayed(compared_logits=compare_logits)
+        self.result = ReplayResult(compared_logits=compare_logits)
         self.sampler = Sampler()
         self.unknown: set[int] = set()  # requests whose choices cannot be repeated: their grammar is not in the file
-        self.last: tuple[Step, Scores] | None = None  # from which no token was chosen yet
+        self.last: tuple[Step, ModelOutput] | None = None  # from which no token was chosen yet
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplayResult:
         """Repeat all of it, up to the first difference. Raises RequestError for a damaged recording."""
         for number, line in self.recording.lines():
             try:
@@ -147,7 +147,9 @@ class Replay:
         began = perf_counter()
         scores = self.worker.run(step)
         self._count(step, began, line)
-        owners = [part.request for part in step.parts for _ in range(part.rows)] or [step.parts[-1].request]
+        owners = [scheduled.request_id for scheduled in step.sequences for _ in range(scheduled.num_outputs)] or [
+            step.sequences[-1].request_id
+        ]
         self._compare("the greatest logit", line["best"], scores.best.tolist(), owners)
         if result.compared_logits:
             self._compare("the logits' checksum", line["logits"], checksums(scores.logits), owners)
@@ -193,7 +195,7 @@ class Replay:
         if self.last is None:
             raise RequestError("is damaged: it has tokens that were said without a step")
         (step, scores), self.last = self.last, None
-        speaking = [part.request for part in step.parts if part.rows]
+        speaking = [scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs]
         picked = self.sampler.pick(scores.best, scores.logits, step).tokens
         if len(said) != len(picked):
             self.result.difference = f"step {self.result.steps}: {len(picked)} answers, recorded are {len(said)}"
@@ -208,14 +210,14 @@ class Replay:
             self.result.said += len(now)
 
 
-def check_step(step: Step, limits: Limits) -> None:
+def check_step(step: Step, limits: EngineConfig) -> None:
     """Raise RequestError for a step that these limits do not allow: it would reach beyond the engine's memory."""
-    if not 0 < len(step.parts) <= limits.max_batch:
-        raise RequestError(f"a step of {len(step.parts)} sequences: 1 to {limits.max_batch} are possible")
+    if not 0 < len(step.sequences) <= limits.max_batch:
+        raise RequestError(f"a step of {len(step.sequences)} sequences: 1 to {limits.max_batch} are possible")
     if not 0 < step.num_tokens <= limits.token_budget:
         raise RequestError(f"a step of {step.num_tokens} tokens: 1 to {limits.token_budget} are possible")
-    for part in step.parts:
-        _check_part(part, limits)
+    for scheduled in step.sequences:
+        _check_part(scheduled, limits)
     for pair in step.copies:
         for page in pair:
             whole(page, "page", limits.num_pages - 1)
@@ -224,19 +226,19 @@ def check_step(step: Step, limits: Limits) -> None:
             whole(state, "state", limits.num_states - 1)
 
 
-def _check_part(part: Part, limits: Limits) -> None:
-    whole(part.request, "request")
-    whole(part.adapter, "adapter")
-    whole(part.state, "state", max(0, limits.num_states - 1))
-    for token in part.tokens:
+def _check_part(scheduled: ScheduledSequence, limits: EngineConfig) -> None:
+    whole(scheduled.request_id, "request")
+    whole(scheduled.adapter_id, "adapter")
+    whole(scheduled.state_slot, "state", max(0, limits.num_states - 1))
+    for token in scheduled.tokens:
         whole(token, "token", limits.vocab - 1)
-    end = whole(part.position, "position", limits.max_context) + len(part.tokens)
-    if not part.tokens or end > limits.max_context:
-        raise RequestError(f"a part of positions {part.position} to {end}: the context holds {limits.max_context}")
-    whole(part.rows, "number of rows", len(part.tokens))
-    if not count_pages(end) <= len(part.pages) <= count_pages(limits.max_context):
-        raise RequestError(f"a part has {len(part.pages)} pages for {end} positions")
-    for page in part.pages:
+    end = whole(scheduled.position, "position", limits.max_context) + len(scheduled.tokens)
+    if not scheduled.tokens or end > limits.max_context:
+        raise RequestError(f"a part of positions {scheduled.position} to {end}: the context holds {limits.max_context}")
+    whole(scheduled.num_outputs, "number of rows", len(scheduled.tokens))
+    if not count_pages(end) <= len(scheduled.page_table) <= count_pages(limits.max_context):
+        raise RequestError(f"a part has {len(scheduled.page_table)} pages for {end} positions")
+    for page in scheduled.page_table:
         if page >= limits.num_pages:
             raise RequestError(f"it uses page {page}, there are {limits.num_pages} here: free some memory")
         whole(page, "page")

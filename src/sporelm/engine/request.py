@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sporelm.engine.constraint import Constraint
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
-from sporelm.engine.sampling import Sampling, TokenScores
+from sporelm.engine.sampling import Sampling, TokenLogprobs
 from sporelm.errors import RequestError, shown
 from sporelm.ops.paged_attention import PAGE
 
@@ -128,7 +128,7 @@ class Request:
         self.dropped = 0  # tokens of the text that were left out to make room
         self.roll = roll
         self.sampling = sampling or Sampling()
-        self.scores: list[TokenScores] = []  # of each generated token, if the sampling asks for them
+        self.scores: list[TokenLogprobs] = []  # of each generated token, if the sampling asks for them
         self.max_tokens = max_tokens
         self.stop_ids = frozenset(stop_ids)
         self.sequence = sequence

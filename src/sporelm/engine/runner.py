@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.protocol import Backend, Progress
-from sporelm.engine.adapted import Adapted, OnDevice, unknown
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.limits import Limits
+from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown
 from sporelm.engine.step import Step
 from sporelm.models import StepInputs, compute, input_specs, trace_model
 from sporelm.models.inputs import ADAPTERS, Forward
@@ -31,7 +31,7 @@ class Model(Protocol):
     def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
 
 
-class Scores(NamedTuple):
+class ModelOutput(NamedTuple):
     """What a step gives for each wanted row. Both are views that the next step overwrites."""
 
     best: NDArray[np.int32]  # [rows] the argmax, -1 for a row with NaN
@@ -41,7 +41,7 @@ class Scores(NamedTuple):
 class Inputs:
     """The int32 arrays of a step, allocated once for the largest one and seen through views of the right extents."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EngineConfig) -> None:
         tokens, sequences = limits.token_budget, limits.max_batch
         self.arrays = {
             "tokens": np.zeros(tokens, np.int32),
@@ -64,7 +64,7 @@ class Inputs:
         tokens, positions, slots = cells["tokens"], cells["positions"], cells["slots"]
         starts, lengths, rows, states = cells["starts"], cells["lengths"], cells["rows"], cells["states"]
         row = wanted = 0
-        for index, (_, ids, position, pages, outputs, _, state) in enumerate(step.parts):
+        for index, (_, ids, position, pages, outputs, _, state) in enumerate(step.sequences):
             if self.tables[index] is not pages:
                 arrays["pages"][index, : len(pages)] = pages
                 self.tables[index] = pages
@@ -87,7 +87,7 @@ class Inputs:
                 wanted += 1
         if not wanted:  # a program computes at least one row
             rows[0], wanted = row - 1, 1
-        key = (row, len(step.parts), wanted)
+        key = (row, len(step.sequences), wanted)
         return self.views.get(key) or self._view(key)
 
     def _view(self, key: tuple[int, int, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -110,7 +110,7 @@ class Runner:
         weights: Mapping[str, Any],
         caches: Sequence[Any],
         backend: Backend,
-        limits: Limits,
+        limits: EngineConfig,
         *,
         eager: bool = False,
     ) -> None:
@@ -124,7 +124,7 @@ class Runner:
         self.specs = input_specs(tokens, sequences, tokens, count_pages(limits.max_context))
         self.plan = None if eager else self._traced(model.forward)
         self.embedding_plan: Plan | None = None  # made when something is embedded
-        self.adapted: Adapted | None = None  # in use, if any adapter is
+        self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make all programs now rather than when a step first needs one. Does nothing if eager."""
@@ -133,10 +133,10 @@ class Runner:
             self.plan.prepare(None, progress)
             self.compile_s += perf_counter() - began
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         """Compute a step. Changes the caches."""
         outputs = self._compute(step, self.model.forward, self.plan)
-        return Scores(outputs["tokens"], outputs["logits"])
+        return ModelOutput(outputs["tokens"], outputs["logits"])
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         """What a step's wanted rows are before tokens are scored: float32 [rows, width], a view that the next step
@@ -146,9 +146,9 @@ class Runner:
         found: NDArray[np.float32] = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
         return found
 
-    def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
+    def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
         """What runs steps with these adapters, by number, its programs made. Changes nothing: `use` does."""
-        made = Adapted(adapters, self.weights, None if self.plan is None else self._traced)
+        made = LoraRuntime(adapters, self.weights, None if self.plan is None else self._traced)
         plan = made.plan(self.model.forward, self.specs["tokens"].shape[0])
         if plan is not None:
             began = perf_counter()
@@ -156,11 +156,11 @@ class Runner:
             self.compile_s += perf_counter() - began
         return made
 
-    def use(self, adapted: Adapted | None) -> None:
+    def use(self, adapted: LoraRuntime | None) -> None:
         """Run steps with these adapters from now on, and free the programs of those before."""
-        if self.adapted is not None:
-            self.adapted.close()
-        self.adapted = adapted
+        if self.lora_runtime is not None:
+            self.lora_runtime.close()
+        self.lora_runtime = adapted
 
     def _traced(
         self, forward: Forward, weights: Mapping[str, Any] | None = None, more: Mapping[str, Spec] | None = None
@@ -179,11 +179,11 @@ class Runner:
             self.backend.copy_states(self.states, step.state_copies)
         arrays, extents = self.inputs.fill(step)
         weights = self.weights
-        if any(part.adapter for part in step.parts):
-            if self.adapted is None:
-                raise unknown(max(part.adapter for part in step.parts))
-            arrays = {**arrays, ADAPTERS: self.adapted.rows(step)}
-            weights, plan = self.adapted.weights, self.adapted.plan(forward, self.specs["tokens"].shape[0])
+        if any(scheduled.adapter_id for scheduled in step.sequences):
+            if self.lora_runtime is None:
+                raise unknown(max(scheduled.adapter_id for scheduled in step.sequences))
+            arrays = {**arrays, ADAPTERS: self.lora_runtime.rows(step)}
+            weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
         self.filled_at = perf_counter()
         if plan is None:
             tensors = {name: self.backend.tensor(array) for name, array in arrays.items()}
@@ -197,7 +197,7 @@ class Runner:
 
     def close(self) -> None:
         """Free the programs."""
-        for plan in (self.plan, self.embedding_plan, self.adapted):
+        for plan in (self.plan, self.embedding_plan, self.lora_runtime):
             if plan is not None:
                 plan.close()
 

@@ -11,23 +11,23 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.kv_cache import KvCache, PageCopies
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.limits import Limits
 from sporelm.engine.metrics import Load, Metrics
-from sporelm.engine.pace import Pace
+from sporelm.engine.prefill_budget import PrefillBudget
+from sporelm.engine.prompt_rows import PromptRowsQueue
 from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.sampling import NOT_A_TOKEN, Picked
+from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput
 from sporelm.engine.speculative import Speculation
-from sporelm.engine.step import Part, Step
-from sporelm.engine.texts import TextLine
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import BackendError, RequestError, shown
 from sporelm.ops.paged_attention import PAGE
 
 
-class Advance(NamedTuple):
+class StepOutput(NamedTuple):
     """What a step did for a request: a new token, or its end, or both."""
 
     request: Request
@@ -35,36 +35,36 @@ class Advance(NamedTuple):
     finish_reason: FinishReason | None
 
 
-class _Draft:
+class StepBuilder:
     """A step that is being put together."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget  # tokens that may still join
-        self.parts: dict[int, Part] = {}  # by request
+        self.scheduled: dict[int, ScheduledSequence] = {}  # by request
         self.copies: PageCopies = []
 
-    def add(self, part: Part) -> None:
-        self.parts[part.request] = part
-        self.budget -= len(part.tokens)
+    def add(self, scheduled: ScheduledSequence) -> None:
+        self.scheduled[scheduled.request_id] = scheduled
+        self.budget -= len(scheduled.tokens)
 
     def drop(self, request: int) -> None:
-        part = self.parts.pop(request, None)
-        self.budget += len(part.tokens) if part else 0
+        scheduled = self.scheduled.pop(request, None)
+        self.budget += len(scheduled.tokens) if scheduled else 0
 
 
 class Scheduler:
     """Requests that wait and that run; its `kv_cache` holds their sequences."""
 
-    def __init__(self, limits: Limits, kv_cache: KvCache, speculation: Speculation | None = None) -> None:
+    def __init__(self, limits: EngineConfig, kv_cache: KvCache, speculation: Speculation | None = None) -> None:
         self.limits = limits
         self.kv_cache = kv_cache
-        self.pace = Pace(limits.prefill_tokens)
+        self.prefill_budget = PrefillBudget(limits.prefill_tokens)
         self.waiting = WaitingQueue(limits.max_waiting)
         self.running: dict[int, Request] = {}  # by id, in the order of admission
         self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
         self.adapters: dict[int, str] = {0: ""}  # what each that is loaded is known by; 0 is none
-        self.texts = TextLine()
+        self.texts = PromptRowsQueue()
         self.titles: Mapping[int, str] = {}  # what users call those that are loaded
         self.metrics = Metrics(self._load)
 
@@ -109,61 +109,61 @@ class Scheduler:
     def next_step(self) -> Step:
         """What to run now: nothing, where requests must wait for texts. Changes sequences (pages made ready) and admits
         requests; computes nothing."""
-        draft = _Draft(self.limits.token_budget)
-        self._fill(draft)
-        if not draft.parts:
-            self._fill(draft)  # whoever has just given way has left pages
-        if not draft.parts and not self.idle and not self.texts:
+        builder = StepBuilder(self.limits.token_budget)
+        self._fill(builder)
+        if not builder.scheduled:
+            self._fill(builder)  # whoever has just given way has left pages
+        if not builder.scheduled and not self.idle and not self.texts:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-        return Step(list(draft.parts.values()), draft.copies, self.kv_cache.pop_state_copies())
+        return Step(list(builder.scheduled.values()), builder.copies, self.kv_cache.pop_state_copies())
 
-    def _fill(self, draft: _Draft) -> None:
+    def _fill(self, builder: StepBuilder) -> None:
         """Put parts into a step: of those that decode, then of prompts, then of requests that may begin."""
         decoding = [request for request in self.running.values() if request.decoding]
         guesses: dict[int, list[int]] = {}
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.lines:
             guesses = self.speculation.propose(decoding, self.limits.max_context)
         for request in decoding:
-            if request.id in guesses or not self._schedule_one(request, draft):
-                self._schedule(request, draft, guesses.get(request.id, ()))
-        if draft.parts:
+            if request.id in guesses or not self._schedule_one(request, builder):
+                self._schedule(request, builder, guesses.get(request.id, ()))
+        if builder.scheduled:
             beginning = min(len(self.running) + len(self.waiting), self.limits.max_batch) - len(decoding)
-            draft.budget = min(draft.budget, self.pace.allowed(len(decoding), beginning))
+            builder.budget = min(builder.budget, self.prefill_budget.allowed(len(decoding), beginning))
         if len(decoding) < len(self.running):
             for request in sorted(self.running.values(), key=lambda request: request.priority):
                 if not request.decoding:
-                    self._schedule(request, draft)
-        while draft.budget > 0 and len(self.running) < self.limits.max_batch:
+                    self._schedule(request, builder)
+        while builder.budget > 0 and len(self.running) < self.limits.max_batch:
             first = self.waiting.next(self.owners.__getitem__, self._ready)
-            if first is None or not self._admit(first, draft) or not self._schedule(first, draft):
+            if first is None or not self._admit(first, builder) or not self._schedule(first, builder):
                 break
 
-    def commit(self, step: Step, picked: Picked) -> list[Advance]:
+    def commit(self, step: Step, output: SamplerOutput) -> list[StepOutput]:
         """Take in what a step computed. Changes requests."""
-        advances: list[Advance] = []
+        outputs: list[StepOutput] = []
         gaps: list[float] = []  # between the last tokens of requests and these
-        said, now = iter(picked.tokens), perf_counter()
-        simple = not (picked.failures or picked.forced or picked.scores or picked.ended)
-        for part in step.parts:
-            request = self.running[part.request]
+        said, now = iter(output.tokens), perf_counter()
+        simple = not (output.failures or output.forced or output.scores or output.ended)
+        for scheduled in step.sequences:
+            request = self.running[scheduled.request_id]
             assert request.sequence is not None
-            if not part.rows:
-                self.kv_cache.extend(request.sequence, part.tokens)
+            if not scheduled.num_outputs:
+                self.kv_cache.extend(request.sequence, scheduled.tokens)
                 continue
             tokens = next(said)
-            if request.id in picked.failures:
+            if request.id in output.failures:
                 if len(tokens) > 1:  # what was said before the one with which it failed counts
-                    advances += self._say(request, part, tokens[:-1], picked)
+                    outputs += self._say(request, scheduled, tokens[:-1], output)
                 else:
-                    self.kv_cache.accept_draft(request.sequence, part.tokens, part.rows, 0)
+                    self.kv_cache.accept_draft(request.sequence, scheduled.tokens, scheduled.num_outputs, 0)
                 if request.finish_reason is None:
-                    advances.append(self._fail(request, f"the grammar: {picked.failures[request.id]}"))
+                    outputs.append(self._fail(request, f"the grammar: {output.failures[request.id]}"))
                 continue
             if NOT_A_TOKEN in tokens:
-                place = part.position + len(part.tokens) - part.rows + tokens.index(NOT_A_TOKEN)
+                place = scheduled.position + len(scheduled.tokens) - scheduled.num_outputs + tokens.index(NOT_A_TOKEN)
                 self.kv_cache.invalidate(request.sequence)
                 reason = blamed(self.titles.get(request.adapter))
-                advances.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
+                outputs.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
                 continue
             if request.first_token_at:
                 gaps.append(now - request.last_token_at)
@@ -171,51 +171,53 @@ class Scheduler:
                 request.first_token_at = now
                 self.metrics.began(request)
             request.last_token_at = now
-            if simple and part.rows == 1:
-                advances.append(self._say_one(request, part.tokens, tokens[0]))
+            if simple and scheduled.num_outputs == 1:
+                outputs.append(self._say_one(request, scheduled.tokens, tokens[0]))
                 continue
-            if part.rows > 1:
-                self.metrics.guessed(part.rows - 1, len(tokens) - 1)
-            advances += self._say(request, part, tokens, picked)
-        failed = sum(advance.token is None for advance in advances)
-        self.metrics.committed(len(advances) - failed, gaps)
-        return advances
+            if scheduled.num_outputs > 1:
+                self.metrics.guessed(scheduled.num_outputs - 1, len(tokens) - 1)
+            outputs += self._say(request, scheduled, tokens, output)
+        failed = sum(step_output.token is None for step_output in outputs)
+        self.metrics.committed(len(outputs) - failed, gaps)
+        return outputs
 
-    def _fail(self, request: Request, reason: str) -> Advance:
+    def _fail(self, request: Request, reason: str) -> StepOutput:
         """End a request with an error."""
         request.error = reason
         self.end(request, "error")
-        return Advance(request, None, "error")
+        return StepOutput(request, None, "error")
 
     def restart_page(self, request: Request) -> None:
         """A running request computes its last page, which is not full, anew. Changes the store."""
         if request.sequence is not None:
             self.kv_cache.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
 
-    def _say(self, request: Request, part: Part, tokens: list[int], picked: Picked) -> list[Advance]:
+    def _say(
+        self, request: Request, scheduled: ScheduledSequence, tokens: list[int], output: SamplerOutput
+    ) -> list[StepOutput]:
         """A request says tokens, of which all but the last were guessed, and what must follow, until it ends. Changes
         it."""
-        scores, forced = picked.scores.get(request.id, []), picked.forced.get(request.id, [])
-        sequence, advances = request.sequence, list[Advance]()
+        scores, forced = output.scores.get(request.id, []), output.forced.get(request.id, [])
+        sequence, outputs = request.sequence, list[StepOutput]()
         assert sequence is not None
-        request.drafted += part.rows - 1
+        request.drafted += scheduled.num_outputs - 1
         request.accepted += len(tokens) - 1
-        settled = self.kv_cache.accept_draft(sequence, part.tokens, part.rows, len(tokens))
+        settled = self.kv_cache.accept_draft(sequence, scheduled.tokens, scheduled.num_outputs, len(tokens))
         for number, token in enumerate([*tokens, *forced]):
             if 0 < number < len(tokens) and not settled:
                 self.kv_cache.extend(sequence, tokens[number - 1 : number])
             request.scores += scores[number : number + 1]
             self._commit(request, sequence, token)
             is_last = number == len(tokens) + len(forced) - 1
-            if is_last and request.finish_reason is None and request.id in picked.ended:
+            if is_last and request.finish_reason is None and request.id in output.ended:
                 request.finish_reason = "stop"
-            advances.append(Advance(request, token, request.finish_reason))
+            outputs.append(StepOutput(request, token, request.finish_reason))
             if request.finish_reason:
                 self.end(request, request.finish_reason)
                 break
-        return advances
+        return outputs
 
-    def _say_one(self, request: Request, held: Sequence[int], token: int) -> Advance:
+    def _say_one(self, request: Request, held: Sequence[int], token: int) -> StepOutput:
         """`_say` as it mostly is: a token that nobody guessed, and nothing that must follow. Changes the request."""
         assert request.sequence is not None
         self.kv_cache.extend(request.sequence, held)
@@ -223,7 +225,7 @@ class Scheduler:
         reason = request.finish_reason
         if reason:
             self.end(request, reason)
-        return Advance(request, token, reason)
+        return StepOutput(request, token, reason)
 
     def _commit(self, request: Request, sequence: KvSequence, token: int) -> None:
         """A token more is known. Changes the request; of a sequence whose text has rolled only its beginning stays."""
@@ -249,37 +251,43 @@ class Scheduler:
         if request.sequence is not None:
             self._rest(request, request.sequence)
 
-    def _schedule_one(self, request: Request, draft: _Draft) -> bool:
+    def _schedule_one(self, request: Request, builder: StepBuilder) -> bool:
         """`_schedule` as it mostly is: one token, for which there is a page of the sequence's own; False if not so."""
         sequence, known = request.sequence, request.known
         if sequence is None or request.id not in self.running:
             return True  # it has just given way to another
         held = len(sequence.tokens)
-        if held + 1 != len(known) or draft.budget <= 0 or not self.kv_cache.is_writable(sequence, held):
+        if held + 1 != len(known) or builder.budget <= 0 or not self.kv_cache.is_writable(sequence, held):
             return False
-        draft.add(Part(request.id, known[held:], held, sequence.page_table, 1, request.adapter, sequence.state_slot))
+        builder.add(
+            ScheduledSequence(
+                request.id, known[held:], held, sequence.page_table, 1, request.adapter, sequence.state_slot
+            )
+        )
         return True
 
-    def _schedule(self, request: Request, draft: _Draft, guesses: Sequence[int] = ()) -> bool:
+    def _schedule(self, request: Request, builder: StepBuilder, guesses: Sequence[int] = ()) -> bool:
         """Add a request's part of at most the draft's budget of tokens; False if it lost its pages instead."""
         sequence = request.sequence
-        if draft.budget <= 0 or request.id not in self.running:
+        if builder.budget <= 0 or request.id not in self.running:
             return False
         assert sequence is not None
         held = len(sequence.tokens)
-        count = self.kv_cache.max_step_end(sequence, held + min(len(request.known) - held, draft.budget)) - held
-        guesses = self.kv_cache.fit_drafts(sequence, held + count, guesses[: draft.budget - count])
+        count = self.kv_cache.max_step_end(sequence, held + min(len(request.known) - held, builder.budget)) - held
+        guesses = self.kv_cache.fit_drafts(sequence, held + count, guesses[: builder.budget - count])
         if guesses and not self.kv_cache.begin_draft(sequence):
             guesses = ()
-        while not self.kv_cache.reserve(sequence, held + count + len(guesses), draft.copies):
+        while not self.kv_cache.reserve(sequence, held + count + len(guesses), builder.copies):
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
-            draft.drop(victim.id)
+            builder.drop(victim.id)
             self._preempt(victim)
             if victim is request:
                 return False
         tokens = [*request.known[held : held + count], *guesses]
         rows = len(guesses) + (held + count == len(request.known))
-        draft.add(Part(request.id, tokens, held, sequence.page_table, rows, request.adapter, sequence.state_slot))
+        builder.add(
+            ScheduledSequence(request.id, tokens, held, sequence.page_table, rows, request.adapter, sequence.state_slot)
+        )
         return True
 
     def _ready(self, request: Request) -> bool:
@@ -291,13 +299,13 @@ class Scheduler:
             return True
         return self.kv_cache.offload_store.is_ready(request.sequence)
 
-    def _admit(self, request: Request, draft: _Draft) -> bool:
+    def _admit(self, request: Request, builder: StepBuilder) -> bool:
         """Let a waiting request run if all that it knows now finds pages, and no text goes first. Changes the store and
         the queue."""
         if self.texts.hold_back(request):
             return False
         if (
-            (draft.copies or self.kv_cache.has_state_copies)
+            (builder.copies or self.kv_cache.has_state_copies)
             and request.sequence is not None
             and self.kv_cache.is_offloaded(request.sequence)
         ):
@@ -314,7 +322,7 @@ class Scheduler:
         if self.texts.short is request:
             self.texts.short = None
         self.kv_cache.truncate(sequence, kept)
-        self.kv_cache.restore(sequence, request.known[:-1], draft.copies)
+        self.kv_cache.restore(sequence, request.known[:-1], builder.copies)
         if not request.started:
             request.started = perf_counter()
             self._account(request, sequence.length)

@@ -1,45 +1,68 @@
-"""A step: what one run of the model computes. Plain data, to be logged, replayed and sent to other ranks."""
+"""A step: the input of one run of the model. Plain data, to be logged, replayed and sent to other ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
-class Part(NamedTuple):
-    """One sequence's share of a step: `tokens` from `position` on, the logits of the last `rows` of them wanted.
+class ScheduledSequence(NamedTuple):
+    """One sequence's share of a step: `tokens` from `position` on; logits are computed for the last `num_outputs`."""
 
-    `adapter` is the number of an adapter that is loaded, 0 for none; `state` the slot of its recurrent states.
-    """
-
-    request: int
+    request_id: int
     tokens: Sequence[int]
     position: int
-    pages: tuple[int, ...]  # the page table of the sequence, long enough for position + len(tokens)
-    rows: int
-    adapter: int = 0
-    state: int = 0
+    page_table: tuple[int, ...]  # long enough for position + len(tokens)
+    num_outputs: int
+    adapter_id: int = 0  # 0: no adapter
+    state_slot: int = 0  # of its recurrent states
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values under the keys of recordings, which are older than the field names."""
+        return {
+            "request": self.request_id,
+            "tokens": list(self.tokens),
+            "position": self.position,
+            "pages": list(self.page_table),
+            "rows": self.num_outputs,
+            "adapter": self.adapter_id,
+            "state": self.state_slot,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "ScheduledSequence":
+        """Return what `to_json` wrote; earlier versions wrote no adapter and no state."""
+        return cls(
+            request_id=values["request"],
+            tokens=values["tokens"],
+            position=values["position"],
+            page_table=tuple(values["pages"]),
+            num_outputs=values["rows"],
+            adapter_id=values.get("adapter", 0),
+            state_slot=values.get("state", 0),
+        )
 
 
 class Step(NamedTuple):
-    """The parts that run together, and the pages (source, target) to copy before any of them writes, in order; and so
-    the recurrent states."""
+    """The sequences that run together, and the pages and states that are copied, in order, before anything writes."""
 
-    parts: list[Part]
-    copies: list[tuple[int, int]]
+    sequences: list[ScheduledSequence]
+    copies: list[tuple[int, int]]  # pages: (source, target)
     state_copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(part.tokens) for part in self.parts)
+        return sum(len(scheduled.tokens) for scheduled in self.sequences)
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON knows."""
-        parts = [part._asdict() | {"tokens": list(part.tokens), "pages": list(part.pages)} for part in self.parts]
-        copies = {"copies": self.copies} | ({"state_copies": self.state_copies} if self.state_copies else {})
-        return {"parts": parts} | {name: [list(pair) for pair in pairs] for name, pairs in copies.items()}
+        """Return the step as JSON values, under the keys of recordings."""
+        values: dict[str, Any] = {"parts": [scheduled.to_json() for scheduled in self.sequences]}
+        values["copies"] = [list(pair) for pair in self.copies]
+        if self.state_copies:
+            values["state_copies"] = [list(pair) for pair in self.state_copies]
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Step":
-        """What `to_json` gave, as a step again."""
-        parts = [Part(**{**part, "pages": tuple(part["pages"])}) for part in values["parts"]]
+        """Return the step that `to_json` wrote."""
+        sequences = [ScheduledSequence.from_json(each) for each in values["parts"]]
         copies, state_copies = ([(a, b) for a, b in values.get(key, ())] for key in ("copies", "state_copies"))
-        return cls(parts, copies, tuple(state_copies))
+        return cls(sequences, copies, tuple(state_copies))

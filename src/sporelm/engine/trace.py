@@ -124,11 +124,11 @@ class Trace:
 
     def _write_step(self, step: Step, times: Sequence[CallTime], moments: Sequence[float]) -> None:
         file, at = self.file, [self._at(moment) for moment in moments]
-        requests = [part.request for part in step.parts]
+        requests = [scheduled.request_id for scheduled in step.sequences]
         args = {
             "tokens": step.num_tokens,
             "sequences": len(requests),
-            "rows": sum(part.rows for part in step.parts),
+            "rows": sum(scheduled.num_outputs for scheduled in step.sequences),
             "regime": self._regime(step),
             "copied pages": len(step.copies),
             "requests": requests[:MOST_NAMED],
@@ -156,8 +156,8 @@ class Trace:
         if key in self._labels:
             return self._labels[key][1]
         runner = self.worker.runner
-        if runner.adapted is not None:
-            self._names |= {id(tensor): name for name, tensor in runner.adapted.weights.items()}
+        if runner.lora_runtime is not None:
+            self._names |= {id(tensor): name for name, tensor in runner.lora_runtime.weights.items()}
         label = describe(time, self._names)
         if runner.plan is not None:  # op by op each call is a new one, whose tensors would be kept here
             if len(self._labels) >= MOST_LABELS:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sporelm.engine.own_file import check_place
+from sporelm.engine.overwrite_check import check_replaceable_file
 from sporelm.errors import RequestError
 from sporelm.files.part_files import PartFiles
 
@@ -31,7 +31,7 @@ class TraceFile:
         self.failure: str | None = None  # why it could not be written
         self._unfinished = PartFiles()
         try:
-            check_place(path, BEGINNING, "trace")
+            check_replaceable_file(path, BEGINNING, "trace")
             self._beside = self._unfinished.path_for(path)
             self._file = self._beside.open("w", encoding="utf-8", buffering=1 << 20)
             self._file.write(f'{BEGINNING}{json.dumps(about)}, "traceEvents": [')

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from sporelm.backends.memory_residency import available_on
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.engine import caches
-from sporelm.engine.adapted import Adapted, OnDevice
 from sporelm.engine.capacity import (
     DEFAULT_CONTEXT,
     SHARE,
@@ -21,8 +20,9 @@ from sporelm.engine.capacity import (
     choose_states,
     interval_of,
 )
-from sporelm.engine.limits import Limits
-from sporelm.engine.runner import Model, Runner, Scores
+from sporelm.engine.engine_config import EngineConfig
+from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
+from sporelm.engine.runner import Model, ModelOutput, Runner
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
@@ -44,7 +44,7 @@ class LoadedModel:
 class Recorder(Protocol):
     """Who is told what a worker computed."""
 
-    def ran(self, step: Step, scores: Scores, seconds: float) -> None: ...
+    def ran(self, step: Step, scores: ModelOutput, seconds: float) -> None: ...
     def embedded(self, step: Step, hidden: NDArray[np.float32], seconds: float) -> None: ...
     def imported(self, pages: Sequence[int]) -> None: ...
 
@@ -58,7 +58,7 @@ class Worker:
         device: Backend,
         share: Share = WHOLE,
         *,
-        limits: Limits | None = None,
+        limits: EngineConfig | None = None,
         kv: ElementType = F16,
         eager: bool = False,
     ) -> None:
@@ -78,18 +78,18 @@ class Worker:
         memory, counts = model.model.memory(), (self.limits.num_pages, self.limits.num_states)
         if not counts[1] and bytes_per_state(memory, device):
             raise UnsupportedModel("limits.num_states is 0: this model keeps recurrent states, and needs one at least")
-        kept = caches.made(memory, device, *counts, kv)
+        kept = caches.allocate_caches(memory, device, *counts, kv)
         try:
             self.runner = Runner(model.model, model.weights, kept, device, self.limits, eager=eager)
         except BaseException:
-            caches.freed(kept, device)
+            caches.free_caches(kept, device)
             raise
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make all programs now."""
         self.runner.prepare(progress)
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         """Compute a step. Changes the caches; the scores are valid until the next step."""
         if self.recorder is None:
             return self.runner.run(step)
@@ -125,27 +125,34 @@ class Worker:
         """Put into states what `export_states` gave. Changes the caches. A recording is told by `import_pages`."""
         self.runner.import_states(states, arrays)
 
-    def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
+    def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
         """What runs steps with these adapters, by number; for `use`. Steps may run meanwhile."""
-        return self.runner.adapt(adapters)
+        return self.runner.build_lora_runtime(adapters)
 
     def missing_adapter(self, step: Step) -> int | None:
         """The number of an adapter that a step names and that is not loaded."""
-        adapted = self.runner.adapted
+        adapted = self.runner.lora_runtime
         known = adapted.places if adapted is not None else ()
-        return next((part.adapter for part in step.parts if part.adapter and part.adapter not in known), None)
+        return next(
+            (
+                scheduled.adapter_id
+                for scheduled in step.sequences
+                if scheduled.adapter_id and scheduled.adapter_id not in known
+            ),
+            None,
+        )
 
-    def use(self, adapted: Adapted | None) -> None:
+    def use(self, adapted: LoraRuntime | None) -> None:
         """Run steps with these adapters from the next one on; None: with none."""
         self.runner.use(adapted)
 
     def close(self) -> None:
         """Free the programs and the caches; no step can run after that."""
         self.runner.close()
-        caches.freed(self.runner.caches, self.device)
+        caches.free_caches(self.runner.caches, self.device)
 
 
-def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limits:
+def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> EngineConfig:
     """`BATCH` requests in the context that the model, its tables and the memory allow."""
     config = model.model.config
     table = model.weights.get(ROPE)  # none of models without rotary positions
@@ -158,4 +165,4 @@ def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limi
     context, pages = choose(asked, config.context_length, BATCH, page_bytes, available, beside=beside)
     most = max(device.step_buckets.values())
     own = {"num_states": states, "state_interval": interval_of(state_bytes, page_bytes)} if states else {}
-    return Limits(context, config.context_length, config.vocab, most, min(BATCH, most), pages, **own)
+    return EngineConfig(context, config.context_length, config.vocab, most, min(BATCH, most), pages, **own)

@@ -139,7 +139,7 @@ def test_steps_of_texts_and_of_requests_take_turns():
     )
     texts.wait(3)
     assert all(ends.acquire(timeout=60) for _ in requests)
-    kinds = "".join("t" if step.parts[0].request == 0 else "r" for step in made.runner.steps)
+    kinds = "".join("t" if step.sequences[0].request_id == 0 else "r" for step in made.runner.steps)
     assert "ttt" not in kinds.rstrip("t")  # one step of a text, and then one of those who wait for tokens
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
     alone = run_to_completion(pooled_texts(engine(), 40), engine())
@@ -194,7 +194,7 @@ def test_a_text_that_is_left_in_the_middle_gives_its_pages_back():
     run, begun, go_on = made.runner.embed, Event(), Event()
 
     def embed(step: Step) -> Any:
-        if step.parts[0].position == 16:
+        if step.sequences[0].position == 16:
             begun.set()
             assert go_on.wait(60)
         return run(step)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sporelm.engine import Engine, Limits, Request, Scores, Step
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Step
 from sporelm.engine.runner import Inputs
-from sporelm.engine.speculative import Guess, Speculation
+from sporelm.engine.speculative import DraftTokens, Speculation
 from sporelm.ops.paged_attention import PAGE
 
 VOCAB = 97
@@ -31,14 +31,14 @@ def expected(prompt: Sequence[int], count: int, vocab: int = VOCAB) -> list[int]
 class FakeRunner:
     """Keeps ids in slots and reads each history back through the page table of the filled arrays."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EngineConfig) -> None:
         self.limits = limits
         self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
         self.inputs = Inputs(limits)
         self.steps: list[Step] = []
         self.broken = False  # from now on every logit is NaN
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         self.steps.append(step)
         assert 0 < step.num_tokens <= self.limits.token_budget
         for source, target in step.copies:
@@ -62,7 +62,7 @@ class FakeRunner:
         if self.broken:
             logits[:] = np.nan
         best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
-        return Scores(best, logits)
+        return ModelOutput(best, logits)
 
     def embed(self, step: Step) -> np.ndarray:
         return self.run(step).logits
@@ -84,7 +84,7 @@ class FakeRunner:
         assert not arrays
 
 
-def limits(**changes: int) -> Limits:
+def limits(**changes: int) -> EngineConfig:
     """Small limits."""
     values = {
         "max_context": 256,
@@ -94,7 +94,7 @@ def limits(**changes: int) -> Limits:
         "max_batch": 4,
         "num_pages": 24,
     }
-    return Limits(**{**values, **changes})
+    return EngineConfig(**{**values, **changes})
 
 
 def engine(speculation: Speculation | None = None, **changes: int) -> Engine:
@@ -113,9 +113,9 @@ class Oracle:
     def read(self, requests: Sequence[Request], alone: bool) -> None:
         """Nothing has to be read."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
         found = {request.id: self.propose(request, most) for request, most in wanted}
-        return {request: Guess(guess, [0.95] * len(guess)) for request, guess in found.items() if guess}
+        return {request: DraftTokens(guess, [0.95] * len(guess)) for request, guess in found.items() if guess}
 
     def propose(self, request: Request, most: int) -> list[int]:
         guesses = expected(request.known, most)

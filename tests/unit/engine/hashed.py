@@ -13,12 +13,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine import Limits, Request, Sampler, Sampling, Scores, Step, TokenScores
+from sporelm.engine import EngineConfig, ModelOutput, Request, Sampler, Sampling, Step, TokenLogprobs
 from sporelm.engine.constraint import Constraint
-from sporelm.engine.pace import Pace
+from sporelm.engine.prefill_budget import PrefillBudget
 from sporelm.engine.runner import Inputs
-from sporelm.engine.speculative import Guess, Speculation
-from sporelm.engine.step import Part
+from sporelm.engine.speculative import DraftTokens, Speculation
+from sporelm.engine.step import ScheduledSequence
 from sporelm.ops.paged_attention import PAGE
 
 VOCAB = 61
@@ -61,7 +61,7 @@ class HashedRunner:
     """Runs steps of this model. `fail` makes the next step, or the next one that copies pages, raise before or after it
     has written; where `strange`, some texts go on otherwise than the model says."""
 
-    def __init__(self, limits: Limits, *, strange: bool = False) -> None:
+    def __init__(self, limits: EngineConfig, *, strange: bool = False) -> None:
         self.limits = limits
         self.strange = strange
         self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
@@ -70,12 +70,12 @@ class HashedRunner:
         self.poison: int | None = None  # the row of the next step that is NaN
         self.poisoned: set[int] = set()  # requests that had such a row
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         self.interrupt("before")
         if step.copies or step.state_copies:
             self.interrupt("copying")
         assert 0 < step.num_tokens <= self.limits.token_budget
-        assert len(step.parts) <= self.limits.max_batch
+        assert len(step.sequences) <= self.limits.max_batch
         for source, target in step.copies:
             self.cells[target * PAGE : (target + 1) * PAGE] = self.cells[source * PAGE : (source + 1) * PAGE]
         arrays, extents = self.inputs.fill(step)
@@ -93,7 +93,7 @@ class HashedRunner:
                 logits[output] = np.roll(logits[output], 1)
         self._poison(step, logits)
         best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
-        return Scores(best, logits)
+        return ModelOutput(best, logits)
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         return self.run(step).logits
@@ -116,8 +116,8 @@ class HashedRunner:
 
     def _write(self, step: Step) -> None:
         arrays, row = self.inputs.arrays, 0
-        for index, part in enumerate(step.parts):
-            for _ in part.tokens:
+        for index, scheduled in enumerate(step.sequences):
+            for _ in scheduled.tokens:
                 place = int(arrays["positions"][row])
                 before = arrays["pages"][index, (place - 1) // PAGE] * PAGE + (place - 1) % PAGE
                 cell = int(self.cells[before]) if place else 0
@@ -135,7 +135,7 @@ class HashedRunner:
             raise KeyboardInterrupt
 
     def _poison(self, step: Step, logits: np.ndarray) -> None:
-        wanted = [part.request for part in step.parts for _ in range(part.rows)]
+        wanted = [scheduled.request_id for scheduled in step.sequences for _ in range(scheduled.num_outputs)]
         if self.poison is not None and wanted:
             row, self.poison = self.poison % len(wanted), None
             logits[row] = np.nan
@@ -149,7 +149,7 @@ class StatefulRunner(HashedRunner):
     holds where a sequence begins is not read. With pages both must tell the same text, or the scores are others.
     """
 
-    def __init__(self, limits: Limits, *, strange: bool = False, paged: bool = True) -> None:
+    def __init__(self, limits: EngineConfig, *, strange: bool = False, paged: bool = True) -> None:
         super().__init__(limits, strange=strange)
         self.paged = paged
         self.states = np.full((limits.num_states, 3), 7, np.float32)
@@ -175,19 +175,23 @@ class StatefulRunner(HashedRunner):
             super()._write(step)
         for source, target in step.state_copies:
             self.states[target] = self.states[source]
-        assert len({part.state for part in step.parts}) == len(step.parts), "two parts write to one state"
-        assert self.inputs.arrays["states"][: len(step.parts)].tolist() == [part.state for part in step.parts]
+        assert len({scheduled.state_slot for scheduled in step.sequences}) == len(step.sequences), (
+            "two parts write to one state"
+        )
+        assert self.inputs.arrays["states"][: len(step.sequences)].tolist() == [
+            scheduled.state_slot for scheduled in step.sequences
+        ]
         self.digests = []
-        for part in step.parts:
+        for scheduled in step.sequences:
             cell, digest = 0, 0
-            if part.position:
-                cell, low, high = map(int, self.states[part.state])
+            if scheduled.position:
+                cell, low, high = map(int, self.states[scheduled.state_slot])
                 digest = low | high << 16
-            for place, token in enumerate(part.tokens, part.position):
+            for place, token in enumerate(scheduled.tokens, scheduled.position):
                 cell = following(cell, token, place)
                 digest = crc32(np.int64(cell).tobytes(), digest)
                 self.digests.append(digest)
-            self.states[part.state] = (cell, digest & 0xFFFF, digest >> 16)
+            self.states[scheduled.state_slot] = (cell, digest & 0xFFFF, digest >> 16)
 
     def _scores(self, row: int, cells: NDArray[np.int64]) -> NDArray[np.float32]:
         digest = self.digests[row]
@@ -249,7 +253,7 @@ class Said:
     """What came of a wish."""
 
     tokens: list[int]
-    scores: list[TokenScores]
+    scores: list[TokenLogprobs]
     finish_reason: str
 
 
@@ -265,7 +269,7 @@ class SteadySpeculation(Speculation):
         super().learn(step, said, 1 + 0.02 * step.num_tokens)
 
 
-class SteadyPace(Pace):
+class SteadyPace(PrefillBudget):
     """The same of the pace of prompts."""
 
     def observe(self, decoding: int, tokens: int, seconds: float) -> None:
@@ -291,10 +295,10 @@ def said_alone(wish: Wish, max_context: int) -> Said:
     """What the model says to one wish by itself: no pages, no chunks, no batch, no guesses."""
     sampler, constraint = Sampler(), wish.constraint()
     sampler.add(1, wish.sampling, wish.prompt, sorted(wish.stop_ids), VOCAB, constraint)
-    known, scores = list(wish.prompt), list[TokenScores]()
+    known, scores = list(wish.prompt), list[TokenLogprobs]()
     while True:
         best, logits = alone(tuple(left_of(known, max_context) if wish.roll else known))
-        step = Step([Part(1, known[-1:], len(known) - 1, (), 1)], [])
+        step = Step([ScheduledSequence(1, known[-1:], len(known) - 1, (), 1)], [])
         picked = sampler.pick(np.array([best], np.int32), logits[None].copy(), step)
         if 1 in picked.failures:
             return Said(known[len(wish.prompt) :], scores, "error")
@@ -319,8 +323,8 @@ class Guesses:
     def read(self, requests: Sequence[Request], alone: bool) -> None:
         """Nothing has to be read."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
-        found: dict[int, Guess] = {}
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
+        found: dict[int, DraftTokens] = {}
         for request, most in wanted:
             known = list(request.known)
             for _ in range(min(most, rows)):
@@ -329,7 +333,7 @@ class Guesses:
                 rows -= 1
             if len(known) > len(request.known):
                 guess = known[len(request.known) :]
-                found[request.id] = Guess(guess, [0.95] * len(guess))
+                found[request.id] = DraftTokens(guess, [0.95] * len(guess))
         return found
 
     def end(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from sporelm.engine import Request, Sampling
 from sporelm.engine.constraint import mask_row
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.speculative import Speculation
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import ScheduledSequence, Step
 from unit.engine.fake import VOCAB, Oracle, engine, expected, next_token
 from unit.engine.test_engine import prompt
 
@@ -72,7 +72,9 @@ def test_only_what_is_allowed_is_said_and_what_is_forced_costs_no_step(guesses):
         known.append(allowed_best(known, place or range(VOCAB)))
     assert request.known == known
     assert request.finish_reason == "stop"
-    asked = [part for step in made.runner.steps for part in step.parts if part.request == request.id]
+    asked = [
+        scheduled for step in made.runner.steps for scheduled in step.sequences if scheduled.request_id == request.id
+    ]
     assert len(asked) == 4 if not guesses else len(asked) <= 4
     made.check_integrity()
 
@@ -188,7 +190,7 @@ def test_what_is_drawn_again_keeps_the_distribution_of_what_is_allowed(temperatu
     """The likeliest token is not allowed: drawn first and asked afterwards, the others come as often as they should."""
     logits = np.full((1, VOCAB), -np.inf, np.float32)
     logits[0, :6] = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0]
-    step, drawn = Step([Part(1, [0], 0, (0,), 1)], []), Counter[int]()
+    step, drawn = Step([ScheduledSequence(1, [0], 0, (0,), 1)], []), Counter[int]()
     for seed in range(4000):
         sampler = Sampler()
         sampler.add(1, Sampling(temperature=temperature, seed=seed), [0], [], VOCAB, Pattern([[1, 2, 3, 4, 5], None]))
@@ -206,5 +208,5 @@ def test_scores_that_are_no_numbers_are_not_the_grammars_fault():
     sampler.add(1, Sampling(), [1], [], VOCAB, Pattern([None]))
     logits = np.zeros((1, VOCAB), np.float32)
     logits[0, 3] = np.nan
-    picked = sampler.pick(np.array([-1], np.int32), logits, Step([Part(1, [1], 0, (0,), 1)], []))
+    picked = sampler.pick(np.array([-1], np.int32), logits, Step([ScheduledSequence(1, [1], 0, (0,), 1)], []))
     assert (picked.tokens, picked.failures) == ([[-1]], {})

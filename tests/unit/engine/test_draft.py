@@ -6,7 +6,7 @@ from itertools import count, product
 import numpy as np
 import pytest
 
-from sporelm.engine import Engine, Limits, Request, Sampling, Scores, Step
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Sampling, Step
 from sporelm.engine.request import FinishReason
 from sporelm.engine.speculative import ModelDrafter, Speculation
 from sporelm.engine.speculative.draft import CHUNK
@@ -21,11 +21,11 @@ WILD = Sampling(temperature=2.0, seed=3)
 class Doubtful(FakeRunner):
     """The fake model, but every `wrong`-th of its answers is another one."""
 
-    def __init__(self, chosen: Limits, wrong: int = 0) -> None:
+    def __init__(self, chosen: EngineConfig, wrong: int = 0) -> None:
         super().__init__(chosen)
         self.wrong = wrong
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         scores = super().run(step)
         if self.wrong:
             shifted = scores.best % self.wrong == 0
@@ -94,7 +94,7 @@ def test_guesses_of_many_requests_are_made_in_the_same_steps() -> None:
     made = drafting(guesses)
     requests = run_all(made, [prompt(10, seed) for seed in range(4)], Sampling(), 30)
     assert all(request.generated == expected(request.prompt, 30) for request in requests)
-    assert max(len(step.parts) for step in guesses.runner.steps) == 4
+    assert max(len(step.sequences) for step in guesses.runner.steps) == 4
     assert len(guesses.runner.steps) < sum(request.drafted for request in requests) / 2
 
 
@@ -132,7 +132,12 @@ def test_several_answers_to_one_prompt_share_it_in_the_draft_too() -> None:
     for request in requests:
         (alone,) = run_all(plain, [request.prompt], request.sampling, 20)
         assert request.known == alone.known
-    read = sum(len(part.tokens) for step in guesses.runner.steps for part in step.parts if not part.rows)
+    read = sum(
+        len(scheduled.tokens)
+        for step in guesses.runner.steps
+        for scheduled in step.sequences
+        if not scheduled.num_outputs
+    )
     assert 128 <= read < 3 * 128
 
 
@@ -141,8 +146,8 @@ def test_a_request_that_lost_its_pages_goes_on_as_before() -> None:
     made = drafting(guesses, num_pages=4)
     requests = run_all(made, [prompt(70, seed) for seed in range(2)], Sampling(), 90)
     assert all(request.generated == expected(request.prompt, 90) for request in requests)
-    parts = [part for step in made.runner.steps for part in step.parts]
-    places = [[part.position for part in parts if part.request == request.id] for request in requests]
+    parts = [scheduled for step in made.runner.steps for scheduled in step.sequences]
+    places = [[scheduled.position for scheduled in parts if scheduled.request_id == request.id] for request in requests]
     assert any(each != sorted(each) for each in places)  # somebody computed something again
     assert all(request.drafted > 10 for request in requests)
     guesses.check_integrity()
@@ -177,7 +182,9 @@ def test_guessing_stops_where_the_draft_models_context_does() -> None:
     (request,) = run_all(made, [prompt(60)], Sampling(), 150)
     assert request.generated == expected(prompt(60), 150)
     assert 25 < request.drafted <= 40
-    drafted = [part.position + len(part.tokens) for step in guesses.runner.steps for part in step.parts]
+    drafted = [
+        scheduled.position + len(scheduled.tokens) for step in guesses.runner.steps for scheduled in step.sequences
+    ]
     assert max(drafted) <= 100
 
 
@@ -188,7 +195,7 @@ def test_ids_that_only_one_of_the_models_has_are_never_guessed_nor_read() -> Non
     made = drafting(smaller)
     (request,) = run_all(made, [[1, 2, 3]], Sampling(), 60)
     assert request.generated == expected([1, 2, 3], 60)
-    held = [token for step in smaller.runner.steps for part in step.parts for token in part.tokens]
+    held = [token for step in smaller.runner.steps for scheduled in step.sequences for token in scheduled.tokens]
     assert max(held, default=0) < 50
 
 
@@ -197,7 +204,7 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others() -> None:
     made = drafting(guesses)
     requests = run_all(made, [prompt(200, 1), prompt(20, 2)], Sampling(), 30)
     assert all(request.generated == expected(request.prompt, 30) for request in requests)
-    reading = [step.num_tokens for step in guesses.runner.steps if not step.parts[0].rows]
+    reading = [step.num_tokens for step in guesses.runner.steps if not step.sequences[0].num_outputs]
     assert max(reading) == CHUNK
     assert sum(reading) < 230
 
@@ -234,20 +241,20 @@ SMALL = 5
 class TableModel(FakeRunner):
     """Scores that depend on the last two tokens, out of a table [SMALL, SMALL, SMALL]."""
 
-    def __init__(self, chosen: Limits, table: np.ndarray) -> None:
+    def __init__(self, chosen: EngineConfig, table: np.ndarray) -> None:
         super().__init__(chosen)
         self.table = table
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         assert not step.copies
         found = []
-        for part in step.parts:
-            cells = self.cells[part.pages[0] * PAGE :]
-            end = part.position + len(part.tokens)
-            cells[part.position : end] = part.tokens
-            found += [self.table[cells[place - 1], cells[place]] for place in range(end - part.rows, end)]
+        for scheduled in step.sequences:
+            cells = self.cells[scheduled.page_table[0] * PAGE :]
+            end = scheduled.position + len(scheduled.tokens)
+            cells[scheduled.position : end] = scheduled.tokens
+            found += [self.table[cells[place - 1], cells[place]] for place in range(end - scheduled.num_outputs, end)]
         logits = np.array(found, np.float32)
-        return Scores(logits.argmax(axis=-1).astype(np.int32), logits)
+        return ModelOutput(logits.argmax(axis=-1).astype(np.int32), logits)
 
 
 def table(seed: int) -> np.ndarray:

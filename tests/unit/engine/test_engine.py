@@ -39,7 +39,7 @@ def test_requests_together_give_what_each_gives_alone():
     made.run(requests)
     for request in requests:
         assert request.generated == expected(request.prompt, request.max_tokens)
-    assert max(len(step.parts) for step in made.runner.steps) == 3
+    assert max(len(step.sequences) for step in made.runner.steps) == 3
     made.check_integrity()
 
 
@@ -312,7 +312,7 @@ def test_who_had_said_the_last_token_when_a_step_was_interrupted_has_ended(sampl
         made.run([request])
     assert (request.finish_reason, request.num_generated) == ("length", 3)
     assert request.id not in made.scheduler.running
-    assert request.id not in made.sampler.choices
+    assert request.id not in made.sampler.states
     made.run([other])
     assert other.finish_reason == ("cancelled" if sampling.temperature else "length")  # a choice had begun
     made.check_integrity()

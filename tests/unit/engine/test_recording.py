@@ -12,7 +12,7 @@ import pytest
 from sporelm.engine import Sampling
 from sporelm.engine.recording import MARK, RecordingFile, checksums, sampling_from_json, sampling_to_json
 from sporelm.engine.replay import Recording, Replay, check_step
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import RequestError
 from unit.engine.fake import limits
 
@@ -125,17 +125,17 @@ def test_what_is_no_recording(tmp_path, text, message):
 def test_a_step_with_an_adapter_ends_the_replay(tmp_path):
     path = tmp_path / "r.jsonl"
     file = begun(path)
-    step = Step([GOOD._replace(adapter=2)], [])
+    step = Step([GOOD._replace(adapter_id=2)], [])
     file.line({"step": step.to_json(), "best": [1], "logits": [1], "s": 0.1})
     file.close()
-    worker = SimpleNamespace(limits=limits(), missing_adapter=lambda step: step.parts[0].adapter)
+    worker = SimpleNamespace(limits=limits(), missing_adapter=lambda step: step.sequences[0].adapter_id)
     result = Replay(Recording(path), worker).run()  # type: ignore[arg-type]
     assert result.stopped is not None
     assert result.stopped.startswith("step 1 uses adapter 2, which a recording does not hold: load")
     assert result.steps == 0
 
 
-GOOD = Part(1, [5, 6], 63, (3, 4), 1)
+GOOD = ScheduledSequence(1, [5, 6], 63, (3, 4), 1)
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ GOOD = Part(1, [5, 6], 63, (3, 4), 1)
         Step([GOOD._replace(tokens=[True, 1])], []),
         Step([GOOD._replace(tokens=[])], []),
         Step([GOOD._replace(position=-1)], []),
-        Step([GOOD._replace(position=255, pages=(0, 1, 2, 3))], []),
-        Step([GOOD._replace(pages=(3,))], []),
-        Step([GOOD._replace(pages=(3, 24))], []),
-        Step([GOOD._replace(pages=(3, -1))], []),
-        Step([GOOD._replace(pages=(0,) * 5)], []),
-        Step([GOOD._replace(rows=3)], []),
-        Step([GOOD._replace(rows=-1)], []),
-        Step([GOOD._replace(rows=1.0)], []),  # type: ignore[arg-type]
+        Step([GOOD._replace(position=255, page_table=(0, 1, 2, 3))], []),
+        Step([GOOD._replace(page_table=(3,))], []),
+        Step([GOOD._replace(page_table=(3, 24))], []),
+        Step([GOOD._replace(page_table=(3, -1))], []),
+        Step([GOOD._replace(page_table=(0,) * 5)], []),
+        Step([GOOD._replace(num_outputs=3)], []),
+        Step([GOOD._replace(num_outputs=-1)], []),
+        Step([GOOD._replace(num_outputs=1.0)], []),  # type: ignore[arg-type]
         Step([GOOD], [(0, 24)]),
         Step([GOOD], [(-1, 2)]),
     ],

@@ -9,7 +9,7 @@ from sporelm.errors import ContextOverflow
 from unit.engine import fake
 from unit.engine.fake import VOCAB, Oracle, engine, next_token
 from unit.engine.test_engine import prompt
-from unit.engine.test_session_folder import engine_at
+from unit.engine.test_offload import engine_at
 
 ROOM = 256  # of the fake engine; its first quarter is a page
 
@@ -63,7 +63,7 @@ def test_it_is_what_a_fresh_engine_says_to_what_is_left():
 def test_only_the_part_after_the_first_quarter_is_computed_again():
     made = engine(token_budget=512)
     roll(made, prompt(250), 20)
-    starts = [(step.parts[0].position, len(step.parts[0].tokens)) for step in made.runner.steps]
+    starts = [(step.sequences[0].position, len(step.sequences[0].tokens)) for step in made.runner.steps]
     again = [(position, count) for position, count in starts[1:] if count > 1]
     assert again == [(64, 257 - 128 - 64)]
 

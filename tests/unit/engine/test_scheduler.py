@@ -3,7 +3,7 @@
 import pytest
 
 from sporelm.engine import Request
-from sporelm.engine.pace import FIRST, LEAST, STALL, UNNOTICED, Pace
+from sporelm.engine.prefill_budget import FIRST, LEAST, STALL, UNNOTICED, PrefillBudget
 from sporelm.errors import QueueFull, RequestError
 from unit.engine.fake import engine, expected, limits
 from unit.engine.test_engine import prompt
@@ -18,8 +18,8 @@ def test_those_that_decode_have_a_token_in_every_step_while_prompts_are_computed
         made.step()
         if early.finish_reason is None:
             step = made.runner.steps[-1]
-            assert early.id in [part.request for part in step.parts]
-            assert sum(len(part.tokens) for part in step.parts if len(part.tokens) > 1) <= 16
+            assert early.id in [scheduled.request_id for scheduled in step.sequences]
+            assert sum(len(scheduled.tokens) for scheduled in step.sequences if len(scheduled.tokens) > 1) <= 16
     made.run([early])
     assert early.generated == expected(prompt(10), 60)
 
@@ -31,9 +31,9 @@ def test_prompts_alone_take_the_whole_step():
     assert made.runner.steps[-1].num_tokens == 40
 
 
-def paced(step_s: float, token_s: float) -> Pace:
+def paced(step_s: float, token_s: float) -> PrefillBudget:
     """A pace that has learnt from steps which take so long, and so much more a token."""
-    pace = Pace()
+    pace = PrefillBudget()
     for _ in range(200):
         pace.observe(4, 0, step_s + 4 * token_s)
         pace.observe(4, 100, step_s + 104 * token_s)
@@ -41,8 +41,8 @@ def paced(step_s: float, token_s: float) -> Pace:
 
 
 def test_the_pace_lets_prompts_take_so_long_as_it_is_told():
-    assert Pace().allowed() == FIRST
-    assert Pace(7).allowed(4, 12) == 7
+    assert PrefillBudget().allowed() == FIRST
+    assert PrefillBudget(7).allowed(4, 12) == 7
     pace = paced(0.010, 0.0002)
     for decoding in (1, 4, 40):
         wanted = STALL * (0.010 + decoding * 0.0002) / 0.0002
@@ -105,7 +105,7 @@ def test_only_so_many_requests_wait():
     made.add(refused)
     made.run([*first, refused])
     assert refused.finish_reason == "length"
-    assert not made.sampler.choices
+    assert not made.sampler.states
     with pytest.raises(RequestError, match="max_waiting is 0"):
         limits(max_waiting=0)
     with pytest.raises(RequestError, match="prefill_tokens is 0"):

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sporelm.engine import Request, Sampling
-from sporelm.engine.sampling.sampler import agreed
-from sporelm.engine.speculative import Guess, NgramDrafter, Speculation
+from sporelm.engine.sampling.sampler import accepted_prefix
+from sporelm.engine.speculative import DraftTokens, NgramDrafter, Speculation
 from sporelm.engine.speculative.speculation import FIRST_PAUSE, MOST_LENGTH, likeliest
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import ScheduledSequence, Step
 from unit.engine.fake import Oracle, engine, expected
 from unit.engine.test_engine import prompt
 
@@ -52,7 +52,11 @@ def test_a_full_batch_and_waiting_prompts_leave_no_room_for_guesses():
     alone = made.add(Request(prompt(10), max_tokens=20))
     made.run([alone])
     assert made.speculation.proposed > 0
-    decoding = [step for step in made.runner.steps if all(part.rows == len(part.tokens) for part in step.parts)]
+    decoding = [
+        step
+        for step in made.runner.steps
+        if all(scheduled.num_outputs == len(scheduled.tokens) for scheduled in step.sequences)
+    ]
     assert {step.num_tokens for step in decoding} >= {4}
     assert max(step.num_tokens for step in decoding) == 4
 
@@ -100,13 +104,15 @@ def test_pauses_follow_what_was_right():
     request = Request([1, 2, 3], max_tokens=100)
     request.id = 1
     assert not speculation.propose([request], 1000)  # before it is known what a step takes
-    speculation.learn(Step([Part(1, [0], 5, (0,), 1)], []), [[0]], 1.0)
+    speculation.learn(Step([ScheduledSequence(1, [0], 5, (0,), 1)], []), [[0]], 1.0)
     assert len(speculation.propose([request], 1000)[1]) > 4
     habit = speculation.habits[1]
 
     def happened(drafted: int, right: int, seconds: float = 1.0) -> None:
         speculation.asked, speculation.seconds = [1], 0.0
-        speculation.learn(Step([Part(1, [0] * (drafted + 1), 5, (0,), drafted + 1)], []), [[0] * (right + 1)], seconds)
+        speculation.learn(
+            Step([ScheduledSequence(1, [0] * (drafted + 1), 5, (0,), drafted + 1)], []), [[0] * (right + 1)], seconds
+        )
 
     for _ in range(40):
         happened(15, 15)
@@ -125,7 +131,7 @@ def test_pauses_follow_what_was_right():
 
 
 def test_the_likeliest_tokens_are_taken_while_they_are_worth_their_rows():
-    sure, doubtful = Guess([1, 2, 3], [0.9, 0.9, 0.9]), Guess([7, 8], [0.5, 0.1])
+    sure, doubtful = DraftTokens([1, 2, 3], [0.9, 0.9, 0.9]), DraftTokens([7, 8], [0.5, 0.1])
     assert likeliest({1: sure, 2: doubtful}, 2, 10, 0.01) == {1: [1, 2, 3], 2: [7, 8]}
     assert likeliest({1: sure, 2: doubtful}, 2, 10, 0.2) == {1: [1, 2, 3]}
     assert likeliest({1: sure, 2: doubtful}, 2, 4, 0.01) == {1: [1, 2, 3], 2: [7]}
@@ -187,7 +193,7 @@ def test_a_text_that_was_cut_is_read_again():
 def test_what_is_said_is_guessed_up_to_its_last_token(tokens, guesses):
     guesses = guesses[: len(tokens) - 1]
     tokens = tokens[: len(guesses) + 1]
-    said = agreed(tokens, guesses)
+    said = accepted_prefix(tokens, guesses)
     assert said == tokens[: len(said)]
     assert said[:-1] == guesses[: len(said) - 1]
     assert len(said) == len(tokens) or said[-1] != guesses[len(said) - 1]

@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 )
 from numpy.typing import NDArray
 
-from sporelm.engine import Engine, KvSequence, Limits, Request, Sampler, Sampling, Step
+from sporelm.engine import Engine, EngineConfig, KvSequence, Request, Sampler, Sampling, Step
 from sporelm.engine.kv.kv_sequence import NO_STATE
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.kv.prefix_cache import PrefixCache, root_hash
-from sporelm.engine.sampling import Picked
+from sporelm.engine.sampling import SamplerOutput
 from sporelm.engine.speculative import Drafter, ModelDrafter
 from sporelm.errors import ContextOverflow, MemoryShortage, QueueFull, RequestError
 from sporelm.ops.paged_attention import PAGE
@@ -100,7 +100,7 @@ class InterruptedSampler(Sampler):
         super().__init__()
         self.runner = runner
 
-    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> Picked:
+    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
         picked = super().pick(best, logits, step)
         self.runner.interrupt("chosen")
         return picked
@@ -147,7 +147,7 @@ class EngineMachine(RuleBasedStateMachine):
         self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any, asleep: int | None,
         states: int, paged: bool,
     ) -> None:  # fmt: skip
-        limits = Limits(CONTEXT, CONTEXT, VOCAB, budget, min(batch, budget), pages, waiting, prefill)
+        limits = EngineConfig(CONTEXT, CONTEXT, VOCAB, budget, min(batch, budget), pages, waiting, prefill)
         runner: Callable[..., HashedRunner] = HashedRunner
         if self.stateful:
             limits = replace(limits, num_states=states, state_interval=2)
@@ -162,7 +162,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.asleep = OffloadStore(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
             self.asleep._writer = self.asleep._reader = AtOnce()
         self.engine = Engine(self.runner, limits, SteadySpeculation(drafter) if drafter else None, self.asleep)
-        self.engine.scheduler.pace = SteadyPace(prefill)
+        self.engine.scheduler.prefill_budget = SteadyPace(prefill)
         self.engine.sampler = InterruptedSampler(self.runner)
 
     @rule(
@@ -439,7 +439,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert len(running) <= engine.limits.max_batch
         assert running.keys() | waiting == self.wishes.keys()
         assert not running.keys() & waiting
-        assert engine.sampler.choices.keys() <= self.wishes.keys()
+        assert engine.sampler.states.keys() <= self.wishes.keys()
         assert sum(engine.scheduler.owners.values()) == len(running)
         assert engine.speculation is None or engine.speculation.habits.keys() <= self.wishes.keys()
         temporary = sum(request.temporary for request in running.values())
@@ -473,7 +473,7 @@ class EngineMachine(RuleBasedStateMachine):
         if self.engine.kv_cache.states is not None:
             assert self.engine.kv_cache.states.num_free == self.engine.limits.num_states
         assert not self.engine.scheduler.owners
-        assert not self.engine.sampler.choices
+        assert not self.engine.sampler.states
         if self.asleep is not None:
             assert not list(self.asleep.folder.iterdir())
             assert self.asleep.last_loss is None or "more than session_bytes" in self.asleep.last_loss

@@ -11,7 +11,7 @@ import pytest
 
 from sporelm.backends.protocol import CallTime
 from sporelm.engine import Request, Step
-from sporelm.engine.step import Part
+from sporelm.engine.step import ScheduledSequence
 from sporelm.engine.trace import DRAFT, ENGINE_ROW, Trace, describe
 from sporelm.engine.trace_file import TraceFile
 from sporelm.errors import RequestError
@@ -122,7 +122,7 @@ def test_a_call_is_known_by_its_weights():
 def watched(tmp_path: Path, most: int = 1000) -> tuple[Trace, list[CallTime]]:
     """A trace of a worker of two threads that computes nothing."""
     times: list[CallTime] = []
-    runner = SimpleNamespace(weights={}, adapted=None, filled_at=0.0, plan=object())
+    runner = SimpleNamespace(weights={}, lora_runtime=None, filled_at=0.0, plan=object())
 
     def take() -> list[CallTime]:
         taken = list(times)
@@ -145,7 +145,7 @@ def test_a_step_is_its_parts_and_its_calls(tmp_path):
         CallTime(chosen, "a", 1, zero + 0.004, 0.004),
     ]
     moments = [zero + second for second in (0.001, 0.002, 0.009, 0.010, 0.011)]
-    trace.stepped(Step([Part(7, [1, 2, 3], 0, (0,), 1)], [(1, 2)]), moments)
+    trace.stepped(Step([ScheduledSequence(7, [1, 2, 3], 0, (0,), 1)], [(1, 2)]), moments)
     assert times == []
     trace.close()
     spans = [event for event in events(tmp_path / "t.json") if event["ph"] == "X"]
@@ -171,7 +171,10 @@ def test_calls_op_by_op_are_not_kept(tmp_path):
     trace.worker.runner.plan = None
     times.append(CallTime(call(), "a", 0, trace._zero + 0.004, 0.002))
     kept = weakref.ref(times[0].call.results[0])
-    trace.stepped(Step([Part(7, [1, 2, 3], 0, (0,), 1)], []), [trace._zero + 0.001 * second for second in range(1, 6)])
+    trace.stepped(
+        Step([ScheduledSequence(7, [1, 2, 3], 0, (0,), 1)], []),
+        [trace._zero + 0.001 * second for second in range(1, 6)],
+    )
     assert "add" in trace.summary.ops
     gc.collect()
     assert kept() is None
@@ -205,7 +208,7 @@ def test_steps_beyond_the_limit_are_counted_all_the_same(tmp_path):
     trace, _ = watched(tmp_path, most=20)
     for number in range(10):
         moments = [trace._zero + number + part / 10 for part in range(5)]
-        trace.stepped(Step([Part(1, [1], number, (0,), 1)], []), moments)
+        trace.stepped(Step([ScheduledSequence(1, [1], number, (0,), 1)], []), moments)
     late = Request([1])
     trace.added(late)
     trace.ended(late)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.prefix_cache import NEW_SALT
-from sporelm.engine.limits import Limits
 from sporelm.errors import ContextOverflow
 from sporelm.serve.chat.token_usage import cache_miss_for_client
 from sporelm.serve.http.api_errors import api_error_from, overflow_message
@@ -11,7 +11,7 @@ from sporelm.serve.http.json_body import find_invalid_text
 
 
 def too_long(model_context: int, *, rolls: bool = True) -> ContextOverflow:
-    limits = Limits(512, model_context, 100, 64, 1, 64)
+    limits = EngineConfig(512, model_context, 100, 64, 1, 64)
     try:
         limits.check_prompt(600, rolls=rolls)
     except ContextOverflow as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sporelm.engine.limits import Limits
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.errors import ContextOverflow
 from sporelm.serve.http.api_errors import overflow_message
 
@@ -36,7 +36,7 @@ def test_the_page_finds_the_numbers_of_a_prompt_that_is_too_long() -> None:
     text = (FOLDER / "js" / "api.js").read_text(encoding="utf-8")
     pattern = re.search(r"const numbers = /(.*)/\.exec", text)
     assert pattern
-    limits = Limits(max_context=64, model_context=128, vocab=9, token_budget=8, max_batch=1, num_pages=1)
+    limits = EngineConfig(max_context=64, model_context=128, vocab=9, token_budget=8, max_batch=1, num_pages=1)
     with pytest.raises(ContextOverflow) as refused:
         limits.check_prompt(900)
     told = "the text has 900 characters: at most 80 fit in a context of 64 tokens; shorten it"

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.constraint import Constrained, Constraint
+from sporelm.engine.constraint import Constraint, ConstraintProcessor
 from sporelm.engine.sampling.candidates import greatest
-from sporelm.engine.sampling.cut import Rows, drawn, left
-from sporelm.engine.sampling.history import edits_of
+from sporelm.engine.sampling.filters import Candidates, apply_filters, sample
+from sporelm.engine.sampling.logits_processors import make_logits_processors
 from sporelm.engine.sampling.mirostat import Mirostat
 from sporelm.engine.sampling.params import Sampling
 from sporelm.engine.step import Step
@@ -29,14 +29,14 @@ NOTHING_LEFT = "no token of the model may follow"  # of its vocabulary, or with 
 NOT_A_TOKEN = -1  # what argmax gives for a row with NaN
 
 
-class TokenScores(NamedTuple):
+class TokenLogprobs(NamedTuple):
     """Logarithms of probabilities at one position: of the token that was chosen, and of the likeliest."""
 
     logprob: float
     top: dict[int, float]  # by id, in falling order
 
 
-class Choice:
+class SamplerState:
     """The choosing of one request: its generator, and what it has seen."""
 
     def __init__(
@@ -50,70 +50,70 @@ class Choice:
         self.sampling = sampling
         self.constraint = constraint
         self.bits = np.random.PCG64(sampling.seed)
-        self.edits = edits_of(sampling, prompt, stop_ids, vocab)
+        self.processors = make_logits_processors(sampling, prompt, stop_ids, vocab)
         if constraint is not None:
-            self.edits.append(Constrained(constraint))
+            self.processors.append(ConstraintProcessor(constraint))
         self.mirostat = Mirostat(sampling) if sampling.mirostat else None
 
-    def settles(self, best: int) -> bool:
+    def accepts_argmax(self, best: int) -> bool:
         """Whether the argmax `best` is the choice: all that could change it is a constraint, which allows it."""
-        if self.constraint is None or self.sampling.temperature > 0 or len(self.edits) > 1:
+        if self.constraint is None or self.sampling.temperature > 0 or len(self.processors) > 1:
             return False
         return self.constraint.allows(best)
 
     @property
-    def draws_first(self) -> bool:
+    def can_draw_first(self) -> bool:
         """Whether a token is drawn from the logits as they are: nothing changes them, or only a constraint, which is
         asked afterwards, because it seldom forbids what the model wants, and saying all that it allows takes longer."""
         if self.constraint is None:
-            return not self.edits
-        return len(self.edits) == 1 and self.mirostat is None
+            return not self.processors
+        return len(self.processors) == 1 and self.mirostat is None
 
-    def uniform(self) -> float:
+    def next_uniform(self) -> float:
         """A number in [0, 1) of 53 random bits, from the generator's raw words, which numpy promises not to change."""
         return float(int(self.bits.random_raw()) >> 11) * 2.0**-53
 
     def accept(self, token: int) -> None:
         """The token was chosen."""
-        for edit in self.edits:
-            edit.accept(token)
+        for processor in self.processors:
+            processor.accept(token)
 
 
-class Picked(NamedTuple):
+class SamplerOutput(NamedTuple):
     """What a step gave: tokens for each part that wanted some, scores for those who asked, and what constraints say."""
 
     tokens: list[list[int]]
-    scores: dict[int, list[TokenScores]]
+    scores: dict[int, list[TokenLogprobs]]
     forced: dict[int, list[int]]  # by request: what its constraint leaves no choice of, after these tokens
     ended: set[int]  # requests whose constraint allows nothing but an end
     failures: dict[int, str]  # requests whose constraint failed, and why
 
 
-class _Turn(NamedTuple):
+class DraftCheck(NamedTuple):
     """A request that chooses, row by row: its first row, its guesses, and what it has said of them so far."""
 
-    choice: Choice
+    state: SamplerState
     request: int
     row: int
-    guesses: Sequence[int]
+    draft: Sequence[int]
     said: list[int]
 
-    def settled(self, best: int) -> bool:
+    def is_argmax_sampled(self, best: int) -> bool:
         """Whether the argmax is what it says, or no token is: NaN."""
-        return best == NOT_A_TOKEN or self.choice.settles(best)
+        return best == NOT_A_TOKEN or self.state.accepts_argmax(best)
 
     @property
-    def goes_on(self) -> bool:
+    def is_last_accepted(self) -> bool:
         """Whether its last guess was right, so that the next row counts too."""
         count = len(self.said)
-        return count <= len(self.guesses) and self.said[-1] == self.guesses[count - 1]
+        return count <= len(self.draft) and self.said[-1] == self.draft[count - 1]
 
 
 class Sampler:
     """Chooses for every request of a step."""
 
     def __init__(self) -> None:
-        self.choices: dict[int, Choice] = {}  # by request id; those that need more than the argmax
+        self.states: dict[int, SamplerState] = {}  # by request id; those that need more than the argmax
 
     def add(
         self,
@@ -126,13 +126,13 @@ class Sampler:
     ) -> None:
         """Make ready to choose for a request. Changes the sampler."""
         if not sampling.plain or constraint is not None:
-            self.choices[request] = Choice(sampling, prompt, stop_ids, vocab, constraint)
+            self.states[request] = SamplerState(sampling, prompt, stop_ids, vocab, constraint)
 
     def drop(self, request: int) -> None:
         """Forget a request. Changes the sampler."""
-        self.choices.pop(request, None)
+        self.states.pop(request, None)
 
-    def pick(self, best: NDArray[np.int32], logits: Logits, step: Step) -> Picked:
+    def pick(self, best: NDArray[np.int32], logits: Logits, step: Step) -> SamplerOutput:
         """What each part says that wants logits, in order; NOT_A_TOKEN where these are not numbers.
 
         best int32 [rows], each row's argmax or -1 for NaN; logits float32 [rows, vocab]. A part with several rows
@@ -140,139 +140,146 @@ class Sampler:
         the tokens are those that would have been chosen one after the other. Changes the generators.
         """
         greedy: list[int] = best.tolist()
-        if not self.choices and len(greedy) == len(step.parts) == step.num_tokens:
-            return Picked([[token] for token in greedy], {}, {}, set(), {})
+        if not self.states and len(greedy) == len(step.sequences) == step.num_tokens:
+            return SamplerOutput([[token] for token in greedy], {}, {}, set(), {})
         tokens: list[list[int]] = []
-        turns: list[_Turn] = []
+        checks: list[DraftCheck] = []
         row = 0
-        for part in step.parts:
-            rows = part.rows
+        for scheduled in step.sequences:
+            rows = scheduled.num_outputs
             if not rows:
                 continue
-            guesses = part.tokens[len(part.tokens) - rows + 1 :] if rows > 1 else ()
-            choice = self.choices.get(part.request)
-            if choice is None:
-                tokens.append(agreed(greedy[row : row + rows], guesses))
+            draft = scheduled.tokens[len(scheduled.tokens) - rows + 1 :] if rows > 1 else ()
+            state = self.states.get(scheduled.request_id)
+            if state is None:
+                tokens.append(accepted_prefix(greedy[row : row + rows], draft))
             else:
-                turns.append(_Turn(choice, part.request, row, guesses, []))
-                tokens.append(turns[-1].said)
+                checks.append(DraftCheck(state, scheduled.request_id, row, draft, []))
+                tokens.append(checks[-1].said)
             row += rows
-        picked = Picked(tokens, {}, {}, set(), {})
-        while turns:
-            self._say(turns, greedy, logits, picked)
-            turns = [turn for turn in turns if self._goes_on(turn, picked)]
-        return picked
+        output = SamplerOutput(tokens, {}, {}, set(), {})
+        while checks:
+            self._sample_next(checks, greedy, logits, output)
+            checks = [check for check in checks if self._continue_check(check, output)]
+        return output
 
-    def _goes_on(self, turn: _Turn, picked: Picked) -> bool:
+    def _continue_check(self, check: DraftCheck, output: SamplerOutput) -> bool:
         """Whether a turn has another row that counts; takes in what its constraint says otherwise."""
-        constraint = turn.choice.constraint
+        constraint = check.state.constraint
         if constraint is None:
-            return turn.goes_on
+            return check.is_last_accepted
         # What must follow is not chosen, guessed or not: else the same seed would give other texts with guesses.
-        if turn.goes_on and not constraint.ended and not constraint.failure and not _must(turn, constraint):
+        if (
+            check.is_last_accepted
+            and not constraint.ended
+            and not constraint.failure
+            and not _forced_tokens(check, constraint)
+        ):
             return True
-        _constrain(turn, constraint, picked)
+        _apply_constraint(check, constraint, output)
         return False
 
-    def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, picked: Picked) -> None:
+    def _sample_next(self, checks: list[DraftCheck], greedy: list[int], logits: Logits, output: SamplerOutput) -> None:
         """One token more for each turn."""
-        places = [turn.row + len(turn.said) for turn in turns]
+        places = [check.row + len(check.said) for check in checks]
         chosen: dict[int, int] = {}
-        free: dict[int, Choice] = {}
-        edited: dict[int, Choice] = {}
-        for turn, place in zip(turns, places, strict=True):
-            if turn.settled(greedy[place]):
+        free: dict[int, SamplerState] = {}
+        edited: dict[int, SamplerState] = {}
+        for check, place in zip(checks, places, strict=True):
+            if check.is_argmax_sampled(greedy[place]):
                 chosen[place] = greedy[place]
             else:
-                (free if turn.choice.draws_first else edited)[place] = turn.choice
+                (free if check.state.can_draw_first else edited)[place] = check.state
         if free:
             rows = list(free)
-            found = draw_rows(_taken(logits, rows), list(free.values()), [greedy[row] for row in rows])
-            for (place, choice), token in zip(free.items(), found, strict=True):
-                if choice.constraint is None or choice.constraint.allows(token):
+            found = sample_unprocessed_rows(
+                _select_rows(logits, rows), list(free.values()), [greedy[row] for row in rows]
+            )
+            for (place, state), token in zip(free.items(), found, strict=True):
+                if state.constraint is None or state.constraint.allows(token):
                     chosen[place] = token
                 else:
-                    edited[place] = choice
+                    edited[place] = state
         if edited:
             rows = list(edited)
-            chosen |= zip(rows, pick_rows(logits[rows], list(edited.values())), strict=True)
-        for turn, place in zip(turns, places, strict=True):
+            chosen |= zip(rows, sample_rows(logits[rows], list(edited.values())), strict=True)
+        for check, place in zip(checks, places, strict=True):
             token = chosen[place]
-            turn.said.append(token)
+            check.said.append(token)
             if token == NOT_A_TOKEN:
                 is_number = greedy[place] != NOT_A_TOKEN and np.isfinite(logits[place, greedy[place]])
-                if turn.choice.constraint is not None and is_number:
-                    picked.failures[turn.request] = NOTHING_LEFT
+                if check.state.constraint is not None and is_number:
+                    output.failures[check.request] = NOTHING_LEFT
                 continue
-            turn.choice.accept(token)
-            count = turn.choice.sampling.logprobs
+            check.state.accept(token)
+            count = check.state.sampling.logprobs
             if count is not None:
-                picked.scores.setdefault(turn.request, []).append(scores_of(logits[place], token, count))
+                output.scores.setdefault(check.request, []).append(token_logprobs(logits[place], token, count))
 
 
-def _must(turn: _Turn, constraint: Constraint) -> list[int]:
+def _forced_tokens(check: DraftCheck, constraint: Constraint) -> list[int]:
     """What must follow. Where log probabilities are asked for each token is chosen by itself, to have some."""
-    if turn.choice.sampling.logprobs is not None or turn.said[-1] == NOT_A_TOKEN:
+    if check.state.sampling.logprobs is not None or check.said[-1] == NOT_A_TOKEN:
         return []
     return constraint.forced()
 
 
-def _constrain(turn: _Turn, constraint: Constraint, picked: Picked) -> None:
+def _apply_constraint(check: DraftCheck, constraint: Constraint, output: SamplerOutput) -> None:
     """What a constraint says after a turn: that the answer has failed or is whole, or what must follow."""
     if constraint.failure is not None:
-        picked.failures[turn.request] = constraint.failure
+        output.failures[check.request] = constraint.failure
         return
-    if forced := _must(turn, constraint):
-        picked.forced[turn.request] = forced
+    if forced := _forced_tokens(check, constraint):
+        output.forced[check.request] = forced
         for token in forced:
-            turn.choice.accept(token)
+            check.state.accept(token)
     if constraint.ended:
-        picked.ended.add(turn.request)
+        output.ended.add(check.request)
 
 
-def agreed(tokens: list[int], guesses: Sequence[int]) -> list[int]:
+def accepted_prefix(tokens: list[int], draft: Sequence[int]) -> list[int]:
     """The first token, and those after it as long as what was said is what was guessed."""
     right = 0
-    while right < len(guesses) and tokens[right] == guesses[right]:
+    while right < len(draft) and tokens[right] == draft[right]:
         right += 1
     return tokens[: right + 1]
 
 
-def pick_rows(logits: Logits, choices: Sequence[Choice]) -> list[int]:
+def sample_rows(logits: Logits, states: Sequence[SamplerState]) -> list[int]:
     """A token for each row of logits [rows, vocab] without NaN; NOT_A_TOKEN for a row in which none is finite or one is
     +inf. Changes rows whose choice has edits."""
-    for row, choice in zip(logits, choices, strict=True):
-        for edit in choice.edits:
-            edit.apply(row)
-    return draw_rows(logits, choices, logits.argmax(axis=1).tolist())
+    for row, state in zip(logits, states, strict=True):
+        for processor in state.processors:
+            processor.apply(row)
+    return sample_unprocessed_rows(logits, states, logits.argmax(axis=1).tolist())
 
 
-def draw_rows(logits: Logits, choices: Sequence[Choice], best: Sequence[int]) -> list[int]:
+def sample_unprocessed_rows(logits: Logits, states: Sequence[SamplerState], best: Sequence[int]) -> list[int]:
     """`pick_rows` of logits whose argmax is known, and which no edits change."""
     tokens = list(best)
     finite = np.isfinite(logits[np.arange(len(tokens)), tokens])
     together: dict[int, list[int]] = {}  # rows by the number of candidates that they need at first; 0: all
-    for row, choice in enumerate(choices):
-        sampling = choice.sampling
+    for row, state in enumerate(states):
+        sampling = state.sampling
         if not finite[row]:
             tokens[row] = NOT_A_TOKEN
-        elif choice.mirostat is not None:
-            tokens[row] = choice.mirostat.pick(logits[row], choice.uniform())
+        elif state.mirostat is not None:
+            tokens[row] = state.mirostat.pick(logits[row], state.next_uniform())
         elif sampling.temperature > 0:
-            together.setdefault(first_candidates(sampling, logits.shape[1]), []).append(row)
+            together.setdefault(num_first_candidates(sampling, logits.shape[1]), []).append(row)
     for count, rows in together.items():
-        found = _draw(_taken(logits, rows), [choices[row] for row in rows], count)
+        found = _sample_rows(_select_rows(logits, rows), [states[row] for row in rows], count)
         for row, token in zip(rows, found, strict=True):
             tokens[row] = token
     return tokens
 
 
-def _taken(logits: Logits, rows: Sequence[int]) -> Logits:
+def _select_rows(logits: Logits, rows: Sequence[int]) -> Logits:
     """These rows; the array itself where it is all of them."""
     return logits if len(rows) == len(logits) else logits[rows]
 
 
-def first_candidates(sampling: Sampling, vocab: int) -> int:
+def num_first_candidates(sampling: Sampling, vocab: int) -> int:
     """How many of the greatest logits a row needs, at first; 0 if it needs none in order."""
     if 0 < sampling.top_k < vocab:
         return sampling.top_k
@@ -282,23 +289,23 @@ def first_candidates(sampling: Sampling, vocab: int) -> int:
     return min(FIRST_CANDIDATES, vocab) if is_cut else 0
 
 
-def _draw(logits: Logits, choices: Sequence[Choice], count: int) -> list[int]:
+def _sample_rows(logits: Logits, states: Sequence[SamplerState], count: int) -> list[int]:
     """A token for each row; all of them need `count` candidates at first."""
-    samplings = [choice.sampling for choice in choices]
-    coins = [choice.uniform() if choice.sampling.xtc_probability else 1.0 for choice in choices]
-    uniforms = [choice.uniform() for choice in choices]
+    samplings = [state.sampling for state in states]
+    coins = [state.next_uniform() if state.sampling.xtc_probability else 1.0 for state in states]
+    uniforms = [state.next_uniform() for state in states]
     if count == 0:
-        return _of_all(logits, samplings, uniforms)
-    tokens = [NOT_A_TOKEN] * len(choices)
-    waiting = list(range(len(choices)))
+        return _sample_full_rows(logits, samplings, uniforms)
+    tokens = [NOT_A_TOKEN] * len(states)
+    waiting = list(range(len(states)))
     while waiting:
-        rows, suffices = candidates(_taken(logits, waiting), [samplings[row] for row in waiting], count)
+        rows, suffices = candidates(_select_rows(logits, waiting), [samplings[row] for row in waiting], count)
         ready = list(compress(waiting, suffices))
         if ready:
             rows = rows.only(suffices)
             chosen = [samplings[row] for row in ready]
-            kept = left(rows, chosen, [coins[row] for row in ready])
-            places = drawn(rows, kept, chosen, [uniforms[row] for row in ready])
+            kept = apply_filters(rows, chosen, [coins[row] for row in ready])
+            places = sample(rows, kept, chosen, [uniforms[row] for row in ready])
             for row, ids, place in zip(ready, rows.ids, places, strict=True):
                 tokens[row] = int(ids[place])
         waiting = [row for row, done in zip(waiting, suffices, strict=True) if not done]
@@ -306,7 +313,7 @@ def _draw(logits: Logits, choices: Sequence[Choice], count: int) -> list[int]:
     return tokens
 
 
-def candidates(logits: Logits, samplings: Sequence[Sampling], count: int) -> tuple[Rows, NDArray[np.bool_]]:
+def candidates(logits: Logits, samplings: Sequence[Sampling], count: int) -> tuple[Candidates, NDArray[np.bool_]]:
     """The `count` greatest of each row, and for which rows nothing beyond them can be left."""
     ids = greatest(logits, count)
     found = np.take_along_axis(logits, ids, axis=1)
@@ -320,10 +327,10 @@ def candidates(logits: Logits, samplings: Sequence[Sampling], count: int) -> tup
         if sampling.top_p < 1:
             totals[row] = np.exp(logits[row] - found[row, 0]).sum(dtype=np.float64)
             suffices[row] |= sums[row] >= sampling.top_p * totals[row]
-    return Rows(ids, scores, totals), suffices
+    return Candidates(ids, scores, totals), suffices
 
 
-def _of_all(logits: Logits, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
+def _sample_full_rows(logits: Logits, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
     """Tokens drawn from whole rows: first a block of neighbours by its weight, then one of them."""
     rows, vocab = logits.shape
     best = logits.max(axis=1, keepdims=True)
@@ -345,13 +352,13 @@ def _of_all(logits: Logits, samplings: Sequence[Sampling], uniforms: Sequence[fl
     return tokens
 
 
-def scores_of(logits: Logits, token: int, count: int) -> TokenScores:
+def token_logprobs(logits: Logits, token: int, count: int) -> TokenLogprobs:
     """The token's log probability, and those of the `count` likeliest, of logits [vocab] as the model gave them."""
     exact = logits.astype(np.float64)
     best = exact.max()
     if not isfinite(best):
-        return TokenScores(float("nan"), {})
+        return TokenLogprobs(float("nan"), {})
     logs = exact - best
     logs -= np.log(np.exp(logs).sum())
     top = greatest(logits[None], count)[0].tolist() if count else []
-    return TokenScores(float(logs[token]), {each: float(logs[each]) for each in top})
+    return TokenLogprobs(float(logs[token]), {each: float(logs[each]) for each in top})

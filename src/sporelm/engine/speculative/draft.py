@@ -13,14 +13,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv import KvCache, KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
-from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
-from sporelm.engine.runner import Scores
-from sporelm.engine.sampling.sampler import Choice, pick_rows
-from sporelm.engine.speculative.drafter import Guess
-from sporelm.engine.step import Part, Step
+from sporelm.engine.runner import ModelOutput
+from sporelm.engine.sampling.sampler import SamplerState, sample_rows
+from sporelm.engine.speculative.drafter import DraftTokens
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.ops.paged_attention import PAGE
 
 CLOSE = 16  # tokens, at most, that a proposal itself catches up
@@ -31,17 +31,17 @@ LEAST_CHANCE = 0.4  # of all guesses of a request being right; below it no more 
 class DraftRunner(Protocol):
     """What computes the draft model's steps."""
 
-    def run(self, step: Step) -> Scores: ...
+    def run(self, step: Step) -> ModelOutput: ...
 
 
-class _Share(NamedTuple):
+class _DraftSequence(NamedTuple):
     """What a request has in a step of the draft model. `choice` chooses as the request will; None: the likeliest.
     `guessed`: the tokens may be wrong."""
 
     request: int
     sequence: KvSequence
     tokens: Sequence[int]
-    choice: Choice | None = None
+    state: SamplerState | None = None
     guessed: bool = False
 
 
@@ -52,7 +52,7 @@ class ModelDrafter:
     vocab   ids that the large model knows; both models give the same texts to those that both have
     """
 
-    def __init__(self, runner: DraftRunner, limits: Limits, vocab: int) -> None:
+    def __init__(self, runner: DraftRunner, limits: EngineConfig, vocab: int) -> None:
         self.runner = runner
         self.limits = limits
         self.vocab = min(vocab, limits.vocab)
@@ -62,7 +62,7 @@ class ModelDrafter:
     def read(self, requests: Sequence[Request], alone: bool) -> None:
         """Compute what the draft model lacks of long texts, a chunk of them in this call."""
         budget = self.limits.token_budget if alone else min(CHUNK, self.limits.token_budget)
-        shares: list[_Share] = []
+        shares: list[_DraftSequence] = []
         for request in requests[: self.limits.max_batch]:
             if budget <= 0 or not self._can_hold(request, 0):
                 continue
@@ -71,16 +71,16 @@ class ModelDrafter:
             if missing > CLOSE:
                 tokens = request.known[sequence.length : sequence.length + min(missing, budget)]
                 if max(tokens) < self.vocab:
-                    shares.append(_Share(request.id, sequence, tokens))
+                    shares.append(_DraftSequence(request.id, sequence, tokens))
                     budget -= len(tokens)
         self._run(shares, rows=0)
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
         """Guesses by request: at most so many tokens for each, and `rows` for all together.
 
         Texts that are not read yet have none, nor those beyond the draft model's context, nor any without free pages.
         """
-        shares, budget = list[_Share](), self.limits.token_budget
+        shares, budget = list[_DraftSequence](), self.limits.token_budget
         most: dict[int, int] = {}
         trust: dict[int, float] = {}  # the share of guesses that were right, of requests that sample
         for request, wished in wanted[: self.limits.max_batch]:
@@ -90,7 +90,7 @@ class ModelDrafter:
             tokens = request.known[sequence.length :]
             if len(tokens) <= min(CLOSE + 1, budget) and max(tokens) < self.vocab:
                 budget -= len(tokens)
-                shares.append(_Share(request.id, sequence, tokens, foretold(request)))
+                shares.append(_DraftSequence(request.id, sequence, tokens, draft_sampler_state(request)))
                 trust[request.id] = (request.accepted + 4) / (request.drafted + 4)
                 most[request.id] = min(wished, self.limits.max_context - len(request.known))
         lengths = [share.sequence.length + len(share.tokens) for share in shares]
@@ -101,19 +101,19 @@ class ModelDrafter:
                 self.kv_cache.rollback_draft(share.sequence, length)
 
     def _guessed(
-        self, shares: Sequence[_Share], rows: int, most: dict[int, int], trust: dict[int, float]
-    ) -> dict[int, Guess]:
+        self, shares: Sequence[_DraftSequence], rows: int, most: dict[int, int], trust: dict[int, float]
+    ) -> dict[int, DraftTokens]:
         """Token after token for all of them together, as long as they are likely. Changes the sequences."""
-        found: dict[int, Guess] = {}
+        found: dict[int, DraftTokens] = {}
         chances = dict.fromkeys(most, 1.0)
         while shares and rows > 0:
             going_on = []
             for share, token, chance in self._run(shares[:rows], rows=1):
                 if token >= self.vocab:
                     continue
-                guess = found.setdefault(share.request, Guess([], []))
+                guess = found.setdefault(share.request, DraftTokens([], []))
                 guess.tokens.append(token)
-                guess.chances.append(chance if share.choice is None else trust[share.request])
+                guess.chances.append(chance if share.state is None else trust[share.request])
                 rows -= 1
                 chances[share.request] *= guess.chances[-1]
                 if len(guess.tokens) < most[share.request] and chances[share.request] >= LEAST_CHANCE:
@@ -152,11 +152,11 @@ class ModelDrafter:
                 self.kv_cache.attach_prefix(sequence, pages, known, page_hashes.hashes)
         return sequence
 
-    def _run(self, shares: Sequence[_Share], rows: int) -> list[tuple[_Share, int, float]]:
+    def _run(self, shares: Sequence[_DraftSequence], rows: int) -> list[tuple[_DraftSequence, int, float]]:
         """Compute a step of those shares for which there are pages. With one of `rows` for each, a token and its
         probability; nothing for scores that are not numbers. Changes the sequences."""
-        ran: list[_Share] = []
-        parts: list[Part] = []
+        ran: list[_DraftSequence] = []
+        parts: list[ScheduledSequence] = []
         copies: list[tuple[int, int]] = []
         for share in shares:
             self.kv_cache.acquire(share.sequence)  # the others give way to those that guess now
@@ -167,7 +167,7 @@ class ModelDrafter:
             if not self.kv_cache.reserve(sequence, sequence.length + len(share.tokens), copies):
                 continue
             place = (sequence.length, sequence.page_table, rows, 0, sequence.state_slot)
-            parts.append(Part(share.request, share.tokens, *place))
+            parts.append(ScheduledSequence(share.request, share.tokens, *place))
             ran.append(share)
         for share in shares:
             self.kv_cache.release(share.sequence)
@@ -184,7 +184,7 @@ class ModelDrafter:
         if not rows:
             return []
         found = []
-        for share, token, logits in zip(ran, chosen(scores, ran), scores.logits, strict=True):
+        for share, token, logits in zip(ran, sample_draft_tokens(scores, ran), scores.logits, strict=True):
             if token >= 0:
                 found.append((share, token, float(1 / np.exp(logits - logits[token]).sum())))
             else:
@@ -192,19 +192,19 @@ class ModelDrafter:
         return found
 
 
-def chosen(scores: Scores, shares: Sequence[_Share]) -> list[int]:
+def sample_draft_tokens(scores: ModelOutput, shares: Sequence[_DraftSequence]) -> list[int]:
     """A token for each row: the likeliest, or what the share's choice makes of it; below 0 where there is none."""
     tokens: list[int] = scores.best.tolist()
-    sampled = [share.choice is not None and token >= 0 for share, token in zip(shares, tokens, strict=True)]
+    sampled = [share.state is not None and token >= 0 for share, token in zip(shares, tokens, strict=True)]
     if any(sampled):
         rows = list(compress(range(len(tokens)), sampled))
-        choices = [choice for row in rows if (choice := shares[row].choice) is not None]
-        for row, token in zip(rows, pick_rows(scores.logits[rows], choices), strict=True):
+        states = [state for row in rows if (state := shares[row].state) is not None]
+        for row, token in zip(rows, sample_rows(scores.logits[rows], states), strict=True):
             tokens[row] = token
     return tokens
 
 
-def foretold(request: Request) -> Choice | None:
+def draft_sampler_state(request: Request) -> SamplerState | None:
     """What will choose the request's next tokens, but for penalties; None where the likeliest is the best guess.
 
     A request draws one number a token, or two with XTC. Where a grammar forces tokens none is drawn for them, and
@@ -213,7 +213,7 @@ def foretold(request: Request) -> Choice | None:
     sampling = request.sampling
     if not sampling.temperature or sampling.mirostat or request.constraint is not None:
         return None
-    choice = Choice(sampling, ())
-    choice.edits = []
-    choice.bits.advance(request.num_generated * (2 if sampling.xtc_probability else 1))
-    return choice
+    state = SamplerState(sampling, ())
+    state.processors = []
+    state.bits.advance(request.num_generated * (2 if sampling.xtc_probability else 1))
+    return state

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from sporelm.engine.request import Request
 
 
-class Guess(NamedTuple):
+class DraftTokens(NamedTuple):
     """Tokens that may come next, and for each the chance that it is right if those before it are."""
 
     tokens: list[int]
@@ -21,7 +21,7 @@ class Drafter(Protocol):
         """Take in some of what is known of requests: work that is done once for each text, in several calls if it is
         long. `alone` if nobody else waits meanwhile."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
         """What may follow, by request: at most so many tokens for each. Of all together `rows` can be used: whoever
         takes time for a guess stops there. A request without a guess is left out."""
 

@@ -7,7 +7,7 @@ end of the text it goes on from its own beginning: a loop, a table or a list rep
 from collections.abc import Sequence
 
 from sporelm.engine.request import Request
-from sporelm.engine.speculative.drafter import Guess
+from sporelm.engine.speculative.drafter import DraftTokens
 
 SIZES = (4, 2)  # tokens that must agree
 LONGEST = 32  # tokens that agree are counted up to here
@@ -28,12 +28,12 @@ class NgramDrafter:
         for request in requests:
             self.texts.setdefault(request.id, _Text()).read(request.known)
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
         """What followed before, by request: at most so many tokens for each."""
         found = {request.id: self.propose(request, most) for request, most in wanted}
         return {request: guess for request, guess in found.items() if guess.tokens}
 
-    def propose(self, request: Request, most: int) -> Guess:
+    def propose(self, request: Request, most: int) -> DraftTokens:
         """At most so many tokens that may follow the known ones; none without a guess."""
         self.read([request])
         return self.texts[request.id].following(request.known, most)
@@ -67,7 +67,7 @@ class _Text:
                 places[tuple(known[end - size : end])] = end
         self.length = len(known)
 
-    def following(self, known: list[int], most: int) -> Guess:
+    def following(self, known: list[int], most: int) -> DraftTokens:
         """At most so many tokens after the last place of the longest of SIZES."""
         for size, places in zip(SIZES, self.maps, strict=True):
             start = places.get(tuple(known[-size:])) if len(known) >= size and most > 0 else None
@@ -78,8 +78,8 @@ class _Text:
                     tokens += tokens[: most - len(tokens)]
                 self.guess = tokens
                 classes = [class_of(self.agreed + place) for place in range(len(tokens))]
-                return Guess(tokens, [self.right[each] / self.seen[each] for each in classes])
-        return Guess([], [])
+                return DraftTokens(tokens, [self.right[each] / self.seen[each] for each in classes])
+        return DraftTokens([], [])
 
     def _learn(self, known: list[int]) -> None:
         """Compare the last guess with what came, up to its first wrong token."""

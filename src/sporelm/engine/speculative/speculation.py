@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from sporelm.engine.pace import moved
+from sporelm.engine.prefill_budget import moved
 from sporelm.engine.request import Request
-from sporelm.engine.speculative.drafter import Drafter, Guess
+from sporelm.engine.speculative.drafter import Drafter, DraftTokens
 from sporelm.engine.step import Step
 
 ROWS = 16  # which a step computes in little more time than one, where reading the weights takes the time
@@ -27,7 +27,7 @@ NOTHING = 0.02  # of a step: time of proposing that is not worth a pause
 
 
 @dataclass
-class _Habit:
+class DraftBackoff:
     """What is known of a request's guesses."""
 
     value: float = 0.5  # tokens gained by a guess, less what it cost
@@ -45,7 +45,7 @@ class _Habit:
 
 
 @dataclass
-class _RowCost:
+class RowCost:
     """What rows for guesses cost, the newest counting most. Longer guesses tell more of it than short ones."""
 
     rows: float = 8.0
@@ -67,9 +67,9 @@ class Speculation:
     def __init__(self, drafter: Drafter, rows: int = ROWS) -> None:
         self.drafter = drafter
         self.rows = rows
-        self.habits: dict[int, _Habit] = {}
+        self.habits: dict[int, DraftBackoff] = {}
         self.times: dict[int, float] = {}  # seconds of a step without guesses, by its rows
-        self.costs: dict[int, _RowCost] = {}  # of rows more than in such a step, by its rows
+        self.costs: dict[int, RowCost] = {}  # of rows more than in such a step, by its rows
         self.proposed = self.accepted = 0  # tokens, of all requests
         self.asked: list[int] = []  # requests for which the last proposal was made
         self.seconds = 0.0  # that it took
@@ -82,7 +82,7 @@ class Speculation:
             return {}  # what a step without guesses takes is measured first
         wanted: list[tuple[Request, int]] = []
         for request in decoding:
-            habit = self.habits.setdefault(request.id, _Habit())
+            habit = self.habits.setdefault(request.id, DraftBackoff())
             if habit.pause:
                 habit.pause -= 1
                 continue
@@ -101,21 +101,21 @@ class Speculation:
 
     def learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
         """A step in which all decoded took `seconds`, and said so much for each part. Changes the habits."""
-        rows, requests = step.num_tokens, len(step.parts)
+        rows, requests = step.num_tokens, len(step.sequences)
         base = self.times.get(requests)
         if rows == requests:
             self.times[requests] = moved(base, seconds, TIME_SMOOTHING)
         elif base:
-            self.costs.setdefault(requests, _RowCost()).learn(rows - requests, seconds / base - 1)
+            self.costs.setdefault(requests, RowCost()).learn(rows - requests, seconds / base - 1)
         if not self.asked:
             return
         row_cost, asked = self._row_cost(requests), set(self.asked)
         # While one request gains tokens, all of them wait: for its rows, and for its share of the time of proposing.
         proposing = self.seconds / (base or seconds) * requests / len(asked)
-        for part, tokens in zip(step.parts, said, strict=True):
-            drafted, right = part.rows - 1, len(tokens) - 1
-            habit = self.habits.get(part.request)
-            if habit is None or part.request not in asked:
+        for scheduled, tokens in zip(step.sequences, said, strict=True):
+            drafted, right = scheduled.num_outputs - 1, len(tokens) - 1
+            habit = self.habits.get(scheduled.request_id)
+            if habit is None or scheduled.request_id not in asked:
                 continue
             if not drafted:
                 if proposing > NOTHING:
@@ -137,7 +137,7 @@ class Speculation:
         return ROW_COST if cost is None else cost.each
 
 
-def likeliest(found: dict[int, Guess], requests: int, rows: int, row_cost: float) -> dict[int, list[int]]:
+def likeliest(found: dict[int, DraftTokens], requests: int, rows: int, row_cost: float) -> dict[int, list[int]]:
     """Of these guesses the tokens that are worth their rows, `rows` at most, by request.
 
     A step without guesses says one token for each of `requests`. The likeliest token more is taken as long as its

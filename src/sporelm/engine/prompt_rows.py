@@ -18,18 +18,18 @@ from sporelm.engine.kv.kv_cache import KvCache
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.request import Request
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import MemoryShortage
 
 if TYPE_CHECKING:
     from sporelm.engine.engine import Engine
 
 Rows = NDArray[np.float32]
-Take = Callable[[Rows], object]
+RowsCallback = Callable[[Rows], object]
 
 
 @dataclass(eq=False)
-class RowText:
+class PromptRowsRequest:
     """One text. `compute` gives a step's rows, `take` is given those that are new."""
 
     after: int  # the number of the last request that came before it
@@ -37,7 +37,7 @@ class RowText:
     adapter: int
     sequence: KvSequence
     compute: Callable[[Step], Rows]
-    take: Take
+    take: RowsCallback
     begun: bool = False  # it has had room
     lost: bool = False  # and has given it to others since
     held: int = 0  # positions that were held after its last step
@@ -53,21 +53,21 @@ class RowText:
         return self.taken == len(self.known)
 
 
-class TextLine:
+class PromptRowsQueue:
     """All texts that have begun or wait, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.short: Request | None = None  # the request that found no room when one was last to begin
-        self._texts: dict[int, RowText] = {}  # by sequence
+        self._texts: dict[int, PromptRowsRequest] = {}  # by sequence
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __iter__(self) -> Iterator[RowText]:
+    def __iter__(self) -> Iterator[PromptRowsRequest]:
         return iter(list(self._texts.values()))
 
     @property
-    def begun(self) -> list[RowText]:
+    def begun(self) -> list[PromptRowsRequest]:
         return [text for text in self._texts.values() if text.begun]
 
     @property
@@ -80,11 +80,11 @@ class TextLine:
         """Pages that those which have begun hold or will hold."""
         return sum(text.pages for text in self.begun)
 
-    def add(self, text: RowText) -> None:
+    def add(self, text: PromptRowsRequest) -> None:
         """Let a text wait. Changes the line."""
         self._texts[text.sequence.id] = text
 
-    def remove(self, text: RowText) -> None:
+    def remove(self, text: PromptRowsRequest) -> None:
         """Forget a text. Changes the line; does nothing if it is not there."""
         self._texts.pop(text.sequence.id, None)
 
@@ -93,7 +93,7 @@ class TextLine:
         late = request.priority >= 0
         return late and any(text.after < request.id and (text.lost or not text.begun) for text in self._texts.values())
 
-    def settle(self, text: RowText, kv_cache: KvCache, *, alone: bool) -> bool:
+    def settle(self, text: PromptRowsRequest, kv_cache: KvCache, *, alone: bool) -> bool:
         """Whether a text may be computed now; it waits if others have taken its pages. `alone`: no request runs.
         Changes the text."""
         if text.begun and text.sequence.length < text.held:
@@ -105,13 +105,13 @@ class TextLine:
         text.begun = (alone and not begun) or kv_cache.can_allocate(pages, len(begun) + 1)
         return text.begun
 
-    def _before(self, text: RowText) -> Iterator[RowText]:
+    def _before(self, text: PromptRowsRequest) -> Iterator[PromptRowsRequest]:
         for each in self._texts.values():
             if each is text:
                 return
             yield each
 
-    def _is_late(self, text: RowText) -> bool:
+    def _is_late(self, text: PromptRowsRequest) -> bool:
         """Whether a request finds no room that came before this text, or is more urgent."""
         short = self.short
         if short is None or short.finish_reason is not None:
@@ -119,14 +119,14 @@ class TextLine:
         return (short.priority, short.id) <= (0, text.after)
 
 
-class TextSteps:
+class PromptRowsRunner:
     """The steps of an engine's texts."""
 
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
 
     def rows(
-        self, tokens: Sequence[int], compute: Callable[[Step], Rows], take: Take, adapter: int
+        self, tokens: Sequence[int], compute: Callable[[Step], Rows], take: RowsCallback, adapter: int
     ) -> Generator[bool, None, None]:
         """`Engine.logits` and its like: one row for every position of a text."""
         engine = self.engine
@@ -136,7 +136,7 @@ class TextSteps:
             probe = Request(tokens, max_tokens=1, adapter=adapter)
             engine.scheduler.check(probe, rolls=False)
             sequence = kv_cache.new_sequence(adapter=engine.scheduler.adapters[adapter], is_private=True)
-            text = RowText(engine.last, probe.known, adapter, sequence, compute, take)
+            text = PromptRowsRequest(engine.last, probe.known, adapter, sequence, compute, take)
             engine.scheduler.texts.add(text)
         try:
             while True:
@@ -168,14 +168,14 @@ class TextSteps:
             if moved:
                 return
 
-    def end(self, text: RowText) -> None:
+    def end(self, text: PromptRowsRequest) -> None:
         """Forget a text and what was computed for it. Does nothing the second time."""
         kv_cache = self.engine.kv_cache
         self.engine.scheduler.texts.remove(text)
         kv_cache.invalidate(text.sequence)
         kv_cache.drop(text.sequence)
 
-    def _advance(self, text: RowText) -> bool:
+    def _advance(self, text: PromptRowsRequest) -> bool:
         """The next step of a text; False if it must wait."""
         engine = self.engine
         if not engine.scheduler.texts.settle(text, engine.kv_cache, alone=not engine.scheduler.running):
@@ -187,7 +187,7 @@ class TextSteps:
             text.taken = text.held
         return True
 
-    def _chunk(self, text: RowText) -> tuple[int, Rows]:
+    def _chunk(self, text: PromptRowsRequest) -> tuple[int, Rows]:
         """One step of a text alone, short if others wait for their next token: its first position, and its rows.
         Running requests may leave it no pages: then it waits once more."""
         engine, sequence = self.engine, text.sequence
@@ -197,7 +197,7 @@ class TextSteps:
             kv_cache.restore(sequence, text.known, [])
             begin, budget = sequence.length, engine.limits.token_budget
             if decoding := sum(request.decoding for request in running.values()):
-                budget = min(budget, engine.scheduler.pace.allowed(decoding))
+                budget = min(budget, engine.scheduler.prefill_budget.allowed(decoding))
             ids = text.known[begin : begin + budget]
             copies: list[tuple[int, int]] = []
             if not kv_cache.reserve(sequence, begin + len(ids), copies):
@@ -207,11 +207,13 @@ class TextSteps:
                     )
                 text.begun, text.lost = False, True
                 return begin, np.zeros((0, 0), np.float32)
-            part = Part(0, ids, begin, sequence.page_table, len(ids), text.adapter, sequence.state_slot)
-            began, step = perf_counter(), Step([part], copies, kv_cache.pop_state_copies())
+            scheduled = ScheduledSequence(
+                0, ids, begin, sequence.page_table, len(ids), text.adapter, sequence.state_slot
+            )
+            began, step = perf_counter(), Step([scheduled], copies, kv_cache.pop_state_copies())
             found = text.compute(step)
-            if engine.watch is not None:
-                engine.watch.stepped(step, (began, began, *[perf_counter()] * 3))
+            if engine.observer is not None:
+                engine.observer.stepped(step, (began, began, *[perf_counter()] * 3))
             kv_cache.extend(sequence, ids)
         except BaseException:  # what the step has changed is not known: a state may be ahead of what is held
             kv_cache.invalidate(sequence)

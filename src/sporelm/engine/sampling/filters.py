@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from sporelm.engine.sampling.params import Sampling
 
 Reals = NDArray[np.float64]
-Kept = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 TINY = 1e-300  # whose logarithm is finite
 
 
-class Rows(NamedTuple):
+class Candidates(NamedTuple):
     """Candidates of several requests.
 
     ids     [rows, k]
@@ -30,12 +30,12 @@ class Rows(NamedTuple):
     scores: Reals
     totals: Reals
 
-    def only(self, rows: Kept) -> "Rows":
+    def only(self, rows: Mask) -> "Candidates":
         """These rows: bool [rows]."""
-        return Rows(self.ids[rows], self.scores[rows], self.totals[rows])
+        return Candidates(self.ids[rows], self.scores[rows], self.totals[rows])
 
 
-def left(rows: Rows, samplings: Sequence[Sampling], coins: Sequence[float]) -> Kept:
+def apply_filters(rows: Candidates, samplings: Sequence[Sampling], coins: Sequence[float]) -> Mask:
     """Which candidates typical-p, top-p, min-p and XTC leave: bool [rows, k]. A coin in [0, 1) a row is for XTC."""
     weights = np.exp(rows.scores)
     kept = weights > 0
@@ -60,7 +60,7 @@ def left(rows: Rows, samplings: Sequence[Sampling], coins: Sequence[float]) -> K
     return kept
 
 
-def drawn(rows: Rows, kept: Kept, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> NDArray[np.intp]:
+def sample(rows: Candidates, kept: Mask, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> NDArray[np.intp]:
     """The place, in each row, of the candidate at `uniforms` of what is kept, after the temperature: [rows]."""
     best = np.where(kept, rows.scores, -np.inf).max(axis=1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):  # a tiny temperature: all but the greatest weigh nothing
@@ -73,7 +73,7 @@ def drawn(rows: Rows, kept: Kept, samplings: Sequence[Sampling], uniforms: Seque
     return np.minimum(places, ends)
 
 
-def _typical(scores: Reals, weights: Reals, totals: Reals, typical: Reals) -> Kept:
+def _typical(scores: Reals, weights: Reals, totals: Reals, typical: Reals) -> Mask:
     """The candidates whose surprise is nearest to the expected one, until they reach typical_p."""
     logs = np.maximum(scores, log(TINY)) - np.log(totals)[:, None]
     shares = weights / totals[:, None]
@@ -86,7 +86,7 @@ def _typical(scores: Reals, weights: Reals, totals: Reals, typical: Reals) -> Ke
     return kept & (weights > 0)
 
 
-def _exclude(kept: Kept, weights: Reals, samplings: Sequence[Sampling], coins: Sequence[float]) -> None:
+def _exclude(kept: Mask, weights: Reals, samplings: Sequence[Sampling], coins: Sequence[float]) -> None:
     """Drop, of the candidates that reach the threshold, all but the last. Changes `kept`."""
     for row, (sampling, coin) in enumerate(zip(samplings, coins, strict=True)):
         if coin < sampling.xtc_probability:

@@ -123,7 +123,7 @@ def test_a_text_gives_way_and_each_row_is_taken_once(tmp_path, sleeps):
     done = len(made.runner.steps)
     assert sum(rows.steps) == (1 if sleeps else 4)
     assert np.array_equal(rows.whole, alone)
-    first = made.runner.steps[done].parts[0].position
+    first = made.runner.steps[done].sequences[0].position
     assert first == (144 if sleeps else 0)
     assert_nothing_is_held(made)
     made.close()

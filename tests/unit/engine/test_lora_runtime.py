@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sporelm.engine import Engine, Limits, Request, Sampling, Scores, Step
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Sampling, Step
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.kv.prefix_cache import root_hash
 from sporelm.errors import RequestError
@@ -25,9 +25,12 @@ class AdaptedRunner(HashedRunner):
 
     used: Any = None
 
-    def run(self, step: Step) -> Scores:
-        parts = [part._replace(tokens=[token + SHIFT * part.adapter for token in part.tokens]) for part in step.parts]
-        return super().run(step._replace(parts=parts))
+    def run(self, step: Step) -> ModelOutput:
+        sequences = [
+            scheduled._replace(tokens=[token + SHIFT * scheduled.adapter_id for token in scheduled.tokens])
+            for scheduled in step.sequences
+        ]
+        return super().run(step._replace(sequences=sequences))
 
     def use(self, adapted: Any) -> None:
         self.used = adapted
@@ -43,7 +46,7 @@ def said_alone(prompt: tuple[int, ...], adapter: int, count: int) -> list[int]:
 
 
 def engine_of(asleep: Path | None = None) -> Engine:
-    limits = Limits(5 * PAGE, 5 * PAGE, VOCAB, 96, 4, 12)
+    limits = EngineConfig(5 * PAGE, 5 * PAGE, VOCAB, 96, 4, 12)
     runner = AdaptedRunner(limits)
     dormitory = OffloadStore(asleep, runner, lambda: "model") if asleep else None
     engine = Engine(runner, limits, offload_store=dormitory)

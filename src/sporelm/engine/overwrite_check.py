@@ -5,7 +5,7 @@ from pathlib import Path
 from sporelm.errors import RequestError
 
 
-def check_place(path: Path, beginning: str, kind: str) -> None:
+def check_replaceable_file(path: Path, beginning: str, kind: str) -> None:
     """Raise RequestError if something is there that does not begin as a file of this kind, "trace" say, does; OSError
     if it cannot be looked at. An empty file may be replaced."""
     if not path.exists():

@@ -11,7 +11,7 @@ from sporelm.engine.sampling.params import Sampling
 Logits = NDArray[np.float32]
 
 
-class Edit(Protocol):
+class LogitsProcessor(Protocol):
     """One change of logits, and what it learns from the token that was chosen."""
 
     def apply(self, logits: Logits) -> None:
@@ -21,7 +21,7 @@ class Edit(Protocol):
         """A token was chosen."""
 
 
-class Bias:
+class LogitBias:
     """`logit_bias`."""
 
     def __init__(self, sampling: Sampling, vocab: int) -> None:
@@ -36,7 +36,7 @@ class Bias:
         """Nothing changes."""
 
 
-class Repetition:
+class RepetitionPenalty:
     """`repetition_penalty`, of the tokens of prompt and answer."""
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
@@ -53,7 +53,7 @@ class Repetition:
             self.seen = np.insert(self.seen, at, token)
 
 
-class Presence:
+class PresencePenalty:
     """`presence_penalty` and `frequency_penalty`, of the tokens of the answer."""
 
     def __init__(self, sampling: Sampling) -> None:
@@ -76,7 +76,7 @@ class Presence:
         self.counts[place] += 1
 
 
-class Repetitions:
+class DryPenalty:
     """DRY: `runs[i]` says how many tokens up to position i are the last ones of the text too."""
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class Repetitions:
         logits[hit] -= np.minimum(penalty, 1e30).astype(np.float32)
 
 
-class Ends:
+class MinTokens:
     """`min_tokens`: the ends are impossible at first."""
 
     def __init__(self, sampling: Sampling, stop_ids: Sequence[int]) -> None:
@@ -137,19 +137,21 @@ class Ends:
         self.left -= 1
 
 
-def edits_of(sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int], vocab: int) -> list[Edit]:
+def make_logits_processors(
+    sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int], vocab: int
+) -> list[LogitsProcessor]:
     """What a request's sampling does to logits, in order."""
-    edits: list[Edit] = []
+    edits: list[LogitsProcessor] = []
     if sampling.logit_bias:
-        edits.append(Bias(sampling, vocab))
+        edits.append(LogitBias(sampling, vocab))
     if sampling.repetition_penalty != 1:
-        edits.append(Repetition(sampling, prompt))
+        edits.append(RepetitionPenalty(sampling, prompt))
     if sampling.presence_penalty or sampling.frequency_penalty:
-        edits.append(Presence(sampling))
+        edits.append(PresencePenalty(sampling))
     if sampling.dry_multiplier:
-        edits.append(Repetitions(sampling, prompt))
+        edits.append(DryPenalty(sampling, prompt))
     if sampling.min_tokens:
-        edits.append(Ends(sampling, [token for token in stop_ids if token < vocab]))
+        edits.append(MinTokens(sampling, [token for token in stop_ids if token < vocab]))
     return edits
 
 

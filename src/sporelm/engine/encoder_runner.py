@@ -13,7 +13,7 @@ from sporelm.models.encoder_inputs import EncoderInputs, ReadTexts, text_specs, 
 from sporelm.plan import Plan
 
 
-class Text(NamedTuple):
+class EncoderText(NamedTuple):
     """What an encoder reads at once: one text, or two, of which the second begins at the token `second`."""
 
     tokens: Sequence[int]
@@ -38,7 +38,7 @@ class EncoderRunner:
         self.compile_s = 0.0  # seconds spent making programs
         self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
         self.plan: Plan | None = None  # of the last step, unless eager
-        self.adapted = None  # it takes no adapters
+        self.lora_runtime = None  # it takes no adapters
         self._plans: dict[str, Plan] = {}  # by the name of what they compute
 
     def prepare(self, progress: Progress | None = None) -> None:
@@ -48,12 +48,12 @@ class EncoderRunner:
             self._plan(self.model.embed if self.model.classifier is None else self.model.score).prepare(None, progress)
             self.compile_s += perf_counter() - began
 
-    def embed(self, texts: Sequence[Text]) -> list[NDArray[np.float32]]:
+    def embed(self, texts: Sequence[EncoderText]) -> list[NDArray[np.float32]]:
         """What each text's tokens are made: float32 [tokens, width], views that the next step overwrites."""
         hidden = self._compute(self.model.embed, texts)["hidden"]
         return np.split(hidden, np.cumsum([len(text.tokens) for text in texts])[:-1])
 
-    def score(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+    def score(self, texts: Sequence[EncoderText]) -> NDArray[np.float32]:
         """The scores that a model's head gives each text: float32 [texts, labels], a view likewise."""
         return self._compute(self.model.score, texts)["scores"]
 
@@ -62,9 +62,9 @@ class EncoderRunner:
         for plan in self._plans.values():
             plan.close()
 
-    def _compute(self, read: ReadTexts, texts: Sequence[Text]) -> dict[str, NDArray[np.float32]]:
+    def _compute(self, read: ReadTexts, texts: Sequence[EncoderText]) -> dict[str, NDArray[np.float32]]:
         if self.model.config.token_types < 2:
-            texts = [Text(text.tokens) for text in texts]
+            texts = [EncoderText(text.tokens) for text in texts]
         inputs = arrays_of(texts)
         self.filled_at = perf_counter()
         if self.eager:
@@ -86,7 +86,7 @@ class EncoderRunner:
         return self._plans[name]
 
 
-def arrays_of(texts: Sequence[Text]) -> EncoderInputs:
+def arrays_of(texts: Sequence[EncoderText]) -> EncoderInputs:
     """The arrays of a step, int32."""
     counts = np.array([len(text.tokens) for text in texts])
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

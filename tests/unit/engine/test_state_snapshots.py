@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sporelm.engine import Engine, KvSequence, Limits, Request, Step
+from sporelm.engine import Engine, EngineConfig, KvSequence, Request, Step
 from sporelm.engine.capacity import bytes_per_state, choose, choose_states, interval_of
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.kv.state_allocator import StateAllocator
 from sporelm.engine.metrics import kind_of_miss
 from sporelm.engine.speculative import ModelDrafter, Speculation, draft
-from sporelm.engine.step import Part
+from sporelm.engine.step import ScheduledSequence
 from sporelm.errors import BackendError, MemoryShortage, ModelFileError, RequestError
 from sporelm.models.blocks.block_memory import State
 from sporelm.ops.paged_attention import PAGE
@@ -32,9 +32,9 @@ TEXT = np.random.default_rng(5).integers(0, VOCAB, CONTEXT).tolist()
 GREEDY = Request([1]).sampling
 
 
-def limits(**changes: int) -> Limits:
+def limits(**changes: int) -> EngineConfig:
     values = {"token_budget": 100, "max_batch": 4, "num_pages": 40, "num_states": 12, "state_interval": 2, **changes}
-    return Limits(max_context=CONTEXT, model_context=CONTEXT, vocab=VOCAB, **values)
+    return EngineConfig(max_context=CONTEXT, model_context=CONTEXT, vocab=VOCAB, **values)
 
 
 def engine(paged: bool = True, speculation: Speculation | None = None, dormitory: Any = None, **changes: int) -> Engine:
@@ -116,7 +116,7 @@ def test_what_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize("budget", [1, 7, 64, 300])
 def test_chunks_and_company_change_nothing(paged: bool, budget: int) -> None:
     made = engine(paged, token_budget=max(budget, 4))
-    made.scheduler.pace.fixed = budget
+    made.scheduler.prefill_budget.fixed = budget
     prompts = [TEXT[:200], TEXT[3:90], TEXT[:65], TEXT[7:8], TEXT[:64], TEXT[9:140]]
     requests = [made.add(Request(prompt, max_tokens=40)) for prompt in prompts]
     made.run(requests)
@@ -522,9 +522,9 @@ def test_a_step_that_was_not_put_together_leaves_no_copies(paged: bool) -> None:
 
 
 def test_a_step_is_plain_data_with_its_states() -> None:
-    step = Step([Part(1, [5], 64, (0, 1), 1, 0, 3)], [(1, 2)], ((4, 3),))
+    step = Step([ScheduledSequence(1, [5], 64, (0, 1), 1, 0, 3)], [(1, 2)], ((4, 3),))
     assert Step.from_json(step.to_json()) == step
-    plain = Step([Part(1, [5], 0, (0,), 1)], [])
+    plain = Step([ScheduledSequence(1, [5], 0, (0,), 1)], [])
     assert "state_copies" not in plain.to_json()
     assert Step.from_json(
         {"parts": [{"request": 1, "tokens": [5], "position": 0, "pages": [0], "rows": 1}], "copies": []}

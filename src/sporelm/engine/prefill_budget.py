@@ -8,7 +8,7 @@ FIRST = 64  # tokens, before anything was measured
 LEAST = 8
 
 
-class Pace:
+class PrefillBudget:
     """Learns from the times of steps what one costs whatever it computes, and what each token adds to it.
 
     So nobody's stream stalls while a long prompt is computed, on a slow machine as on a fast one. But where many begin
@@ -33,7 +33,7 @@ class Pace:
             pause = max(pause, UNNOTICED)
         return max(LEAST, int(pause / self.token_s))
 
-    def seconds_of(self, tokens: int) -> float:
+    def estimate_seconds(self, tokens: int) -> float:
         """About what a step of so many tokens takes; 0 before anything was measured."""
         return self.step_s + tokens * self.token_s
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sporelm.engine.sampling import NOT_A_TOKEN, Sampler, Sampling
 from sporelm.engine.sampling.candidates import greatest
-from sporelm.engine.sampling.cut import left
-from sporelm.engine.sampling.history import Repetitions, runs_of
-from sporelm.engine.sampling.sampler import Choice, candidates, first_candidates, pick_rows, scores_of
-from sporelm.engine.step import Part, Step
+from sporelm.engine.sampling.filters import apply_filters
+from sporelm.engine.sampling.logits_processors import DryPenalty, runs_of
+from sporelm.engine.sampling.sampler import SamplerState, candidates, num_first_candidates, sample_rows, token_logprobs
+from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import RequestError
 
 
@@ -60,24 +60,24 @@ def rows(size: int, seed: int, levels: int | None = None) -> np.ndarray:
 
 def kept_of(logits: np.ndarray, sampling: Sampling, coin: float = 1.0) -> list[int] | None:
     """What the vectorised cut leaves of one row; None for all of it."""
-    count = first_candidates(sampling, len(logits))
+    count = num_first_candidates(sampling, len(logits))
     if count == 0:
         return None
     while True:
         found, suffices = candidates(logits[None], [sampling], count)
         if suffices[0]:
-            return found.ids[0][left(found, [sampling], [coin])[0]].tolist()
+            return found.ids[0][apply_filters(found, [sampling], [coin])[0]].tolist()
         count = min(4 * count, len(logits))
 
 
-def pick(logits: np.ndarray, choice: Choice) -> int:
-    token = pick_rows(logits[None].copy(), [choice])[0]
+def pick(logits: np.ndarray, choice: SamplerState) -> int:
+    token = sample_rows(logits[None].copy(), [choice])[0]
     choice.accept(token)
     return token
 
 
-def choice(prompt: Sequence[int] = (0,), stop_ids: Sequence[int] = (), **options: object) -> Choice:
-    return Choice(Sampling(**options), prompt, stop_ids, 1 << 20)
+def choice(prompt: Sequence[int] = (0,), stop_ids: Sequence[int] = (), **options: object) -> SamplerState:
+    return SamplerState(Sampling(**options), prompt, stop_ids, 1 << 20)
 
 
 @given(st.integers(1, 3), st.integers(1, 9000), st.integers(1, 300), st.integers(0, 99), st.sampled_from([None, 1, 3]))
@@ -151,7 +151,7 @@ def test_the_company_in_a_step_changes_nothing():
         said = []
         for step in range(12):
             logits = np.stack([rows(3000, 100 * step + number) for number in of])
-            said.append(pick_rows(logits, choices))
+            said.append(sample_rows(logits, choices))
             for each, token in zip(choices, said[-1], strict=True):
                 each.accept(token)
         return [list(column) for column in zip(*said, strict=True)]
@@ -172,7 +172,7 @@ def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
 def test_uniform_numbers_are_pinned_and_lie_below_one():
     chooser = choice(temperature=1.0, seed=1234)
     wanted = np.random.Generator(np.random.PCG64(1234)).random(3)
-    assert [chooser.uniform() for _ in range(3)] == pytest.approx(wanted, abs=0)
+    assert [chooser.next_uniform() for _ in range(3)] == pytest.approx(wanted, abs=0)
 
 
 def test_a_penalty_acts_on_what_was_seen_in_prompt_and_answer():
@@ -192,7 +192,7 @@ def test_presence_and_frequency_count_the_answer_alone():
 
 def test_a_bias_is_added_and_the_ends_wait():
     logits = np.array([1.0, 2.0, 3.0], np.float32)
-    assert pick(logits, Choice(Sampling(logit_bias={0: 5.0, 9: 100.0}), [0], (), 3)) == 0
+    assert pick(logits, SamplerState(Sampling(logit_bias={0: 5.0, 9: 100.0}), [0], (), 3)) == 0
     patient = choice(stop_ids=[2], min_tokens=2)
     assert [pick(logits, patient) for _ in range(3)] == [1, 1, 2]
 
@@ -219,11 +219,11 @@ def test_dry_takes_more_the_longer_a_repetition_is(text, allowed, breaks):
         "dry_allowed_length": allowed,
         "dry_breakers": frozenset(breakers),
     }
-    begun = Choice(Sampling(**options), text[: len(text) // 2], (), 6)
+    begun = SamplerState(Sampling(**options), text[: len(text) // 2], (), 6)
     for token in text[len(text) // 2 :]:
         begun.accept(token)
     logits = np.zeros(6, np.float32)
-    begun.edits[0].apply(logits)
+    begun.processors[0].apply(logits)
     for token in range(6):
         length = 0 if token in breakers else longest_repetition(text, token, breakers)
         wanted = 0.5 * 2.0 ** (length - allowed) if length >= allowed else 0.0
@@ -235,11 +235,11 @@ def test_dry_knows_of_a_prompt_what_it_would_have_learnt_token_by_token(text, re
     options = {"dry_multiplier": 0.5, "dry_range": reach, "dry_breakers": frozenset({3} if breaks else ())}
     sampling = Sampling(**options)
     seen = text[-reach:]
-    slowly = Repetitions(sampling, seen[:1])
+    slowly = DryPenalty(sampling, seen[:1])
     for token in seen[1:]:
         slowly.accept(token)
     assert runs_of(seen, sampling.dry_breakers).tolist() == slowly.runs[: slowly.length].tolist()
-    assert Repetitions(sampling, text).length == len(seen)
+    assert DryPenalty(sampling, text).length == len(seen)
 
 
 def test_dry_looks_no_further_back_than_it_is_told():
@@ -247,7 +247,7 @@ def test_dry_looks_no_further_back_than_it_is_told():
     for reach, penalty in ((0, -4.0), (7, -4.0), (6, -2.0), (4, 0.0)):
         logits = np.zeros(6, np.float32)
         chooser = choice(text, dry_multiplier=1.0, dry_base=2.0, dry_allowed_length=1, dry_range=reach)
-        chooser.edits[0].apply(logits)
+        chooser.processors[0].apply(logits)
         assert (reach, logits[4]) == (reach, penalty)
 
 
@@ -276,7 +276,7 @@ def test_mirostat_draws_among_what_surprises_little_enough():
     for _ in range(50):
         kept = shares[-np.log2(shares) <= mu] if -np.log2(shares[0]) <= mu else shares[:1]
         kept = kept / kept.sum()
-        place = int(np.searchsorted(np.cumsum(kept), uniforms.uniform(), side="right"))
+        place = int(np.searchsorted(np.cumsum(kept), uniforms.next_uniform(), side="right"))
         assert pick(logits, chooser) == order[place]
         mu -= 0.1 * (-np.log2(kept[place]) - 2.0)
 
@@ -293,7 +293,7 @@ def test_the_first_mirostat_keeps_as_many_as_its_paper_says():
         excess = exponent - 1
         k = max(1, int((excess * 2**mu / (1 - 2000**-excess)) ** (1 / exponent)))
         kept = shares[:k] / shares[:k].sum()
-        token = min(int(np.searchsorted(np.cumsum(kept), uniforms.uniform(), side="right")), len(kept) - 1)
+        token = min(int(np.searchsorted(np.cumsum(kept), uniforms.next_uniform(), side="right")), len(kept) - 1)
         assert pick(logits, chooser) == token
         mu -= 0.1 * (-np.log2(kept[token]) - 3.0)
 
@@ -306,7 +306,7 @@ def test_greedy_takes_the_lowest_id_among_equals():
 @pytest.mark.parametrize("options", [*OPTIONS, {"top_k": 3, "top_p": 0.5, "min_p": 0.1}], ids=str)
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_logits_without_a_finite_best_are_no_choice(options, value):
-    assert pick_rows(np.full((1, 100), value, np.float32), [choice(temperature=1.0, **options)]) == [NOT_A_TOKEN]
+    assert sample_rows(np.full((1, 100), value, np.float32), [choice(temperature=1.0, **options)]) == [NOT_A_TOKEN]
 
 
 @pytest.mark.parametrize("options", [*OPTIONS[:10], {"top_k": 40, "top_p": 0.99}], ids=str)
@@ -331,14 +331,16 @@ def test_log_probabilities_are_the_models_own():
     logits = rows(500, 3)
     exact = logits.astype(np.float64)
     logs = exact - np.log(np.exp(exact).sum())
-    found = scores_of(logits, 17, 4)
+    found = token_logprobs(logits, 17, 4)
     assert found.logprob == pytest.approx(logs[17], abs=1e-12)
     order = np.argsort(-logits, kind="stable")[:4].tolist()
     assert list(found.top) == order
     assert list(found.top.values()) == pytest.approx(logs[order].tolist(), abs=1e-12)
     sampler = Sampler()
     sampler.add(1, Sampling(logprobs=2, logit_bias={9: 100.0}), [0], [], 500)
-    picked = sampler.pick(np.array([order[0]], np.int32), logits[None].copy(), Step([Part(1, [0], 0, (0,), 1)], []))
+    picked = sampler.pick(
+        np.array([order[0]], np.int32), logits[None].copy(), Step([ScheduledSequence(1, [0], 0, (0,), 1)], [])
+    )
     assert picked.tokens == [[9]]
     assert picked.scores[1][0].logprob == pytest.approx(logs[9], abs=1e-12)
 
@@ -350,14 +352,19 @@ def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
     sampler.add(3, Sampling(temperature=1.0, seed=5), [0], [], 50)
     logits = rows(4 * 50, 1).reshape(4, 50)
     before = logits.copy()
-    parts = [Part(1, [0], 0, (0,), 1), Part(9, [0], 0, (1,), 0), Part(2, [0], 0, (2,), 1), Part(3, [0], 0, (3,), 1)]
+    parts = [
+        ScheduledSequence(1, [0], 0, (0,), 1),
+        ScheduledSequence(9, [0], 0, (1,), 0),
+        ScheduledSequence(2, [0], 0, (2,), 1),
+        ScheduledSequence(3, [0], 0, (3,), 1),
+    ]
     best = np.array([11, logits[1].argmax(), NOT_A_TOKEN], np.int32)
     picked = sampler.pick(best, logits[:3], Step(parts, []))
     assert picked.tokens == [[11], [logits[1].argmax()], [NOT_A_TOKEN]]
     assert picked.scores == {}
     assert (logits == before).all()
     sampler.drop(3)
-    assert set(sampler.choices) == {2}
+    assert set(sampler.states) == {2}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sporelm
-from sporelm.engine import Engine, Limits, Part, Request, Scores, Step
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, ScheduledSequence, Step
 from sporelm.engine.runner import MOST_VIEWS, Inputs
 
 PACKAGE = str(Path(sporelm.__file__).parent)
@@ -17,16 +17,16 @@ PACKAGE = str(Path(sporelm.__file__).parent)
 class Instant:
     """Fills the inputs as a runner does and always answers token 5."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EngineConfig) -> None:
         self.inputs = Inputs(limits)
         self.best = np.full(limits.max_batch, 5, np.int32)
         self.logits = np.zeros((limits.max_batch, 50), np.float32)
         self.filled: list[int] = []
 
-    def run(self, step: Step) -> Scores:
+    def run(self, step: Step) -> ModelOutput:
         arrays, _ = self.inputs.fill(step)
         self.filled.append(id(arrays))
-        return Scores(self.best[: len(step.parts)], self.logits[: len(step.parts)])
+        return ModelOutput(self.best[: len(step.sequences)], self.logits[: len(step.sequences)])
 
     def embed(self, step: Step) -> np.ndarray:
         raise NotImplementedError
@@ -46,7 +46,7 @@ class Instant:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_decoding_makes_no_arrays_and_keeps_no_memory(batch):
-    limits = Limits(
+    limits = EngineConfig(
         max_context=4096, model_context=4096, vocab=50, token_budget=64, max_batch=batch, num_pages=64 * batch
     )
     runner = Instant(limits)
@@ -79,11 +79,11 @@ def test_decoding_makes_no_arrays_and_keeps_no_memory(batch):
 
 
 def test_views_of_many_step_shapes_are_forgotten_again():
-    limits = Limits(max_context=4096, model_context=4096, vocab=50, token_budget=256, max_batch=1, num_pages=64)
+    limits = EngineConfig(max_context=4096, model_context=4096, vocab=50, token_budget=256, max_batch=1, num_pages=64)
     inputs = Inputs(limits)
     table = tuple(range(64))
     for length in range(2, 2 + 3 * MOST_VIEWS):
-        arrays, extents = inputs.fill(Step([Part(1, list(range(length)), 100, table, 1)], []))
+        arrays, extents = inputs.fill(Step([ScheduledSequence(1, list(range(length)), 100, table, 1)], []))
         assert arrays["slots"].tolist() == list(range(100, 100 + length))
         assert (extents["tokens"], extents["rows"], arrays["rows"].tolist()) == (length, 1, [length - 1])
     assert len(inputs.views) <= MOST_VIEWS

@@ -7,7 +7,7 @@ from sporelm.errors import ContextOverflow, RequestError
 
 
 @dataclass(frozen=True)
-class Limits:
+class EngineConfig:
     """What one engine holds at most. Raises RequestError for values with which nothing could run."""
 
     max_context: int  # positions of a sequence

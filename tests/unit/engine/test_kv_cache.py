@@ -67,7 +67,7 @@ class Use(RuleBasedStateMachine):
         super().__init__()
         guesses = SteadySpeculation(Oracle(5), 16)  # what is drawn must not depend on the clock
         self.engine = engine(guesses, num_pages=9, max_batch=3, max_context=256, token_budget=40)
-        self.engine.scheduler.pace = SteadyPace()
+        self.engine.scheduler.prefill_budget = SteadyPace()
         self.requests: list[Request] = []
         self.sequences: list[KvSequence] = []
         self.histories: dict[int, list[int]] = {}

@@ -18,22 +18,22 @@ from sporelm.plan import Plan
 from sporelm.tensor.dtype import I32
 
 
-class Matrices(NamedTuple):
+class LoraMatrices(NamedTuple):
     """What an adapter adds to one product, on the device: (x @ a.T) @ b, with the adapter's scale in b."""
 
     a: Any  # float32 [rank, in]
     b: Any  # float32 [rank, out]
 
 
-OnDevice = Mapping[str, Matrices]  # by the name of the weight whose product they add to: "layers.0.attn_q"
+LoraWeights = Mapping[str, LoraMatrices]  # by the name of the weight whose product they add to: "layers.0.attn_q"
 
 
-class Adapted:
+class LoraRuntime:
     """Adapters by number, the weights that hold them for the model, and plans, each made when it is first needed."""
 
     def __init__(
         self,
-        adapters: Mapping[int, OnDevice],
+        adapters: Mapping[int, LoraWeights],
         weights: Mapping[str, Any],
         traced: Callable[[Forward, Mapping[str, Any], Mapping[str, Spec]], Plan] | None,
     ) -> None:
@@ -54,11 +54,11 @@ class Adapted:
     def rows(self, step: Step) -> NDArray[np.int32]:
         """The place of each row's adapter among the matrices, int32 [tokens]; -1 for none."""
         places = []
-        for part in step.parts:
-            if part.adapter and part.adapter not in self.places:
-                raise unknown(part.adapter)
-            places.append(self.places.get(part.adapter, -1))
-        return np.repeat(np.array(places, np.int32), [len(part.tokens) for part in step.parts])
+        for scheduled in step.sequences:
+            if scheduled.adapter_id and scheduled.adapter_id not in self.places:
+                raise unknown(scheduled.adapter_id)
+            places.append(self.places.get(scheduled.adapter_id, -1))
+        return np.repeat(np.array(places, np.int32), [len(scheduled.tokens) for scheduled in step.sequences])
 
     def close(self) -> None:
         """Free the programs."""
@@ -71,7 +71,7 @@ def unknown(number: int) -> BackendError:
     return BackendError(f"a step names adapter {number}, which is not loaded; load it first")
 
 
-def _table(adapters: Mapping[int, OnDevice], name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _table(adapters: Mapping[int, LoraWeights], name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The matrices a and b of each adapter for one product; None where it has none."""
     found = [adapter.get(name) for adapter in adapters.values()]
     return tuple(each and each.a for each in found), tuple(each and each.b for each in found)
