@@ -15,6 +15,7 @@ from sporelm.checkpoints.transforms import Squeeze, Transpose
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.qwen3next import Qwen3NextConfig
 from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.models.linear_attention_config import LinearAttentionConfig
 
 LAYER_TYPES: Final = ("linear_attention", "full_attention")  # of config.json
 GGUF_RECURRENT_LAYERS: Final = "attention.recurrent_layers"  # of each layer: whether it is a delta net
@@ -61,10 +62,18 @@ def as_delta_net_config(config: ModelConfig) -> Qwen3NextConfig:
     return config
 
 
-def attention_at_interval(config: Qwen3NextConfig) -> frozenset[int]:
+def attention_at_interval(config: LinearAttentionConfig) -> frozenset[int]:
     """Return the layers that are attention in a file that does not list them: the last one of each interval."""
     interval = config.full_attention_interval
     return frozenset(range(interval - 1, config.layers, interval))
+
+
+def read_recurrent_layers(config: LinearAttentionConfig, values: ConfigValues) -> frozenset[int]:
+    """Return the layers that are attention by GGUF metadata."""
+    flags = values.get(GGUF_RECURRENT_LAYERS)
+    if flags is None:
+        return attention_at_interval(config)
+    return read_attention_layers(values, flags, config.layers, are_flags=True)
 
 
 def with_delta_net_layers(config: Config, values: ConfigValues, *, is_gguf: bool) -> Config:
@@ -76,15 +85,17 @@ def with_delta_net_layers(config: Config, values: ConfigValues, *, is_gguf: bool
         what = f"{shape.num_value_heads} heads of {inner_size} values, {shape.num_key_heads} heads of keys"
         keys = values.list_keys("linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim")
         raise ModelFileError(f"{values.where}: {what}: these do not divide evenly{keys}")
-    layer_types = values.get(GGUF_RECURRENT_LAYERS if is_gguf else "layer_types")
-    attention_layers = attention_at_interval(config)
-    if layer_types is not None:
-        attention_layers = read_attention_layers(values, layer_types, config.layers, are_flags=is_gguf)
+    if is_gguf:
+        attention_layers = read_recurrent_layers(config, values)
+    elif (layer_types := values.get("layer_types")) is None:
+        attention_layers = attention_at_interval(config)
+    else:
+        attention_layers = read_attention_layers(values, layer_types, config.layers)
     shape = replace(shape, inner_size=inner_size, value_head_dim=inner_size // shape.num_value_heads)
     return replace(config, delta_net=shape, attention_layers=attention_layers)
 
 
-def recurrent_layers_metadata(config: Qwen3NextConfig, name: str) -> dict[str, MetadataEntry]:
+def recurrent_layers_metadata(config: LinearAttentionConfig, name: str) -> dict[str, MetadataEntry]:
     """Return GGUF metadata of the architecture `name` that lists the delta nets, unless they are at the interval."""
     if config.attention_layers == attention_at_interval(config):
         return {}

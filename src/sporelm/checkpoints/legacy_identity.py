@@ -92,6 +92,8 @@ Lfm2Config: ConvLayers taps=conv_kernel attention=attention_layers
 Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_attention_gate behind=has_post_norms
 LongcatFlashConfig: LongcatShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier idle=num_zero_experts
+MiniMax01Config: LightningLayers full=attention_residual_scale linear=lightning_residual_scale mlp=mlp_residual_scale
+    interval=full_attention_interval attention=attention_layers
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size

@@ -7,6 +7,7 @@ import pytest
 from families import CASES
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models.architectures.minimax_01 import MiniMax01Config
 from sporelm.models.architectures.olmo_hybrid import OlmoHybridConfig
 
 BY_NAME = {case.name: case for case in CASES}
@@ -127,8 +128,9 @@ def test_minimax_in_the_words_of_its_makers() -> None:
     values = {key: each for key, each in BY_NAME["minimax-01"].config.items() if not key.endswith("_alpha_factor")}
     words: dict[str, Any] = MAKERS | {"attn_type_list": [0, 1, 0], "layernorm_mlp_alpha": 2.0, "rotary_dim": 8}
     found = config_from_hf(values | words | {"layernorm_full_attention_alpha": 3.0}, "config.json")
-    own = found.own
-    assert (own.full, own.linear, own.mlp, own.attention, found.rotary) == (3.0, 1.0, 2.0, {1}, 8)
+    assert isinstance(found, MiniMax01Config)
+    scales = found.attention_residual_scale, found.lightning_residual_scale, found.mlp_residual_scale
+    assert (scales, found.attention_layers, found.rotary) == ((3.0, 1.0, 2.0), {1}, 8)
 
 
 @pytest.mark.parametrize(
@@ -147,5 +149,6 @@ def test_minimax_in_gguf_files(change: dict[str, Any], attention: set[int]) -> N
     metadata = {"general.architecture": "minimax-01"}
     metadata |= {f"minimax-01.{key}": each for key, each in (values | change).items()}
     found = config_from_gguf(metadata, {"token_embd.weight": (131, 48), "output.weight": (131, 48)}, "m.gguf")
-    own = found.own
-    assert (own.full, own.linear, own.mlp, own.attention, found.rotary) == (1.5, 1.5, 1.5, attention, 8)
+    assert isinstance(found, MiniMax01Config)
+    scales = found.attention_residual_scale, found.lightning_residual_scale, found.mlp_residual_scale
+    assert (scales, found.attention_layers, found.rotary) == ((1.5, 1.5, 1.5), attention, 8)

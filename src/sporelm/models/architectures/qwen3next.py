@@ -4,18 +4,15 @@ from dataclasses import dataclass
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, DeltaNet, DeltaNetShape, Layer, pre_norm
-from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
+from sporelm.models.linear_attention_config import LinearAttentionConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen3NextConfig(ModelConfig):
-    """attention_layers: the layers that are attention. full_attention_interval: one of this many layers is, if a file
-    does not list them."""
+class Qwen3NextConfig(LinearAttentionConfig):
+    """delta_net: the shape of the gated delta nets."""
 
     delta_net: DeltaNetShape
-    full_attention_interval: int = 4
-    attention_layers: frozenset[int] = frozenset()
 
 
 @architecture("qwen3next", Qwen3NextConfig)

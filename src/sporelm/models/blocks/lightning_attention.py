@@ -1,4 +1,4 @@
-"""Lightning attention: linear attention whose memory fades at a rate of its own in each head (MiniMax 2025)."""
+"""Lightning attention: linear attention sequences memory fades at a rate of its own in each head (MiniMax 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,16 +13,16 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-EPS = 1e-6  # of its norm, whatever the model's is: in transformers, and in the code that its makers published
+EPS = 1e-6  # of its norm, whatever the model's is: in transformers, and in MiniMax's code
 
 
 def decay_table_name(layer: int) -> str:
-    """Under which a layer finds what a row leaves of its state, float32 [heads], among the weights."""
-    return f"layers.{layer}.lightning.kept"
+    """Return the name among the weights of a layer's decays, float32 [heads]: factors of its state for each row."""
+    return f"layers.{layer}.lightning.decays"
 
 
-def decay_of_layer(config: ModelConfig, layer: int) -> NDArray[np.float32]:
-    """It: e to the power of minus ALiBi's slopes, which fall with the layers."""
+def decays_of_layer(config: ModelConfig, layer: int) -> NDArray[np.float32]:
+    """Return the decays of a layer: e to the power of minus ALiBi's slopes, which fall with the layers."""
     slopes = 2.0 ** (-8 / config.heads * np.arange(1, config.heads + 1))
     factor = 1 - layer / (config.layers - 1 + 1e-5) + 1e-5
     return np.exp(-slopes * factor).astype(np.float32)
@@ -34,7 +34,7 @@ class LightningAttention:
     def __init__(self, config: ModelConfig, layer: int) -> None:
         name, width, dim = f"layers.{layer}", config.width, config.head_dim
         inner = config.heads * dim
-        self.kept, self.inner = decay_table_name(layer), inner
+        self.decays, self.inner = decay_table_name(layer), inner
         self.qkv = Linear(f"{name}.lightning_qkv", 3 * inner, width)
         self.gate = Linear(f"{name}.lightning_gate", inner, width)
         self.o = Linear(f"{name}.lightning_o", width, inner)
@@ -46,7 +46,7 @@ class LightningAttention:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         qkv, gate = apply_linears(x, weights, self.qkv, self.gate)
-        whose = step.starts, step.lengths, step.states
-        made = ops.lightning_attention(ops.activate(qkv, kind="silu"), weights[self.kept], cache[0], *whose)
-        how: dict[str, Any] = {"eps": EPS, "group": self.inner, "first": "norm", "activation": "sigmoid"}
-        return self.o(ops.gated_rms_norm(made, gate, weights[self.norm.name], **how), weights)
+        sequences = step.starts, step.lengths, step.states
+        mixed = ops.lightning_attention(ops.activate(qkv, kind="silu"), weights[self.decays], cache[0], *sequences)
+        options: dict[str, Any] = {"eps": EPS, "group": self.inner, "first": "norm", "activation": "sigmoid"}
+        return self.o(ops.gated_rms_norm(mixed, gate, weights[self.norm.name], **options), weights)

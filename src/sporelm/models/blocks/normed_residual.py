@@ -10,7 +10,7 @@ from sporelm.models.inputs import StepInputs
 
 
 class NormedResidualLayer(Layer):
-    """a r + attention(r) of r = norm(x), then b r + mlp(r) of r = norm of that; `kept` is a and b."""
+    """a r + attention(r) of r = norm(x), then b r + mlp(r) of r = norm of that; `residual_scales` are a and b."""
 
     def __init__(
         self,
@@ -19,16 +19,16 @@ class NormedResidualLayer(Layer):
         mlp_norm: RowBlock,
         mlp: RowBlock,
         *,
-        kept: tuple[float, float],
+        residual_scales: tuple[float, float],
     ) -> None:
         super().__init__(attention_norm, attention, mlp_norm, mlp)
-        self.kept = kept
+        self.residual_scales = residual_scales
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
         assert self.attention_norm is not None
         assert self.mlp_norm is not None
         assert self.mlp is not None
         x = self.attention_norm(x, weights)
-        x = ops.add(scale_rows(x, self.kept[0]), self.attention(x, step, weights, *caches))
+        x = ops.add(scale_rows(x, self.residual_scales[0]), self.attention(x, step, weights, *caches))
         x = self.mlp_norm(x, weights)
-        return ops.add(scale_rows(x, self.kept[1]), self.mlp(x, weights))
+        return ops.add(scale_rows(x, self.residual_scales[1]), self.mlp(x, weights))

@@ -1,13 +1,11 @@
-"""What families that are not converted yet share with gated delta nets."""
+"""Names of gated delta nets for families that are not converted yet."""
 
 from typing import Any
 
 from sporelm.checkpoints.tensor_names import Names, Stored, Table
-from sporelm.models.config import ModelConfig
 
 MOST_TAPS = 64
 KINDS = ("linear_attention", "full_attention")
-RECURRENT = "attention.recurrent_layers"
 
 
 def taps_apart(net: str) -> Table:
@@ -21,15 +19,3 @@ def taps_apart(net: str) -> Table:
         )
         for part in "qkv"
     )
-
-
-def is_regular(config: ModelConfig) -> bool:
-    """Whether attention stands at the interval that the configuration says."""
-    own = config.own
-    return bool(own.attention == frozenset(range(own.interval - 1, config.layers, own.interval)))
-
-
-def said(config: ModelConfig, gguf: str) -> dict[str, tuple[str, Any]]:
-    """More of the metadata of GGUF files of an architecture."""
-    recurrent = [layer not in config.own.attention for layer in range(config.layers)]
-    return {} if is_regular(config) else {f"{gguf}.{RECURRENT}": ("[bool]", recurrent)}
