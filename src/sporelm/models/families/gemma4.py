@@ -19,13 +19,14 @@ from sporelm.models.blocks import (
     SharedKVAttention,
     SharedKVLayer,
 )
-from sporelm.models.blocks.parallel_mixture import FUSED, SIDE_NAMES, ParallelMixture
+from sporelm.models.blocks.parallel_mixture import ParallelMixture
 from sporelm.models.blocks.per_layer_inputs import LAYER_INPUT_NAMES, run_per_layer_inputs
 from sporelm.models.blocks.rms_norm import ones_table
 from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma2 import MOST
 from sporelm.models.families.gemma4_lists import finished, noticed, of_gguf, said
+from sporelm.models.families.gemma4_names import FUSED, SIDE_NAMES
 from sporelm.models.families.gemma4_words import DIM, ONLY, Gemma4Parts, class_of, of_hf, of_kind, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
