@@ -21,6 +21,8 @@ from sporelm.checkpoints.multimodal_text import REFUSED, TEXTS, WHOLES
 from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.files.gguf import open_gguf
+from sporelm.models.architectures.mistral3 import Mistral3Config
+from sporelm.models.architectures.qwen2vl import Qwen2VLConfig
 from sporelm.models.rope_scaling import UNSCALED
 from sporelm.text.tokenizers.hf_folder import TokenizerFolder
 from sporelm.tools.hf.from_hf import from_hf
@@ -87,7 +89,8 @@ def test_text_of_mistral_small() -> None:
     text = {**BY_NAME["llama"].config, "model_type": "mistral", "rope_theta": 1e9, "sliding_window": None}
     outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"}
     config = config_from_hf({**outer, "text_config": text}, "config.json")
-    assert (config.rope_theta, config.rope_scaling, config.own.beta) == (1e9, UNSCALED, 0)
+    assert isinstance(config, Mistral3Config)
+    assert (config.rope_theta, config.rope_scaling, config.temperature_scale) == (1e9, UNSCALED, 0)
     del text["sliding_window"]
     with pytest.raises(UnsupportedModel, match="sliding_window 4096 is not supported"):
         config_from_hf({**outer, "text_config": text}, "config.json")
@@ -185,7 +188,10 @@ def test_a_folder_made_of_a_file_says_how_images_are_placed(tmp_path: Path) -> N
     rope = {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}
     assert (values["model_type"], values["text_config"]["model_type"]) == ("qwen3_vl", "qwen3_vl_text")
     assert values["text_config"]["rope_scaling"] == rope
-    assert config_from_hf(values, "config.json").own == replace(case.model.config.own, deepstack=3)
+    config, expected = config_from_hf(values, "config.json"), case.model.config
+    assert isinstance(config, Qwen2VLConfig)
+    assert isinstance(expected, Qwen2VLConfig)
+    assert (config.mrope_section, config.deepstack_layers) == (expected.mrope_section, 3)
 
 
 @pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
@@ -289,7 +295,9 @@ def test_where_text_ends_may_be_said_of_the_text_model_alone(tmp_path: Path) -> 
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_three_positions_that_are_one_turn_a_head_as_one_does(by_turns: bool) -> None:
     """So that layers of Qwen-VL rotate texts without them."""
-    sections = BY_NAME["qwen3vl"].model.config.own.sections
+    config = BY_NAME["qwen3vl"].model.config
+    assert isinstance(config, Qwen2VLConfig)
+    sections = config.mrope_section
     runs = [kind for kind, count in enumerate(sections) for _ in range(count)]
     streams = tuple(kind if kind and at < 3 * sections[kind] else 0 for at in range(8) for kind in [at % 3])
     cpu = opened("cpu", threads=1)

@@ -5,7 +5,7 @@ GGUF keys: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sporelm.checkpoints.config_keys import Key
 from sporelm.checkpoints.config_values import ConfigValues, shown
@@ -17,6 +17,7 @@ from sporelm.ops.expert_routing import MAX_EXPERTS
 # As llama.cpp numbers its gating functions: 0 stands for a file that does not say.
 SCORE_FUNCTIONS: Final = ("", "softmax", "sigmoid", "softmax_of_chosen")
 MAX_SCALE: Final = 1e6
+Config = TypeVar("Config", bound=ModelConfig)
 
 _KEYS: Final = {
     "count": Key("experts.count", "expert_count", "u32", 1, MAX_EXPERTS),
@@ -92,7 +93,7 @@ def with_leading_dense_layers(values: ConfigValues) -> ConfigValues:
     return values.updated({"first_k_dense_replace": kinds.count("dense")})
 
 
-def with_experts_where_routers_are(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+def with_experts_where_routers_are(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
     """Return the configuration of a GGUF file with experts in those layers that have a router, and in no others."""
     dense = frozenset(layer for layer in range(config.layers) if f"blk.{layer}.ffn_gate_inp.weight" not in shapes)
     if config.experts is None or len(dense) == config.layers:

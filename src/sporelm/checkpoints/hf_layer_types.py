@@ -1,15 +1,40 @@
 """config.json of models whose layers are of two types, with rotary parameters for each type."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.hf_windows import layer_types_of
 from sporelm.checkpoints.rope_fields import HF_ORIGINAL, PARTIAL
+from sporelm.errors import UnsupportedModel
 from sporelm.models.config import ModelConfig
 from sporelm.models.rope_scaling import Yarn
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
+# Where the rotary parameters of layers with a window stand among the values.
+LOCAL_THETA: Final = "local_theta"
+LOCAL_SHARE: Final = "local_share"
 YARN_KEYS: Final = ("factor", "beta_fast", "beta_slow", "truncate")
+
+
+def with_rope_of_types(values: ConfigValues, ropes: Any) -> ConfigValues:
+    """Return the values with the rotary parameters of layers without a window, and those of the others beside them.
+
+    ropes   by type of layers
+
+    Raises UnsupportedModel if they are of other types, or if those of layers with a window are scaled.
+    """
+    full, local = (ropes.get(kind) if isinstance(ropes, Mapping) else None for kind in (FULL, SLIDING))
+    if not isinstance(full, Mapping) or not isinstance(local, Mapping | None):
+        what = f"rope_parameters {shown(ropes)} must be those of {FULL} and {SLIDING}"
+        raise UnsupportedModel(f"{values.where}: {what}")
+    local = local or {}
+    if (rope_type := local.get("rope_type", "default")) != "default":
+        what = f"rope_type {shown(rope_type)} of layers with a window is not supported"
+        raise UnsupportedModel(f"{values.where}: {what}")
+    beside = {LOCAL_THETA: local.get("rope_theta"), LOCAL_SHARE: local.get(PARTIAL)}
+    return values.updated({"rope_parameters": full, **beside})
 
 
 def layer_types_json(config: ModelConfig) -> dict[str, Any]:

@@ -125,3 +125,15 @@ def without_prefix(tensors: TensorTable, prefix: str = "model.") -> TensorTable:
         parameter: tuple(StoredAs(each.name.removeprefix(prefix), *each.transforms) for each in alternatives(row))
         for parameter, row in tensors.items()
     }
+
+
+def with_inner_prefix(tensors: TensorTable, inner: str = "model.language_model.") -> TensorTable:
+    """Return the tensors of folders of a model that sees or hears: names of its text model have `inner` in place of
+    "model."."""
+
+    def renamed(stored: StoredAs) -> StoredAs:
+        is_inner = stored.name.startswith("model.")
+        name = inner + stored.name.removeprefix("model.") if is_inner else stored.name
+        return StoredAs(name, *stored.transforms)
+
+    return {parameter: tuple(renamed(each) for each in alternatives(row)) for parameter, row in tensors.items()}

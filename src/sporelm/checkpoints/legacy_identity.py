@@ -86,14 +86,19 @@ Cohere2MoeConfig: Cohere2MoeParts rms_eps=rms_eps
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
 Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms
+LagunaConfig: LagunaParts each=has_elementwise_gates
 LatentConfig: LatentShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier
+LayerShapesConfig: LayerShapes heads=layer_heads kv_heads=layer_kv_heads ffn=layer_ffn
 Lfm2Config: ConvLayers taps=conv_kernel attention=attention_layers
 Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_attention_gate behind=has_post_norms
+Llama4Config: Llama4Parts normed=has_qk_norm floor=temperature_floor growth=temperature_scale
 LongcatFlashConfig: LongcatShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier idle=num_zero_experts
+Mimo2Config: Mimo2Parts value=value_head_dim
 MiniMax01Config: LightningLayers full=attention_residual_scale linear=lightning_residual_scale mlp=mlp_residual_scale
     interval=full_attention_interval attention=attention_layers
+Mistral3Config: Tempered beta=temperature_scale
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
@@ -101,6 +106,7 @@ OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_k
     turns=has_negative_eigenvalues
 OptConfig: OptParts embedded=embedding_width before=is_pre_norm unnormed=skips_last_norm learned=has_norm_weights
 PersimmonConfig: Normed heads=has_head_norms
+Qwen2VLConfig: Seeing sections=mrope_section deepstack=deepstack_layers
 Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
@@ -108,6 +114,7 @@ SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_di
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
     index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
+Step35Config: Step35Parts limits=swiglu_limits shared_limits=shared_swiglu_limits
 """
 _FIELDS: Mapping[str, list[str]] = {
     name: fields.split()

@@ -22,6 +22,12 @@ TEXT_MODEL_PREFIXES: Final = (
     ("model.", "language_model.model."),
     ("lm_head.", "language_model.lm_head."),
 )
+# The same for tables that have the names of such folders: those of the text model alone, and those of transformers 4.
+INNER_MODEL_PREFIXES: Final = (
+    ("model.language_model.", "model."),
+    ("model.language_model.", "language_model.model."),
+    ("lm_head.", "language_model.lm_head."),
+)
 
 
 @dataclass(frozen=True)

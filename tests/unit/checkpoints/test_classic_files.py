@@ -8,8 +8,10 @@ import pytest
 from families import EVERY
 from families.classic import block
 from sporelm.checkpoints import config_from_hf
+from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.per_layer_shapes import with_gguf_lists
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.models.families.layer_shapes import LayerShapes, one_each
+from sporelm.models.layer_shapes import LayerShapesConfig
 
 BY_NAME = {case.name: case for case in EVERY}
 LAYERS = [block(3, 4.0)] * 5
@@ -31,7 +33,12 @@ LINEAR = {"attention": {"n_heads_in_group": 3}, "ffn": {"replace_with_linear": T
         ("deci", {"block_configs": [*LAYERS, LINEAR]}, UnsupportedModel, "replace_with_linear True is not supported"),
         ("deci", {"block_configs": LAYERS}, ModelFileError, "for each layer"),
         ("deci", {"block_configs": [*LAYERS, {"ffn": {}}]}, ModelFileError, "it must have two parts"),
-        ("deci", {"block_configs": [*LAYERS, block(4, 1.0)]}, ModelFileError, "6 query heads are no whole groups of 4"),
+        (
+            "deci",
+            {"block_configs": [*LAYERS, block(4, 1.0)]},
+            ModelFileError,
+            "6 query heads do not divide into groups of 4",
+        ),
         ("deci-odd-tied", {"num_key_value_heads_per_layer": "x"}, ModelFileError, "must be a number for each layer"),
         ("flex-olmo", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 5 experts"),
         ("gpt-neox-japanese", {"intermediate_multiple_size": "4"}, ModelFileError, "intermediate_multiple_size is '4'"),
@@ -44,7 +51,7 @@ LINEAR = {"attention": {"n_heads_in_group": 3}, "ffn": {"replace_with_linear": T
         ("openelm", {"ffn_multipliers": 2.0}, ModelFileError, "it must be a number for each layer"),
         ("openelm", {"num_kv_heads": [2, 3]}, ModelFileError, "for each layer"),
         ("openelm", {"num_kv_heads": [2, 0, 2]}, ModelFileError, "must be one of 1 to [0-9]+ for each layer"),
-        ("openelm", {"num_kv_heads": [2, 4, 2]}, ModelFileError, "no whole groups of 4 key heads"),
+        ("openelm", {"num_kv_heads": [2, 4, 2]}, ModelFileError, "not a multiple of 4 key heads"),
         ("openelm", {"normalize_qk_projections": False}, UnsupportedModel, "normalize_qk_projections False"),
         ("vaultgemma", {"attention_bias": True}, UnsupportedModel, "attention_bias True is not supported"),
         ("xglm", {"add_cross_attention": True}, UnsupportedModel, "add_cross_attention True is not supported"),
@@ -64,21 +71,24 @@ def test_lists_of_metadata_become_the_shapes_of_layers() -> None:
         "attention.head_count_kv": [2, 0, 0, 4],
         "feed_forward_length": [256, 512, 0, 256],
     }
-    found = one_each(values)
-    assert [found[key] for key in values] == [8, 2, 512]
-    assert found["layer_heads"] == [8, 8, 0, 4]
-    assert one_each({"attention.head_count": 8, "attention.head_count_kv": [2, 1]})["attention.head_count"] == 8
+    found = with_gguf_lists(ConfigValues(values, "test"))
+    assert [found.get(key) for key in values] == [8, 2, 512]
+    assert found.get("layer_heads") == [8, 8, 0, 4]
+    mixed = ConfigValues({"attention.head_count": 8, "attention.head_count_kv": [2, 1]}, "test")
+    assert with_gguf_lists(mixed).get("attention.head_count") == 8
 
 
 def test_a_layer_of_block_configs_that_says_nothing_has_nothing() -> None:
     blocks = [*LAYERS, {"attention": {}, "ffn": {}}]
-    shapes = config_from_hf({**BY_NAME["deci"].config, "block_configs": blocks}, "config.json").own
-    assert (shapes.heads[-1], shapes.kv_heads[-1], shapes.ffn[-1]) == (0, 0, 0)
+    config = config_from_hf({**BY_NAME["deci"].config, "block_configs": blocks}, "config.json")
+    assert isinstance(config, LayerShapesConfig)
+    last = config.for_layer(config.layers - 1)
+    assert (last.heads, last.kv_heads, last.ffn) == (0, 0, 0)
 
 
 def test_a_layer_left_out_keeps_rows_as_they_are() -> None:
     model = BY_NAME["deci"].model
-    assert isinstance(model.config.own, LayerShapes)
+    assert isinstance(model.config, LayerShapesConfig)
     left = model.layers[3]
     assert (left.params(), left.memory()) == ([], ())
     rows = np.ones((2, 48), np.float32)

@@ -8,6 +8,8 @@ from families import CASES
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import build
+from sporelm.models.architectures.llama4 import Llama4Config
+from sporelm.models.architectures.mimo2 import Mimo2Config
 from sporelm.models.blocks import GatedMLP, Mixture, PreWeightedMixture
 from sporelm.models.config import Experts, ModelConfig
 
@@ -143,12 +145,15 @@ def test_gguf_files_of_llama_4_mean_chunks_and_norms() -> None:
 
     scout, maverick = of_gguf(expert_used_count=1), of_gguf(expert_used_count=1, expert_count=128)
     assert (scout.window, scout.full_layers, scout.nope_layers) == (8192, {3}, {3})
-    assert (scout.own.normed, maverick.own.normed) == (True, False)
+    assert isinstance(scout, Llama4Config)
+    assert isinstance(maverick, Llama4Config)
+    assert (scout.has_qk_norm, maverick.has_qk_norm) == (True, False)
     window = "attention.sliding_window"
     with pytest.raises(ModelFileError, match="sliding_window is 4096; it must be 8192"):
         of_gguf(expert_used_count=1, **{window: 4096})
     small = of_gguf(interleave_moe_layer_step=0, expert_used_count=0, **{window: 0})  # MobileLLM: neither experts
-    assert (small.experts, small.window, small.nope_layers, small.own.growth) == (None, None, frozenset(), 0.0)
+    assert isinstance(small, Llama4Config)
+    assert (small.experts, small.window, small.nope_layers, small.temperature_scale) == (None, None, frozenset(), 0.0)
 
 
 def test_a_folder_of_mimo_v2_as_its_makers_published_it() -> None:
@@ -169,7 +174,8 @@ def test_gguf_files_of_mimo_v2_count_further_layers_in_their_lists() -> None:
     metadata = {f"mimo2.{key}": value for key, value in (NUMBERS | more).items()}
     shapes = {"token_embd.weight": (9, 48), "blk.1.ffn_gate_inp.weight": (8, 48)}
     config = config_from_gguf({"general.architecture": "mimo2", **metadata}, shapes, "x")
-    assert (config.layers, config.kv_heads, config.own.value, config.full_layers) == (3, 1, 10, {0})
+    assert isinstance(config, Mimo2Config)
+    assert (config.layers, config.kv_heads, config.value_head_dim, config.full_layers) == (3, 1, 10, {0})
     assert [config.experts.at(layer) for layer in range(3)] == [False, True, False]
     metadata["mimo2.attention.head_count_kv"] = [1, 2, 3, 2]
     with pytest.raises(UnsupportedModel, match="layers with a window must have twice the heads of the others"):

@@ -11,10 +11,11 @@ from families.today import CASES, FULL, LOCAL
 from sporelm import ops
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.architectures.laguna import LagunaConfig
+from sporelm.models.architectures.step35 import Step35Config
 from sporelm.models.blocks.clamped_mlp import MIN_LIMIT
 from sporelm.models.blocks.head_gated_attention import OPENED, head_tables
 from sporelm.models.config import ModelConfig
-from sporelm.models.families.window_heads import heads_of
 from sporelm.models.rope_scaling import Llama3
 from sporelm.ops.activation import apply_activation
 
@@ -66,8 +67,9 @@ def test_words_of_its_makers_and_those_of_transformers() -> None:
     text = {key: text[key] for key in text if key not in ("rope_theta", "partial_rotary_factors")} | again
     assert config_from_hf({**BY_NAME["step35"].config, "text_config": text}, "config.json") == plain
     makers = read("step35-odd-makers")
-    assert heads_of(makers) == [5, 7, 5]
-    assert (makers.rotary, makers.own.local_rotary, makers.own.limits) == (4, 12, (0.0, 0.0, 0.3))
+    assert isinstance(makers, Step35Config)
+    assert makers.layer_heads == [5, 7, 5]
+    assert (makers.rotary, makers.local_rotary, makers.swiglu_limits) == (4, 12, (0.0, 0.0, 0.3))
     assert [makers.experts is not None and makers.experts.at(layer) for layer in range(3)] == [True, False, True]
 
 
@@ -88,8 +90,9 @@ def test_the_configuration_of_laguna_xs() -> None:
     values |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [0], "tie_word_embeddings": False}
     values |= {"mlp_layer_types": ["dense", *["sparse"] * 39], "moe_routed_scaling_factor": 2.5}
     config = config_from_hf(values | {"moe_router_logit_softcapping": 0.0, "eos_token_id": [2, 24]}, "config.json")
-    assert (config.rotary, config.own.local_rotary, config.own.each) == (64, 128, False)
-    assert heads_of(config)[:5] == [48, 64, 64, 64, 48]
+    assert isinstance(config, LagunaConfig)
+    assert (config.rotary, config.local_rotary, config.has_elementwise_gates) == (64, 128, False)
+    assert config.layer_heads[:5] == [48, 64, 64, 64, 48]
     assert config.experts is not None
     assert (config.experts.leading, config.experts.scale, config.experts.shared_width) == (1, 2.5, 512)
 
@@ -116,10 +119,11 @@ def test_the_configuration_of_step() -> None:
         "swiglu_limits_shared": [0.0] * 44 + [16.0] + [0.0] * 3,
     }
     config = config_from_hf(values | limits, "config.json")
-    assert (config.rotary, config.own.local_rotary, config.rope_theta, config.local_theta) == (64, 128, 5e6, 1e4)
+    assert isinstance(config, Step35Config)
+    assert (config.rotary, config.local_rotary, config.rope_theta, config.local_theta) == (64, 128, 5e6, 1e4)
     assert config.rope_scaling == Llama3(factor=2.0, original=131072, low=1.0, high=32.0)
-    assert heads_of(config)[:5] == [64, 96, 96, 96, 64]
-    assert (config.own.limits[-3:], config.own.shared_limits[-2:]) == ((0.0, 7.0, 7.0), (0.0, 16.0))
+    assert config.layer_heads[:5] == [64, 96, 96, 96, 64]
+    assert (config.swiglu_limits[-3:], config.shared_swiglu_limits[-2:]) == ((0.0, 7.0, 7.0), (0.0, 16.0))
     assert config.experts is not None
     assert (config.experts.leading, config.experts.count, config.experts.scale) == (3, 288, 3.0)
 
@@ -140,8 +144,9 @@ def metadata(**more: Any) -> dict[str, Any]:
 def test_lists_of_a_gguf_file() -> None:
     """Without rope.dimension_count, as llama.cpp's converter writes it; its last layers are none of ours."""
     config = config_from_gguf(metadata(), {"blk.2.ffn_gate_inp.weight": (4, 32)}, "m.gguf")
-    assert (config.layers, heads_of(config), config.local_theta) == (4, [4, 8, 8, 4], 1e4)
-    assert (config.rotary, config.own.local_rotary, config.own.limits) == (4, 8, (0.0, 0.0, 0.0, 7.0))
+    assert isinstance(config, Step35Config)
+    assert (config.layers, config.layer_heads, config.local_theta) == (4, [4, 8, 8, 4], 1e4)
+    assert (config.rotary, config.local_rotary, config.swiglu_limits) == (4, 8, (0.0, 0.0, 0.0, 7.0))
     assert config.experts is not None
     assert [config.experts.at(layer) for layer in range(4)] == [False, False, True, False]
     heads = np.array([4, 8, 4, 4, 8, 8], np.int32)

@@ -1,6 +1,7 @@
 """Folders of Qwen2 and Qwen2.5."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -11,6 +12,7 @@ from sporelm.models.architectures.llama import Llama
 from sporelm.models.config import ModelConfig
 
 MAX_WINDOW_LAYERS = 1 << 20
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 @register
@@ -28,7 +30,7 @@ class Qwen2ForCausalLM(HfSchema):
         return with_optional_windows(super().config_from_json(values, dtype), values)
 
 
-def with_optional_windows(config: ModelConfig, values: ConfigValues) -> ModelConfig:
+def with_optional_windows(config: Config, values: ConfigValues) -> Config:
     """Return the configuration with the windows that `use_sliding_window` turns on."""
     if not values.flag("use_sliding_window", False):
         return config

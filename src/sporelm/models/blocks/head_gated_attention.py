@@ -22,16 +22,18 @@ def head_tables(head_dim: int, counts: Iterable[int]) -> dict[str, np.ndarray]:
 class HeadGatedAttention(Attention):
     """Attention with normed heads; what each mixes is multiplied by an activation of one number (StepFun 2026).
 
-    kind   the activation
-    each   it is one for each number of a head, not for the head (poolside 2026)
+    kind            the activation
+    is_elementwise  there is a gate for each number of a head, not for the head (poolside 2026)
     """
 
-    def __init__(self, name: str, config: ModelConfig, window: int | None, kind: str, *, each: bool = False) -> None:
+    def __init__(
+        self, name: str, config: ModelConfig, window: int | None, kind: str, *, is_elementwise: bool = False
+    ) -> None:
         super().__init__(name, config, window, norm="heads")
-        numbers = config.head_dim if each else 1
+        numbers = config.head_dim if is_elementwise else 1
         cut = Rows(config.heads // config.kv_heads * numbers)
         self.gate = [Linear(f"{name}.attn_gate", config.heads * numbers, config.width, split=cut)]
-        self.kind, self.opened = kind, "" if each else f"{OPENED}{config.heads}"
+        self.kind, self.opened = kind, "" if is_elementwise else f"{OPENED}{config.heads}"
 
     def _opened(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
         if not self.opened:

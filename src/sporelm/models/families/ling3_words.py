@@ -8,13 +8,13 @@ from sporelm.checkpoints import latent
 from sporelm.checkpoints.experts import with_leading
 from sporelm.checkpoints.family import Field, HfClass
 from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.swiglu_limits import read_swiglu_limits as limits_of
 from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
 from sporelm.models.config import MOST_LAYERS, ModelConfig
 from sporelm.models.families import kimi_words
 from sporelm.models.families.delta_fields import KINDS
 from sporelm.models.families.layer_kinds import attention_layers
-from sporelm.models.families.step35_limits import limits_of
 
 HYBRID, MAKERS = "BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"
 # The words of transformers -> those of its makers, who have `head_dim` for that of the delta nets.
