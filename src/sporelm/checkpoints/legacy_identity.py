@@ -13,6 +13,8 @@ from typing import Any
 
 from sporelm.models.config import ModelConfig
 
+NO_LAYERS = "-"
+
 # Each record under its name of then, and its fields in the order in which they were printed.
 _RECORDS = """
 ModelConfig: name architecture layers width heads kv_heads head_dim ffn vocab eps rope_theta context_length
@@ -75,8 +77,17 @@ Dense: name width out bias activation unit place
 """
 # Configurations of architectures whose numbers were a record of their own in `ModelConfig.own`: the class of today, the
 # record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
-# `mamba`, where they are not listed.
-_TYPED = """
+# `mamba`, where they are not listed. "-": an empty set of layers, in place of a field.
+_MAMBA = (
+    "@mamba taps=mamba.conv_kernel size=mamba.state_size rank=mamba.time_step_rank inner=mamba.inner_size"
+    " bias=mamba.has_bias taps_bias=mamba.has_conv_bias eps=mamba.norm_eps"
+)
+_MAMBA2 = (
+    "@mamba taps=mamba.conv_kernel heads=mamba.num_heads groups=mamba.num_groups size=mamba.state_size"
+    " inner=mamba.inner_size bias=mamba.has_bias taps_bias=mamba.has_conv_bias low=mamba.min_time_step"
+    " high=mamba.max_time_step"
+)
+_TYPED = f"""
 AXK2Config: AxShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
     index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers norm_rank=gated_norm_rank
@@ -85,7 +96,14 @@ BailingMoeConfig: BailingParts unit_head=has_normalized_head
 Cohere2MoeConfig: Cohere2MoeParts rms_eps=rms_eps
 CohereConfig: CohereParts head_norms=has_head_norms
 FalconConfig: FalconParts two_norms=has_two_norms
+FalconH1Config: FalconHeads {_MAMBA2} attention=- normed=has_mixer_norm
+    norm_first=is_norm_before_gate attention_in=attention_in_multiplier attention_out=attention_out_multiplier
+    key=key_multiplier space_in=ssm_in_multiplier space_out=ssm_out_multiplier gate=mlp_gate_multiplier
+    down=mlp_down_multiplier parts=ssm_multipliers
 Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms
+GraniteHybridConfig: SpaceHeads {_MAMBA2} attention=attention_layers
+HyperClovaXConfig: ClovaParts behind=has_post_norms
+JambaConfig: SpaceChannels {_MAMBA} attention=attention_layers
 LagunaConfig: LagunaParts each=has_elementwise_gates
 LatentConfig: LatentShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier
@@ -95,17 +113,21 @@ Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_atte
 Llama4Config: Llama4Parts normed=has_qk_norm floor=temperature_floor growth=temperature_scale
 LongcatFlashConfig: LongcatShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier idle=num_zero_experts
+Mamba2Config: SpaceHeads {_MAMBA2} attention=-
+MambaConfig: SpaceChannels {_MAMBA} attention=-
 Mimo2Config: Mimo2Parts value=value_head_dim
 MiniMax01Config: LightningLayers full=attention_residual_scale linear=lightning_residual_scale mlp=mlp_residual_scale
     interval=full_attention_interval attention=attention_layers
 Mistral3Config: Tempered beta=temperature_scale
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
+NemotronHConfig: SingleLayers {_MAMBA2} attention=- kinds=layer_types
 OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
     turns=has_negative_eigenvalues
 OptConfig: OptParts embedded=embedding_width before=is_pre_norm unnormed=skips_last_norm learned=has_norm_weights
 PersimmonConfig: Normed heads=has_head_norms
+Plamo2Config: RankedHeads {_MAMBA2} attention=attention_layers rank=mamba.time_step_rank
 Qwen2VLConfig: Seeing sections=mrope_section deepstack=deepstack_layers
 Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
@@ -115,6 +137,8 @@ SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_di
     index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 Step35Config: Step35Parts limits=swiglu_limits shared_limits=shared_swiglu_limits
+Zamba2Config: SharedBlocks {_MAMBA2} attention=attention_layers blocks=num_shared_blocks
+    rank=adapter_rank adapts=has_attention_adapters
 """
 _FIELDS: Mapping[str, list[str]] = {
     name: fields.split()
@@ -136,7 +160,11 @@ def _written(value: Any) -> str:
     if record in _RECORD_OF:
         own, names = _RECORD_OF[record]
         part = f"{names['@']}." if "@" in names else ""
-        fields = {field: attrgetter(names.get(field, part + field))(value) for field in _FIELDS[own]}
+        sources = {field: names.get(field, part + field) for field in _FIELDS[own]}
+        fields = {
+            field: frozenset() if source == NO_LAYERS else attrgetter(source)(value)
+            for field, source in sources.items()
+        }
         texts = [f"{field}={_written(_read(value, field))}" for field in _FIELDS["ModelConfig"] if field != "own"]
         texts.append(f"own={own}({', '.join(f'{field}={_written(each)}' for field, each in fields.items())})")
         return f"ModelConfig({', '.join(texts)})"

@@ -10,7 +10,10 @@ from families import CASES
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models.architectures.jamba import JambaConfig
+from sporelm.models.architectures.mamba import MambaConfig
 from sporelm.models.architectures.qwen3next import Qwen3NextConfig
+from sporelm.models.config import ModelConfig
 
 BY_NAME = {case.name: case for case in CASES}
 GGUF: dict[str, Any] = {"block_count": 4, "embedding_length": 48, "feed_forward_length": 88, "context_length": 256}
@@ -155,24 +158,31 @@ def test_gemma4_has_a_number_of_layers() -> None:
 @pytest.mark.parametrize("change", [{"num_experts": 1}, {"num_experts": None, "num_local_experts": 1}])
 def test_one_expert_is_none(change: dict[str, Any]) -> None:
     config = config_from_hf({**BY_NAME["jamba"].config, **change}, "config.json")
-    assert (config.experts, config.own.attention) == (None, {1})
+    assert isinstance(config, JambaConfig)
+    assert (config.experts, config.attention_layers) == (None, {1})
 
 
-def test_layers_that_are_not_every_so_many_cannot_be_said() -> None:
+def test_jamba_has_attention_at_regular_intervals() -> None:
     schema = find_hf_schema("JambaForCausalLM")
     config = config_from_hf(BY_NAME["jamba"].config, "config.json")
+    assert isinstance(config, JambaConfig)
     assert schema.extra_json(config)["attn_layer_offset"] == 1
-    other = replace(config, own=replace(config.own, attention=frozenset({0, 1, 3})))
-    with pytest.raises(UnsupportedModel, match=r"attn_layers \[0, 1, 3\] of 4 are not every so many"):
+    other = replace(config, attention_layers=frozenset({0, 1, 3}))
+    with pytest.raises(UnsupportedModel, match=r"attn_layers \[0, 1, 3\] of 4 are not at regular intervals"):
         schema.extra_json(other)
+
+
+def norm_eps_of(config: ModelConfig) -> float | None:
+    assert isinstance(config, MambaConfig)
+    return config.mamba.norm_eps
 
 
 def test_falcon_mamba_keeps_the_epsilon_of_its_norms() -> None:
     given = BY_NAME["falcon-mamba"].config
-    assert config_from_hf(given | {"mixer_rms_eps": 0.25}, "config.json").own.eps == 0.25
-    assert config_from_hf(given, "config.json").own.eps == 1e-6
+    assert norm_eps_of(config_from_hf(given | {"mixer_rms_eps": 0.25}, "config.json")) == 0.25
+    assert norm_eps_of(config_from_hf(given, "config.json")) == 1e-6
     metadata = {"general.architecture": "mamba", "mamba.block_count": 2, "mamba.embedding_length": 48}
     metadata |= {"mamba.context_length": 64, "mamba.attention.layer_norm_rms_epsilon": 0.5, "mamba.vocab_size": 131}
     metadata |= {"mamba.ssm.conv_kernel": 4, "mamba.ssm.state_size": 8, "mamba.ssm.time_step_rank": 3}
     metadata |= {"mamba.ssm.inner_size": 96, "mamba.ssm.dt_b_c_rms": True}
-    assert config_from_gguf(metadata, {}, "a.gguf").own.eps == 0.5
+    assert norm_eps_of(config_from_gguf(metadata, {}, "a.gguf")) == 0.5

@@ -16,14 +16,13 @@ from sporelm.models.blocks.gated_latent_attention import GatedLatentAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.gated_recurrence import GatedRecurrence, LruNumbers
 from sporelm.models.blocks.head_gated_attention import HeadGatedAttention
-from sporelm.models.blocks.head_space import HeadSpace, RankedHeads
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, RowBlock
 from sporelm.models.blocks.layer_norm import LayerNorm, layer_norm_without_bias, layer_norm_without_weights
 from sporelm.models.blocks.lightning_attention import LightningAttention
 from sporelm.models.blocks.linear import Linear
-from sporelm.models.blocks.mamba2_mixer import Mamba2Mixer, SpaceHeads
-from sporelm.models.blocks.mamba_mixer import MambaMixer, SpaceChannels
+from sporelm.models.blocks.mamba2_mixer import Mamba2Mixer, Mamba2Shape
+from sporelm.models.blocks.mamba_mixer import MambaMixer, MambaShape
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.mlp_only_mixer import MLPOnlyMixer
@@ -32,13 +31,14 @@ from sporelm.models.blocks.normed_residual import NormedResidualLayer
 from sporelm.models.blocks.parallel_mixers import ParallelMixers
 from sporelm.models.blocks.per_head_norm_attention import PerHeadNormAttention
 from sporelm.models.blocks.per_layer_inputs import PerLayerInput, PerLayerInputLayer, PerLayerInputs, SharedKVLayer
+from sporelm.models.blocks.plamo2_mixer import Plamo2MambaMixer, Plamo2MambaShape
 from sporelm.models.blocks.post_norm import IdentityNorm, PostNormLayer
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.pre_weighted_mixture import PreWeightedMixture
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.rwkv_layer import RwkvLayer
 from sporelm.models.blocks.shared_kv_attention import SharedKVAttention
-from sporelm.models.blocks.shared_transformer import SharedBlocks, SharedThenSpace, SharedTransformer
+from sporelm.models.blocks.shared_transformer import SharedThenMamba, SharedTransformer
 from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.split_delta_net import SplitDeltaNet
 from sporelm.models.blocks.time_mix6 import FinchNumbers, GroupedTimeMix, TimeMix6
@@ -67,7 +67,6 @@ __all__ = [
     "GatedRecurrence",
     "GroupedTimeMix",
     "HeadGatedAttention",
-    "HeadSpace",
     "IdentityNorm",
     "LatentAttention",
     "Laurel",
@@ -78,7 +77,9 @@ __all__ = [
     "LruNumbers",
     "MLPOnlyMixer",
     "Mamba2Mixer",
+    "Mamba2Shape",
     "MambaMixer",
+    "MambaShape",
     "Memory",
     "MixRanks",
     "Mixture",
@@ -92,20 +93,18 @@ __all__ = [
     "PerLayerInput",
     "PerLayerInputLayer",
     "PerLayerInputs",
+    "Plamo2MambaMixer",
+    "Plamo2MambaShape",
     "PostNormLayer",
     "PreWeightedMixture",
     "RMSNorm",
-    "RankedHeads",
     "RowBlock",
     "RwkvLayer",
-    "SharedBlocks",
     "SharedKVAttention",
     "SharedKVLayer",
-    "SharedThenSpace",
+    "SharedThenMamba",
     "SharedTransformer",
     "ShortConv",
-    "SpaceChannels",
-    "SpaceHeads",
     "SplitDeltaNet",
     "State",
     "TimeMix6",

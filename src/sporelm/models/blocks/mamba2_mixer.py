@@ -13,53 +13,67 @@ from sporelm.models.params import Param
 
 
 @dataclass(frozen=True)
-class SpaceHeads:
-    """Numbers of a model of state spaces; the record of its family (`own`)."""
+class Mamba2Shape:
+    """Sizes of the Mamba 2 mixers of a model.
 
-    taps: int  # of the convolution, the row's own included
-    heads: int
-    groups: int  # of heads that write and read alike
-    size: int  # of a state, for each number of a head
-    inner: int = 0  # numbers of all heads: files say this or the two below
+    conv_kernel    rows that the convolution sees, the row's own included
+    num_groups     of heads that share B and C
+    state_size     numbers that are kept for each number of a head
+    inner_size     numbers of all heads
+    expand         the same in widths of the model
+    min_time_step, max_time_step   between which time steps are clamped
+    """
+
+    conv_kernel: int
+    num_heads: int
+    num_groups: int
+    state_size: int
+    inner_size: int = 0
     head_dim: int = 0
-    expand: int = 0  # inner, in widths of the model
-    bias: bool = False  # of the products
-    taps_bias: bool = True
-    low: float = 0.0  # between which time steps lie
-    high: float = float("inf")
-    attention: frozenset[int] = frozenset()  # the layers that are attention
+    expand: int = 0
+    has_bias: bool = False
+    has_conv_bias: bool = True
+    min_time_step: float = 0.0
+    max_time_step: float = float("inf")
 
     @property
-    def channels(self) -> int:
-        """Numbers of a row that are convolved: values, what writes and what reads."""
-        return self.inner + 2 * self.groups * self.size
+    def conv_channels(self) -> int:
+        """Numbers of a row that are convolved: values, B and C."""
+        return self.inner_size + 2 * self.num_groups * self.state_size
 
 
 class Mamba2Mixer:
     """o(norm(scan(silu(conv(xbc(x)))) * silu(z(x)))), in the place of attention.
 
-    first     what comes first, the "norm" or the "gate", z; "": there is no norm
+    first     of norm and gate z, the one that comes first: "norm" or "gate"; "" if there is no norm
     factors   by which z and the time steps are multiplied
     """
 
     def __init__(
-        self, name: str, config: ModelConfig, *, first: str = "gate", factors: tuple[float, float] = (1.0, 1.0)
+        self,
+        name: str,
+        config: ModelConfig,
+        shape: Mamba2Shape,
+        *,
+        first: str = "gate",
+        factors: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        self.numbers: SpaceHeads = config.own
-        self.first, self.factors = first, factors
-        n, width = self.numbers, config.width
-        self.z = Linear(f"{name}.ssm_z", n.inner, width, bias=n.bias)
-        self.xbc = Linear(f"{name}.ssm_xbc", n.channels, width, bias=n.bias)
-        self.step = Linear(f"{name}.ssm_step", n.heads, width, bias=n.bias)
-        self.o = Linear(f"{name}.ssm_o", width, n.inner, bias=n.bias)
-        self.taps = Param(f"{name}.ssm_conv.weight", (n.taps, n.channels), plain=True)
-        self.taps_bias = [Param(f"{name}.ssm_conv.bias", (n.channels,))] if n.taps_bias else []
+        self.shape, self.first, self.factors = shape, first, factors
+        inner, heads, width = shape.inner_size, shape.num_heads, config.width
+        self.z = Linear(f"{name}.ssm_z", inner, width, bias=shape.has_bias)
+        self.xbc = Linear(f"{name}.ssm_xbc", shape.conv_channels, width, bias=shape.has_bias)
+        self.step = Linear(f"{name}.ssm_step", heads, width, bias=shape.has_bias)
+        self.o = Linear(f"{name}.ssm_o", width, inner, bias=shape.has_bias)
+        self.taps = Param(f"{name}.ssm_conv.weight", (shape.conv_kernel, shape.conv_channels), plain=True)
+        self.taps_bias = [Param(f"{name}.ssm_conv.bias", (shape.conv_channels,))] if shape.has_conv_bias else []
         vectors = ("ssm.decay", "ssm.skip", "ssm_dt.bias")
-        self.vectors = [Param(f"{name}.{part}", (n.heads,)) for part in vectors]
-        shape = (n.groups, n.inner // n.groups)
-        self.norm = [Param(f"{name}.ssm_norm.weight", shape, plain=True)] if first else []
+        self.vectors = [Param(f"{name}.{part}", (heads,)) for part in vectors]
+        self.group_size = inner // shape.num_groups
+        norm_shape = (shape.num_groups, self.group_size)
+        self.norm = [Param(f"{name}.ssm_norm.weight", norm_shape, plain=True)] if first else []
         self.eps = config.eps
-        self.memory = State(((n.taps - 1, n.channels), (n.heads * n.size, n.inner // n.heads)))
+        state = (heads * shape.state_size, inner // heads)
+        self.memory = State(((shape.conv_kernel - 1, shape.conv_channels), state))
 
     def params(self) -> list[Param]:
         linears = (self.z, self.xbc, self.step, self.o)
@@ -69,12 +83,13 @@ class Mamba2Mixer:
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         z, xbc, dt = apply_linears(x, weights, self.z, self.xbc, self.step)
         z, dt = (scale_rows(each, factor) for each, factor in zip((z, dt), self.factors, strict=True))
-        whose, n = (step.starts, step.lengths, step.states), self.numbers
+        sequences, shape = (step.starts, step.lengths, step.states), self.shape
         bias = next((weights[param.name] for param in self.taps_bias), None)
-        xbc = ops.causal_conv1d(xbc, weights[self.taps.name], bias, cache[0], *whose)
+        xbc = ops.causal_conv1d(xbc, weights[self.taps.name], bias, cache[0], *sequences)
         vectors = [weights[param.name] for param in self.vectors]
-        made = ops.ssm_scan(xbc, dt, *vectors, cache[1], *whose, groups=n.groups, low=n.low, high=n.high)
+        limits = {"low": shape.min_time_step, "high": shape.max_time_step}
+        scanned = ops.ssm_scan(xbc, dt, *vectors, cache[1], *sequences, groups=shape.num_groups, **limits)
         if not self.norm:
-            return self.o(ops.activate_mul(z, made, kind="silu"), weights)
-        options: dict[str, Any] = {"eps": self.eps, "group": n.inner // n.groups, "first": self.first}
-        return self.o(ops.gated_rms_norm(made, z, weights[self.norm[0].name], **options), weights)
+            return self.o(ops.activate_mul(z, scanned, kind="silu"), weights)
+        options: dict[str, Any] = {"eps": self.eps, "group": self.group_size, "first": self.first}
+        return self.o(ops.gated_rms_norm(scanned, z, weights[self.norm[0].name], **options), weights)

@@ -1,4 +1,4 @@
-"""A feed-forward block that has a layer for itself, in the place of attention."""
+"""A layer that is a feed-forward block alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +10,15 @@ from sporelm.models.params import Param
 
 
 class MLPOnlyMixer:
-    """A part that makes each row of that row alone; it keeps nothing."""
+    """A feed-forward block in the place of attention; it keeps nothing."""
 
     memory: BlockMemory = ()
 
-    def __init__(self, part: RowBlock) -> None:
-        self.part = part
+    def __init__(self, block: RowBlock) -> None:
+        self.block = block
 
     def params(self) -> list[Param]:
-        return self.part.params()
+        return self.block.params()
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        return self.part(x, weights)
+        return self.block(x, weights)

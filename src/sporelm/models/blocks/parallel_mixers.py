@@ -1,4 +1,4 @@
-"""Two mixers side by side: what they make of the same rows is added (Falcon-H1, TII 2025)."""
+"""Two mixers side by side, whose outputs are added (Falcon-H1, TII 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,16 @@ from sporelm.models.params import Param
 
 
 class ParallelMixers:
-    """first(a x) b + second(x) c: `reads` is a, `adds` are b and c."""
+    """first(a x) b + second(x) c.
 
-    def __init__(self, first: Mixer, second: Mixer, *, reads: float = 1.0, adds: tuple[float, float] = (1.0, 1.0)):
-        self.first, self.second, self.reads, self.adds = first, second, reads, adds
+    in_factor     a
+    out_factors   b and c
+    """
+
+    def __init__(
+        self, first: Mixer, second: Mixer, *, in_factor: float = 1.0, out_factors: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
+        self.first, self.second, self.in_factor, self.out_factors = first, second, in_factor, out_factors
 
     @property
     def memory(self) -> tuple[Memory, ...]:
@@ -26,6 +32,6 @@ class ParallelMixers:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
         count = len(list_memories(self.first.memory))
-        first = self.first(scale_rows(x, self.reads), step, weights, *caches[:count])
+        first = self.first(scale_rows(x, self.in_factor), step, weights, *caches[:count])
         second = self.second(x, step, weights, *caches[count:])
-        return ops.add(scale_rows(first, self.adds[0]), scale_rows(second, self.adds[1]))
+        return ops.add(scale_rows(first, self.out_factors[0]), scale_rows(second, self.out_factors[1]))

@@ -104,8 +104,8 @@ class FalconH1(Decoder):
         name, own = f"layers.{index}", config.own
         first = ("norm" if own.norm_first else "gate") if own.normed else ""
         space = Mamba2Mixer(
-            name, config, first=first, factors=(own.space_in * own.parts[0], own.space_in * own.parts[4])
+            name, config, own, first=first, factors=(own.space_in * own.parts[0], own.space_in * own.parts[4])
         )
         adds = own.attention_out, own.space_out
-        mixer = ParallelMixers(Attention(name, config), space, reads=own.attention_in, adds=adds)
+        mixer = ParallelMixers(Attention(name, config), space, in_factor=own.attention_in, out_factors=adds)
         return pre_norm(config, index, mixer, GatedMLP(name, config, factors=(own.gate, own.down)))

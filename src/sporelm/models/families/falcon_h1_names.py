@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.checkpoints.tensor_names import COMMON, Names, Table, changed, form_in, with_bias
-from sporelm.models.blocks import SpaceHeads
 from sporelm.models.config import ModelConfig
-from sporelm.models.families.space_fields import space_names
+from sporelm.models.families.space_fields import SpaceHeads, space_names
 
 LAYER = "model.layers.{}."
 

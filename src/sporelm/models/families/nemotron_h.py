@@ -7,13 +7,13 @@ from sporelm.checkpoints.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.checkpoints.fields import Fields, shown
 from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks import MLP, Attention, Layer, Mamba2Mixer, Mixture, MLPOnlyMixer, RMSNorm, SpaceHeads
+from sporelm.models.blocks import MLP, Attention, Layer, Mamba2Mixer, Mixture, MLPOnlyMixer, RMSNorm
 from sporelm.models.blocks.layer import Mixer
 from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families import nemotron_h_files as files
 from sporelm.models.families.nemotron_h_files import ATTENTION, DENSE, MIXTURE, SPACE
-from sporelm.models.families.space_fields import finished, space_fields, unsaid
+from sporelm.models.families.space_fields import SpaceHeads, finished, space_fields, unsaid
 from sporelm.models.registry import architecture
 
 
@@ -101,7 +101,7 @@ class NemotronH(Decoder):
         name, kind = f"layers.{index}", config.own.kinds[index]
         mixer: Mixer
         if kind in (SPACE, ATTENTION):
-            mixer = (Mamba2Mixer if kind == SPACE else Attention)(name, config)
+            mixer = Mamba2Mixer(name, config, config.own) if kind == SPACE else Attention(name, config)
         else:
             mixer = MLPOnlyMixer(Mixture(name, config) if kind == MIXTURE else MLP(name, config, "relu_squared"))
         return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), mixer)

@@ -8,12 +8,12 @@ from sporelm.checkpoints.family import Family, Field, HfClass, fields
 from sporelm.checkpoints.fields import Fields, shown
 from sporelm.checkpoints.tensor_names import HEAD_NORMS, HF, Kind, changed
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks import HeadSpace, Layer, PerHeadNormAttention, RankedHeads, pre_norm
+from sporelm.models.blocks import Layer, PerHeadNormAttention, Plamo2MambaMixer, pre_norm
 from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.families.plamo_names import MIXER, NAMES, space_names
-from sporelm.models.families.space_fields import MOST_TAPS
+from sporelm.models.families.space_fields import MOST_TAPS, RankedHeads
 from sporelm.models.registry import architecture
 
 STEP, WINDOW, LEAST_RANK = 2, 2048, 64
@@ -111,5 +111,9 @@ class Plamo2(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
         attends = index in config.own.attention
-        mixer = PerHeadNormAttention(name, config, config.window_of(index)) if attends else HeadSpace(name, config)
+        mixer = (
+            PerHeadNormAttention(name, config, config.window_of(index))
+            if attends
+            else Plamo2MambaMixer(name, config, config.own)
+        )
         return pre_norm(config, index, mixer, behind=True)

@@ -3,15 +3,54 @@
 GGUF keys and tensors: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes of transformers.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sporelm.checkpoints.family import Field
 from sporelm.checkpoints.fields import Fields
 from sporelm.checkpoints.forms import stacked
 from sporelm.checkpoints.tensor_names import HF, Kind, Names, Stored, Table, with_bias
 from sporelm.errors import ModelFileError
-from sporelm.models.blocks import SpaceHeads
 from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
+
+
+@dataclass(frozen=True)
+class SpaceHeads:
+    taps: int
+    heads: int
+    groups: int
+    size: int
+    inner: int = 0
+    head_dim: int = 0
+    expand: int = 0
+    bias: bool = False
+    taps_bias: bool = True
+    low: float = 0.0
+    high: float = float("inf")
+    attention: frozenset[int] = frozenset()
+
+    channels = conv_channels = property(lambda n: n.inner + 2 * n.groups * n.size)
+    conv_kernel, num_heads, num_groups = (
+        property(lambda n: n.taps),
+        property(lambda n: n.heads),
+        property(lambda n: n.groups),
+    )
+    state_size, inner_size = property(lambda n: n.size), property(lambda n: n.inner)
+    has_bias, has_conv_bias = property(lambda n: n.bias), property(lambda n: n.taps_bias)
+    min_time_step, max_time_step = property(lambda n: n.low), property(lambda n: n.high)
+
+
+@dataclass(frozen=True)
+class RankedHeads(SpaceHeads):
+    rank: int = 0
+    time_step_rank = property(lambda n: n.rank)
+
+
+@dataclass(frozen=True)
+class SharedBlocks(SpaceHeads):
+    blocks: int = 1
+    rank: int = 0
+    adapts: bool = False
+
 
 MOST_TAPS, MOST_GROWTH = 64, 64
 UNBOUNDED = (0.0, float("inf"))

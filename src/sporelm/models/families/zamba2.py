@@ -9,12 +9,12 @@ from sporelm.checkpoints.family import Family, Field, HfClass, fields
 from sporelm.checkpoints.fields import Fields
 from sporelm.checkpoints.tensor_names import HF, Kind
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Layer, Linear, Mamba2Mixer, RMSNorm, SharedBlocks, SharedThenSpace, SharedTransformer
+from sporelm.models.blocks import Layer, Linear, Mamba2Mixer, RMSNorm, SharedThenMamba, SharedTransformer
 from sporelm.models.blocks.block_memory import list_memories
 from sporelm.models.config import MOST_WIDTH, ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads
-from sporelm.models.families.space_fields import finished, space_fields
+from sporelm.models.families.space_fields import SharedBlocks, finished, space_fields
 from sporelm.models.families.zamba2_names import MOST_PLACES, NAMES
 from sporelm.models.families.zamba2_words import KINDS, ROTATES, reworded, said, words
 from sporelm.models.inputs import StepInputs
@@ -82,18 +82,28 @@ class Zamba2(Decoder):
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name, places = f"layers.{index}", sorted(config.own.attention)
         if index not in places:
-            return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), Mamba2Mixer(name, config))
+            return Layer(RMSNorm(f"{name}.attn_norm", config.width, config.eps), Mamba2Mixer(name, config, config.own))
         number, inner = places.index(index), f"{name}.inner"
         owner = places[number % config.own.blocks]
-        shared = SharedTransformer(f"layers.{owner}.shared", config, number, owned=owner == index)
+        shared = SharedTransformer(
+            f"layers.{owner}.shared",
+            config,
+            number,
+            config.own.rank,
+            is_first=owner == index,
+            has_attention_adapters=config.own.adapts,
+        )
         norm = RMSNorm(f"{inner}.attn_norm", config.width, config.eps)
-        return SharedThenSpace(
-            shared, Linear(f"{name}.shared_out", config.width, config.width), norm, Mamba2Mixer(inner, config)
+        return SharedThenMamba(
+            shared,
+            Linear(f"{name}.shared_out", config.width, config.width),
+            norm,
+            Mamba2Mixer(inner, config, config.own),
         )
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         left, first = iter(caches), x
         for layer in self.layers:
             own = islice(left, len(list_memories(layer.memory())))
-            x = layer(x, step, weights, *([first] if isinstance(layer, SharedThenSpace) else []), *own)
+            x = layer(x, step, weights, *([first] if isinstance(layer, SharedThenMamba) else []), *own)
         return x
