@@ -95,8 +95,8 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], EncoderTe
     tokenizer = llm.tokenizer
     name = llm.config.name
     if isinstance(engine, EncoderEngine) and engine.scores:
-        config = llm.config
-        labels = config.head_labels if isinstance(config, EncoderConfig) else config.own.labels
+        assert isinstance(llm.config, EncoderConfig)
+        labels = llm.config.head_labels
         if labels != 1:
             raise RequestError(f"{name} puts texts into {labels} classes: a reranker has one score")
 

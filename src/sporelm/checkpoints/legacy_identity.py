@@ -119,6 +119,7 @@ Mimo2Config: Mimo2Parts value=value_head_dim
 MiniMax01Config: LightningLayers full=attention_residual_scale linear=lightning_residual_scale mlp=mlp_residual_scale
     interval=full_attention_interval attention=attention_layers
 Mistral3Config: Tempered beta=temperature_scale
+ModernBertDecoderConfig: Head biased=has_decoder_bias
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 NemotronHConfig: SingleLayers {_MAMBA2} attention=- kinds=layer_types
 OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
@@ -132,7 +133,6 @@ Qwen2VLConfig: Seeing sections=mrope_section deepstack=deepstack_layers
 Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
-RecurrentGemmaConfig: LruNumbers taps=conv_kernel width=lru_width attention=attention_layers
 SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
     index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers

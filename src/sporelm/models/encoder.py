@@ -12,7 +12,7 @@ from sporelm.models.blocks import Classifier, Embedding, EncoderLayer, LayerNorm
 from sporelm.models.blocks.linear import Linear, scale_rows
 from sporelm.models.config import ModelConfig
 from sporelm.models.dense_layers import dense_params
-from sporelm.models.encoder_config import EncoderConfig, with_record_fields
+from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.encoder_inputs import EncoderInputs
 from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
@@ -37,7 +37,7 @@ class Encoder(ABC, Generic[Config]):
     passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: Config) -> None:
-        self.config = config = with_record_fields(config)
+        self.config = config
         width = config.embedding_width or config.width
         self.embedding = Embedding("embedding", config.vocab, width)
         self.types = Embedding("types", config.token_types, width) if config.token_types else None

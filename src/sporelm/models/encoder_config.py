@@ -1,10 +1,8 @@
 """The configuration of an encoder."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from sporelm.models.config import ModelConfig
-from sporelm.models.text_facts import TextFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +24,3 @@ class EncoderConfig(ModelConfig):
     head_pooling: str = "cls"
     embedding_width: int = 0
     model_type: str = ""
-
-
-def with_record_fields(config: ModelConfig) -> Any:
-    """Return the configuration of an encoder that is not converted with the numbers of its record as fields."""
-    if isinstance(config, EncoderConfig):
-        return config
-    facts: TextFacts = config.own
-    return EncoderConfig(
-        **{each.name: getattr(config, each.name) for each in fields(ModelConfig)},
-        token_types=facts.types,
-        head_labels=facts.labels,
-        has_head_dense=facts.dense,
-        head_pooling=facts.pooled,
-        embedding_width=facts.embedded,
-        model_type=facts.kind,
-    )

@@ -51,7 +51,7 @@ TRANSFORMERS = {
 def test_nomic_in_two_dialects() -> None:
     ours = config_from_hf(AUTHORS, "config.json")
     assert ours == config_from_hf(TRANSFORMERS, "config.json")
-    assert (ours.context_length, ours.rope_theta, ours.own.types) == (2048, 1000.0, 2)
+    assert (ours.context_length, ours.rope_theta, ours.token_types) == (2048, 1000.0, 2)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ GTE = {  # of gte-multilingual-base
 def test_gtes_scaling_of_frequencies() -> None:
     """The authors' NTK: a base eight times as large, frequencies divided by 8 ** (2 / 64)."""
     config = config_from_hf(GTE, "config.json")
-    assert (config.context_length, config.own.types) == (8192, 1)
+    assert (config.context_length, config.token_types) == (8192, 1)
     found = rope_table(3, config.rotary, config.rope_theta, config.rope_scaling)[1, : config.rotary]
     angles = (8 * 20000.0) ** (-np.arange(32) / 32) / 8 ** (2 / 64)
     assert_close(np.sort(found), np.sort(np.concatenate([np.cos(angles), np.sin(angles)])), "f32")
