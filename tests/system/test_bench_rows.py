@@ -30,6 +30,7 @@ from sporelm.bench.bench_rows import (
 from sporelm.bench.roofline import Workload, compute_workload
 from sporelm.cli.bench import CONTEXT, find_commit, strip_folders
 from sporelm.errors import RequestError
+from sporelm.models.architectures.nanbeige import NanbeigeConfig
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.config import Experts, ModelConfig
 from sporelm.models.latent_config import SparseConfig
@@ -144,8 +145,9 @@ def test_of_sparse_attention_the_rows_chosen_count() -> None:
 def test_layers_gone_through_twice_count_twice_and_tables_do_not() -> None:
     by_name = {case.name: case.model.config for case in EVERY}
     looped = by_name["nanbeige"]
-    once = compute_workload(replace(looped, own=replace(looped.own, count=1)), 300_000, 4)
-    work, loops = compute_workload(looped, 300_000, 4), looped.own.count
+    assert isinstance(looped, NanbeigeConfig)
+    once = compute_workload(replace(looped, num_loops=1), 300_000, 4)
+    work, loops = compute_workload(looped, 300_000, 4), looped.num_loops
     assert (loops, work.kv_bytes, work.matrix_values) == (3, 3 * once.kv_bytes, 3 * once.matrix_values)
     output_bytes = 4 * work.output_values
     assert work.weight_bytes - output_bytes == loops * (once.weight_bytes - output_bytes)

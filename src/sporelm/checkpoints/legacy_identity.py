@@ -133,6 +133,7 @@ Qwen2VLConfig: Seeing sections=mrope_section deepstack=deepstack_layers
 Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
+RecurrentGemmaConfig: LruNumbers taps=conv_kernel width=lru_width attention=attention_layers
 SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
     q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
     index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers

@@ -14,7 +14,7 @@ from sporelm.models.blocks.encoder_attention import EncoderAttention
 from sporelm.models.blocks.encoder_layer import EncoderLayer
 from sporelm.models.blocks.gated_latent_attention import GatedLatentAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
-from sporelm.models.blocks.gated_recurrence import GatedRecurrence, LruNumbers
+from sporelm.models.blocks.gated_recurrence import GatedRecurrence
 from sporelm.models.blocks.head_gated_attention import HeadGatedAttention
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, RowBlock
@@ -74,7 +74,6 @@ __all__ = [
     "LayerNorm",
     "LightningAttention",
     "Linear",
-    "LruNumbers",
     "MLPOnlyMixer",
     "Mamba2Mixer",
     "Mamba2Shape",
