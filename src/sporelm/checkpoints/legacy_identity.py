@@ -87,11 +87,20 @@ _MAMBA2 = (
     " inner=mamba.inner_size bias=mamba.has_bias taps_bias=mamba.has_conv_bias low=mamba.min_time_step"
     " high=mamba.max_time_step"
 )
+_LATENT = (
+    "rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim q_rank=latent.q_lora_rank"
+    " log_multiplier=latent.yarn_log_multiplier"
+)
+_INDEXER = "index_heads=indexer.num_heads index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers"
+_KDA = (
+    "taps=delta_net.conv_kernel delta_heads=delta_net.num_value_heads delta_dim=delta_net.key_head_dim"
+    " attention=attention_layers"
+)
 _TYPED = f"""
-AXK2Config: AxShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
-    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
-    index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers norm_rank=gated_norm_rank
+AXK2Config: AxShape {_LATENT} {_INDEXER} norm_rank=gated_norm_rank
 BaichuanConfig: BaichuanParts unit_head=has_normalized_head
+BailingMoe3Config: LingShape {_LATENT} {_KDA} least=kda_lower_bound limits=swiglu_limits
+    shared_limits=shared_swiglu_limits
 BailingMoeConfig: BailingParts unit_head=has_normalized_head
 Cohere2MoeConfig: Cohere2MoeParts rms_eps=rms_eps
 CohereConfig: CohereParts head_norms=has_head_norms
@@ -104,21 +113,21 @@ Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms
 GraniteHybridConfig: SpaceHeads {_MAMBA2} attention=attention_layers
 HyperClovaXConfig: ClovaParts behind=has_post_norms
 JambaConfig: SpaceChannels {_MAMBA} attention=attention_layers
+KimiLinearConfig: KimiShape {_LATENT} {_KDA}
 LagunaConfig: LagunaParts each=has_elementwise_gates
-LatentConfig: LatentShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
-    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier
+LatentConfig: LatentShape {_LATENT}
 LayerShapesConfig: LayerShapes heads=layer_heads kv_heads=layer_kv_heads ffn=layer_ffn
 Lfm2Config: ConvLayers taps=conv_kernel attention=attention_layers
 Lfm3Config: Lfm3Parts taps=conv_kernel attention=attention_layers gated=has_attention_gate behind=has_post_norms
 Llama4Config: Llama4Parts normed=has_qk_norm floor=temperature_floor growth=temperature_scale
-LongcatFlashConfig: LongcatShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
-    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier idle=num_zero_experts
+LongcatFlashConfig: LongcatShape {_LATENT} idle=num_zero_experts
 Mamba2Config: SpaceHeads {_MAMBA2} attention=-
 MambaConfig: SpaceChannels {_MAMBA} attention=-
 Mimo2Config: Mimo2Parts value=value_head_dim
 MiniMax01Config: LightningLayers full=attention_residual_scale linear=lightning_residual_scale mlp=mlp_residual_scale
     interval=full_attention_interval attention=attention_layers
 Mistral3Config: Tempered beta=temperature_scale
+Mistral4Config: TemperedLatent {_LATENT} beta=temperature_scale
 ModernBertDecoderConfig: Head biased=has_decoder_bias
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 NemotronHConfig: SingleLayers {_MAMBA2} attention=- kinds=layer_types
@@ -134,9 +143,7 @@ Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_k
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
 RecurrentGemmaConfig: LruNumbers taps=conv_kernel width=lru_width attention=attention_layers
-SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
-    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
-    index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers
+SparseConfig: SparseShape {_LATENT} {_INDEXER}
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 Step35Config: Step35Parts limits=swiglu_limits shared_limits=shared_swiglu_limits
 Zamba2Config: SharedBlocks {_MAMBA2} attention=attention_layers blocks=num_shared_blocks

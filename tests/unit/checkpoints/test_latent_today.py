@@ -11,6 +11,7 @@ from families import EVERY, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.checkpoints import config_from_hf, open_model
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.architectures.bailingmoe3 import BailingMoe3Config
 from sporelm.models.config import ModelConfig
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
@@ -63,7 +64,9 @@ def test_the_rotated_part_of_a_head_is_of_pairs() -> None:
     ],
 )
 def test_which_layers_of_ling_3_are_attention(change: dict[str, Any], attention: set[int]) -> None:
-    assert of_hf("ling3", **change).own.attention == attention
+    config = of_hf("ling3", **change)
+    assert isinstance(config, BailingMoe3Config)
+    assert config.attention_layers == attention
 
 
 def test_ling_3_has_two_vocabularies() -> None:
@@ -102,7 +105,9 @@ def test_limits_of_ling_3_go_into_gguf_files_and_back(tmp_path: Path) -> None:
     write_tokenizer(place, tokenizer_json(case.model.config.vocab))
     save_models([OutputFile(tmp_path / "m.gguf", from_hf(place).model)])
     source = open_model(tmp_path / "m.gguf")
-    assert (source.config.own.limits, source.config.own.shared_limits) == ((0, 0, 7, 0), (0, 0, 0, 0))
+    found = source.config
+    assert isinstance(found, BailingMoe3Config)
+    assert (found.swiglu_limits, found.shared_swiglu_limits) == ((0, 0, 7, 0), (0, 0, 0, 0))
     source.close()
     back = json.loads(to_hf(tmp_path / "m.gguf").texts["config.json"])
     assert (back["expert_swiglu_limit_list"], back["share_expert_swiglu_limit_list"]) == ([0, 0, 7.0, 0], None)
