@@ -18,6 +18,7 @@ from sporelm.checkpoints import config_from_hf
 from sporelm.checkpoints.schema_registry import hf_schema_for
 from sporelm.errors import ModelFileError, SporeError, UnsupportedModel
 from sporelm.files.gguf import GgufWriter
+from sporelm.models.architectures.rwkv6 import Rwkv6Config
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy_model import MetadataEntry
@@ -113,12 +114,14 @@ def test_usual_ranks_of_qrwkv6() -> None:
     """Those that llama.cpp's converter takes where a folder says none."""
     silent = {key: value for key, value in QRWKV6.items() if not key.startswith("lora_rank")}
     for width, ranks in ((64, (32, 64)), (4096, (64, 128))):
-        own = config_from_hf(silent | {"hidden_size": width, "lora_rank_decay": None}, "config.json").own
-        assert (own.mix, own.decay) == ranks
+        config = config_from_hf(silent | {"hidden_size": width, "lora_rank_decay": None}, "config.json")
+        assert isinstance(config, Rwkv6Config)
+        assert (config.token_shift_lora_rank, config.decay_lora_rank) == ranks
 
 
 def test_ranks_that_finch_folders_cannot_say() -> None:
-    config = replace(FINCH.model.config, own=replace(FINCH.model.config.own, mix=16))
+    assert isinstance(FINCH.model.config, Rwkv6Config)
+    config = replace(FINCH.model.config, token_shift_lora_rank=16)
     with pytest.raises(UnsupportedModel, match="its ranks are 16 and 64, which a folder"):
         hf_schema_for(FINCH.gguf_schema, config)
 

@@ -143,7 +143,12 @@ Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_k
     key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
     interval=full_attention_interval attention=attention_layers order=delta_net.head_order
 RecurrentGemmaConfig: LruNumbers taps=conv_kernel width=lru_width attention=attention_layers
-SparseConfig: SparseShape {_LATENT} {_INDEXER}
+Rwkv6Config: FinchNumbers mix=token_shift_lora_rank decay=decay_lora_rank eps=group_norm_eps halved=rescale_every
+Rwkv7Config: MixRanks decay=lora_ranks.decay rate=lora_ranks.iclr share=lora_ranks.value_residual gate=lora_ranks.gate
+    eps=group_norm_eps
+SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
+    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
+    index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 Step35Config: Step35Parts limits=swiglu_limits shared_limits=shared_swiglu_limits
 Zamba2Config: SharedBlocks {_MAMBA2} attention=attention_layers blocks=num_shared_blocks

@@ -41,8 +41,8 @@ from sporelm.models.blocks.shared_kv_attention import SharedKVAttention
 from sporelm.models.blocks.shared_transformer import SharedThenMamba, SharedTransformer
 from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.split_delta_net import SplitDeltaNet
-from sporelm.models.blocks.time_mix6 import FinchNumbers, GroupedTimeMix, TimeMix6
-from sporelm.models.blocks.time_mix7 import MixRanks, TimeMix7
+from sporelm.models.blocks.time_mix6 import GroupedTimeMix, TimeMix6
+from sporelm.models.blocks.time_mix7 import TimeMix7, TimeMix7Ranks
 
 __all__ = [
     "MLP",
@@ -60,7 +60,6 @@ __all__ = [
     "Embedding",
     "EncoderAttention",
     "EncoderLayer",
-    "FinchNumbers",
     "GatedChannelMix",
     "GatedLatentAttention",
     "GatedMLP",
@@ -80,7 +79,6 @@ __all__ = [
     "MambaMixer",
     "MambaShape",
     "Memory",
-    "MixRanks",
     "Mixture",
     "NormKind",
     "NormedLinear",
@@ -108,6 +106,7 @@ __all__ = [
     "State",
     "TimeMix6",
     "TimeMix7",
+    "TimeMix7Ranks",
     "expert_head_tables",
     "feed_forward",
     "layer_norm_without_bias",

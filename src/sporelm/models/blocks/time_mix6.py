@@ -1,10 +1,9 @@
-"""RWKV-6's time mix: linear attention whose channels fade as each token says, in the place of attention.
+"""RWKV-6's time mix: linear attention with decays that each token computes, in the place of attention.
 
 Peng et al. 2024, "Eagle and Finch".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
@@ -15,50 +14,38 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-MIXES = "wkvrg"  # what rows are mixed for: decays, keys, values, reading, the gate
-
-
-@dataclass(frozen=True)
-class FinchNumbers:
-    """Numbers of a model of such mixes; the record of its family (`own`)."""
-
-    mix: int = 0  # the rank of what makes mixes, and of what makes decays
-    decay: int = 0
-    eps: float | None = None  # of the norm of heads
-    halved: int = 0  # rows are halved after so many layers, and what is added to them is stored so; 0: never
+MIXES = "wkvrg"  # rows are mixed for decays, keys, values, receptance, the gate
 
 
 class TokenMixes:
-    """Rows mixed with the ones before them, by what depends on the row: one result for each of `MIXES`."""
+    """Rows mixed with the ones in front of them, in shares that depend on the row: one result for each of `MIXES`."""
 
     def __init__(self, name: str, width: int, rank: int) -> None:
         self.first = Param(f"{name}.mix_x.weight", (width,))
         self.mixes = [Param(f"{name}.mix_{part}.weight", (width,)) for part in MIXES]
-        self.more = [LowRank(f"{name}.mix_{part}_more", width, rank, width, bias=False) for part in MIXES]
+        self.loras = [LowRank(f"{name}.mix_{part}_more", width, rank, width, bias=False) for part in MIXES]
 
     def params(self) -> list[Param]:
-        return [self.first, *self.mixes, *(param for part in self.more for param in part.params())]
+        return [self.first, *self.mixes, *(param for lora in self.loras for param in lora.params())]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> dict[str, Any]:
-        """Of x [tokens, width], and what a block keeps of the row before."""
+        """Return the mixes of x [tokens, width]; `row` is the state of the row in front."""
         delta = shift_tokens(x, step, weights, row)
-        few = apply_linears(
-            ops.mix_rows(x, delta, (weights[self.first.name],)), weights, *(each.down for each in self.more)
-        )
-        more = tuple(each.up(ops.softcap(part, cap=1.0), weights) for each, part in zip(self.more, few, strict=True))
+        mixed = ops.mix_rows(x, delta, (weights[self.first.name],))
+        low = apply_linears(mixed, weights, *(lora.down for lora in self.loras))
+        shares = tuple(lora.up(ops.softcap(part, cap=1.0), weights) for lora, part in zip(self.loras, low, strict=True))
         mixes = tuple(weights[mix.name] for mix in self.mixes)
-        return dict(zip(MIXES, ops.mix_rows(x, delta, mixes, more), strict=True))
+        return dict(zip(MIXES, ops.mix_rows(x, delta, mixes, shares), strict=True))
 
 
 class TimeMix6:
-    """o(norm(wkv(...)) * silu(gate))."""
+    """o(norm(wkv(...)) * silu(gate)). `eps` is of the norm of heads."""
 
-    def __init__(self, name: str, config: ModelConfig) -> None:
-        own: FinchNumbers = config.own
-        width, self.dim, self.eps = config.width, config.head_dim, own.eps
-        self.mixes = TokenMixes(name, width, own.mix)
+    def __init__(self, name: str, config: ModelConfig, token_shift_rank: int, decay_rank: int, *, eps: float) -> None:
+        width, self.head_dim, self.eps = config.width, config.head_dim, eps
+        self.mixes = TokenMixes(name, width, token_shift_rank)
         self.r, self.k, self.v, self.g, self.o = (Linear(f"{name}.wkv_{part}", width, width) for part in "rkvgo")
-        self.decay = LowRank(f"{name}.wkv_decay", width, own.decay, width, "tanh")
+        self.decay = LowRank(f"{name}.wkv_decay", width, decay_rank, width, "tanh")
         self.bonus = Param(f"{name}.wkv.bonus", (config.heads, config.head_dim), plain=True)
         self.norm = [Param(f"{name}.wkv_norm.{kind}", (width,)) for kind in ("weight", "bias")]
         self.memory = State(((1, width), (width, config.head_dim)))
@@ -72,27 +59,23 @@ class TimeMix6:
         mixed = self.mixes(x, step, weights, row)
         parts = {"r": self.r, "k": self.k, "v": self.v, "g": self.g}
         r, k, v, gate = (part(mixed[name], weights) for name, part in parts.items())
-        whose = step.starts, step.lengths, step.states
-        made = ops.wkv6(r, self.decay(mixed["w"], weights), k, v, weights[self.bonus.name], state, *whose)
+        sequences = step.starts, step.lengths, step.states
+        out = ops.wkv6(r, self.decay(mixed["w"], weights), k, v, weights[self.bonus.name], state, *sequences)
         norm = (weights[param.name] for param in self.norm)
-        return self.o(ops.silu_mul(gate, ops.group_norm(made, *norm, group=self.dim, eps=self.eps)), weights)
+        return self.o(ops.silu_mul(gate, ops.group_norm(out, *norm, group=self.head_dim, eps=self.eps)), weights)
 
 
 class GroupedTimeMix:
     """o(linear attention(...) * sigmoid(gate)), keys and values shared by groups of heads (QRWKV6, Recursal 2024)."""
 
-    def __init__(self, name: str, config: ModelConfig) -> None:
-        own: FinchNumbers = config.own
+    def __init__(self, name: str, config: ModelConfig, token_shift_rank: int, decay_rank: int) -> None:
         width, self.heads, self.kv_heads = config.width, config.heads, config.kv_heads
-        self.mixes, few, bias = (
-            TokenMixes(name, width, own.mix),
-            config.kv_heads * config.head_dim,
-            config.attention_bias,
-        )
-        outs = (("q", width), ("k", few), ("v", few))
+        self.mixes = TokenMixes(name, width, token_shift_rank)
+        kv_width, bias = config.kv_heads * config.head_dim, config.attention_bias
+        outs = (("q", width), ("k", kv_width), ("v", kv_width))
         self.qkv = [Linear(f"{name}.attn_{part}", out, width, bias=bias) for part, out in outs]
         self.g, self.o = (Linear(f"{name}.attn_{part}", width, width) for part in ("gate", "o"))
-        self.decay = LowRank(f"{name}.wkv_decay", width, own.decay, width, "tanh")
+        self.decay = LowRank(f"{name}.wkv_decay", width, decay_rank, width, "tanh")
         self.memory = State(((1, width), (width, config.head_dim)))
 
     def params(self) -> list[Param]:
@@ -103,7 +86,7 @@ class GroupedTimeMix:
         row, state = cache
         mixed = self.mixes(x, step, weights, row)
         q, k, v = (part(mixed[name], weights) for part, name in zip(self.qkv, "rkv", strict=True))
-        whose = step.starts, step.lengths, step.states
-        given, whole = (q, self.decay(mixed["w"], weights), k, v, state), {"heads": self.heads}
-        made = ops.gated_linear_attention(*given, *whose, **whole, key_heads=self.kv_heads)
-        return self.o(ops.activate_mul(self.g(mixed["g"], weights), made, kind="sigmoid"), weights)
+        sequences, heads = (step.starts, step.lengths, step.states), {"heads": self.heads, "key_heads": self.kv_heads}
+        decay = self.decay(mixed["w"], weights)
+        out = ops.gated_linear_attention(q, decay, k, v, state, *sequences, **heads)
+        return self.o(ops.activate_mul(self.g(mixed["g"], weights), out, kind="sigmoid"), weights)

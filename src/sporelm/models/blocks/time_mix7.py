@@ -12,36 +12,36 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-MIXES = "rwkvag"  # what rows are mixed for: reading, decays, keys, values, rates, the gate
+MIXES = "rwkvag"  # rows are mixed for receptance, decays, keys, values, in-context learning rates, the gate
 
 
 @dataclass(frozen=True)
-class MixRanks:
-    """Numbers of a model of such mixes; the record of its family (`own`)."""
+class TimeMix7Ranks:
+    """Ranks of the products that compute decays, in-context learning rates, shares of the first layer's values, and
+    the gate."""
 
-    decay: int  # the ranks of what makes decays, rates, shares of the first layer's values, and the gate
-    rate: int
-    share: int
+    decay: int
+    iclr: int
+    value_residual: int
     gate: int
-    eps: float | None = None  # of the norm of heads
 
 
 class TimeMix7:
-    """o((norm(what the state says) + what each row adds by itself) * gate).
+    """o((norm(state read) + bonus of each row) * gate).
 
-    first  whether it is of the first layer, whose values the others mix theirs with
+    eps        of the norm of heads
+    is_first   it belongs to the first layer, whose values the others mix theirs with
     """
 
-    def __init__(self, name: str, config: ModelConfig, *, first: bool) -> None:
-        own: MixRanks = config.own
-        width, dim, self.first = config.width, config.head_dim, first
-        self.dim, self.eps = dim, own.eps
+    def __init__(self, name: str, config: ModelConfig, ranks: TimeMix7Ranks, *, eps: float, is_first: bool) -> None:
+        width, dim, self.is_first = config.width, config.head_dim, is_first
+        self.head_dim, self.eps = dim, eps
         self.mixes = [Param(f"{name}.mix_{part}.weight", (width,)) for part in MIXES]
         self.r, self.k, self.v, self.o = (Linear(f"{name}.wkv_{part}", width, width) for part in "rkvo")
-        self.decay = LowRank(f"{name}.wkv_decay", width, own.decay, width, "tanh")
-        self.rate = LowRank(f"{name}.wkv_rate", width, own.rate, width)
-        self.share = [] if first else [LowRank(f"{name}.wkv_share", width, own.share, width)]
-        self.gate = LowRank(f"{name}.wkv_gate", width, own.gate, width, "sigmoid", bias=False)
+        self.decay = LowRank(f"{name}.wkv_decay", width, ranks.decay, width, "tanh")
+        self.rate = LowRank(f"{name}.wkv_rate", width, ranks.iclr, width)
+        self.share = [] if is_first else [LowRank(f"{name}.wkv_share", width, ranks.value_residual, width)]
+        self.gate = LowRank(f"{name}.wkv_gate", width, ranks.gate, width, "sigmoid", bias=False)
         self.vectors = [Param(f"{name}.wkv.{part}", (width,)) for part in ("removed", "kept")]
         self.vectors.append(Param(f"{name}.wkv.bonus", (config.heads, dim), plain=True))
         self.norm = [Param(f"{name}.wkv_norm.{kind}", (width,)) for kind in ("weight", "bias")]
@@ -56,18 +56,18 @@ class TimeMix7:
     def __call__(
         self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any, values: Any = None
     ) -> tuple[Any, Any]:  # x [tokens, width]; values: those of the first layer, likewise
-        """What is added to the rows, and the first layer's values."""
+        """Return what is added to the rows, and the first layer's values."""
         row, state = cache
         delta = shift_tokens(x, step, weights, row)
         mixes = tuple(weights[mix.name] for mix in self.mixes)
         mixed = dict(zip(MIXES, ops.mix_rows(x, delta, mixes), strict=True))
         r, k, v = (part(mixed[name], weights) for part, name in ((self.r, "r"), (self.k, "k"), (self.v, "v")))
-        values = v if self.first else values
+        values = v if self.is_first else values
         for share in self.share:
             v = ops.blend(v, values, share(mixed["v"], weights))
-        given = r, self.decay(mixed["w"], weights), k, v, self.rate(mixed["a"], weights)
-        whose = step.starts, step.lengths, step.states
-        made, alone = ops.wkv7(*given, *(weights[param.name] for param in self.vectors), state, *whose)
+        rows = r, self.decay(mixed["w"], weights), k, v, self.rate(mixed["a"], weights)
+        sequences = step.starts, step.lengths, step.states
+        out, bonus = ops.wkv7(*rows, *(weights[param.name] for param in self.vectors), state, *sequences)
         norm = (weights[param.name] for param in self.norm)
-        made = ops.add(ops.group_norm(made, *norm, group=self.dim, eps=self.eps), alone)
-        return self.o(ops.activate_mul(self.gate(mixed["g"], weights), made, kind="linear"), weights), values
+        out = ops.add(ops.group_norm(out, *norm, group=self.head_dim, eps=self.eps), bonus)
+        return self.o(ops.activate_mul(self.gate(mixed["g"], weights), out, kind="linear"), weights), values
