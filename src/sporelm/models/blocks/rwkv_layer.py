@@ -1,4 +1,4 @@
-"""RWKV's layer: a time mix and a channel mix, both of which read the row before."""
+"""RWKV's layer: a time mix and a channel mix. Both read the row in front of each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,10 +32,10 @@ class RwkvLayer(Layer):
     def with_values(
         self, x: Any, values: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any
     ) -> tuple[Any, Any]:
-        """The same where the first layer's values, [tokens, width], go on beside the rows (RWKV-7)."""
+        """Return the rows and the first layer's values [tokens, width], which all time mixes of RWKV-7 read."""
         mixed, values = self.attention(self.time_norm(x, weights), step, weights, caches[0], values)
         return self.channels(ops.add(x, mixed), step, weights, *caches[1:]), values
 
     def channels(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:
-        """x + channel(norm(x)), scaled."""
+        """Return x + channel(norm(x)), scaled."""
         return self._scaled(ops.add(x, self.channel(self.channel_norm(x, weights), step, weights, *caches)))

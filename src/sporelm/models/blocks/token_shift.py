@@ -1,4 +1,4 @@
-"""The row before each: what layers of RWKV mix theirs with (Peng et al. 2023)."""
+"""Token shift: layers of RWKV mix each row with the one in front of it (Peng et al. 2023)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,17 @@ SHIFT = "token_shift"  # float32 [2, width] among the weights: the taps that tak
 
 
 def shift_table(width: int) -> dict[str, np.ndarray]:
-    """What `shift_tokens` needs, for rows of this width."""
+    """Return the table that `shift_tokens` reads, for rows of this width."""
     return {SHIFT: np.repeat(np.array([[1], [-1]], np.float32), width, axis=1)}
 
 
 def previous_row_state(width: int) -> State:
-    """What a block keeps that reads the row before: the last one."""
+    """Return the state of a block that reads the row in front of each: the last row."""
     return State(((1, width),))
 
 
 def shift_tokens(x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> Any:  # x [tokens, width]
-    """The row before each less the row itself, zeros before a sequence's first: float32 [tokens, width]."""
+    """Return the row in front of each, or zeros, minus the row itself: float32 [tokens, width]."""
     return ops.causal_conv1d(x, weights[SHIFT], None, row, step.starts, step.lengths, step.states, silu=False)
 
 
