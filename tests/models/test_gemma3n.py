@@ -16,6 +16,7 @@ from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.checkpoints import config_from_gguf, config_from_hf
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.files.gguf import open_gguf
+from sporelm.models.architectures.gemma3n import Gemma3nConfig
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.model_output import OutputFile, save_models
@@ -73,8 +74,9 @@ def test_what_is_left_out_goes_back_into_config_json(tmp_path: Path) -> None:
 def test_files_that_do_not_say_it_leave_out_most_of_the_first_ten_layers() -> None:
     silent: dict[str, Any] = {"activation_sparsity_pattern": None, "num_hidden_layers": 11, "layer_types": None}
     config = config_from_hf(CASE.config | silent, "config.json")
-    assert [config.own.above(layer) is None for layer in range(11)] == [False] * 10 + [True]
-    assert config.own.above(0) == pytest.approx(1.6448536)
+    assert isinstance(config, Gemma3nConfig)
+    assert [config.activation_threshold(layer) is None for layer in range(11)] == [False] * 10 + [True]
+    assert config.activation_threshold(0) == pytest.approx(1.6448536)
     widths = config_from_hf(CASE.config | {"intermediate_size": [88] * 7}, "config.json")
     assert widths.ffn == 88
 
@@ -109,7 +111,9 @@ def test_gguf_files_that_do_not_say_it_mean_what_llama_cpp_takes(tmp_path: Path)
     for key in ("final_logit_softcapping", "attention.shared_kv_layers", "activation_sparsity_scale"):
         del metadata[f"gemma3n.{key}"]
     config = config_from_gguf(metadata, shapes, "file")
-    assert (config.logit_cap, config.own.borrowing, config.own.rank, config.own.vocab) == (30.0, 0, 12, 131)
-    assert {config.own.above(layer) for layer in range(7)} == {None}
+    assert isinstance(config, Gemma3nConfig)
+    assert (config.logit_cap, config.num_kv_shared_layers) == (30.0, 0)
+    assert (config.laurel_rank, config.per_layer_vocab) == (12, 131)
+    assert {config.activation_threshold(layer) for layer in range(7)} == {None}
     with pytest.raises(ModelFileError, match=r"activation_sparsity_scale is .*; it must be a number for each layer"):
         config_from_gguf(metadata | {"gemma3n.activation_sparsity_scale": [1.0]}, shapes, "file")

@@ -30,6 +30,7 @@ from sporelm.bench.bench_rows import (
 from sporelm.bench.roofline import Workload, compute_workload
 from sporelm.cli.bench import CONTEXT, find_commit, strip_folders
 from sporelm.errors import RequestError
+from sporelm.models.architectures.gemma3n import Gemma3nConfig
 from sporelm.models.architectures.nanbeige import NanbeigeConfig
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.config import Experts, ModelConfig
@@ -152,7 +153,8 @@ def test_layers_gone_through_twice_count_twice_and_tables_do_not() -> None:
     output_bytes = 4 * work.output_values
     assert work.weight_bytes - output_bytes == loops * (once.weight_bytes - output_bytes)
     fed, tied = (replace(by_name["gemma3n"], tie_embeddings=ties) for ties in (False, True))
-    rows = 4 * fed.own.vocab * fed.own.inputs * fed.layers
+    assert isinstance(fed, Gemma3nConfig)
+    rows = 4 * fed.per_layer_vocab * fed.per_layer_input_size * fed.layers
     assert compute_workload(tied, 9_000_000, 4).weight_bytes == 9_000_000 - rows
     assert compute_workload(fed, 9_000_000, 4).weight_bytes == 9_000_000 - rows - 4 * fed.vocab * fed.width
     assert compute_workload(fed, 9_000_000, 4).kv_bytes > 0
@@ -170,8 +172,8 @@ def test_of_recurrent_states_all_is_read_and_written() -> None:
 
 def test_of_experts_those_that_tokens_chose_count() -> None:
     config = ModelConfig(
-        name="m", architecture="qwen3moe", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16, vocab=32,
-        eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=True, dtype="F32",
+        name="m", architecture="qwen3moe", model="qwen3", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16,
+        vocab=32, eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=True, dtype="F32",
         experts=Experts(count=8, used=2, ffn=12, renormalize=True),
     )  # fmt: skip
     work = compute_workload(config, 10_000, 4, 8_000)

@@ -109,6 +109,10 @@ FalconH1Config: FalconHeads {_MAMBA2} attention=- normed=has_mixer_norm
     norm_first=is_norm_before_gate attention_in=attention_in_multiplier attention_out=attention_out_multiplier
     key=key_multiplier space_in=ssm_in_multiplier space_out=ssm_out_multiplier gate=mlp_gate_multiplier
     down=mlp_down_multiplier parts=ssm_multipliers
+Gemma3nConfig: Gemma3nParts inputs=per_layer_input_size streams=altup_num_inputs borrowing=num_kv_shared_layers
+    rank=laurel_rank vocab=per_layer_vocab thinned=activation_thresholds
+Gemma4Config: Gemma4Parts local_dim=local_head_dim inputs=per_layer_input_size borrowing=num_kv_shared_layers
+    local_heads=local_kv_heads tied=has_tied_values wide=has_double_wide_mlp
 Glm4MoeConfig: Glm4MoeParts head_norms=has_head_norms
 GraniteHybridConfig: SpaceHeads {_MAMBA2} attention=attention_layers
 HyperClovaXConfig: ClovaParts behind=has_post_norms

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm import ops
-from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.models.blocks.layer import RowBlock
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.per_layer_inputs import PerLayerInput, SharedKVLayer
@@ -16,37 +15,6 @@ from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
 HALF = 0.5**0.5
-LAYER = "layers.{}."
-# GGUF: llama.cpp's llama-arch.cpp. Hugging Face: the state dict of Gemma3nForCausalLM.
-ALTUP_NAMES: Table = tuple(
-    Names(f"{LAYER}{ours}.weight", f"blk.{{}}.{gguf}.weight", f"model.layers.{{}}.{hf}")
-    for ours, gguf, hf in (
-        ("altup_router", "altup_router", "altup.modality_router.weight"),
-        ("altup_router_norm", "altup_router_norm", "altup.router_norm.weight"),
-        ("altup_predict", "altup_predict_coef", "altup.prediction_coefs.weight"),
-        ("altup_correct", "altup_correct_coef", "altup.correction_coefs.weight"),
-        ("altup_scale", "altup_correct_scale", "altup.correct_output_scale"),
-        ("laurel_left", "laurel_l", "laurel.linear_left.weight"),
-        ("laurel_right", "laurel_r", "laurel.linear_right.weight"),
-        ("laurel_norm", "laurel_post_norm", "laurel.post_laurel_norm.weight"),
-    )
-)
-
-
-def spread_names(streams: int) -> Table:
-    """Names of what makes the other streams, and of what they are merged by: matrices of one tensor in GGUF files."""
-    return tuple(
-        Names(
-            f"{ours}_{number}.weight",
-            Stored(f"{gguf}.weight", part=number, parts=streams - 1),
-            f"model.{hf}.{number}.weight",
-        )
-        for ours, gguf, hf in (
-            ("altup_spread", "altup_proj", "altup_projections"),
-            ("altup_merge", "altup_unembd_proj", "altup_unembed_projections"),
-        )
-        for number in range(streams - 1)
-    )
 
 
 class AltUpStreams:
@@ -54,23 +22,25 @@ class AltUpStreams:
 
     def __init__(self, config: ModelConfig, streams: int) -> None:
         width = config.width
-        self.spread, self.merge = (
+        self.projections, self.unembed_projections = (
             [Linear(f"altup_{part}_{number}", width, width) for number in range(streams - 1)]
             for part in ("spread", "merge")
         )
 
     def params(self) -> list[Param]:
-        return [param for each in (*self.spread, *self.merge) for param in each.params()]
+        return [param for each in (*self.projections, *self.unembed_projections) for param in each.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         """float32 [tokens, streams, width]."""
-        return ops.spread_streams(x, tuple(each(x, weights) for each in self.spread))
+        return ops.spread_streams(x, tuple(each(x, weights) for each in self.projections))
 
-    def merged(self, x: Any, rows: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, streams, width]
-        """One row for each of those that are wanted: float32 [rows, width]."""
-        first, *others = (ops.select_rows(ops.stream(x, index=index), rows) for index in range(1 + len(self.merge)))
+    def merge(self, x: Any, rows: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, streams, width]
+        """Return one row of the streams for each of these rows: float32 [rows, width]."""
+        first, *others = (
+            ops.select_rows(ops.stream(x, index=index), rows) for index in range(1 + len(self.unembed_projections))
+        )
         return ops.merge_streams(
-            first, tuple(each(other, weights) for each, other in zip(self.merge, others, strict=True))
+            first, tuple(each(other, weights) for each, other in zip(self.unembed_projections, others, strict=True))
         )
 
 
@@ -128,13 +98,13 @@ class AltUpLayer(SharedKVLayer):
         assert self.mlp is not None
         return predicted, ops.add(both, behind_mlp(self.mlp(before_mlp(both, weights), weights), weights))
 
-    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+    def apply_row(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
         predicted, found = x
         coefs = self.correct(self._modalities(found, weights), weights)
         first = ops.altup_first(predicted, found, coefs, weights[self.first.name])
-        return ops.altup_correct(predicted, found, coefs, self.row.made(first, row, weights))
+        return ops.altup_correct(predicted, found, coefs, self.row.compute(first, row, weights))
 
     def _modalities(self, x: Any, weights: Mapping[str, Any]) -> Any:
-        """What a row is, in as many numbers as there are streams: float32 [tokens, streams], from -1 to 1."""
+        """Return a number of each row for each stream, from -1 to 1: float32 [tokens, streams]."""
         routed = self.router(self.router_norm(x, weights), weights)
         return ops.softcap(ops.scale(routed, factor=1 / self.width), cap=1.0)

@@ -1,4 +1,4 @@
-"""What a token tells every layer by itself: a small row for each of them (per-layer embeddings, Gemma 3n and 4)."""
+"""A small row that a token has for each layer (per-layer embeddings, Gemma 3n and 4)."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.checkpoints.tensor_names import Names, Table
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.layer import Layer, RowBlock
 from sporelm.models.blocks.linear import Linear
@@ -17,21 +16,6 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-# GGUF: llama.cpp's llama-arch.cpp. Hugging Face: the state dict of Gemma4ForCausalLM.
-LAYER_INPUT_NAMES: Table = (
-    Names("layer_embedding.weight", "per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
-    Names("layer_projection.weight", "per_layer_model_proj.weight", "model.per_layer_model_projection.weight"),
-    Names("layer_projection_norm.weight", "per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"),
-    *(
-        Names(f"layers.{{}}.input_{ours}.weight", f"blk.{{}}.{gguf}.weight", f"model.layers.{{}}.{hf}.weight")
-        for ours, gguf, hf in (
-            ("gate", "inp_gate", "per_layer_input_gate"),
-            ("up", "proj", "per_layer_projection"),
-            ("norm", "post_norm", "post_per_layer_input_norm"),
-        )
-    ),
-    Names("layers.{}.out_scale.weight", "blk.{}.layer_output_scale.weight", "model.layers.{}.layer_scalar"),
-)
 COLUMNS = "layer_input_columns."  # tables with the columns of each layer follow
 
 
@@ -74,22 +58,22 @@ class PerLayerInput:
         return [*self.gate.params(), *self.up.params(), *self.norm.params()]
 
     def __call__(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width], row [tokens, size]
-        return ops.add(x, self.made(x, row, weights))
+        return ops.add(x, self.compute(x, row, weights))
 
-    def made(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
-        """What is added to x: float32 [tokens, width]."""
+    def compute(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """Return the summand of x: float32 [tokens, width]."""
         gated = ops.activate_mul(self.gate(x, weights), row, kind="gelu_tanh")
         return self.norm(self.up(gated, weights), weights)
 
 
 class SharedKVLayer(Layer):
-    """A layer that may read what another keeps, and gets a row of its own afterwards."""
+    """A layer that may read keys and values of another, and gets a row of its own afterwards."""
 
     attention: SharedKVAttention
 
     @abstractmethod
-    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
-        """What follows the usual layer: x is what that made, row [tokens, size] or None."""
+    def apply_row(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """Return the rows after the layer's own row [tokens, size] or None, from x as the usual layer returns it."""
 
 
 class PerLayerInputLayer(SharedKVLayer):
@@ -111,7 +95,7 @@ class PerLayerInputLayer(SharedKVLayer):
     def params(self) -> list[Param]:
         return [*super().params(), *(self.row.params() if self.row else []), self.factor]
 
-    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+    def apply_row(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
         x = self.row(x, row, weights) if self.row else x
         return ops.scale_by(x, weights[self.factor.name])
 
@@ -125,10 +109,13 @@ def run_per_layer_inputs(
     weights: Mapping[str, Any],
     caches: Sequence[Any],
 ) -> Any:
-    """x after all layers, each of which gets its row, and borrows what the last one of its kind before it kept if it
-    keeps nothing; `local` tells the two kinds apart."""
+    """Return x after all layers. Each gets its row; one without keys and values reads those of the last layer of its
+    type before it.
+
+    local   whether each layer is of the type with a window
+    """
     own, last = iter(caches), dict[bool, Any]()
     for layer, kind, row in zip(layers, local, rows, strict=True):
-        last[kind] = last[kind] if layer.attention.borrows else next(own)
-        x = layer.fed(layer(x, step, weights, last[kind]), row, weights)
+        last[kind] = last[kind] if layer.attention.is_kv_shared else next(own)
+        x = layer.apply_row(layer(x, step, weights, last[kind]), row, weights)
     return x
