@@ -96,6 +96,11 @@ _KDA = (
     "taps=delta_net.conv_kernel delta_heads=delta_net.num_value_heads delta_dim=delta_net.key_head_dim"
     " attention=attention_layers"
 )
+_DELTA = (
+    "taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads"
+    " key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size"
+    " interval=full_attention_interval attention=attention_layers order=delta_net.head_order"
+)
 _TYPED = f"""
 AXK2Config: AxShape {_LATENT} {_INDEXER} norm_rank=gated_norm_rank
 BaichuanConfig: BaichuanParts unit_head=has_normalized_head
@@ -135,24 +140,17 @@ Mistral4Config: TemperedLatent {_LATENT} beta=temperature_scale
 ModernBertDecoderConfig: Head biased=has_decoder_bias
 NanbeigeConfig: Loops count=num_loops unnormed=skips_loop_norm
 NemotronHConfig: SingleLayers {_MAMBA2} attention=- kinds=layer_types
-OlmoHybridConfig: OlmoDelta taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
-    key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
-    interval=full_attention_interval attention=attention_layers order=delta_net.head_order
-    turns=has_negative_eigenvalues
+OlmoHybridConfig: OlmoDelta {_DELTA} turns=has_negative_eigenvalues
 OptConfig: OptParts embedded=embedding_width before=is_pre_norm unnormed=skips_last_norm learned=has_norm_weights
 PersimmonConfig: Normed heads=has_head_norms
 Plamo2Config: RankedHeads {_MAMBA2} attention=attention_layers rank=mamba.time_step_rank
 Qwen2VLConfig: Seeing sections=mrope_section deepstack=deepstack_layers
-Qwen3NextConfig: DeltaHeads taps=delta_net.conv_kernel key_heads=delta_net.num_key_heads heads=delta_net.num_value_heads
-    key_dim=delta_net.key_head_dim value_dim=delta_net.value_head_dim inner=delta_net.inner_size
-    interval=full_attention_interval attention=attention_layers order=delta_net.head_order
+Qwen3NextConfig: DeltaHeads {_DELTA}
 RecurrentGemmaConfig: LruNumbers taps=conv_kernel width=lru_width attention=attention_layers
 Rwkv6Config: FinchNumbers mix=token_shift_lora_rank decay=decay_lora_rank eps=group_norm_eps halved=rescale_every
 Rwkv7Config: MixRanks decay=lora_ranks.decay rate=lora_ranks.iclr share=lora_ranks.value_residual gate=lora_ranks.gate
     eps=group_norm_eps
-SparseConfig: SparseShape rank=latent.kv_lora_rank rotary=latent.qk_rope_head_dim value=latent.v_head_dim
-    q_rank=latent.q_lora_rank log_multiplier=latent.yarn_log_multiplier index_heads=indexer.num_heads
-    index_dim=indexer.head_dim chosen=indexer.topk sharing=indexer.shared_layers
+SparseConfig: SparseShape {_LATENT} {_INDEXER}
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 Step35Config: Step35Parts limits=swiglu_limits shared_limits=shared_swiglu_limits
 Zamba2Config: SharedBlocks {_MAMBA2} attention=attention_layers blocks=num_shared_blocks
