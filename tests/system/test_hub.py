@@ -260,7 +260,7 @@ def test_the_token_goes_to_the_hub_alone(folder: Path, fake: FakeHub, monkeypatc
 
 
 def test_refusals_say_what_to_do(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelNotFound, match=r"owner/none is not there, or is private \(HTTP 401\)"):
+    with pytest.raises(ModelNotFound, match=r"owner/none does not exist or is private \(HTTP 401\)"):
         store.pull("hf:owner/none")
     with pytest.raises(ModelNotFound, match=r"fits no file of owner/one: there are only\.gguf"):
         store.pull("hf:owner/one:Q4_0")

@@ -1,4 +1,4 @@
-"""The registry of back-ends: our own, and those that other packages offer at the entry point `sporelm.backends`."""
+"""The registry of back-ends: our own, and back-ends that other packages offer at the entry point `sporelm.backends`."""
 
 import contextlib
 from collections.abc import Callable, Iterator

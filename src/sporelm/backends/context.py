@@ -38,8 +38,8 @@ class Context:
         self._live.add(resource)
 
     def close(self) -> list[str]:
-        """Free all resources. Return the labels of those that were still referenced: the leaks. A second call does
-        nothing."""
+        """Free all resources. Return the labels of the resources that were still referenced: the leaks. A second call
+        does nothing."""
         if self.closed:
             return []
         if self.live:

@@ -13,7 +13,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that can still be taken without swapping, the container's limit included; None where nobody says.
+    """Memory that can still be taken without swapping, the container's limit included; None where it is unknown.
 
     Linux: MemAvailable of /proc/meminfo and the control groups' limits (v2 and v1). Windows: GlobalMemoryStatusEx.
     Elsewhere: all physical memory. `root` is where /proc and /sys are looked for.
@@ -65,7 +65,7 @@ def _meminfo(root: Path) -> int | None:
 
 
 def _cgroup_limits(root: Path) -> list[int | None]:
-    """What each control group that holds this process still allows."""
+    """Return the bytes that each control group of this process still allows."""
     folder = root / CGROUP.relative_to("/")
     limits = []
     for line in _text(root / "proc/self/cgroup").splitlines():

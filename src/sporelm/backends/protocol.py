@@ -87,7 +87,7 @@ class CallTime(NamedTuple):
 
 @runtime_checkable
 class CallTimer(Protocol):
-    """What a back-end may offer in addition: how long each call of a step takes."""
+    """An optional part of a back-end: the duration of each call of a step."""
 
     def time_calls(self) -> Callable[[], list[CallTime]]:
         """Record from now on how long calls on this device take; a step may become a little slower.

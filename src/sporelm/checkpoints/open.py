@@ -82,7 +82,7 @@ def _open_file(place: Path) -> ModelSource:
     model = GgufModel(gguf.metadata, shapes, str(place), _rope_factors(gguf, place), _main_format(gguf))
     schema, config = _read_metadata(model)
     for name, numbers in read_metadata_tensors(schema, gguf.metadata, config.layers, str(place)).items():
-        gguf.hold(name, numbers)
+        gguf.add_tensor(name, numbers)
     return ModelSource("gguf", place, gguf, _one_head(config, place), schema.for_file(gguf.tensors))
 
 

@@ -25,7 +25,7 @@ class ChatParser(Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, rest = super().parse_known_args(args, namespace)
-        parsed.given = self.find_given(self.words)
+        parsed.given_names = self.find_given(self.words)
         return parsed, rest
 
 

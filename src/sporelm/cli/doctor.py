@@ -89,9 +89,13 @@ def list_families() -> list[dict[str, Any]]:
     """Return each model family: its models, its names in files, and what its logits are compared with."""
     from sporelm.checkpoints.supported_models import MODELS
 
-    # "vouched" is a key of the JSON output.
     return [
-        {"family": each.module, "models": each.title, "names": each.names, "vouched": each.verified_against}
+        {
+            "family": each.module,
+            "models": each.title,
+            "names": each.names,
+            "vouched": each.verified_against,  # old name: a key of the output
+        }
         for each in MODELS
     ]
 
@@ -106,7 +110,8 @@ def format_families(families: list[dict[str, Any]]) -> list[str]:
     width = family_label_width(families)
     lines = []
     for row in families:
-        lines.append(f"{row['family']:<{width}}{row['models']}: compared with {' and '.join(row['vouched'])}")
+        verified_against = " and ".join(row["vouched"])  # old name: a key of the output
+        lines.append(f"{row['family']:<{width}}{row['models']}: compared with {verified_against}")
         lines.append(f"{'':<{width}}  {', '.join(row['names'])}")
     return lines
 

@@ -108,14 +108,14 @@ def run(args: argparse.Namespace) -> int:
 
 def find_tensors(source: "ModelFiles", patterns: list[str]) -> list[str]:
     """Return the tensors that names and patterns stand for. Raises ModelFileError for one without a match."""
-    from sporelm.files.tensor_messages import no_such_tensor, shown
+    from sporelm.files.tensor_messages import no_such_tensor, quote
     from sporelm.tools.model_files import filter_names
 
     names: dict[str, None] = {}
     for pattern in patterns:
         found = [pattern] if pattern in source.tensors else filter_names(source.tensors, [pattern])
         if not found and re.search(r"[*?\[|!]", pattern):
-            raise ModelFileError(f"{source.path}: no tensor matches {shown(pattern)}")
+            raise ModelFileError(f"{source.path}: no tensor matches {quote(pattern)}")
         if not found:
             raise no_such_tensor(source.path, pattern, source.tensors)
         names |= dict.fromkeys(found)

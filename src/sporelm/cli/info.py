@@ -140,7 +140,7 @@ def print_report(report: dict[str, Any]) -> None:
     def say(name: str, value: object) -> None:
         print_labelled(name, escape_line(str(value)))
 
-    def known(value: object, unit: str) -> str:
+    def format_known(value: object, unit: str) -> str:
         return f"{value} {unit}" if value is not None else "unknown"
 
     say("model", report["model"])
@@ -148,8 +148,8 @@ def print_report(report: dict[str, Any]) -> None:
     say("architecture", report["architecture"] or "unknown")
     say("parameters", count_text(report["parameters"]))
     say("size", f"{bytes_text(report['bytes'])}, {report['quantization']}, {report['bits_per_weight']} bits per weight")
-    say("context", known(report["context_length"], "tokens"))
-    say("vocabulary", known(report["vocabulary"], "tokens"))
+    say("context", format_known(report["context_length"], "tokens"))
+    say("vocabulary", format_known(report["vocabulary"], "tokens"))
     say("chat template", "yes" if report["chat_template"] else "no")
     if not report["runs"]:
         say("runs here", f"no: {report['reason']}")

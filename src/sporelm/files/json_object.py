@@ -1,4 +1,4 @@
-"""Reading the JSON files of Hugging Face folders: small, whole, and of nobody we trust."""
+"""Reading the JSON files of Hugging Face folders: small, read whole, and untrusted."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def read_object(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
 
 
 def read_json(path: Path, longest: int = LONGEST_CONFIG) -> Any:
-    """What a JSON file of at most `longest` bytes holds. Raises as `read_object`."""
+    """Return the content of a JSON file of at most `longest` bytes. Raises as `read_object`."""
     try:
         if not path.is_file():
             raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")

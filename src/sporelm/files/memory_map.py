@@ -16,7 +16,7 @@ def map_file(path: Path) -> memoryview:
     """All bytes of a file without reading them: pages come from the disk when they are touched.
 
     The mapping lives as long as anything looks at it. Raises ModelNotFound if there is no such file, ModelFileError
-    if it is no regular file, is empty, or cannot be read, MemoryShortage if it does not fit the address space.
+    if it is not a regular file, is empty, or cannot be read, MemoryShortage if it does not fit the address space.
     """
     try:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Partial files for atomic writes, and the removal of those whose process was killed.
+"""Partial files for atomic writes, and the removal of partial files of killed processes.
 
 A file `NAME` is written as `.NAME.PID-RANDOM.N.part` in the same folder, while the process locks
 `.sporelm-PID-RANDOM.lock` there. The system releases that lock however the process ends. A process id alone would not
@@ -27,7 +27,7 @@ _searching = threading.Lock()
 
 
 class PartFiles:
-    """The unfinished files of one writer; those that were not renamed are removed at its end.
+    """The unfinished files of one writer; files that were not renamed are removed at its end.
 
     Other threads of the process may have their own for the same places.
     """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.files.memory_map import Closing, byte_array, map_file
-from sporelm.files.tensor_messages import no_such_tensor, shown
+from sporelm.files.tensor_messages import no_such_tensor, quote
 from sporelm.quant import FOLDER_FORMATS, FORMATS, format_of
 from sporelm.quant.stored_tensor import StoredTensor
 
@@ -56,7 +56,7 @@ DTYPE_BITS = {
 
 
 class SafetensorInfo(NamedTuple):
-    """What a header says about one tensor: its place in the file of number `part`, in bytes from the file's start."""
+    """The header's entry of one tensor: its place in the file of number `part`, in bytes from the file's start."""
 
     name: str
     type_name: str
@@ -100,14 +100,14 @@ class SafetensorsFiles(Closing):
         if info.type_name not in (FORMATS | FOLDER_FORMATS):
             usable = ", ".join(name for name in FORMATS | FOLDER_FORMATS if name in DTYPE_BITS)
             raise UnsupportedModel(
-                f"{self.path}: tensor {shown(name)} has dtype {info.type_name}, not supported; supported: {usable}"
+                f"{self.path}: tensor {quote(name)} has dtype {info.type_name}, not supported; supported: {usable}"
             )
         return StoredTensor(name, format_of(info.type_name), info.shape, blocks)
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """A tensor's bytes, uint8 [nbytes], a view, whatever its dtype. Raises ModelFileError if there is none."""
         if self._data is None:
-            raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
+            raise ModelFileError(f"{self.path} was closed; open it again to read {quote(name)}")
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
@@ -130,7 +130,7 @@ def joined(files: SafetensorsFiles, others: SafetensorsFiles, names: Mapping[str
     for name, info in others.tensors.items():
         if name not in names or names[name] in tensors:
             known = ", ".join(names)
-            raise ModelFileError(f"{others.path} holds {shown(name)}, which has no place there; {known} have")
+            raise ModelFileError(f"{others.path} holds {quote(name)}, which has no place there; {known} have")
         tensors[names[name]] = info._replace(name=names[name], part=start + info.part)
     paths, data = [*files.paths, *others.paths], [*files._data, *others._data]
     return SafetensorsFiles(files.path, paths, data, dict(files.metadata), tensors)
@@ -180,7 +180,7 @@ def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
         metadata = metadata or own
         for name, info in found.items():
             if name in tensors:
-                raise ModelFileError(f"tensor {shown(name)} is both in {paths[tensors[name].part]} and in {file}")
+                raise ModelFileError(f"tensor {quote(name)} is both in {paths[tensors[name].part]} and in {file}")
             tensors[name] = info
     if index is not None:
         _check_index(given / INDEX_NAME, index, paths, tensors)
@@ -206,20 +206,20 @@ def _read_header(path: Path, data: memoryview, part: int) -> tuple[dict[str, Saf
     for before, after in pairwise(placed):
         if before.offset + before.nbytes > after.offset:
             raise ModelFileError(
-                f"{path}: tensors {shown(before.name)} and {shown(after.name)} overlap; the header is damaged"
+                f"{path}: tensors {quote(before.name)} and {quote(after.name)} overlap; the header is damaged"
             )
     return tensors, metadata
 
 
 def _tensor_info(path: Path, name: str, entry: object, start: int, size: int, part: int) -> SafetensorInfo:
     """Check one entry of a header whose data begins at `start` in a file of `size` bytes."""
-    what = f"{path}: tensor {shown(name)}"
+    what = f"{path}: tensor {quote(name)}"
     if not isinstance(entry, dict):
         raise ModelFileError(f"{what} is not described by an object; the header is damaged")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     bits = DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
     if not isinstance(dtype, str) or bits is None:
-        raise ModelFileError(f"{what} has dtype {shown(str(dtype))}, which the format does not know; it is damaged")
+        raise ModelFileError(f"{what} has dtype {quote(str(dtype))}, which the format does not know; it is damaged")
     if not _is_counts(shape) or len(shape) > MAX_RANK:
         raise ModelFileError(f"{what}: shape must be a list of at most {MAX_RANK} whole numbers; the header is damaged")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
@@ -251,7 +251,7 @@ def _read_index(path: Path) -> dict[str, str]:
     for name, shard in weight_map.items():
         if not _is_plain_name(shard):
             raise ModelFileError(
-                f"{path}: tensor {shown(name)} is said to be in {shown(str(shard))};"
+                f"{path}: tensor {quote(name)} is said to be in {quote(str(shard))};"
                 " a shard must be the plain name of a .safetensors file in the same folder"
             )
     return weight_map
@@ -274,10 +274,10 @@ def _check_index(path: Path, index: dict[str, str], paths: list[Path], tensors: 
     for name, shard in index.items():
         info = tensors.get(name)
         if info is None or paths[info.part].name != shard:
-            raise ModelFileError(f"{path} says that {shard} holds tensor {shown(name)}, it does not")
+            raise ModelFileError(f"{path} says that {shard} holds tensor {quote(name)}, it does not")
     for name, info in tensors.items():
         if name not in index:
-            raise ModelFileError(f"{paths[info.part]} holds tensor {shown(name)}, which {path} does not list")
+            raise ModelFileError(f"{paths[info.part]} holds tensor {quote(name)}, which {path} does not list")
 
 
 def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
         if len(result) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ModelFileError(f"{path}: key {shown(twice)} appears twice; the header is damaged")
+            raise ModelFileError(f"{path}: key {quote(twice)} appears twice; the header is damaged")
         return result
 
     try:

@@ -44,7 +44,7 @@ def read_text_or_stdin(name: str, what: str, longest: int) -> str:
 
 
 def _bytes_of(file: BinaryIO, longest: int) -> bytearray:
-    """All bytes, or some more than `longest`: files of /proc and those that grow do not tell their size."""
+    """All bytes, or some more than `longest`: files of /proc and growing files do not tell their size."""
     content = bytearray()
     while len(content) <= longest and (part := file.read(AT_ONCE)):
         content += part

@@ -43,7 +43,7 @@ def _gated_delta_rule_spec(
     rows_held, value_dim = require_fixed(held.shape[1]), require_fixed(held.shape[2])
     require(rows_held % heads == 0, f"state {held} must have as many rows for each of {heads} heads")
     require(order in ("each", "all"), f"order {order!r} must be 'each' or 'all'")
-    require(key_heads > 0 and heads % key_heads == 0, f"{heads} heads are no whole groups of {key_heads} key heads")
+    require(key_heads > 0 and heads % key_heads == 0, f"{heads} heads are not a multiple of {key_heads} key heads")
     require(max_beta > 0, f"max_beta {max_beta} must be above 0")
     require(min_log_decay <= 0, f"min_log_decay {min_log_decay} must be below 0, or 0 for decays without a bound")
     decays = require_fixed(check_rows("alpha", alpha).shape[1])

@@ -15,7 +15,7 @@ def _gated_linear_attention_spec(
     r: Any, w: Any, k: Any, v: Any, state: Any, starts: Any, lengths: Any, states: Any, *, heads: int, key_heads: int
 ) -> Spec:
     given, held = check_state(r, state, starts, lengths, states)
-    require(0 < key_heads <= heads and heads % key_heads == 0, f"{heads} heads are no whole groups of {key_heads}")
+    require(0 < key_heads <= heads and heads % key_heads == 0, f"{heads} heads are not a multiple of {key_heads}")
     require(given.shape[1] == held.shape[1], f"state {held} must have a row for each column of r {given}")
     require(require_fixed(given.shape[1]) % heads == 0, f"r {given} must be {heads} whole heads")
     require(check_rows("w", w) == given, f"w {spec_of(w)} must be like r {given}")

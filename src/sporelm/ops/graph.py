@@ -100,7 +100,7 @@ class Graph:
                     raise GraphError(f"{where} uses {value} before it is defined; order the calls by their values")
             specs = call.op.results(call.args, call.options)
             if specs != tuple(value.spec for value in call.results):
-                raise GraphError(f"{where} claims {call.results}, its rule gives {specs}; record it anew")
+                raise GraphError(f"{where} claims {call.results}, its rule gives {specs}; record it again")
             if any(isinstance(value, Value) for value in call.updated()):
                 raise GraphError(f"{where} updates a traced value in place; only state may be updated")
             for value in call.host():

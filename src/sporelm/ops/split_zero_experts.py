@@ -19,7 +19,7 @@ def _split_zero_experts_spec(weights: Any, ids: Any, *, experts: int) -> tuple[S
 
 @op(_split_zero_experts_spec)
 def split_zero_experts(weights, ids, *, experts):  # weights float32 [tokens, k], ids int32 [tokens, k], as from `route`
-    """Split each token's experts into those that compute and zero-computation experts.
+    """Split each token's experts into computing experts and zero-computation experts.
 
     Experts from number `experts` on do not compute. Returns the weights, 0 for those experts; ids, where those experts
     are replaced by the token's first expert that computes, or 0, so that no further matrix is read; and the sum of

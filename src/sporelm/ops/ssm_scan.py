@@ -41,7 +41,7 @@ def _ssm_scan_spec(
             check_vector(name, value).shape == (heads,),
             f"{name} {spec_of(value)} must have one element a head: {heads}",
         )
-    require(groups > 0 and heads % groups == 0, f"{heads} heads are no whole groups: {groups}")
+    require(groups > 0 and heads % groups == 0, f"{heads} heads are not a multiple of {groups} groups")
     require(0 <= low <= high, f"time steps from {low} to {high} must be a range of positive numbers")
     rows_held, head_dim = require_fixed(held.shape[1]), require_fixed(held.shape[2])
     require(rows_held % heads == 0, f"state {held} must have as many rows for each of {heads} heads")

@@ -53,7 +53,7 @@ class Plan:
         self._building = Lock()
         # The mappings checked last, their extents and their program: a decode loop that passes the same objects is not
         # checked again.
-        self._seen: tuple[Mapping[str, np.ndarray], Mapping[str, int], list[int], Program] | None = None
+        self._last_inputs: tuple[Mapping[str, np.ndarray], Mapping[str, int], list[int], Program] | None = None
 
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
         """Run one step: every input of the graph by name, every symbol's extent by its name.
@@ -62,12 +62,12 @@ class Plan:
         mapping that is passed again must still hold arrays of the same shapes. The caller guarantees the indices in the
         arrays (positions, slots, pages, lengths, rows): they are not checked.
         """
-        seen = self._seen
-        if seen is None or seen[0] is not arrays or seen[1] is not extents or seen[2] != [*extents.values()]:
+        last = self._last_inputs
+        if last is None or last[0] is not arrays or last[1] is not extents or last[2] != [*extents.values()]:
             name = self.find_bucket(extents)
             self.check_arrays(arrays, extents)
-            seen = self._seen = (arrays, extents, [*extents.values()], self.bucket_program(name).program)
-        return seen[3].run(arrays, extents)
+            last = self._last_inputs = (arrays, extents, [*extents.values()], self.bucket_program(name).program)
+        return last[3].run(arrays, extents)
 
     def find_bucket(self, extents: Mapping[str, int]) -> str:
         """Return the name of the first bucket that holds a step of these extents."""
@@ -133,7 +133,7 @@ class Plan:
 
     def close(self) -> None:
         """Free the programs compiled so far. A later step compiles them again, if the back-end is still open."""
-        self._seen = None
+        self._last_inputs = None
         with self._building:
             for bucket in self.bucket_programs.values():
                 bucket.program.free()

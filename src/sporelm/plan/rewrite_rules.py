@@ -1,4 +1,4 @@
-"""Rewriting rules by name. A back-end lists those that pay on its device; no other rule is applied."""
+"""Rewriting rules by name. A back-end lists the rules that pay on its device; no other rule is applied."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any

@@ -18,7 +18,7 @@ from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
 from sporelm.backends.observed_backend import observe_ops
 from sporelm.checkpoints.schema_registry import schemas_for
 from sporelm.errors import ModelFileError, RequestError, UsageError
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.models.params import order_name
 from sporelm.ops import Op
 from sporelm.text.token_windows import split_into_windows
@@ -104,7 +104,7 @@ class ImatrixCollector:
     def _add(self, name: str, squares: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
         if not np.isfinite(squares).all():
             raise ModelFileError(
-                f"the model computes numbers that are not finite before {shown(name)}; 'spore gguf verify' looks for"
+                f"the model computes numbers that are not finite before {quote(name)}; 'spore gguf verify' looks for"
                 " what is wrong with its weights"
             )
         if name in self.orders:
@@ -123,7 +123,7 @@ class ImatrixCollector:
         for name, found in imatrix.raw().entries.items():
             if self.sizes.get(name) != found.sums.shape:
                 raise RequestError(
-                    f"{imatrix.path} was gathered with another model: its sums for {shown(name)} fit no weight here;"
+                    f"{imatrix.path} was gathered with another model: its sums for {quote(name)} fit no weight here;"
                     " gather into another file"
                 )
             self.sums[name] = found.sums.astype(np.float64)

@@ -19,7 +19,7 @@ from sporelm.files.atomic_write import Job, write_beside
 from sporelm.files.gguf import GgufFile, GgufWriter, open_gguf
 from sporelm.files.gguf.gguf_limits import MAGIC
 from sporelm.files.memory_map import map_file
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 
 SUMS = ".in_sum2"
 COUNTS = ".counts"
@@ -79,7 +79,7 @@ class Imatrix:
         matrices = shape[-3] if len(shape) > 2 else 1
         if found.sums.size != matrices * shape[-1]:
             raise RequestError(
-                f"{self.path or 'the importance matrix'} has {found.sums.size} values for tensor {shown(name)}, which"
+                f"{self.path or 'the importance matrix'} has {found.sums.size} values for tensor {quote(name)}, which"
                 f" has {matrices} x {shape[-1]} columns: it was made for another model"
             )
         counts = found.counts.astype(np.float32)[:, None]
@@ -113,7 +113,7 @@ def merge_imatrices(parts: Sequence[Imatrix]) -> Imatrix:
             before = entries.get(name)
             entries[name] = found if before is None else _add_entries(name, before, found)
             if not np.isfinite(entries[name].sums).all():
-                raise ModelFileError(f"{part.path}: the sums for {shown(name)} are not finite; the file is damaged")
+                raise ModelFileError(f"{part.path}: the sums for {quote(name)} are not finite; the file is damaged")
     size = next((part.chunk_size for part in parts if not part.is_legacy), parts[0].chunk_size)
     most = max((int(found.counts.max(initial=0)) for found in entries.values()), default=0)
     datasets = tuple(dataset for part in parts for dataset in part.datasets)
@@ -124,7 +124,7 @@ def _add_entries(name: str, left: ImatrixEntry, right: ImatrixEntry) -> ImatrixE
     count = max(len(left.counts), len(right.counts))
     if left.sums.size != right.sums.size or min(len(left.counts), len(right.counts)) not in (1, count):
         raise RequestError(
-            f"the importance matrices have {left.sums.size} and {right.sums.size} values for {shown(name)}, counted in"
+            f"the importance matrices have {left.sums.size} and {right.sums.size} values for {quote(name)}, counted in"
             f" {len(left.counts)} and {len(right.counts)} parts: they are of different models"
         )
     with np.errstate(over="ignore", invalid="ignore"):
@@ -147,7 +147,7 @@ def read_imatrix(path: Path) -> Imatrix:
         found = _read_dat(data, path)
     for name, gathered in found.entries.items():
         if not np.isfinite(gathered.sums).all() or (gathered.sums < 0).any():
-            raise ModelFileError(f"{path}: the sums for {shown(name)} must be finite and not negative")
+            raise ModelFileError(f"{path}: the sums for {quote(name)} must be finite and not negative")
     return replace(found, path=path)
 
 
@@ -158,15 +158,15 @@ def _read_gguf(file: GgufFile) -> Imatrix:
         if stem == name:
             if not name.endswith(COUNTS) or name.removesuffix(COUNTS) + SUMS not in file.tensors:
                 raise ModelFileError(
-                    f"{file.path} is not an importance matrix: it has a tensor {shown(name)}; make one with"
+                    f"{file.path} is not an importance matrix: it has a tensor {quote(name)}; make one with"
                     " 'spore gguf imatrix'"
                 )
             continue
         if stem + COUNTS not in file.tensors:
-            raise ModelFileError(f"{file.path}: the counts for {shown(stem)} are missing")
+            raise ModelFileError(f"{file.path}: the counts for {quote(stem)} are missing")
         sums, counts = (_read_floats(file, stem + part) for part in (SUMS, COUNTS))
         if not len(counts) or len(sums) % len(counts) or not (0 <= counts.min() <= counts.max() <= MAX_COUNT):
-            raise ModelFileError(f"{file.path}: the counts for {shown(stem)} do not fit its {len(sums)} sums")
+            raise ModelFileError(f"{file.path}: the counts for {quote(stem)} do not fit its {len(sums)} sums")
         entries[stem] = ImatrixEntry(sums.reshape(len(counts), -1), np.floor(counts + 0.5).astype(np.int64))
     if not entries:
         raise ModelFileError(f"{file.path} is not an importance matrix: it holds no sums")
@@ -180,7 +180,7 @@ def _read_gguf(file: GgufFile) -> Imatrix:
 def _read_floats(file: GgufFile, name: str) -> NDArray[np.float32]:
     tensor = file.tensor(name)
     if tensor.format.name != "F32":
-        raise ModelFileError(f"{file.path}: {shown(name)} must be F32, it is {tensor.format.name}")
+        raise ModelFileError(f"{file.path}: {quote(name)} must be F32, it is {tensor.format.name}")
     return tensor.dequantize().reshape(-1).copy()  # a copy, because the file may be rewritten
 
 
@@ -236,7 +236,7 @@ def _read_dat(data: memoryview, path: Path) -> Imatrix:
         calls = reader.read_int()
         size = reader.read_int()
         if size < 1 or calls < 0:
-            raise ModelFileError(f"{path}: {size} values of {calls} calls for {shown(name)}")
+            raise ModelFileError(f"{path}: {size} values of {calls} calls for {quote(name)}")
         sums = np.frombuffer(reader.read_bytes(4 * size), "<f4").astype(np.float32)
         entries[name] = ImatrixEntry(sums.reshape(1, -1), np.array([calls], np.int64))
     chunks = max(0, reader.read_int()) if reader.num_remaining else 0

@@ -20,7 +20,7 @@ from sporelm.files.gguf import GgufFile, StringArray, open_gguf
 from sporelm.files.gguf.header import read_header
 from sporelm.files.gguf.splits import COUNT_KEY, NUMBER_KEY, TENSORS_KEY
 from sporelm.files.memory_map import map_file
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.ggml_types import GGML_TYPES, GgmlType
 
@@ -76,7 +76,7 @@ class LazyTensor:
         found = FORMATS.get(self.ggml_type.name)
         if found is None:
             raise UnsupportedModel(
-                f"tensor {shown(self.name)} has type {self.ggml_type.name}, which we cannot compute with"
+                f"tensor {quote(self.name)} has type {self.ggml_type.name}, which we cannot compute with"
             )
         return found
 
@@ -136,7 +136,7 @@ def _detach_value(value: Any) -> Any:
     """A metadata value that looks at no file: some systems do not replace a file that is mapped."""
     if isinstance(value, list):
         return [_detach_value(item) for item in value]
-    return value.kept() if isinstance(value, StringArray) else value
+    return value.copy() if isinstance(value, StringArray) else value
 
 
 class UnmappedFile:

@@ -15,7 +15,7 @@ from sporelm.errors import RequestError, SporeError, UnsupportedModel
 from sporelm.files.atomic_write import Job, write_beside
 from sporelm.files.gguf import GgufWriter
 from sporelm.files.part_files import remove_abandoned
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import FORMATS
 from sporelm.tools.lazy_model import Blocks, LazyModel, LazyTensor
 
@@ -138,7 +138,7 @@ def _make_writer(output: OutputFile, pool: ThreadPoolExecutor, ahead: int) -> Gg
 def _check_order(tensor: LazyTensor, byte_order: str) -> None:
     if tensor.byte_order != byte_order and tensor.ggml_type.name not in FORMATS and tensor.ggml_type.nbytes > 1:
         raise UnsupportedModel(
-            f"tensor {shown(tensor.name)} has type {tensor.ggml_type.name}, which we can only copy; it cannot change"
+            f"tensor {quote(tensor.name)} has type {tensor.ggml_type.name}, which we can only copy; it cannot change"
             f" from {tensor.byte_order}-endian to {byte_order}-endian"
         )
 
@@ -158,9 +158,9 @@ def read_chunks(tensor: LazyTensor, byte_order: str, pool: ThreadPoolExecutor, a
         try:
             blocks = tensor.read(start, stop)
         except SporeError as reason:
-            if shown(tensor.name) in str(reason):
+            if quote(tensor.name) in str(reason):
                 raise
-            raise type(reason)(f"tensor {shown(tensor.name)}: {reason}") from None
+            raise type(reason)(f"tensor {quote(tensor.name)}: {reason}") from None
         return blocks if tensor.byte_order == byte_order else tensor.number_format.byteswap(blocks)
 
     if not tensor.is_computed:

@@ -12,7 +12,7 @@ import numpy as np
 from sporelm.checkpoints.tensor_names import listed
 from sporelm.errors import RequestError, UsageError
 from sporelm.files.gguf.splits import TENSORS_KEY
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import FORMATS
 from sporelm.quant.quant_mixes import (
     ALIASES,
@@ -212,7 +212,7 @@ def _check_changes(recipe: QuantizeOptions, tensors: Mapping[str, LazyTensor], c
     again = [change for change in changes if tensors[change.name].ggml_type.values > 1]
     if again and not recipe.allow_requantize:
         raise RequestError(
-            f"{len(again)} tensors are quantized already ({shown(again[0].name)} to {again[0].before}): rounding"
+            f"{len(again)} tensors are quantized already ({quote(again[0].name)} to {again[0].before}): rounding"
             " twice costs quality; start from F16, BF16 or F32, or give --allow-requantize"
         )
     known = recipe.imatrix.entries if recipe.imatrix else {}

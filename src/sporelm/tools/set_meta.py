@@ -13,7 +13,7 @@ from sporelm.errors import RequestError, UsageError
 from sporelm.files.gguf.encode import encode_value, kind_of
 from sporelm.files.gguf.gguf_limits import ALIGNMENT_KEY, MAX_ALIGNMENT
 from sporelm.files.gguf.metadata_values import KIND_IDS, StringArray
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.tools.lazy_model import SPLIT_KEYS, LazyModel, MetadataEntry
 from sporelm.tools.model_files import filter_names
 
@@ -179,13 +179,13 @@ def _check_finite(key: str, kind: str, value: Any) -> None:
 
 
 def _kind_error(key: str, kind: str, reason: str) -> UsageError:
-    return UsageError(f"metadata {shown(key)} is of kind {kind}: {reason}")
+    return UsageError(f"metadata {quote(key)} is of kind {kind}: {reason}")
 
 
 def _check_delete(model: LazyModel, key: str, force: bool) -> None:
     _check_split_key(key)
     if not force and key in _expand_keys(model, SHAPE_KEYS + REQUIRED_KEYS):
-        raise RequestError(f"metadata {shown(key)} is needed to load the model; --force takes it away all the same")
+        raise RequestError(f"metadata {quote(key)} is needed to load the model; --force takes it away all the same")
 
 
 def _check_change(model: LazyModel, key: str, old: MetadataEntry | None, new: MetadataEntry, force: bool) -> None:
@@ -193,16 +193,16 @@ def _check_change(model: LazyModel, key: str, old: MetadataEntry | None, new: Me
     if force or old is None:
         return
     if key in _expand_keys(model, SHAPE_KEYS) and not _is_same(old.value, new.value):
-        raise RequestError(f"metadata {shown(key)} must fit the tensors; --force changes it all the same")
+        raise RequestError(f"metadata {quote(key)} must fit the tensors; --force changes it all the same")
     if key in _expand_keys(model, SHAPE_KEYS + REQUIRED_KEYS) and old.kind != new.kind:
         raise RequestError(
-            f"metadata {shown(key)} is of kind {old.kind}, which loaders ask for, not {new.kind}; --force changes it"
+            f"metadata {quote(key)} is of kind {old.kind}, which loaders ask for, not {new.kind}; --force changes it"
         )
     if key.startswith("tokenizer.ggml.") and isinstance(old.value, (np.ndarray, StringArray, list)):
         counts = len(old.value), len(new.value) if hasattr(new.value, "__len__") else 1
         if counts[0] != counts[1]:
             raise RequestError(
-                f"metadata {shown(key)} has {counts[0]} elements, the new one {counts[1]}; --force changes it"
+                f"metadata {quote(key)} has {counts[0]} elements, the new one {counts[1]}; --force changes it"
             )
 
 

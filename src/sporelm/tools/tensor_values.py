@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import FOLDER_FORMATS, FORMATS, QuantFormat
 from sporelm.quant.format import list_supported_formats
 from sporelm.tools.model_files import ModelFiles
@@ -40,7 +40,7 @@ class TensorValues:
             self._format = found
         else:
             raise UnsupportedModel(
-                f"{source.path}: tensor {shown(name)} has type {self.entry.type_name}, whose values cannot be read;"
+                f"{source.path}: tensor {quote(name)} has type {self.entry.type_name}, whose values cannot be read;"
                 f" supported: {list_supported_formats()}"
             )
 

@@ -259,9 +259,9 @@ def test_the_key_of_the_environment(
 def test_given_options_are_told_from_defaults() -> None:
     parser = chat.make_parser()
     args = parser.parse_args(["--url", "http://h", "--temp", "0.8", "--stop", "a"])
-    assert args.given == {"url", "temp", "stop"}
+    assert args.given_names == {"url", "temp", "stop"}
     assert (args.top_k, args.stop, args.model) == (40, ["a"], None), "the others have their defaults, again"
-    assert parser.parse_args(["m"]).given == {"model"}
+    assert parser.parse_args(["m"]).given_names == {"model"}
 
 
 def test_it_starts_without_the_engine() -> None:

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "grouped decays": (lambda: grouped(w=f32(4, 3)), "w f32.* must be like r"),
     "grouped keys": (lambda: grouped(k=f32(4, 6)), "k f32.* must be 1 heads of 3 columns"),
     "grouped values": (lambda: grouped(v=f32(3, 5)), "v f32.* must be 1 heads of 5 columns"),
-    "groups": (lambda: grouped(heads=3, key_heads=2), "3 heads are no whole groups of 2"),
+    "groups": (lambda: grouped(heads=3, key_heads=2), "3 heads are not a multiple of 2"),
     "parts of heads": (lambda: grouped(heads=4), "r f32.* must be 4 whole heads"),
     "a grouped state": (lambda: grouped(state=f32(2, 3, 5)), "must have a row for each column of r"),
     "no such grouped slot": (lambda: grouped((i32(0, 4), i32(4), i32(2))), "between 0 and 1"),

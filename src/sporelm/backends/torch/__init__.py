@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
     raise BackendError(f"{error.name} is not installed: {REMEDY}") from None
 except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
     reason = " ".join(str(error).split())[:200]
-    raise BackendError(f"torch is installed but does not load ({reason}); install it anew: {REMEDY}") from error
+    raise BackendError(f"torch is installed but does not load ({reason}); reinstall it: {REMEDY}") from error
 
 from sporelm.backends.torch.torch_backend import TorchBackend  # noqa: E402 - it needs the torch that was looked for above
 

@@ -29,17 +29,19 @@ class TorchBackend(FunctionBackend):
 
     def __init__(self, threads: int | None = None, device: str = "cpu") -> None:
         super().__init__()
-        self.threads, self.asked = threads, device
+        self.threads, self.requested_device = threads, device
 
     def probe(self) -> Ready | Missing:
         try:
-            found = torch.zeros(1, device=self.asked)
+            found = torch.zeros(1, device=self.requested_device)
             found.cpu()  # "meta" knows shapes only
             self.device = found.device
         except Exception as error:  # each vendor's plug-in has errors of its own
             reason = str(error).partition("\n")[0][:200]
-            return Missing(f"torch {torch.__version__} has no device {self.asked!r} here: {reason}; try --device cpu")
-        return Ready({"torch": torch.__version__, "device": str(self.device), "threads": str(self._wanted())})
+            return Missing(
+                f"torch {torch.__version__} has no device {self.requested_device!r} here: {reason}; try --device cpu"
+            )
+        return Ready({"torch": torch.__version__, "device": str(self.device), "threads": str(self._num_threads())})
 
     # ---- memory
 
@@ -75,7 +77,7 @@ class TorchBackend(FunctionBackend):
     @contextmanager
     def on_device(self) -> Iterator[None]:
         """Set torch's number of threads, which is global to the process, and restore it afterwards."""
-        before, wanted = torch.get_num_threads(), self._wanted()
+        before, wanted = torch.get_num_threads(), self._num_threads()
         if before == wanted:
             yield
             return
@@ -85,7 +87,7 @@ class TorchBackend(FunctionBackend):
         finally:
             torch.set_num_threads(before)
 
-    def _wanted(self) -> int:
+    def _num_threads(self) -> int:
         return self.threads if self.threads and self.device.type == "cpu" else torch.get_num_threads()
 
     def synchronize(self) -> None:

@@ -21,7 +21,7 @@ from sporelm.checkpoints.tensor_names import GGUF, Kind, listed, templated
 from sporelm.checkpoints.tensor_schema import TensorSchema
 from sporelm.checkpoints.transforms import Divide
 from sporelm.errors import MemoryShortage, ModelFileError, UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.models.config import ModelConfig
 from sporelm.models.params import Param
 from sporelm.ops.add_lora import MAX_RANK
@@ -157,7 +157,7 @@ def match_pairs(path: Path, halves: Iterable[tuple[str, str, StoredTensor]]) -> 
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, side, tensor in halves:
         if side in found.setdefault(name, {}):
-            twice = f"{shown(tensor.name)} and {shown(found[name][side].name)}"
+            twice = f"{quote(tensor.name)} and {quote(found[name][side].name)}"
             raise ModelFileError(f"{path}: {twice} are both the {side.upper()} of one product; the file is damaged")
         found[name][side] = tensor
     if not found:
@@ -166,7 +166,7 @@ def match_pairs(path: Path, halves: Iterable[tuple[str, str, StoredTensor]]) -> 
         if len(halves_of) < 2:
             ((side, tensor),) = halves_of.items()
             other = "B" if side == "a" else "A"
-            raise ModelFileError(f"{path}: tensor {shown(tensor.name)} has no {other} beside it; the file is damaged")
+            raise ModelFileError(f"{path}: tensor {quote(tensor.name)} has no {other} beside it; the file is damaged")
     return {name: Pair(each["a"], each["b"]) for name, each in found.items()}
 
 
@@ -194,7 +194,7 @@ def assemble(
         with np.errstate(over="ignore"):
             scaled = b * scale
         if not np.isfinite(scaled).all():
-            raise ModelFileError(f"{path}: tensor {shown(pair.b.name)} times its scale {scale:g} is not finite")
+            raise ModelFileError(f"{path}: tensor {quote(pair.b.name)} times its scale {scale:g} is not finite")
         for part in known[name].parts:
             b_of_part = np.ascontiguousarray(part.take_b(scaled).T)
             parts[part.name] = LowRank(np.ascontiguousarray(part.take_a(a)), b_of_part)
@@ -205,10 +205,10 @@ def no_such_weight(path: Path, tensor: str, known: Collection[str], why: str = "
     """Return the error for an adapter's tensor that adds to anything but a matrix of layers, or to one that nothing can
     be added to, and why."""
     if why:
-        return UnsupportedModel(f"{path}: nothing can be added to what tensor {shown(tensor)} is for: {why}")
+        return UnsupportedModel(f"{path}: nothing can be added to what tensor {quote(tensor)} is for: {why}")
     examples = listed(list(known), 2)
     return ModelFileError(
-        f"{path}: tensor {shown(tensor)} adds to no matrix of this model's layers, such as {examples}; "
+        f"{path}: tensor {quote(tensor)} adds to no matrix of this model's layers, such as {examples}; "
         "it was made for another model, or trains more than layers"
     )
 
@@ -218,17 +218,17 @@ def _check_shapes(path: Path, pair: Pair, out: int, width: int) -> None:
     a, b = pair
     if len(a.shape) != 2 or a.shape[1] != width:
         raise ModelFileError(
-            f"{path}: tensor {shown(a.name)} is {list(a.shape)}; the model's weight has {width} columns"
+            f"{path}: tensor {quote(a.name)} is {list(a.shape)}; the model's weight has {width} columns"
         )
     rank = a.shape[0]
     if not 1 <= rank <= MAX_RANK:
-        raise ModelFileError(f"{path}: tensor {shown(a.name)} has rank {rank}; it must be from 1 to {MAX_RANK}")
+        raise ModelFileError(f"{path}: tensor {quote(a.name)} has rank {rank}; it must be from 1 to {MAX_RANK}")
     if b.shape != (out, rank):
-        raise ModelFileError(f"{path}: tensor {shown(b.name)} is {list(b.shape)}; it must be {[out, rank]}")
+        raise ModelFileError(f"{path}: tensor {quote(b.name)} is {list(b.shape)}; it must be {[out, rank]}")
 
 
 def _finite(path: Path, tensor: StoredTensor) -> NDArray[np.float32]:
     values = tensor.dequantize()
     if not np.isfinite(values).all():
-        raise ModelFileError(f"{path}: tensor {shown(tensor.name)} holds NaN or infinity; the file is damaged")
+        raise ModelFileError(f"{path}: tensor {quote(tensor.name)} holds NaN or infinity; the file is damaged")
     return values

@@ -20,7 +20,7 @@ from sporelm.checkpoints.tensor_names import HF, listed
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.files.json_object import read_object
 from sporelm.files.safetensors import SafetensorsFiles, open_safetensors
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.ops.add_lora import MAX_RANK
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -94,7 +94,7 @@ def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
         for name, pair in pairs.items():
             rank, told = pair.a.shape[0] if pair.a.shape else 0, scales.rank_of(modules[name])
             if rank != told:
-                what = f"tensor {shown(pair.a.name)} has rank {rank}"
+                what = f"tensor {quote(pair.a.name)} has rank {rank}"
                 raise ModelFileError(f"{path}: {what}, {CONFIG} says {told}; one of the two is of another adapter")
         return assemble(path, known, pairs, lambda name, rank: scale * scales.of(modules[name]))
 
@@ -118,7 +118,7 @@ def _scales(fields: Fields) -> Scales:
     known = HARMLESS | READ | REFUSED.keys()
     if unknown := sorted(str(key) for key, value in fields.values.items() if value and key not in known):
         raise UnsupportedModel(
-            f"{fields.where}: {listed([shown(key) for key in unknown])} is not known, and may change the result"
+            f"{fields.where}: {listed([quote(key) for key in unknown])} is not known, and may change the result"
         )
     return Scales(
         fields.integer("r", 1, MAX_RANK),
@@ -141,7 +141,7 @@ def _patterns(fields: Fields, key: str) -> dict[str, Fields]:
     values = Fields(given, f"{fields.where}: {key}")
     for name in given:
         if not re.fullmatch(r"\^?[\w.\\-]+\$?", name):
-            raise UnsupportedModel(f"{values.where}: {shown(name)} is a regular expression; only names are supported")
+            raise UnsupportedModel(f"{values.where}: {quote(name)} is a regular expression; only names are supported")
     return dict.fromkeys(given, values)
 
 
@@ -163,7 +163,7 @@ def _pairs(
     for name in files.names:
         match = _TENSOR.fullmatch(name)
         if match is None:
-            raise UnsupportedModel(f"{path}: tensor {shown(name)} is none of an adapter of low rank{_hint(name)}")
+            raise UnsupportedModel(f"{path}: tensor {quote(name)} is none of an adapter of low rank{_hint(name)}")
         module = match["module"].removeprefix(PREFIX)
         text = module.replace("language_model.", "", 1)  # of a model that reads images as well
         fronts = dict.fromkeys(("", "model.", base.hf.name_prefix))  # some are of a model without its head
@@ -176,9 +176,9 @@ def _pairs(
             )
         adapters.add(match["adapter"] or "")
         if len(adapters) > 1:
-            raise UnsupportedModel(f"{path} holds several adapters, of which {shown(name)} is one: save each alone")
+            raise UnsupportedModel(f"{path} holds several adapters, of which {quote(name)} is one: save each alone")
         if (kind := files.tensors[name].type_name) not in FLOATS:
-            raise UnsupportedModel(f"{path}: tensor {shown(name)} is {kind}; it must be one of {', '.join(FLOATS)}")
+            raise UnsupportedModel(f"{path}: tensor {quote(name)} is {kind}; it must be one of {', '.join(FLOATS)}")
         modules[full] = module
         halves.append((full, match["side"].lower(), files.tensor(name)))
     return match_pairs(path, halves)

@@ -21,7 +21,7 @@ from sporelm.checkpoints.quantized.groups import counted_groups
 from sporelm.checkpoints.quantized.integers import Bytes, Factors, Integers, unpack
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 
 NIBBLES = (0, 2, 4, 6, 1, 3, 5, 7)
 PLACES = np.argsort(NIBBLES)  # the nibble of each output
@@ -53,13 +53,13 @@ class Awq:
         parts.check(names[2], (None, None))
         groups, out = parts.info(names[2]).shape
         if out % 8:
-            raise ModelFileError(f"{self.where}: {shown(names[2])} has {out} outputs; AWQ packs eight a word")
+            raise ModelFileError(f"{self.where}: {quote(names[2])} has {out} outputs; AWQ packs eight a word")
         qweight, qzeros = (
             parts.array(names[0], "I32", (None, out // 8)),
             parts.array(names[1], "I32", (groups, out // 8)),
         )
         width = qweight.shape[0]
-        group_of = counted_groups(width, self.group, groups, f"{self.where}: {shown(names[2])}")
+        group_of = counted_groups(width, self.group, groups, f"{self.where}: {quote(names[2])}")
 
         def numbers(start: int, stop: int) -> Bytes:
             return _outputs(qweight, start, stop)

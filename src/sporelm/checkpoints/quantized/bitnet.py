@@ -20,7 +20,7 @@ from sporelm.checkpoints.quantized.assembled import CHUNK_VALUES, Assembled
 from sporelm.checkpoints.quantized.groups import WIDENED, cut, even_groups
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.errors import UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import F32, TQ2_0, QuantFormat, format_of
 from sporelm.quant.packing import join_bit_pairs, to_halves
 
@@ -41,7 +41,7 @@ class BitNet:
         told = {key: settings.text(key, known[0]) for key, known in OPTIONS.items()}
         for key, known in OPTIONS.items():
             if told[key] not in known:
-                what = f"{key} {shown(told[key])} is not supported; {' and '.join(known)} are"
+                what = f"{key} {quote(told[key])} is not supported; {' and '.join(known)} are"
                 raise UnsupportedModel(f"{settings.where}: {what}")
         if settings.flag("use_rms_norm", False):
             raise UnsupportedModel(f"{settings.where}: use_rms_norm, a norm in front of each product, is not supported")
@@ -50,7 +50,7 @@ class BitNet:
         left = settings.values.get("modules_to_not_convert") or ["lm_head"]
         if self.online and left != ["lm_head"]:
             what = (
-                f"modules_to_not_convert {shown(str(left))} is not supported beside online rounding; lm_head alone is"
+                f"modules_to_not_convert {quote(str(left))} is not supported beside online rounding; lm_head alone is"
             )
             raise UnsupportedModel(f"{settings.where}: {what}")
 
@@ -62,7 +62,7 @@ class BitNet:
         for name, info in self.parts.files.tensors.items():
             if len(info.shape) == 2 and not name.endswith(TABLES):
                 if not name.endswith(MATRICES):
-                    what = f"{shown(name)} is neither a table nor a matrix of {MATRICES!r}"
+                    what = f"{quote(name)} is neither a table nor a matrix of {MATRICES!r}"
                     raise UnsupportedModel(f"{self.parts.where}: {what}: not supported with online rounding")
                 yield self._rounded(name, *info.shape)
 

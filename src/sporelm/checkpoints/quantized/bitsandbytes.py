@@ -20,7 +20,7 @@ from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.groups import WIDENED, cut, even_groups
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import F32, NF4, format_of
 from sporelm.quant.nf4 import NF4_LEVELS
 from sporelm.quant.packing import join_nibbles
@@ -46,7 +46,7 @@ class BitsAndBytes:
                 stem, _, code = name.partition(STATE)
                 if code != "nf4":
                     raise UnsupportedModel(
-                        f"{self.where}: {shown(name)}: the code {shown(code)} is not supported; nf4 is"
+                        f"{self.where}: {quote(name)}: the code {quote(code)} is not supported; nf4 is"
                     )
                 yield self._codes(stem, name)
 
@@ -55,7 +55,7 @@ class BitsAndBytes:
             if name.endswith(".weight_format"):
                 if self.parts.array(name, "U8", self.parts.info(name).shape).any():
                     raise UnsupportedModel(
-                        f"{self.where}: {shown(name)} is not 0: only weights row by row are supported"
+                        f"{self.where}: {quote(name)} is not 0: only weights row by row are supported"
                     )
                 yield name, ""
 
@@ -91,7 +91,7 @@ class BitsAndBytes:
         fits = run % 64 == 0 and width % 64 == 0 and np.array_equal(numbers, NF4_LEVELS)
         if width % 2:
             raise UnsupportedModel(
-                f"{self.where}: {shown(name)} has rows of {width} values, not supported; even ones are"
+                f"{self.where}: {quote(name)} has rows of {width} values, not supported; even ones are"
             )
 
         def rows(start: int, stop: int) -> NDArray[np.uint8]:
@@ -128,9 +128,9 @@ class BitsAndBytes:
                 raise ValueError(f"it has {len(raw)} bytes")
             values = json.loads(raw.tobytes().decode())
         except (ValueError, RecursionError) as reason:
-            raise ModelFileError(f"{self.where}: {shown(name)} is not readable JSON: {str(reason)[:80]}") from None
+            raise ModelFileError(f"{self.where}: {quote(name)} is not readable JSON: {str(reason)[:80]}") from None
         if not isinstance(values, dict):
-            raise ModelFileError(f"{self.where}: {shown(name)} must hold a JSON object")
+            raise ModelFileError(f"{self.where}: {quote(name)} must hold a JSON object")
         return Fields(values, f"{self.where}: {name[:120]}")
 
     def _shape(self, state: Fields, name: str) -> tuple[int, int]:
@@ -138,5 +138,5 @@ class BitsAndBytes:
         shape = state.values.get("shape")
         whole = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and 0 <= n < 1 << 31 for n in shape)
         if not isinstance(shape, list) or not whole:
-            raise ModelFileError(f"{self.where}: {shown(name)} has no shape of two axes")
+            raise ModelFileError(f"{self.where}: {quote(name)} has no shape of two axes")
         return shape[0], shape[1]

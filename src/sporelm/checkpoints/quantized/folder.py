@@ -9,7 +9,7 @@ from sporelm.checkpoints.quantized.groups import repeated
 from sporelm.errors import ModelFileError
 from sporelm.files.memory_map import Closing
 from sporelm.files.safetensors import SafetensorInfo, SafetensorsFiles
-from sporelm.files.tensor_messages import no_such_tensor, shown
+from sporelm.files.tensor_messages import no_such_tensor, quote
 from sporelm.quant.stored_tensor import StoredTensor
 
 
@@ -29,9 +29,9 @@ class QuantizedFolder(Closing):
         for weight in scheme.weights():
             for part in weight.parts:
                 if tensors.pop(part, None) is None:
-                    raise ModelFileError(f"{self.path}: {shown(part)} is a part of two weights")
+                    raise ModelFileError(f"{self.path}: {quote(part)} is a part of two weights")
             if weight.name in tensors:
-                raise ModelFileError(f"{self.path} holds {shown(weight.name)} both as it is and quantized")
+                raise ModelFileError(f"{self.path} holds {quote(weight.name)} both as it is and quantized")
             self._made[weight.name] = weight
             notes.append(weight.note)
         for name, reason in scheme.unused():

@@ -20,7 +20,7 @@ from sporelm.checkpoints.quantized.groups import counted_groups
 from sporelm.checkpoints.quantized.integers import Bytes, Factors, Integers, unpack
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 
 BITS = (2, 3, 4, 8)
 LARGEST_GROUP = 1 << 20
@@ -58,7 +58,7 @@ class Gptq:
         if left or bits not in BITS or (bits != self.bits and not self.mixed):
             shape = list(parts.info(names[1]).shape)
             raise ModelFileError(
-                f"{self.where}: {shown(names[1])} is {shape};"
+                f"{self.where}: {quote(names[1])} is {shape};"
                 f" {out} zero points of {self.bits} bits take {out * self.bits // 32} words"
             )
         qweight = parts.array(names[0], "I32", (None, out))
@@ -66,7 +66,7 @@ class Gptq:
         width, left = divmod(qweight.shape[0] * 32, bits)
         if left:
             raise ModelFileError(
-                f"{self.where}: {shown(names[0])} has {len(qweight)} words a column, which end amid {bits} bits"
+                f"{self.where}: {quote(names[0])} has {len(qweight)} words a column, which end amid {bits} bits"
             )
         group_of = self._group_of(stem, width, groups)
         ordered = (f"{stem}.g_idx",) if f"{stem}.g_idx" in parts else ()
@@ -92,7 +92,7 @@ class Gptq:
             if width and not 0 <= int(found.min()) <= int(found.max()) < groups:
                 low, high = int(found.min()), int(found.max())
                 raise ModelFileError(
-                    f"{self.where}: {shown(name)} holds groups {low} to {high}; the weight has groups 0 to {groups - 1}"
+                    f"{self.where}: {quote(name)} holds groups {low} to {high}; the weight has groups 0 to {groups - 1}"
                 )
             return found
-        return counted_groups(width, self.group, groups, f"{self.where}: {shown(stem + '.scales')}")
+        return counted_groups(width, self.group, groups, f"{self.where}: {quote(stem + '.scales')}")

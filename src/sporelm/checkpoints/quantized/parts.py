@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sporelm.errors import ModelFileError
 from sporelm.files.safetensors import SafetensorInfo, SafetensorsFiles
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import BF16
 
 Shape = Sequence[int | None]  # None: any length
@@ -35,7 +35,7 @@ class Parts:
         """What the header says. Raises ModelFileError for a part that is not there."""
         found = self.files.tensors.get(name)
         if found is None:
-            raise ModelFileError(f"{self.where} lacks {shown(name)}, without which its weight cannot be read")
+            raise ModelFileError(f"{self.where} lacks {quote(name)}, without which its weight cannot be read")
         return found
 
     def ending(self, suffix: str) -> list[str]:
@@ -46,10 +46,10 @@ class Parts:
         """A part as it lies in the file, of one of these types and of this shape, not empty. Raises ModelFileError."""
         found, allowed = self.info(name), (types,) if isinstance(types, str) else types
         if found.type_name not in allowed:
-            raise ModelFileError(f"{self.where}: {shown(name)} is {found.type_name}; it must be {' or '.join(allowed)}")
+            raise ModelFileError(f"{self.where}: {quote(name)} is {found.type_name}; it must be {' or '.join(allowed)}")
         self.check(name, shape)
         if not all(found.shape):
-            raise ModelFileError(f"{self.where}: {shown(name)} is {list(found.shape)}: a weight's part that is empty")
+            raise ModelFileError(f"{self.where}: {quote(name)} is {list(found.shape)}: a weight's part that is empty")
         return self.files.raw(name).view(TYPES[found.type_name]).reshape(found.shape)
 
     def check(self, name: str, shape: Shape) -> None:
@@ -58,7 +58,7 @@ class Parts:
         if len(found) != len(shape) or any(want not in (None, have) for have, want in zip(found, shape, strict=True)):
             wanted = "[" + ", ".join("any" if length is None else str(length) for length in shape) + "]"
             raise ModelFileError(
-                f"{self.where}: {shown(name)} is {list(found)}; beside the other parts it must be {wanted}"
+                f"{self.where}: {quote(name)} is {list(found)}; beside the other parts it must be {wanted}"
             )
 
     def floats(self, name: str, shape: Shape, rows: slice = slice(None)) -> NDArray[np.float32]:

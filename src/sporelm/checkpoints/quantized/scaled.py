@@ -13,7 +13,7 @@ from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.groups import WIDENED, Columns, cut, even_groups
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import F32, QuantFormat, format_of
 
 Bytes = NDArray[np.uint8]
@@ -34,7 +34,7 @@ def scaled(parts: Parts, name: str, scale_name: str | None, tile: Tile | None = 
     """
     info = parts.info(name)
     if len(info.shape) != 2 or not all(info.shape):
-        raise UnsupportedModel(f"{parts.where}: {shown(name)} is {list(info.shape)}; scaled weights must be matrices")
+        raise UnsupportedModel(f"{parts.where}: {quote(name)} is {list(info.shape)}; scaled weights must be matrices")
     out, width = info.shape
     held = parts.array(name, tuple(FORMS), (out, width)).view(np.uint8)
     size = _tile(parts, scale_name, out, width, tile) if scale_name is not None else Tile(max(1, out), max(1, width))
@@ -66,7 +66,7 @@ def _tile(parts: Parts, name: str, out: int, width: int, tile: Tile | None) -> T
         return Tile(1, width // shape[1])
     tiles = f" in tiles of {tile.rows}x{tile.columns}" if tile else ""
     raise ModelFileError(
-        f"{parts.where}: {shown(name)} is {list(shape)}; a weight of {[out, width]}{tiles} has no such scales"
+        f"{parts.where}: {quote(name)} is {list(shape)}; a weight of {[out, width]}{tiles} has no such scales"
     )
 
 

@@ -61,9 +61,9 @@ class RemoteParams:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> "RemoteParams":
-        """Return the parameters that were given, named by `args.given`. Raises UsageError for options of an engine."""
+        """Return the parameters named by `args.given_names`. Raises UsageError for options of an engine."""
         values: dict[str, Any] = {}
-        for name in sorted(args.given - OTHER_OPTIONS - set(GRAMMAR_OPTIONS)):
+        for name in sorted(args.given_names - OTHER_OPTIONS - set(GRAMMAR_OPTIONS)):
             field = FIELD_OF_OPTION.get(name)
             if field is None:
                 raise UsageError(
@@ -75,7 +75,7 @@ class RemoteParams:
             values["dry_breakers"] = [text for text in values["dry_breakers"] if text != sampling_options.NO_BREAKER]
         if "logit_bias" in values:
             values["logit_bias"] = {str(token): bias for token, bias in sampling_options.parse_biases(args).items()}
-        if args.given & set(GRAMMAR_OPTIONS):
+        if args.given_names & set(GRAMMAR_OPTIONS):
             values["response_format"] = build_response_format(args)
         try:
             return cls(**values)

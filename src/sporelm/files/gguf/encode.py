@@ -10,7 +10,7 @@ import numpy as np
 from sporelm.errors import RequestError
 from sporelm.files.gguf.gguf_limits import MAX_ARRAY_DEPTH
 from sporelm.files.gguf.metadata_values import ARRAY, BOOL, KIND_IDS, NUMBERS, STRING, StringArray
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 
 _KINDS_OF_NUMPY = {
     np.dtype(letter): name for key, (name, letter) in NUMBERS.items() if key != BOOL
@@ -22,7 +22,7 @@ def utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"{shown(text)} cannot be written: it is not valid Unicode") from None
+        raise RequestError(f"{quote(text)} cannot be written: it is not valid Unicode") from None
 
 
 def encode_string(order: str, text: str) -> bytes:
@@ -58,7 +58,7 @@ def kind_of(key: str, value: Any) -> str:
         kinds = {kind_of(key, item) for item in value}
         if len(kinds) == 1:
             return f"[{kinds.pop()}]"
-    raise RequestError(f"metadata {shown(key)}: no GGUF type for {shown(repr(value))}; give its kind")
+    raise RequestError(f"metadata {quote(key)}: no GGUF type for {quote(repr(value))}; give its kind")
 
 
 def _whole_kind(kinds: Sequence[str], low: int, high: int) -> str | None:
@@ -82,7 +82,7 @@ def encode_value(order: str, key: str, kind: str, value: Any) -> Iterator[bytes]
         yield Struct(order + "I").pack(ARRAY)
         yield from _array(order, key, kind, value, 1)
     else:
-        raise RequestError(f"metadata {shown(key)}: kind {shown(kind)} is not one of {', '.join(KIND_IDS)} or [kind]")
+        raise RequestError(f"metadata {quote(key)}: kind {quote(kind)} is not one of {', '.join(KIND_IDS)} or [kind]")
 
 
 def _scalar(order: str, key: str, kind: str, value: Any) -> bytes:
@@ -125,8 +125,8 @@ def _array(order: str, key: str, kind: str, value: Any, depth: int) -> Iterator[
             is_flat = isinstance(item, (np.ndarray, StringArray))
             yield from _array(order, key, kind_of(key, item) if is_flat else "[mixed]", item, depth + 1)
     elif len(value):
-        raise RequestError(f"metadata {shown(key)}: arrays of kind {shown(kind)} cannot be written")
-    else:  # an empty array of arrays, whose inner kind nobody knows
+        raise RequestError(f"metadata {quote(key)}: arrays of kind {quote(kind)} cannot be written")
+    else:  # an empty array of arrays, whose inner kind is unknown
         yield header.pack(ARRAY, 0)
 
 
@@ -160,4 +160,4 @@ def _numbers(order: str, key: str, kind: str, value: Any) -> bytes:
 
 
 def _misfit(key: str, kind: str, value: Any) -> RequestError:
-    return RequestError(f"metadata {shown(key)}: {shown(repr(value))} does not fit kind {kind}")
+    return RequestError(f"metadata {quote(key)}: {quote(repr(value))} does not fit kind {kind}")

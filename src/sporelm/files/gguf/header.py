@@ -25,12 +25,12 @@ from sporelm.files.gguf.gguf_limits import (
     VERSIONS,
 )
 from sporelm.files.gguf.metadata_values import ValueReader
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant.ggml_types import GGML_TYPES, ggml_type_name
 
 
 class GgufTensorInfo(NamedTuple):
-    """What a header says about one tensor.
+    """The header's entry of one tensor.
 
     shape    logical and row-major (the file stores the innermost axis first)
     offset   of its first byte from the start of its file
@@ -72,7 +72,7 @@ def read_header(data: memoryview, path: Path) -> Header:
     alignment = _alignment(cursor, metadata, kinds)
     infos = [_tensor_info(cursor) for _ in range(tensor_count)]
     data_start = -(-cursor.position // alignment) * alignment
-    tensors = _place(cursor, infos, data_start, alignment)
+    tensors = _set_offsets(cursor, infos, data_start, alignment)
     byte_order = "big" if cursor.order == ">" else "little"
     return Header(version, byte_order, alignment, metadata, kinds, tensors)
 
@@ -102,7 +102,7 @@ def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Any], dict[str, str
     for number in range(count):
         key = cursor.string(f"the name of metadata entry {number}", MAX_KEY_BYTES)
         if key in metadata:
-            raise cursor.fail(f"metadata {shown(key)} appears twice; the header is damaged")
+            raise cursor.fail(f"metadata {quote(key)} appears twice; the header is damaged")
         kinds[key], metadata[key] = reader.read(key)
     return metadata, kinds
 
@@ -121,7 +121,7 @@ def _alignment(cursor: Cursor, metadata: dict[str, Any], kinds: dict[str, str]) 
 def _tensor_info(cursor: Cursor) -> GgufTensorInfo:
     """One tensor's entry, its offset still relative to the data section."""
     name = cursor.string("a tensor's name", MAX_TENSOR_NAME_BYTES)
-    what = f"tensor {shown(name)}"
+    what = f"tensor {quote(name)}"
     rank = cursor.u32(f"the rank of {what}")
     if rank > MAX_RANK:
         raise cursor.fail(f"{what} has {rank} axes, the limit is {MAX_RANK}; the header is damaged")
@@ -144,23 +144,25 @@ def _tensor_info(cursor: Cursor) -> GgufTensorInfo:
     return GgufTensorInfo(name, known.name, type_id, shape, offset, prod(shape) // known.values * known.nbytes)
 
 
-def _place(cursor: Cursor, infos: list[GgufTensorInfo], data_start: int, alignment: int) -> dict[str, GgufTensorInfo]:
+def _set_offsets(
+    cursor: Cursor, infos: list[GgufTensorInfo], data_start: int, alignment: int
+) -> dict[str, GgufTensorInfo]:
     """Check that the tensors lie in the file, aligned and apart; give them offsets from the start of the file."""
     size = len(cursor.data)
     tensors: dict[str, GgufTensorInfo] = {}
     for info in infos:
         if info.name in tensors:
-            raise cursor.fail(f"tensor {shown(info.name)} appears twice; the header is damaged")
+            raise cursor.fail(f"tensor {quote(info.name)} appears twice; the header is damaged")
         if info.offset % alignment:
-            raise cursor.fail(f"tensor {shown(info.name)} has offset {info.offset}, not a multiple of {alignment}")
+            raise cursor.fail(f"tensor {quote(info.name)} has offset {info.offset}, not a multiple of {alignment}")
         placed = info._replace(offset=data_start + info.offset)
         if placed.offset + placed.nbytes > size:
             raise cursor.fail(
-                f"tensor {shown(info.name)} ends at byte {placed.offset + placed.nbytes}, the file at {size};"
+                f"tensor {quote(info.name)} ends at byte {placed.offset + placed.nbytes}, the file at {size};"
                 " it is truncated or damaged"
             )
         tensors[info.name] = placed
     for before, after in pairwise(sorted(tensors.values(), key=lambda info: info.offset)):
         if before.offset + before.nbytes > after.offset:
-            raise cursor.fail(f"tensors {shown(before.name)} and {shown(after.name)} overlap; the header is damaged")
+            raise cursor.fail(f"tensors {quote(before.name)} and {quote(after.name)} overlap; the header is damaged")
     return tensors

@@ -17,7 +17,7 @@ from sporelm.files.gguf.gguf_limits import (
     MAX_INNER_ARRAYS,
     MAX_STRING_BYTES,
 )
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 
 STRING, ARRAY, BOOL = 8, 9, 7
 # Type id in the file -> our name for it, and the letter that `struct` and numpy share.
@@ -80,8 +80,8 @@ class StringArray(Sequence[str]):
         """Lengths and strings as they lie in the file, if that has this byte order ("<" or ">"); else None."""
         return self._data.tobytes() if order == self._order else None
 
-    def kept(self) -> "StringArray":
-        """The same strings in memory of their own, so that the file can be let go of."""
+    def copy(self) -> "StringArray":
+        """Return the same strings in memory of their own, so that the file can be closed."""
         return StringArray(memoryview(self._data.tobytes()), self._count, self._order, self._label)
 
     def decode_all(self) -> list[str]:
@@ -142,7 +142,7 @@ class ValueReader:
         Numbers become int, float or bool; arrays of numbers a numpy array; arrays of strings a StringArray; arrays of
         arrays a list.
         """
-        what = f"metadata {shown(key)}"
+        what = f"metadata {quote(key)}"
         type_id = self.cursor.u32(f"the type of {what}")
         if type_id == STRING:
             return "str", self.cursor.string(what, MAX_STRING_BYTES)

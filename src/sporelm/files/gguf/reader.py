@@ -13,7 +13,7 @@ from sporelm.errors import ModelFileError
 from sporelm.files.gguf.header import GgufTensorInfo, Header, read_header
 from sporelm.files.gguf.splits import check_split, check_tensor_total, other_splits
 from sporelm.files.memory_map import Closing, byte_array, map_file
-from sporelm.files.tensor_messages import no_such_tensor, shown
+from sporelm.files.tensor_messages import no_such_tensor, quote
 from sporelm.quant import F32, format_of
 from sporelm.quant.stored_tensor import StoredTensor
 
@@ -45,7 +45,7 @@ class GgufFile(Closing):
             for name, info in header.tensors.items():
                 if name in tensors:
                     raise ModelFileError(
-                        f"tensor {shown(name)} is both in {paths[tensors[name].part]} and in {paths[part]}"
+                        f"tensor {quote(name)} is both in {paths[tensors[name].part]} and in {paths[part]}"
                     )
                 tensors[name] = info._replace(part=part)
         self.tensors: Mapping[str, GgufTensorInfo] = MappingProxyType(tensors)
@@ -72,14 +72,14 @@ class GgufFile(Closing):
     def raw(self, name: str) -> NDArray[np.uint8]:
         """A tensor's bytes as they lie in the file, uint8 [nbytes], a view. Raises ModelFileError if there is none."""
         if self._data is None:
-            raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
+            raise ModelFileError(f"{self.path} was closed; open it again to read {quote(name)}")
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
         return byte_array(self._data[info.part], info.offset, info.nbytes)
 
-    def hold(self, name: str, values: NDArray[np.float32]) -> None:
-        """Have these numbers, which the file holds elsewhere, as a tensor too. Changes `tensors`."""
+    def add_tensor(self, name: str, values: NDArray[np.float32]) -> None:
+        """Add a tensor of these numbers, which the file holds elsewhere. Changes `tensors`."""
         assert self._data is not None
         info = GgufTensorInfo(name, F32.name, F32.ggml_id, values.shape, 0, values.nbytes, len(self._data))
         self.tensors = MappingProxyType({**self.tensors, name: info})

@@ -23,7 +23,7 @@ from sporelm.files.gguf.gguf_limits import (
     MAX_TENSOR_NAME_BYTES,
     VERSIONS,
 )
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import F16, F32, QuantFormat
 from sporelm.quant.ggml_types import GGML_TYPES, ggml_type_name
 from sporelm.quant.stored_tensor import StoredTensor
@@ -76,9 +76,9 @@ class GgufWriter:
         already, or the value does not fit.
         """
         if not key or len(utf8(key)) > MAX_KEY_BYTES:
-            raise RequestError(f"metadata key {shown(key)} must have 1 to {MAX_KEY_BYTES} bytes")
+            raise RequestError(f"metadata key {quote(key)} must have 1 to {MAX_KEY_BYTES} bytes")
         if key in self._entries:
-            raise RequestError(f"metadata {shown(key)} was added already")
+            raise RequestError(f"metadata {quote(key)} was added already")
         kind = kind_of(key, value) if kind is None else kind
         if key == ALIGNMENT_KEY:
             is_whole = kind == "u32" and isinstance(value, (int, np.integer))
@@ -96,7 +96,7 @@ class GgufWriter:
             number_format = _FORMATS_OF_NUMPY.get(tensor.dtype.newbyteorder("="))
             if number_format is None:
                 raise RequestError(
-                    f"tensor {shown(name)}: {tensor.dtype} arrays cannot be written; quantize them first"
+                    f"tensor {quote(name)}: {tensor.dtype} arrays cannot be written; quantize them first"
                 )
             little = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).reshape(-1)
             tensor = StoredTensor(name, number_format, tuple(tensor.shape), little.view(np.uint8))
@@ -119,7 +119,7 @@ class GgufWriter:
             tensor = produce()
             if (tensor.format, tensor.shape) != (number_format, tuple(shape)):
                 raise RequestError(
-                    f"tensor {shown(name)} was announced as {number_format.name} {list(shape)},"
+                    f"tensor {quote(name)} was announced as {number_format.name} {list(shape)},"
                     f" made as {tensor.format.name} {list(tensor.shape)}"
                 )
             return self._chunks(tensor)
@@ -135,19 +135,19 @@ class GgufWriter:
         there already, the type is not known, or the type cannot store this shape.
         """
         if not name or len(utf8(name)) > MAX_TENSOR_NAME_BYTES:
-            raise RequestError(f"tensor name {shown(name)} must have 1 to {MAX_TENSOR_NAME_BYTES} bytes")
+            raise RequestError(f"tensor name {quote(name)} must have 1 to {MAX_TENSOR_NAME_BYTES} bytes")
         if name in self._tensors:
-            raise RequestError(f"tensor {shown(name)} was added already")
+            raise RequestError(f"tensor {quote(name)} was added already")
         if len(shape) > MAX_RANK or prod(shape) < 1:
             raise RequestError(
-                f"tensor {shown(name)}: shape {list(shape)} must have at most {MAX_RANK} axes, none of 0"
+                f"tensor {quote(name)}: shape {list(shape)} must have at most {MAX_RANK} axes, none of 0"
             )
         known, width = GGML_TYPES.get(type_id), shape[-1] if shape else 1
         if known is None:
-            raise RequestError(f"tensor {shown(name)}: there is no tensor type {ggml_type_name(type_id)}")
+            raise RequestError(f"tensor {quote(name)}: there is no tensor type {ggml_type_name(type_id)}")
         if width % known.values:
             raise RequestError(
-                f"tensor {shown(name)}: {known.name} stores {known.values} values per block: rows of {width} values"
+                f"tensor {quote(name)}: {known.name} stores {known.values} values per block: rows of {width} values"
                 " do not fit"
             )
         nbytes = prod(shape) // known.values * known.nbytes
@@ -162,7 +162,7 @@ class GgufWriter:
     def write(self) -> int:
         """Write the file and return its size in bytes.
 
-        It is written beside its place and then renamed, so that nobody sees half a file and a failure leaves the old
+        It is written beside its place and then renamed, so that no reader sees half a file and a failure leaves the old
         one. Raises RequestError if the file cannot be written.
         """
         sizes: list[int] = []
@@ -186,7 +186,7 @@ class GgufWriter:
                 advance(len(data))
             if written != planned.nbytes:
                 raise RequestError(
-                    f"tensor {shown(planned.name)} needs {planned.nbytes} bytes, {written} were made for it"
+                    f"tensor {quote(planned.name)} needs {planned.nbytes} bytes, {written} were made for it"
                 )
         self._pad(file)
         return file.tell()

@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 class Stopped(Exception):
-    """Somebody else's file failed, or the user interrupted."""
+    """The download of another file failed, or the user interrupted."""
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -94,14 +94,14 @@ class Fetcher:
             context.load_verify_locations(import_module("certifi").where())
         self.opener = urllib.request.build_opener(SafeRedirects, urllib.request.HTTPSHandler(context=context))
 
-    def held(self, file: RemoteFile) -> int:
+    def downloaded_bytes(self, file: RemoteFile) -> int:
         """Bytes of a file that are there already."""
-        for path in (self.folder / file.key, self.part(file)):
+        for path in (self.folder / file.key, self.part_path(file)):
             if path.is_file():
                 return min(path.stat().st_size, file.nbytes)
         return 0
 
-    def part(self, file: RemoteFile) -> Path:
+    def part_path(self, file: RemoteFile) -> Path:
         return self.folder / f"{file.key}.part"
 
     def fetch_all(self, files: Sequence[RemoteFile], progress: Progress) -> None:
@@ -110,14 +110,14 @@ class Fetcher:
         Raises Refused, ModelNotFound when the connection is lost, ModelFileError for a wrong hash, OSError of the disk.
         """
         total = sum(file.nbytes for file in files)
-        self.arrived = {file.key: self.held(file) for file in files}
+        self.arrived = {file.key: self.downloaded_bytes(file) for file in files}
         waiting: queue.SimpleQueue[RemoteFile] = queue.SimpleQueue()
         done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         # The largest first: the last one to finish then has little left to do.
         for file in sorted(files, key=lambda file: -file.nbytes):
             waiting.put(file)
 
-        def work() -> None:
+        def run_downloads() -> None:
             while not self.stopped.is_set():
                 try:
                     file = waiting.get_nowait()
@@ -130,7 +130,7 @@ class Fetcher:
                     done.put(error)
 
         # Daemons: one that waits for a silent server must not keep the program from ending.
-        threads = [threading.Thread(target=work, name="fetch", daemon=True) for _ in files[:TOGETHER]]
+        threads = [threading.Thread(target=run_downloads, name="fetch", daemon=True) for _ in files[:TOGETHER]]
         for thread in threads:
             thread.start()
         left = len(files)
@@ -152,7 +152,7 @@ class Fetcher:
 
     def fetch(self, file: RemoteFile) -> None:
         """Fetch one file to its end and check it."""
-        target, part = self.folder / file.key, self.part(file)
+        target, part = self.folder / file.key, self.part_path(file)
         if target.is_file() and target.stat().st_size == file.nbytes:
             return
         digests = digests_of(file)
@@ -160,7 +160,7 @@ class Fetcher:
         while held < file.nbytes or not part.exists():
             try:
                 now = self._append(file, part, held, digests)
-                if now < 0:  # the server began anew
+                if now < 0:  # the server started again
                     digests = digests_of(file)
                     now = self._append(file, part, 0, digests)
                 failure: Exception | None = None
@@ -194,7 +194,7 @@ class Fetcher:
             raise Stopped
 
     def _append(self, file: RemoteFile, part: Path, held: int, digests: "Sequence[Any]") -> int:
-        """Read on from byte `held` of a file; how much of it is there then, or -1 if the part must begin anew."""
+        """Read on from byte `held` of a file; how much of it is there then, or -1 if the part must start again."""
         request = urllib.request.Request(file.url)
         for name, value in self.headers.items():
             request.add_unredirected_header(name.capitalize(), value)

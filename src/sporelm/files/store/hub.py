@@ -71,7 +71,7 @@ def pull(text: str, store: Path, progress: Progress) -> Path:
         if (found := find(text, store)) is not None:  # another process was faster
             return found
         fetcher = Fetcher(scratch, api.headers())
-        check_room(store, sum(file.nbytes - fetcher.held(file) for file in wanted), address)
+        check_room(store, sum(file.nbytes - fetcher.downloaded_bytes(file) for file in wanted), address)
         try:
             fetcher.fetch_all(wanted, progress)
         except Refused as error:
@@ -81,7 +81,7 @@ def pull(text: str, store: Path, progress: Progress) -> Path:
 
 
 def settle(wanted: list[RemoteFile], scratch: Path, folder: Path, is_folder: bool) -> None:
-    """Move what was fetched into its place. Until the last step nobody takes it for a model."""
+    """Move what was fetched into its place. Until the last step it does not count as a model."""
     for file in reversed(wanted):  # the first split last
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def settle(wanted: list[RemoteFile], scratch: Path, folder: Path, is_folder: boo
 
 
 def check_room(store: Path, needed: int, address: Address) -> None:
-    """Raise ModelNotFound if the disk cannot take so many bytes more."""
+    """Raise ModelNotFound if the disk does not have room for `needed` bytes more."""
     free = shutil.disk_usage(store).free
     if needed + SPARE_BYTES > free:
         raise ModelNotFound(
@@ -108,7 +108,7 @@ def is_safe(name: object) -> bool:
 
 
 class Api:
-    """What the hub's own package says about one repository."""
+    """One repository, as the hub's own package describes it."""
 
     def __init__(self, address: Address) -> None:
         try:
@@ -125,7 +125,7 @@ class Api:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # what is wrong is said here, in one line
 
     def headers(self) -> dict[str, str]:
-        """What requests carry: who asks, and the user's token if there is one."""
+        """Return the headers of requests: the client, and the user's token if there is one."""
         with quiet():
             found: dict[str, str] = self.utils.build_hf_headers(library_name="sporelm")
         return found
@@ -175,7 +175,7 @@ class Api:
         )
 
     def refusal(self, status: int, code: str, retry_after: str) -> str:
-        """What an HTTP status means here, and what to do about it."""
+        """Return the meaning of an HTTP status here, with a remedy."""
         what, has_token = f"{self.address.repository}", bool(self._token())
         page = f"{self.endpoint}/{what}"
         if code == "GatedRepo" or status == 403:
@@ -184,7 +184,7 @@ class Api:
         if status == 401 and has_token:
             return f"{what}: the hub does not take your token (HTTP 401): set HF_TOKEN to a valid one, or unset it"
         if status == 401:
-            return f"{what} is not there, or is private (HTTP 401): check the name, or set HF_TOKEN to a token for it"
+            return f"{what} does not exist or is private (HTTP 401): check the name, or set HF_TOKEN to a token for it"
         if code == "RevisionNotFound":
             return f"{what} has no revision {self.address.revision!r}: give a branch, tag or commit that it has"
         if status == 404:
@@ -210,5 +210,5 @@ def quiet() -> Iterator[None]:
 
 
 def _hex(value: object, length: int) -> str | None:
-    """A hash in hexadecimal digits, or None for what is none."""
+    """Return a hash in hexadecimal digits; None for another value."""
     return value if isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{length}}}", value) else None

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from sporelm.errors import ModelNotFound
 
 HUB_MARK = "hf:"
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 REVISION = r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*"
 PART = r"[\w.*?\[\]!+=,()-]+"  # of a file's path or a pattern
 ADDRESS = re.compile(
@@ -23,7 +23,7 @@ ADDRESS = re.compile(
 )
 SPLIT = re.compile(r"(?P<stem>.+)-(?!00000)\d{5}-of-(?P<count>(?!00000)\d{5})\.gguf", re.ASCII | re.DOTALL)
 MAGIC_SIGNS = re.compile(r"[*?\[]")
-# GGUF files that are no language models by themselves: vision towers and importance matrices.
+# GGUF files that are not language models by themselves: vision towers and importance matrices.
 COMPANION = re.compile(r"(^|[-._])mmproj|^imatrix|[-._]imatrix\.gguf$|imatrix[-._]unsloth", re.IGNORECASE)
 FOLDER_FILES = (
     "config.json",
@@ -84,7 +84,7 @@ def parse(text: str, revision: str | None = None) -> Address:
 
     A `revision` given apart takes the place of one in the address; two that differ are refused.
     """
-    match = ADDRESS.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
+    match = ADDRESS.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
     if match is None or ".." in text:
         raise ModelNotFound(f"{text[:200]!r} is not an address of the form hf:owner/name[:file]")
     found = match["revision"]
@@ -139,7 +139,7 @@ def chosen_gguf(files: Collection[str], address: Address) -> str | None:
     if len(fitting) > 1:
         fitting = [model for model in fitting if _fits(PurePosixPath(model).name, wanted)] or fitting
     if len(fitting) > 1:
-        raise ModelNotFound(f"{address.text!r} fits {len(fitting)} GGUF models: give one of {_listed(fitting)}")
+        raise ModelNotFound(f"{address.text!r} fits {len(fitting)} GGUF models: give one of {_join_names(fitting)}")
     return fitting[0] if fitting else None
 
 
@@ -148,7 +148,7 @@ def _fits(file: str, wanted: str) -> bool:
     path, pattern = file.lower(), wanted.lower()
     if MAGIC_SIGNS.search(pattern):
         return fnmatchcase(path, pattern) or fnmatchcase(PurePosixPath(path).name, pattern)
-    # A tag stands between the marks that names are made with; `Q4_K` is no part of `Q4_K_M`.
+    # A tag stands between the marks that names are made with; `Q4_K` is not a part of `Q4_K_M`.
     return re.search(rf"(^|[-./]){re.escape(pattern)}([-./]|$)", path.removesuffix(".gguf")) is not None
 
 
@@ -161,7 +161,7 @@ def wanted_files(files: Collection[str], address: Address) -> list[str]:
         first = chosen_gguf(files, address)
         if first is None:
             models = gguf_models(files)
-            there = f"there are {_listed(models)}" if models else "the repository has no GGUF file"
+            there = f"there are {_join_names(models)}" if models else "the repository has no GGUF file"
             raise ModelNotFound(f"{address.text!r} fits no file of {address.repository}: {there}")
         return splits_of(first)
     file = only_gguf(files, address.text)
@@ -178,15 +178,15 @@ def only_gguf(files: Collection[str], text: str) -> str | None:
     if candidates:
         raise ModelNotFound(
             f"{text!r} has {len(candidates)} GGUF models: add one, as in {text}:{candidates[0]}, or a tag as in "
-            f"{text}:Q4_K_M; there are {_listed(candidates)}"
+            f"{text}:Q4_K_M; there are {_join_names(candidates)}"
         )
     raise ModelNotFound(f"{text!r} has neither safetensors with config.json nor a GGUF file")
 
 
 def folder_files(files: Collection[str]) -> list[str]:
-    """What of a repository makes a Hugging Face folder: configuration, tokenizer and weights, each weight once."""
+    """Return the files that make a Hugging Face folder: configuration, tokenizer and weights, each weight once."""
     weights = [name for name in files if name.endswith(".safetensors") and "/" not in name]
-    main = [name for name in weights if name.startswith("model")]  # beside them often the same once more
+    main = [name for name in weights if name.startswith("model")]  # beside them often the same weights again
     tables = [name for name in files if any(_is_beside(name, pattern) for pattern in FOLDER_FILES)]
     return sorted({*tables, *(main or weights)})
 
@@ -195,6 +195,6 @@ def _is_beside(name: str, pattern: str) -> bool:
     return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)
 
 
-def _listed(files: list[str]) -> str:
+def _join_names(files: list[str]) -> str:
     more = f" and {len(files) - 12} more" if len(files) > 12 else ""
     return ", ".join(files[:12]) + more

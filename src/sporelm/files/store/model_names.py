@@ -1,4 +1,4 @@
-"""What MODEL means: a path, a stored name, an address of the hub, or the default; and fetching what is not there."""
+"""Resolution of MODEL: a path, a stored name, an address of the hub, or the default; missing models are downloaded."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from sporelm.files.store.store_folders import checked_name, folder_content, hold
 
 
 def resolve(model: str | Path | None = None, progress: Progress | None = None, *, fetch: bool = True) -> Path:
-    """The file or folder that MODEL names; a known model that is not there yet is fetched, unless `fetch` is False.
+    """The file or folder that MODEL names; a known model that is missing is downloaded, unless `fetch` is False.
 
     MODEL is a `.gguf` file, a Hugging Face folder, `hf:owner/name[@revision][:pattern]`, a name in the store, or None
     for the default. Raises ModelNotFound.
@@ -20,7 +20,7 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None, *
     if model is None or text.startswith(HUB_MARK):
         return find(text) or fetched(text, progress, fetch)
     if text.startswith("synthetic:"):
-        raise ModelNotFound(f"{text[:100]!r} is a made-up model, good for speed only: 'spore bench' alone takes it")
+        raise ModelNotFound(f"{text[:100]!r} is a synthetic model, good for speed only: 'spore bench' alone takes it")
     path = local_path(text)
     if path.is_file() or (path / "config.json").is_file():
         return path
@@ -70,7 +70,7 @@ def find(name: str) -> Path | None:
 
         return hub.find(name, settings.MODEL_STORE.path)
     folder = settings.MODEL_STORE.path / checked_name(name)
-    # What somebody interrupted or emptied by hand counts as absent, so that it can be pulled again.
+    # A folder that a user interrupted or emptied counts as absent, so that it can be pulled again.
     return folder_content(folder) if holds_model(folder) else None
 
 

@@ -15,9 +15,9 @@ Removable = Entry | Unfinished
 
 
 def planned_removal(names: Sequence[str]) -> list[Removable]:
-    """What goes away with these names, each once. Raises ModelNotFound unless each is a stored model's name.
+    """Return the models that these names stand for, each once. Raises ModelNotFound for an unknown name.
 
-    `hf:owner/name` stands for all models of that repository, and for what was not fetched to its end.
+    `hf:owner/name` stands for all models of that repository, unfinished downloads included.
     """
     found: dict[str, Removable] = {}
     for name in names:
@@ -63,7 +63,7 @@ def _named(name: str) -> list[Removable]:
 def remove(models: Sequence[Removable]) -> int:
     """Remove stored models; the bytes that are free now.
 
-    Each is moved out of its place first, so that nobody finds half of one, and deleted then. What links point to
+    Each is moved out of its place first, so that no reader finds half a model, and deleted then. What links point to
     stays. Raises ModelError if one cannot be moved, ModelNotFound for one that is being fetched right now; it is whole
     then, and those before it are gone.
     """
@@ -89,7 +89,7 @@ def _move_out(model: Removable, scratch: Path) -> None:
     if model.folder.parent == settings.MODEL_STORE.path:
         model.folder.rename(scratch / "model")  # of a link, the link itself
         return
-    # The mark and the first file go first: without them nobody takes the rest for a model.
+    # The mark and the first file go first: without them the rest does not count as a model.
     _move(sorted(model.files, key=lambda path: path.name != COMPLETE), scratch)
     for file in model.files:
         _tidy(file.parent)

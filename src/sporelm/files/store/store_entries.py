@@ -1,4 +1,4 @@
-"""What lies in the store: every model under the name by which MODEL takes it, and what was left unfinished."""
+"""Entries of the store: every model under the name that MODEL accepts, and unfinished downloads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sporelm.errors import ModelNotFound
 from sporelm.files.store.hub_address import Address, gguf_models, of_folder, splits_of
 from sporelm.files.store.store_folders import HUB, folder_content, holds_model, is_name
 
-COMPLETE = ".complete"  # marks a Hugging Face folder of which every file has come
+COMPLETE = ".complete"  # marks a Hugging Face folder with all its files
 SCRATCH = ".pull-"  # begins the name of the folder in which a model of the hub is gathered
 
 
@@ -51,7 +51,7 @@ class Unfinished:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, 0 for what is none or has gone."""
+    """Return the bytes of a file; 0 for a missing file or another kind."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
@@ -84,7 +84,7 @@ def listing() -> str:
 
 
 def unfinished() -> list[Unfinished]:
-    """What `pull` began and did not end."""
+    """Return the downloads that `pull` began and did not finish."""
     found = []
     for owner in _folders(settings.MODEL_STORE.path / HUB):
         for folder in sorted(owner.glob(f"{SCRATCH}*")):

@@ -7,7 +7,7 @@ import numpy as np
 from sporelm.checkpoints.quantized.folder import QuantizedFolder
 from sporelm.errors import UnsupportedModel
 from sporelm.files.safetensors import SafetensorInfo, SafetensorsFiles
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import F32, FORMATS, QuantFormat, format_of
 from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tools.lazy_model import Blocks, LazyTensor, UnmappedFile
@@ -30,7 +30,7 @@ class FolderTensors:
             return self._assemble(info, number_format)
         if number_format.name not in FORMATS:
             raise UnsupportedModel(
-                f"{self.files.path}: tensor {shown(name)} {list(info.shape)} of {info.type_name} has no place in a GGUF"
+                f"{self.files.path}: tensor {quote(name)} {list(info.shape)} of {info.type_name} has no place in a GGUF"
                 " file; save it as F32, F16 or BF16"
             )
         part = self._parts[info.part]

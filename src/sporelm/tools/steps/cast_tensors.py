@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import OpError, RequestError, UsageError
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.format import check_importance
 from sporelm.quant.skip_rules import match_name
@@ -103,14 +103,14 @@ def cast_tensor(
     width = tensor.shape[-1] if tensor.shape else 1
     if width % target.values:
         raise RequestError(
-            f"tensor {shown(tensor.name)} has rows of {width} values, {target.name} stores {target.values} per block;"
+            f"tensor {quote(tensor.name)} has rows of {width} values, {target.name} stores {target.values} per block;"
             " cast to another type"
         )
     if importance is not None:
         try:
             check_importance(importance, tensor.shape)
         except OpError as reason:
-            raise RequestError(f"tensor {shown(tensor.name)}: {reason}") from None
+            raise RequestError(f"tensor {quote(tensor.name)}: {reason}") from None
     experts = None if importance is None or not target.can_weigh else importance.reshape(-1, width)
     # Values that are converted at a time: whole blocks of both formats, with importance whole rows.
     unit = width if experts is not None else lcm(source.values, target.values)
@@ -153,12 +153,12 @@ def _convert_values(
         return convert_blocks(source, target, blocks, importance)
     except ValueOverflow:
         raise RequestError(
-            f"tensor {shown(tensor.name)} holds numbers among values {low} to {high - 1} that are too large for"
+            f"tensor {quote(tensor.name)} holds numbers among values {low} to {high - 1} that are too large for"
             f" {target.name}: in the file they would be infinite; take F32 for it, or BF16"
         ) from None
     except OpError:
         raise RequestError(
-            f"tensor {shown(tensor.name)} holds NaN or infinity among values {low} to {high - 1}, which"
+            f"tensor {quote(tensor.name)} holds NaN or infinity among values {low} to {high - 1}, which"
             f" {target.name} cannot hold; 'spore gguf verify' finds them"
         ) from None
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.errors import RequestError
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.tools.lazy_model import LazyModel
 
 _LAYER_PREFIX = re.compile(r"(?P<layer>.*\bblk\.\d{1,9}\.)(?P<rest>.+)", re.DOTALL)
@@ -24,13 +24,13 @@ def read_whole_number(model: LazyModel, key: str, layer: str = "", default: int 
     name = key.replace("{arch}", model.architecture)
     if value is None:
         if default is None:
-            raise RequestError(f"metadata {shown(name)} is missing, which this step needs; add it with set-meta")
+            raise RequestError(f"metadata {quote(name)} is missing, which this step needs; add it with set-meta")
         return default
     if isinstance(value, np.ndarray | list) and layer:
         index = int(layer.split(".")[-2])
         value = np.asarray(value)[index].item() if index < len(value) else None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RequestError(f"metadata {shown(name)} is {shown(str(value))}; this step needs a whole number from 1")
+        raise RequestError(f"metadata {quote(name)} is {quote(str(value))}; this step needs a whole number from 1")
     return value
 
 

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from sporelm.errors import RequestError, UsageError
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.tools.lazy_model import LazyModel, LazyTensor, Segment, assemble_tensor
 from sporelm.tools.steps.layer_metadata import read_head_counts, read_whole_number, split_layer_prefix
 
@@ -63,11 +63,11 @@ def _merge_group(
     if there == names[1:] and group.argument != "attn":
         return {}  # a network without a gate
     if len(there) < len(names):
-        raise RequestError(f"{shown(there[0])} has no {shown(next(name for name in names if name not in there))} beside"
+        raise RequestError(f"{quote(there[0])} has no {quote(next(name for name in names if name not in there))} beside"
                            " it; leave its group out of merge-linear")  # fmt: skip
     name = f"{layer}{group.merged}.{kind}"
     if name in found:
-        raise RequestError(f"{shown(name)} is there already, beside {shown(names[0])}")
+        raise RequestError(f"{quote(name)} is there already, beside {quote(names[0])}")
     tensors = [found[name] for name in names]
     axis = group.axis
     _check_mergeable(tensors, axis)
@@ -84,16 +84,16 @@ def _check_mergeable(tensors: Sequence[LazyTensor], axis: int) -> None:
     for tensor in tensors:
         if (tensor.type_id, tensor.byte_order) != (first.type_id, first.byte_order):
             raise RequestError(
-                f"{shown(first.name)} is {first.ggml_type.name}, {shown(tensor.name)} is {tensor.ggml_type.name}: they "
+                f"{quote(first.name)} is {first.ggml_type.name}, {quote(tensor.name)} is {tensor.ggml_type.name}: they "
                 f"cannot be one; put cast:linear:{first.ggml_type.name} before the step, or name the groups to merge"
             )
         others = [shape[:axis] + shape[axis + 1 :] for shape in (first.shape, tensor.shape)]
         if len(tensor.shape) <= axis or others[0] != others[1] or tensor.shape[-1] % tensor.ggml_type.values:
             raise RequestError(
-                f"{shown(first.name)} {list(first.shape)} and {shown(tensor.name)} {list(tensor.shape)} cannot be one"
+                f"{quote(first.name)} {list(first.shape)} and {quote(tensor.name)} {list(tensor.shape)} cannot be one"
             )
         if len(tensor.shape) == axis + 1 and tensor.shape[axis] % tensor.ggml_type.values:
-            raise RequestError(f"{shown(tensor.name)} does not end with a whole block; it cannot be joined")
+            raise RequestError(f"{quote(tensor.name)} does not end with a whole block; it cannot be joined")
 
 
 def split_linear(argument: str) -> Callable[[LazyModel], LazyModel]:
@@ -107,7 +107,7 @@ def split_linear(argument: str) -> Callable[[LazyModel], LazyModel]:
             parts = _split_tensor(model, tensor, groups)
             taken = [part.name for part in parts if part.name in names and part is not tensor]
             if taken:
-                raise RequestError(f"{shown(taken[0])} is there already, beside {shown(tensor.name)}")
+                raise RequestError(f"{quote(taken[0])} is there already, beside {quote(tensor.name)}")
             tensors += parts
         notes = tuple(note for note in model.notes if note != MERGED_NOTE)
         return replace(model, tensors=tensors, notes=notes)
@@ -128,7 +128,7 @@ def _split_tensor(model: LazyModel, tensor: LazyTensor, groups: Sequence[LinearG
 def _make_parts(model: LazyModel, tensor: LazyTensor, group: LinearGroup, layer: str, kind: str) -> list[LazyTensor]:
     axis = group.axis
     if len(tensor.shape) <= axis:
-        raise RequestError(f"{shown(tensor.name)} of shape {list(tensor.shape)} cannot be split")
+        raise RequestError(f"{quote(tensor.name)} of shape {list(tensor.shape)} cannot be split")
     lengths = _part_lengths(model, tensor.shape[axis], group, layer)
     outer = prod(tensor.shape[:axis])
     per_outer = tensor.block_count // outer
@@ -137,7 +137,7 @@ def _make_parts(model: LazyModel, tensor: LazyTensor, group: LinearGroup, layer:
     for name, length in zip(group.parts, lengths, strict=True):
         shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
         if per_outer * length % tensor.shape[axis] or start * per_outer % tensor.shape[axis]:
-            raise RequestError(f"{shown(tensor.name)} in {tensor.ggml_type.name} cannot be split inside a block")
+            raise RequestError(f"{quote(tensor.name)} in {tensor.ggml_type.name} cannot be split inside a block")
         first = start * per_outer // tensor.shape[axis]
         count = per_outer * length // tensor.shape[axis]
         parts.append(assemble_tensor(f"{layer}{name}.{kind}", shape, [Segment(tensor, first, count, per_outer)]))
@@ -149,7 +149,7 @@ def _part_lengths(model: LazyModel, total: int, group: LinearGroup, layer: str) 
     """How many rows each part has. Raises RequestError if the metadata does not fit."""
     if group.argument != "attn":
         if total % 2:
-            raise RequestError(f"{shown(layer + group.merged)} has {total} rows, which cannot be halved")
+            raise RequestError(f"{quote(layer + group.merged)} has {total} rows, which cannot be halved")
         return [total // 2, total // 2]
     if not layer.startswith("blk.") and total % 3 == 0:  # a tower for images or sound: as many heads of each
         return [total // 3] * 3
@@ -160,7 +160,7 @@ def _part_lengths(model: LazyModel, total: int, group: LinearGroup, layer: str) 
     lengths = [heads * key, kv_heads * key, kv_heads * value]
     if sum(lengths) != total:
         raise RequestError(
-            f"{shown(layer + group.merged)} has {total} rows; {heads} query and {kv_heads} key heads of {key} values, "
+            f"{quote(layer + group.merged)} has {total} rows; {heads} query and {kv_heads} key heads of {key} values, "
             f"and {value} of each value head, make {sum(lengths)}"
         )
     return lengths

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError, UsageError
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.tools.lazy_model import Blocks, LazyModel, LazyTensor, MetadataEntry
 from sporelm.tools.steps.layer_metadata import read_head_counts, read_whole_number, split_layer_prefix
 
@@ -117,12 +117,12 @@ def _permute_tensor(
     rotated = read_whole_number(model, "{arch}.rope.dimension_count", layer, width)
     if wrong or rotated > width or rotated % 2:
         raise RequestError(
-            f"tensor {shown(tensor.name)} of shape {list(tensor.shape)} in {tensor.ggml_type.name} cannot be cut into"
+            f"tensor {quote(tensor.name)} of shape {list(tensor.shape)} in {tensor.ggml_type.name} cannot be cut into"
             f" heads: the metadata gives {heads} query heads, {kv_heads} key heads, {rotated} rotated values each"
         )
     if width * unit * tensor.ggml_type.nbytes > MAX_HEAD_BYTES:
         raise RequestError(
-            f"tensor {shown(tensor.name)} has heads of {width * unit * tensor.ggml_type.nbytes} bytes by its metadata;"
+            f"tensor {quote(tensor.name)} has heads of {width * unit * tensor.ggml_type.nbytes} bytes by its metadata;"
             f" the limit is {MAX_HEAD_BYTES}"
         )
     moved = np.concatenate([order(rotated), np.arange(rotated, width)])

@@ -15,7 +15,7 @@ from math import isfinite, sqrt
 import numpy as np
 
 from sporelm.errors import RequestError, UsageError
-from sporelm.files.tensor_messages import shown
+from sporelm.files.tensor_messages import quote
 from sporelm.quant import F32, dequantize_tensor
 from sporelm.quant.packing import read_halves, to_halves
 from sporelm.tools.lazy_model import Blocks, LazyModel, LazyTensor, MetadataEntry
@@ -75,7 +75,7 @@ def _read_scale(model: LazyModel, name: str) -> float:
             return 1.4 / sqrt(read_whole_number(model, "minicpm.block_count"))
         return read_whole_number(model, "minicpm.embedding_length") / 256
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
-        raise RequestError(f"metadata 'minicpm.{name}' is {shown(str(value))}; it must be a positive number")
+        raise RequestError(f"metadata 'minicpm.{name}' is {quote(str(value))}; it must be a positive number")
     return float(value)
 
 
@@ -130,7 +130,7 @@ def scale_tensor(tensor: LazyTensor, factor: float) -> LazyTensor:
 
     def too_large() -> RequestError:
         return RequestError(
-            f"tensor {shown(tensor.name)} times {factor:.6g} leaves the range of {number_format.name}; put a cast to"
+            f"tensor {quote(tensor.name)} times {factor:.6g} leaves the range of {number_format.name}; put a cast to"
             " BF16 or F32 before to-llama"
         )
 

@@ -105,7 +105,7 @@ def test_kernels_of_whole_texts_are_emitted(triple: str, target: Any) -> None:
     heads = AttentionShape(KvPages(32, "f32"), 2)
     windows = (encoder_attention(target, heads, windowed=windowed) for windowed in (False, True))
     biased = encoder_attention(target, AttentionShape(KvPages(32, "f32"), 2, biases=True), windowed=False)
-    apart = encoder_attention(target, AttentionShape(KvPages(32, "f32"), 1, apart=True), windowed=False)
+    apart = encoder_attention(target, AttentionShape(KvPages(32, "f32"), 1, disentangled=True), windowed=False)
     for kernel in (text_pages(target, heads), *windows, biased, apart, mean_rows(target)):
         found = symbols(emit_object_for(kernel, target, triple))
         assert kernel.name in found.defined

@@ -24,7 +24,7 @@ class NVFP4Panels(TablePanels):
     def zero(self) -> int:
         return 16
 
-    def kept(self, k: Builder, stored: Val) -> Val:
+    def encode_scales(self, k: Builder, stored: Val) -> Val:
         return k.select(stored.equals(NAN), k.const(stored.type, 0), stored & 0x7F)
 
     def factor(self, k: Builder, stored: Val) -> Val:

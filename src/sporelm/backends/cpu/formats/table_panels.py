@@ -38,7 +38,7 @@ class TablePanels(BlockPanels):
         """Convert a stored scale, or a vector of them, to f32."""
         return k.target.from_half(k, stored)
 
-    def kept(self, k: Builder, stored: Val) -> Val:
+    def encode_scales(self, k: Builder, stored: Val) -> Val:
         """Return a vector of the file's scales as panels store them."""
         return stored
 
@@ -62,7 +62,7 @@ class TablePanels(BlockPanels):
             for part in range(self.parts):
                 at = self._scale_bytes * within + nbytes(self.element) * part
                 scales = gather(k, self.element, rows, there, start + at)
-                k.store(self.kept(k, scales), target, self._scale_at(index, part))
+                k.store(self.encode_scales(k, scales), target, self._scale_at(index, part))
             for dword in range(4):
                 at = self._file_nibbles + 16 * within + 4 * dword
                 k.store(gather(k, i32, rows, there, start + at), target, self._at(index, dword))

@@ -311,7 +311,7 @@ def _add_attributes(function: Any, *wanted: str) -> None:
     known = getattr(attributes, "_known", None)
     if not isinstance(known, frozenset):
         raise BackendError(f"llvmlite {llvmlite.__version__} is newer than this back-end: install 'llvmlite<0.51'")
-    attributes._known = known | set(wanted)
+    attributes._known = known | set(wanted)  # old name: llvmlite's
     for attribute in wanted:
         attributes.add(attribute)
 

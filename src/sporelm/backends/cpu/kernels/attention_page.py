@@ -23,12 +23,12 @@ class AttentionShape:
     slopes: bool = False  # scores decrease with distance
     chunked: bool = False  # a row sees its own chunk of `window` positions
     biases: bool = False  # each distance has a bias that is added to scores
-    apart: bool = False  # rows and keys have scores for each distance
+    disentangled: bool = False  # rows and keys have scores for each distance
 
     @property
     def name(self) -> str:
         options = "_sinks" * self.sinks + "_softcap" * self.softcap + "_slopes" * self.slopes
-        options += "_chunked" * self.chunked + "_biases" * self.biases + "_apart" * self.apart
+        options += "_chunked" * self.chunked + "_biases" * self.biases + "_disentangled" * self.disentangled
         return f"{self.pages.name}_{self.group}{options}"
 
     def fields(self, more: str) -> tuple[KernelField, ...]:
@@ -84,7 +84,7 @@ class AttentionRows:
 
     @staticmethod
     def nbytes(heads: AttentionShape, count: int, seen: int) -> int:
-        """Return the bytes of `count` rows, at most `seen` of which see a page together."""
+        """Return the bytes of `count` rows, at most `seen` of them see a page together."""
         return count * (4 * PAGE + 2 * 4 * heads.pages.padded + 64 + 16) + seen * heads.pages.groups * 4 * PAGE
 
     def number(self, row: int | Val, which: int) -> Val:
@@ -299,10 +299,10 @@ class VisibleSpan:
     positions: Val  # i64, at most 64
     scale: Val  # f32
     window: Val  # i64
-    place: Any  # row -> its position, i64
+    position: Any  # row -> its position, i64
     softcap: Val | None = None  # f32
     slope: Any = None  # row -> the decrease of a score per position, f32
-    centre: Any = None  # row -> the position from which scores decrease on both sides, if not `place`
+    centre: Any = None  # row -> the position from which scores decrease on both sides, if not `position`
     below: Any = None  # row -> the last position below the visible ones, if not `window` below its own
     bias: Any = None  # row -> the address of the biases that are added to its scores
 
@@ -310,7 +310,7 @@ class VisibleSpan:
 def _softmax(k: Builder, rows: AttentionRows, row: int | Val, span: VisibleSpan) -> None:
     """Turn the scores of one row into weights, and update its maximum, factor and sum."""
     scores = k.at(rows.scores, row * (4 * PAGE))
-    here = span.place(row)
+    here = span.position(row)
     high = k.splat(k.min(here - span.base, PAGE).trunc(i32))
     below = here - span.window if span.below is None else span.below(row)
     low = k.splat(k.max(below - span.base, -1).trunc(i32))

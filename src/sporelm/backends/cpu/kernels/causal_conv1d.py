@@ -56,11 +56,11 @@ class ConvolutionShape:
         state, begins = held
         nothing, before = k.const(kind, 0), range(self.taps - 1)
 
-        def kept(tap: int, place: Val) -> Val:
+        def state_row(tap: int, place: Val) -> Val:
             return place + f.row_bytes * tap
 
         window = [
-            [k.var(k.select(begins, nothing, k.load(kind, state, kept(tap, place)))) for place in places]
+            [k.var(k.select(begins, nothing, k.load(kind, state, state_row(tap, place)))) for place in places]
             for tap in before
         ]
         with k.range(*rows) as token:
@@ -78,4 +78,4 @@ class ConvolutionShape:
                     window[tap][number].set(given[tap + 1])
         for tap in before:
             for var, place in zip(window[tap], places, strict=True):
-                k.store(var.value, state, kept(tap, place))
+                k.store(var.value, state, state_row(tap, place))

@@ -18,7 +18,7 @@ from sporelm.ops.paged_attention import PAGE
 
 
 def max_pages(tokens: int, texts: int) -> int:
-    """Return the maximum number of pages of so many tokens in so many texts."""
+    """Return the maximum number of pages of this many tokens and texts."""
     return tokens // PAGE + texts
 
 
@@ -45,11 +45,11 @@ def encoder_attention(target: Any, heads: AttentionShape, *, windowed: bool) -> 
     count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
     q_bytes = count * 4 * pages.padded
 
-    apart_bytes = count * 4 * PAGE * heads.apart
+    apart_bytes = count * 4 * PAGE * heads.disentangled
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         queries, rows = scratch, AttentionRows(k, heads, k.at(scratch, q_bytes + apart_bytes), count)
-        added = k.at(scratch, q_bytes) if heads.apart else None
+        added = k.at(scratch, q_bytes) if heads.disentangled else None
         with k.range(first, last) as item:
             head, tile = item % f.kv_heads, item // f.kv_heads
             text, begin, token, stop = _locate_tile(k, f, tile)
@@ -88,7 +88,7 @@ def encoder_attention(target: Any, heads: AttentionShape, *, windowed: bool) -> 
         "q:p q_stride:i pages:p page_bytes:i starts:p kv_heads:i scale:f out:p out_stride:i"
         + " half_window:i" * windowed
     )
-    text += " slopes:p" * heads.slopes + " biases:p spread:i" * heads.biases + RELATIVE_FIELDS * heads.apart
+    text += " slopes:p" * heads.slopes + " biases:p spread:i" * heads.biases + RELATIVE_FIELDS * heads.disentangled
     name = f"encoder_attention_{heads.name}{'_windowed' * windowed}"
     return Kernel(
         name, parse_fields(text), body, scratch=q_bytes + apart_bytes + AttentionRows.nbytes(heads, count, largest)
@@ -136,7 +136,7 @@ def _visible_span(
         slope=slope if heads.slopes else None,
         centre=own if heads.slopes else None,
         below=(lambda row: own(row) - f.half_window - 1) if windowed else None,
-        bias=bias if heads.biases or heads.apart else None,
+        bias=bias if heads.biases or heads.disentangled else None,
     )
 
 

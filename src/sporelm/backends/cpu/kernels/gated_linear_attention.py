@@ -14,7 +14,7 @@ def gated_linear_inputs(target: Any, dim: int) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
-            at, out = head * (4 * dim), k.at(f.brought, token * f.brought_stride)
+            at, out = head * (4 * dim), k.at(f.prepared, token * f.prepared_stride)
             own = head // (f.heads // f.shared) * (4 * dim)
             w, key = k.at(f.w, token * f.stride + at), k.at(f.k, token * f.k_stride + own)
             for kind, place in each_column(k, dim):
@@ -23,8 +23,8 @@ def gated_linear_inputs(target: Any, dim: int) -> Kernel:
                 added = k.load(kind, key, place) * (k.const(kind, 1.0) - decay)
                 k.store(added, k.at(out, at + f.second), place)
 
-    text = "w:p stride:i k:p k_stride:i heads:i shared:i brought:p brought_stride:i second:i"
-    return Kernel(f"grouped_brought_{dim}", parse_fields(text), body)
+    text = "w:p stride:i k:p k_stride:i heads:i shared:i prepared:p prepared_stride:i second:i"
+    return Kernel(f"grouped_prepared_{dim}", parse_fields(text), body)
 
 
 def gated_linear_attention(target: Any, shape: StateShape) -> Kernel:
@@ -35,7 +35,7 @@ def gated_linear_attention(target: Any, shape: StateShape) -> Kernel:
         with each_state_tile(k, f, shape, first, last, scratch) as item:
             own, group = item.head * (4 * shape.rows), item.shared * columns + item.at
             with k.range(item.start, item.stop) as token:
-                read, decays = k.at(f.r, token * f.stride + own), k.at(f.brought, token * f.brought_stride + own)
+                read, decays = k.at(f.r, token * f.stride + own), k.at(f.prepared, token * f.prepared_stride + own)
                 values, sums = item.load(k.at(f.v, token * f.v_stride + group)), zero_vectors(k, item.count)
 
                 def change(at: Val, state: list[Val]) -> list[Val]:
@@ -49,6 +49,8 @@ def gated_linear_attention(target: Any, shape: StateShape) -> Kernel:
                 place = k.at(f.out, token * f.out_stride + item.head * columns + item.at)
                 item.store([total.value * k.splat(f.scale) for total in sums], place)
 
-    text = "r:p stride:i v:p v_stride:i out:p out_stride:i scale:f shared:i heads:i brought:p brought_stride:i second:i"
+    text = (
+        "r:p stride:i v:p v_stride:i out:p out_stride:i scale:f shared:i heads:i prepared:p prepared_stride:i second:i"
+    )
     name = f"gated_linear_attention_{shape.name}"
     return Kernel(name, parse_fields(f"{text} {SEQUENCE_FIELDS}"), body, scratch=shape.scratch(target))

@@ -29,17 +29,17 @@ def _row(k: Builder, f: Any, item: StateTile, token: Val) -> None:
     one, nothing = k.const(f32, 1.0), k.const(f32, 0.0)
     begins = k.splat(k.select(item.begins, one, nothing) * k.select(token.equals(item.start), one, nothing))
 
-    def opened(gate: Val, bias: Val) -> list[Val]:
+    def sigmoid(gate: Val, bias: Val) -> list[Val]:
         given = item.load(k.at(gate, token * f.gate_stride + at))
         shifted = [g + b for g, b in zip(given, item.load(k.at(bias, own)), strict=True)]
         return [k.const(k.vf, 1.0) / (k.exp(-each) + 1.0) for each in shifted]
 
-    kept, rates = opened(f.recurrence_gate, f.recurrence_bias), item.load(k.at(f.decay, at))
+    kept, rates = sigmoid(f.recurrence_gate, f.recurrence_bias), item.load(k.at(f.decay, at))
     faded = [softplus(k, rate) * SHARPNESS * r for rate, r in zip(rates, kept, strict=True)]
-    taken = opened(f.input_gate, f.input_bias)
+    taken = sigmoid(f.input_gate, f.input_bias)
     x = item.load(k.at(f.x, token * f.x_stride + at))
     made = []
-    for h, log, i, value in zip(item.kept(), faded, taken, x, strict=True):
+    for h, log, i, value in zip(item.first_row(), faded, taken, x, strict=True):
         gain = k.sqrt(k.const(k.vf, 1.0) - k.exp(log * 2.0))
         gain = gain + begins * (k.const(k.vf, 1.0) - gain)
         made.append(k.fma(h, k.exp(log), gain * (i * value)))

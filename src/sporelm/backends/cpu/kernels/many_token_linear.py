@@ -81,11 +81,11 @@ class LinearTile:
                 parts.unpack(k, place["addresses"], first + unit, chunk, unit)
             with k.range(start, stop, self.tokens) as token:
                 rows = self.rows(k, f, place, token, first * parts.row_bytes)
-                held, at = self._held(k, sums, token - start)
+                held, at = self._load_sums(k, sums, token - start)
                 parts.add(k, held, chunk, rows, count)
                 self._put(k, held, at)
 
-    def _held(self, k: Builder, sums: Val, token: Val) -> tuple[PanelSums, Val]:
+    def _load_sums(self, k: Builder, sums: Val, token: Val) -> tuple[PanelSums, Val]:
         """Load the tile's partial sums into registers. Return them and their address."""
         at = k.at(sums, token * self.row)
         places = [[t * self.row + p * self.vector for p in range(self.panels)] for t in range(self.tokens)]

@@ -143,7 +143,7 @@ class StateTile:
             if changed is not None:
                 self._put(changed, place)
 
-    def kept(self) -> list[Val]:
+    def first_row(self) -> list[Val]:
         """Return the first row of the state."""
         return self._get(self.state)
 

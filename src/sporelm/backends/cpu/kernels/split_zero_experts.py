@@ -1,4 +1,4 @@
-"""The split of a token's experts into those that compute and zero-computation experts."""
+"""The split of a token's experts into computing experts and zero-computation experts."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ def wkv7_inputs(target: Any, dim: int, value_dim: int) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
-            at, out = head * (4 * dim), k.at(f.brought, token * f.brought_stride)
+            at, out = head * (4 * dim), k.at(f.prepared, token * f.prepared_stride)
             places = [k.at(out, at + f.second * number) for number in range(NUM_INPUTS)]
             r, w, key, a = (k.at(p, token * f.stride + at) for p in (f.r, f.w, f.k, f.a))
             k_k, k_a, bonus = k.at(f.k_k, at), k.at(f.k_a, at), k.at(f.bonus, head * f.bonus_stride)
@@ -55,8 +55,8 @@ def wkv7_inputs(target: Any, dim: int, value_dim: int) -> Kernel:
                 k.store(k.load(kind, k.at(f.v, own), place) * factor, k.at(f.alone, own), place)
 
     text = "r:p w:p k:p a:p stride:i v:p alone:p v_stride:i k_k:p k_a:p bonus:p bonus_stride:i heads:i"
-    text += " brought:p brought_stride:i second:i"
-    return Kernel(f"wkv7_brought_{dim}_{value_dim}", parse_fields(text), body)
+    text += " prepared:p prepared_stride:i second:i"
+    return Kernel(f"wkv7_prepared_{dim}_{value_dim}", parse_fields(text), body)
 
 
 def wkv7(target: Any, shape: StateShape) -> Kernel:
@@ -67,7 +67,7 @@ def wkv7(target: Any, shape: StateShape) -> Kernel:
         with each_state_tile(k, f, shape, first, last, scratch) as item:
             _rows(k, f, item)
 
-    text = f"v:p out:p v_stride:i shared:i heads:i brought:p brought_stride:i second:i {SEQUENCE_FIELDS}"
+    text = f"v:p out:p v_stride:i shared:i heads:i prepared:p prepared_stride:i second:i {SEQUENCE_FIELDS}"
     return Kernel(f"wkv7_{shape.name}", parse_fields(text), body, scratch=shape.scratch(target))
 
 
@@ -75,11 +75,11 @@ def _rows(k: Builder, f: Any, item: StateTile) -> None:
     known, said, taken, values = (zero_vectors(k, item.count) for _ in range(4))  # the last two of the previous row
 
     def vectors(token: Val) -> list[Val]:
-        base = k.at(f.brought, token * f.brought_stride + item.head * (4 * item.shape.rows))
+        base = k.at(f.prepared, token * f.prepared_stride + item.head * (4 * item.shape.rows))
         return [k.at(base, f.second * number) for number in range(NUM_INPUTS)]
 
-    def settled(at: Val, state: list[Val], brought: list[Val]) -> list[Val]:
-        decay, _, less, more, _ = (broadcast(k, place, at) for place in brought)
+    def settled(at: Val, state: list[Val], prepared: list[Val]) -> list[Val]:
+        decay, _, less, more, _ = (broadcast(k, place, at) for place in prepared)
         return [
             k.fma(s, decay, k.fma(less, u.value, more * v.value)) for s, u, v in zip(state, taken, values, strict=True)
         ]
@@ -98,7 +98,7 @@ def _rows(k: Builder, f: Any, item: StateTile) -> None:
             return None if begins else found
 
         item.sweep(change)
-        numbers = k.at(f.brought, token * f.brought_stride + f.second * NUM_INPUTS + item.head * 8)
+        numbers = k.at(f.prepared, token * f.prepared_stride + f.second * NUM_INPUTS + item.head * 8)
         less, more = (k.splat(k.load(f32, numbers, 4 * number)) for number in range(2))
         place = token * f.v_stride + item.head * (4 * item.shape.columns) + item.at
         for v, value in zip(values, item.load(k.at(f.v, place)), strict=True):
@@ -121,7 +121,7 @@ def wkv6_inputs(target: Any, dim: int) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
-            at, out = head * (4 * dim), k.at(f.brought, token * f.brought_stride)
+            at, out = head * (4 * dim), k.at(f.prepared, token * f.prepared_stride)
             r, w, key = (k.at(p, token * f.stride + at) for p in (f.r, f.w, f.k))
             bonus, alone = k.at(f.bonus, head * f.bonus_stride), RowSum(k)
             for kind, place in each_column(k, dim):
@@ -129,8 +129,8 @@ def wkv6_inputs(target: Any, dim: int) -> Kernel:
                 alone.add(kind, k.load(kind, r, place) * k.load(kind, bonus, place) * k.load(kind, key, place))
             k.store(alone.total(), out, f.second + head * 4)
 
-    text = "r:p w:p k:p stride:i bonus:p bonus_stride:i heads:i brought:p brought_stride:i second:i"
-    return Kernel(f"wkv6_brought_{dim}", parse_fields(text), body)
+    text = "r:p w:p k:p stride:i bonus:p bonus_stride:i heads:i prepared:p prepared_stride:i second:i"
+    return Kernel(f"wkv6_prepared_{dim}", parse_fields(text), body)
 
 
 def wkv6(target: Any, shape: StateShape) -> Kernel:
@@ -141,23 +141,23 @@ def wkv6(target: Any, shape: StateShape) -> Kernel:
         with each_state_tile(k, f, shape, first, last, scratch) as item, k.range(item.start, item.stop) as token:
             _row6(k, f, item, token)
 
-    text = "r:p k:p stride:i v:p out:p v_stride:i shared:i heads:i brought:p brought_stride:i second:i"
+    text = "r:p k:p stride:i v:p out:p v_stride:i shared:i heads:i prepared:p prepared_stride:i second:i"
     return Kernel(f"wkv6_{shape.name}", parse_fields(f"{text} {SEQUENCE_FIELDS}"), body, scratch=shape.scratch(target))
 
 
 def _row6(k: Builder, f: Any, item: StateTile, token: Val) -> None:
-    own, brought = item.head * (4 * item.shape.rows), k.at(f.brought, token * f.brought_stride)
+    own, prepared = item.head * (4 * item.shape.rows), k.at(f.prepared, token * f.prepared_stride)
     read, write = (k.at(p, token * f.stride + own) for p in (f.r, f.k))
     place = token * f.v_stride + item.head * (4 * item.shape.columns) + item.at
     values, sums = item.load(k.at(f.v, place)), zero_vectors(k, item.count)
 
     def change(at: Val, state: list[Val]) -> list[Val]:
-        r, key, decay = (broadcast(k, base, at) for base in (read, write, k.at(brought, own)))
+        r, key, decay = (broadcast(k, base, at) for base in (read, write, k.at(prepared, own)))
         for total, s in zip(sums, state, strict=True):
             total.set(k.fma(r, s, total.value))
         return [k.fma(s, decay, key * v) for s, v in zip(state, values, strict=True)]
 
     item.sweep(change)
-    alone = k.splat(k.load(f32, brought, f.second + item.head * 4))
+    alone = k.splat(k.load(f32, prepared, f.second + item.head * 4))
     made = [k.fma(alone, v, total.value) for v, total in zip(values, sums, strict=True)]
     item.store(made, k.at(f.out, place))

@@ -26,5 +26,9 @@ def _lower_disentangled_attention(emitter: Emitter, call: Call) -> None:
     }
     fields |= {"apart_bytes": 8 * buckets, "columns": emitter.context.store_words(columns.tolist()) + 8 * far}
     emit_encoder_attention(
-        emitter, call, AttentionShape(KvPages(call.options["head_dim"], "f32"), 1, apart=True), fields, windowed=False
+        emitter,
+        call,
+        AttentionShape(KvPages(call.options["head_dim"], "f32"), 1, disentangled=True),
+        fields,
+        windowed=False,
     )

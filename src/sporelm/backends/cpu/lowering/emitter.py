@@ -38,7 +38,7 @@ class Cell:
 
 
 class LoweringContext(Protocol):
-    """What lowerings need from a program: the addresses of values, and memory of its own."""
+    """A program as lowerings see it: the addresses of values, and memory of its own."""
 
     target: CpuTarget
     threads: int

@@ -22,8 +22,8 @@ def _lower_gated_linear_attention(emitter: Emitter, call: Call) -> None:
     shape, target = StateShape(dim, require_fixed(held[0].shape[2]), "each"), emitter.context.target
     second = row_bytes(heads * dim, F32)
     shared: dict[str, Any] = {
-        "brought": emitter.shared_scratch("gates", 2 * second * max_extent(tokens)),
-        "brought_stride": 2 * second,
+        "prepared": emitter.shared_scratch("gates", 2 * second * max_extent(tokens)),
+        "prepared_stride": 2 * second,
     }
     shared |= {"second": second, "heads": heads, "shared": int(call.options["key_heads"]), "stride": row_stride(r)}
     fields = shared | {"w": emitter.address(w), "k": emitter.address(k), "k_stride": row_stride(k)}

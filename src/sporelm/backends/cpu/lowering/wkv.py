@@ -23,8 +23,8 @@ def _lower_wkv7(emitter: Emitter, call: Call) -> None:
     second = row_bytes(heads * dim, F32)
     stride = wkv.NUM_INPUTS * second + row_bytes(2 * heads, F32)
     place = {
-        "brought": emitter.shared_scratch("gates", stride * max_extent(tokens)),
-        "brought_stride": stride,
+        "prepared": emitter.shared_scratch("gates", stride * max_extent(tokens)),
+        "prepared_stride": stride,
         "second": second,
     }
     shared: dict[str, Any] = {"v": emitter.address(v), "v_stride": row_stride(v), "heads": heads, **place}
@@ -52,8 +52,8 @@ def _lower_wkv6(emitter: Emitter, call: Call) -> None:
     second = row_bytes(heads * dim, F32)
     stride = second + row_bytes(heads, F32)
     shared: dict[str, Any] = {
-        "brought": emitter.shared_scratch("gates", stride * max_extent(tokens)),
-        "brought_stride": stride,
+        "prepared": emitter.shared_scratch("gates", stride * max_extent(tokens)),
+        "prepared_stride": stride,
     }
     shared |= {
         "second": second,

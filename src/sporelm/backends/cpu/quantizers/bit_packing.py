@@ -15,7 +15,7 @@ class BitSlice(NamedTuple):
     past: int
     right: int
     mask: int
-    left: int
+    left_shift: int
 
 
 def pack_bytes(k: Builder, integers: Column, first: int, parts: Sequence[BitSlice], words: Column) -> None:
@@ -26,7 +26,7 @@ def pack_bytes(k: Builder, integers: Column, first: int, parts: Sequence[BitSlic
             for part in parts:
                 integer = integers[word * 4 + (first + part.past + byte)]
                 bits = (integer >> part.right if part.right else integer) & part.mask
-                total = total | (bits << (8 * byte + part.left))
+                total = total | (bits << (8 * byte + part.left_shift))
         words[word] = total
 
 
@@ -34,7 +34,7 @@ def pack_pairs(k: Builder, integers: Column, words: Column, right: int = 0) -> N
     """Pack two bits of each integer, in 16 words in the layout of packing.join_bit_pairs."""
     for half in range(2):
         parts = [BitSlice(32 * pair, right, 3, 2 * pair) for pair in range(4)]
-        pack_bytes(k, integers, 128 * half, parts, words.part(8 * half, 8))
+        pack_bytes(k, integers, 128 * half, parts, words.slice(8 * half, 8))
 
 
 def pack_planes(k: Builder, integers: Column, words: Column, bit: int) -> None:
@@ -46,7 +46,7 @@ def pack_nibbles(k: Builder, integers: Column, words: Column, run: int) -> None:
     """Pack the low four bits of each integer, in 32 words in the layout of packing.join_nibbles."""
     parts = [BitSlice(0, 0, 15, 0), BitSlice(run, 0, 15, 4)]
     for number in range(128 // run):
-        pack_bytes(k, integers, 2 * run * number, parts, words.part(run // 4 * number, run // 4))
+        pack_bytes(k, integers, 2 * run * number, parts, words.slice(run // 4 * number, run // 4))
 
 
 def sum_of_squares(k: Builder, x: Column) -> Val:

@@ -18,8 +18,8 @@ def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> Non
         weigh_by_magnitude(k, x, weights)
     found, multiples, codes = work.floats(8), work.integers(8), work.integers(32)
     with k.range(8) as group:
-        part = x.part(group * 32, 32)
-        found[group] = search_curved_scale(k, part, weights.part(group * 32, 32) if weights else None)
+        part = x.slice(group * 32, 32)
+        found[group] = search_curved_scale(k, part, weights.slice(group * 32, 32) if weights else None)
     factor = -largest_magnitude(k, found)[0] / 32.0
     inverse = k.select(factor.equals(0.0), zero, one / factor)
     words = work.words(8, 32)

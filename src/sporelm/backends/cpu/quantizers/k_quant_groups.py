@@ -67,14 +67,14 @@ def search_groups(
     with k.range(0, groups, GROUPS_AT_ONCE) as first:
         run = []
         for number in range(GROUPS_AT_ONCE):
-            values = x.part((first + number) * size, size)
+            values = x.slice((first + number) * size, size)
             if own is not None:
-                given = own.part(number * size, size)
+                given = own.slice(number * size, size)
                 _weigh_by_magnitude(k, values, given, ways)
             elif weights is not None:
-                given = weights.part((first + number) * size, size)
+                given = weights.slice((first + number) * size, size)
                 found.weight[first + number] = sum_column(k, given)
-            run.append(LaneGroup(values, given, scratch.part(number * size, size)))
+            run.append(LaneGroup(values, given, scratch.slice(number * size, size)))
         for number, one in enumerate(search_affine(k, run, ways)):
             for column, value in zip(found, one, strict=False):
                 column[first + number] = value
@@ -141,7 +141,7 @@ def round_with_stored_scales(
     size = x.count // steps.numbers.count
     with k.range(steps.numbers.count) as group:
         step, drop = (part.numbers[group].to_float() * part.factor for part in (steps, drops))
-        values, out = x.part(group * size, size), integers.part(group * size, size)
+        values, out = x.slice(group * size, size), integers.slice(group * size, size)
         with k.range(size) as at:
             out[at] = nearest_between(k, (values[at] + drop) / step, 0, levels)
         lost = step.equals(0.0)

@@ -26,7 +26,7 @@ class Column:
     def __setitem__(self, index: Offset, value: Val) -> None:
         self.k.store(value, self.base, index * nbytes(self.kind))
 
-    def part(self, start: Offset, count: int) -> "Column":
+    def slice(self, start: Offset, count: int) -> "Column":
         """Return `count` vectors from `start` on."""
         return Column(self.k, self.kind, self.k.at(self.base, start * nbytes(self.kind)), count)
 

@@ -4,8 +4,8 @@ from sporelm.backends.cpu.jit import Builder, Val
 from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, store_nibbles
 from sporelm.backends.cpu.quantizers.uneven_levels import code_e2m1
 
-# float32 rounds the logarithm of a number to n if the number is at most so many steps below 2^n, for n of this size and
-# more.
+# float32 rounds the logarithm of a number to n if the number is at most that many steps below 2^n, for n of this size
+# and more.
 ROUNDED_UP = ((2, 1), (4, 2), (8, 5), (16, 11), (32, 22), (64, 44), (128, 88))
 
 

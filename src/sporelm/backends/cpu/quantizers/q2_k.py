@@ -32,7 +32,7 @@ def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> Non
     round_with_stored_scales(
         k, x, found, ScaledNumbers(scales, stored[0]), ScaledNumbers(minimums, stored[1]), ways.levels, integers
     )
-    pack_pairs(k, integers, words.part(4, 16))
+    pack_pairs(k, integers, words.slice(4, 16))
 
 
 def _quantize_to_largest(k: Builder, numbers: Column, out: Column) -> Val:

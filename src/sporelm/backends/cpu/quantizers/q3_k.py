@@ -35,14 +35,14 @@ def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> Non
     stored = work.from_half(factor[0])
     with k.range(GROUPS) as group:
         step = multiples[group].to_float() * stored
-        values, out = x.part(group * SIZE, SIZE), integers.part(group * SIZE, SIZE)
+        values, out = x.slice(group * SIZE, SIZE), integers.slice(group * SIZE, SIZE)
         lost = step.equals(0.0)
         with k.range(SIZE) as at:
             integer = nearest_between(k, values[at] / step, -HALF, HALF - 1) + HALF
             out[at] = k.select(lost, out[at], integer)
-    pack_planes(k, integers, words.part(0, 8), 2)
-    pack_pairs(k, integers, words.part(8, 16))
-    _pack_scales(multiples, words.part(24, 3))
+    pack_planes(k, integers, words.slice(0, 8), 2)
+    pack_pairs(k, integers, words.slice(8, 16))
+    _pack_scales(multiples, words.slice(24, 3))
 
 
 def _search_unweighted(work: QuantizerWorkspace, x: Column, integers: Column, multiples: Column) -> Val:
@@ -51,7 +51,7 @@ def _search_unweighted(work: QuantizerWorkspace, x: Column, integers: Column, mu
     scales, found = work.floats(GROUPS), work.floats(x.count)
     with k.range(0, GROUPS, GROUPS_AT_ONCE) as first:
         starts = [(first + number) * SIZE for number in range(GROUPS_AT_ONCE)]
-        run = [SearchGroup(x.part(start, SIZE), found.part(start, SIZE)) for start in starts]
+        run = [SearchGroup(x.slice(start, SIZE), found.slice(start, SIZE)) for start in starts]
         for number, scale in enumerate(search_symmetric_coordinates(k, run, HALF)):
             scales[first + number] = scale
     with k.range(x.count) as at:
@@ -71,7 +71,7 @@ def _search_weighted(work: QuantizerWorkspace, x: Column, weights: Column, integ
     k = work.k
     scales, sums, products = work.floats(GROUPS), work.floats(GROUPS), work.floats(SIZE)
     with k.range(GROUPS) as group:
-        weighted = WeightedGroup(x.part(group * SIZE, SIZE), weights.part(group * SIZE, SIZE), products)
+        weighted = WeightedGroup(x.slice(group * SIZE, SIZE), weights.slice(group * SIZE, SIZE), products)
         sums[group] = sum_column(k, weighted.weights)
         multiply_weights(k, weighted)
         found = search_symmetric_groups(k, weighted, HALF)

@@ -9,4 +9,4 @@ from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorksp
 def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     words = work.words(0, 36).column
     integers = round_in_groups(work, x, weights, AffineOptions(15, ScaleCandidates(-1.0, 0.1, 21)), words)
-    pack_nibbles(work.k, integers, words.part(4, 32), 32)
+    pack_nibbles(work.k, integers, words.slice(4, 32), 32)

@@ -9,5 +9,5 @@ from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorksp
 def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> None:
     words = work.words(0, 44).column
     integers = round_in_groups(work, x, weights, AffineOptions(31, ScaleCandidates(-0.5, 0.1, 16)), words)
-    pack_planes(work.k, integers, words.part(4, 8), 4)
-    pack_nibbles(work.k, integers, words.part(12, 32), 32)
+    pack_planes(work.k, integers, words.slice(4, 8), 4)
+    pack_nibbles(work.k, integers, words.slice(12, 32), 32)

@@ -35,15 +35,15 @@ def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> Non
         number = k.min(nearest_int(k, inverse * scales[group]), 127)
         multiples[group] = k.select(some, (number << 24).arithmetic_shift(24), none)
         step = multiples[group].to_float() * stored
-        values, out = x.part(group * SIZE, SIZE), integers.part(group * SIZE, SIZE)
+        values, out = x.slice(group * SIZE, SIZE), integers.slice(group * SIZE, SIZE)
         with k.range(SIZE) as at:
             out[at] = k.select(some, nearest_between(k, values[at] / step, -HALF, HALF - 1) + HALF, none)
         lost = step.equals(0.0) & some  # where a scale rounds to 0, the integers of the search stay
         with k.when(any_lane(k, lost)), k.range(SIZE) as at:
             before = nearest_between(k, values[at] * inverses[group], -HALF, HALF - 1) + HALF
             out[at] = k.select(lost, k.select(is_zero[group].differs(0), none, before), out[at])
-    pack_nibbles(k, integers, words.part(0, 32), 64)
-    pack_pairs(k, integers, words.part(32, 16), right=4)
+    pack_nibbles(k, integers, words.slice(0, 32), 64)
+    pack_pairs(k, integers, words.slice(32, 16), right=4)
     for word in range(4):
         words[48 + word] = pack_bits([multiples[4 * word + byte] & 0xFF for byte in range(4)])
 
@@ -54,12 +54,12 @@ def search_groups(work: QuantizerWorkspace, x: Column, weights: Column | None) -
     scales, inverses, is_zero = work.floats(GROUPS), work.floats(GROUPS), work.integers(GROUPS)
     own, products = work.floats(SIZE), work.floats(SIZE)
     with k.range(GROUPS) as group:
-        values = x.part(group * SIZE, SIZE)
+        values = x.slice(group * SIZE, SIZE)
         if weights is None:
             weighted = WeightedGroup(values, own, products)
             weigh_by_square(k, weighted)
         else:
-            weighted = WeightedGroup(values, weights.part(group * SIZE, SIZE), products)
+            weighted = WeightedGroup(values, weights.slice(group * SIZE, SIZE), products)
             multiply_weights(k, weighted)
         found = search_symmetric_groups(k, weighted, HALF)
         scales[group], inverses[group] = found.scale, found.inverse

@@ -10,8 +10,8 @@ def quantize(work: QuantizerWorkspace, x: Column, weights: Column | None) -> Non
     work.halves(52)[0] = work.half(round_ternary(work, x, integers))
     words = work.words(0, 13)
     _pack_digits(work, integers, words, first=0, nbytes=32, digits=5)
-    _pack_digits(work, integers.part(160, 80), words, first=8, nbytes=16, digits=5)
-    _pack_digits(work, integers.part(240, 16), words, first=12, nbytes=4, digits=4)
+    _pack_digits(work, integers.slice(160, 80), words, first=8, nbytes=16, digits=5)
+    _pack_digits(work, integers.slice(240, 16), words, first=12, nbytes=4, digits=4)
 
 
 def _pack_digits(

@@ -1,1 +1,1 @@
-"""What runs a CPU program: memory, tensor storage, the thread pool and its native loops."""
+"""The runtime of CPU programs: memory, tensor storage, the thread pool and its native loops."""

@@ -85,7 +85,7 @@ class StepLoops:
         post.finish()
         part = {"pool": pointer, "thread": i64, "scratch": pointer}
         work = Builder(module, self.name, part | {"epoch": i64}, target)
-        self._work(work, post.function)
+        self._process_entry(work, post.function)
         work.finish()
         serve = Builder(module, f"{self.name}_serve", part, target)
         self._serve(serve, work.function)
@@ -135,7 +135,7 @@ class StepLoops:
                 k.atomic("sub", pool, SLEEPERS, 1, TOTAL)
                 k.call_address(k.load(i64, pool, RELEASE), k.load_pointer(line, LOCK))
 
-    def _work(self, k: Builder, post_next: Any) -> None:
+    def _process_entry(self, k: Builder, post_next: Any) -> None:
         """Claim and process chunks of an epoch's entry until none are left; after the last one post the next entry.
 
         Record the duration and the end of the thread's work.
@@ -197,13 +197,13 @@ class StepLoops:
             at = k.at(entry, link * ENTRY)
             kernel = k.load(i64, at, FN), k.load_pointer(at, DESC)
             self._called(k, times, link, partial(k.call_address, *kernel, first, last, scratch))
-        self._left(k, times)
+        self._record_chunk(k, times)
 
     def _entered(self, k: Builder, pool: Val, thread: Val, entry: Val) -> Any:
         """Note that a thread begins a chunk of an entry and its chained entries, and return where it records the
         times."""
 
-    def _left(self, k: Builder, times: Any) -> None:
+    def _record_chunk(self, k: Builder, times: Any) -> None:
         """Note that a thread has finished a chunk."""
 
     def _called(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:

@@ -121,7 +121,7 @@ class PoolThreads:
             self.words[(THREAD_LINES + number * THREAD + LOCK) // 8] = lock.address
         self.words[RATE // 8] = self._ticks_a_millisecond() if threads > 1 else 0
         self.workers = [
-            threading.Thread(target=self._work, args=(number,), name=f"sporelm-{number}", daemon=True)
+            threading.Thread(target=self._run_thread, args=(number,), name=f"sporelm-{number}", daemon=True)
             for number in range(1, threads)
         ]
 
@@ -144,7 +144,7 @@ class PoolThreads:
             self.stop()
             raise thread_shortage(error) or error from None
 
-    def _work(self, number: int) -> None:
+    def _run_thread(self, number: int) -> None:
         self._serve(self.shared.address, number, self.scratch[number].address)
 
     def is_worn_out(self) -> bool:

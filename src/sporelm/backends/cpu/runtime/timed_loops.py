@@ -33,7 +33,7 @@ class TimedLoops(StepLoops):
             k.store(k.target.ticks(k), times, ENTERED)
         return times
 
-    def _left(self, k: Builder, times: Any) -> None:
+    def _record_chunk(self, k: Builder, times: Any) -> None:
         k.store(k.target.ticks(k), times, LEFT)
 
     def _called(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Selection of the target from those that this CPU supports."""
+"""Selection of the target among the targets that this CPU supports."""
 
 import platform
 

@@ -104,7 +104,7 @@ def _parse_by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]
     found = []
     for name, tile in values.items():
         if not isinstance(name, str) or not isinstance(tile, list | tuple) or len(tile) != 2:
-            raise ValueError(f"{tile!r:.80} is no tile of panels and tokens")
+            raise ValueError(f"{tile!r:.80} is not a tile of panels and tokens")
         pair = _parse_number(tile[0], max(panels)), _parse_number(tile[1], max(tokens))
         if pair[0] not in panels or pair[1] not in tokens:
             raise ValueError(f"there is no kernel of {pair[0]} panels by {pair[1]} tokens")
@@ -112,9 +112,9 @@ def _parse_by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]
     return tuple(found)
 
 
-def _parse_number(value: Any, most: int) -> int:
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{value!r:.80} is no number from 1 to {most}")
+def _parse_number(value: Any, maximum: int) -> int:
+    if type(value) is not int or not 1 <= value <= maximum:
+        raise ValueError(f"{value!r:.80} is not a number from 1 to {maximum}")
     return value
 
 

@@ -58,17 +58,17 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
         entries = _read(path)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        _warn_once(f"{path} is ignored: {reason} ('spore bench tune' writes it anew; SPORE_CPU_TILES names it)")
+        _warn_once(f"{path} is ignored: {reason} ('spore bench tune' rewrites it; SPORE_CPU_TILES names it)")
         return ActiveTiles(shipped, f"shipped; {path} is ignored: {reason}")
     entry = entries.get((target.name, llvm.get_host_cpu_name()))
     if entry is None:
         return ActiveTiles(shipped, "shipped; 'spore bench tune' measures on this machine")
     if entry["kernels"] != kernels_digest():
         when = f"those measured here {entry['measured']} are of other kernels"
-        return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures anew")
+        return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures again")
     tiles = parse_tiles(entry["tiles"])
     if not _fits_target(target, tiles):
-        _warn_once(f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures anew)")
+        _warn_once(f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures again)")
         return ActiveTiles(shipped, f"shipped; {path} is ignored: its tiles do not fit this target")
     return ActiveTiles(tiles, f"measured here {entry['measured']} ({path})")
 
@@ -132,7 +132,7 @@ def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     try:
         values = json.loads(content.decode("utf-8"))
     except ValueError:
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not valid JSON") from None
     if not isinstance(values, dict) or not isinstance(values.get(LIST_KEY), list):
         raise ValueError(f"it has no list {LIST_KEY!r}")
     return {(entry["target"], entry["cpu"]): entry for entry in map(_check_entry, values[LIST_KEY])}
@@ -145,7 +145,7 @@ def _check_entry(entry: Any) -> dict[str, Any]:
         raise ValueError(f"an entry has other parts than {', '.join(words)} and tiles")
     for word in words:
         if not isinstance(entry[word], str) or len(entry[word]) > 80 or not entry[word].isprintable():
-            raise ValueError(f"an entry's {word} is no short text")
+            raise ValueError(f"an entry's {word} is not a short text")
     tiles = parse_tiles(entry["tiles"])
     unknown = {name for name, _ in (*tiles.few, *tiles.many)} - {*FORMATS, *FAMILIES}
     if unknown:

@@ -177,7 +177,7 @@ def with_tile(target: CpuTarget, kernel: str, name: str, tile: tuple[int, ...]) 
 
 
 def candidates(target: CpuTarget, kernel: str, name: str) -> list[tuple[int, ...]]:
-    """Return the tiles in use, the format's own and its family's, then those whose sums fit the registers."""
+    """Return the tiles in use, the format's own and its family's, then tiles whose sums fit the registers."""
     if kernel == "rows":
         return list(dict.fromkeys([(target.tiles.attention_rows,), *((rows,) for rows in ATTENTION_ROWS)]))
     family = FORMATS[name].family
@@ -235,7 +235,7 @@ class _TileBenchmark:
         """Return the runs of a candidate; none if its inner loops spill much, unless it is needed."""
         target = with_tile(self.target, kernel, name, tile)
         compiler = Compiler(target, objects)
-        work = list(self._work(kernel, target, name))
+        work = list(self._list_workloads(kernel, target, name))
         for each in {each.kernel.name: each.kernel for each in work}.values():
             text, code = compile_kernel(each, target)
             spills = count_hot_spills(text)
@@ -245,7 +245,7 @@ class _TileBenchmark:
             objects.put(compiler.key(each), code())
         return [each.run(compiler, self.arena) for each in work]
 
-    def _work(self, kernel: str, target: CpuTarget, name: str) -> Iterable[Workload]:
+    def _list_workloads(self, kernel: str, target: CpuTarget, name: str) -> Iterable[Workload]:
         if kernel == "rows":
             return attention_workloads(target, self.arena)
         return (few_token_workloads if kernel == "few" else many_token_workloads)(target, name, self.arena)
