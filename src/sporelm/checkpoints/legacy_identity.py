@@ -153,7 +153,7 @@ Rwkv7Config: MixRanks decay=lora_ranks.decay rate=lora_ranks.iclr share=lora_ran
 SparseConfig: SparseShape {_LATENT} {_INDEXER}
 StableLMConfig: StableLMParts head_norms=has_head_norms second_norm=has_ffn_norm
 Step35Config: Step35Parts limits=swiglu_limits shared_limits=shared_swiglu_limits
-Zamba2Config: SharedBlocks {_MAMBA2} attention=attention_layers blocks=num_shared_blocks
+Zamba2Config: SharedBlocks {_MAMBA2} attention=hybrid_layers blocks=num_mem_blocks
     rank=adapter_rank adapts=has_attention_adapters
 """
 _FIELDS: Mapping[str, list[str]] = {
