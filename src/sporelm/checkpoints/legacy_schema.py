@@ -15,6 +15,7 @@ from sporelm.checkpoints.legacy_tensors import LegacyTensorSchema
 from sporelm.checkpoints.supported_models import MODELS
 from sporelm.checkpoints.tensor_names import GGUF, HF, form_in
 from sporelm.models.config import ModelConfig
+from sporelm.models.decoder import Decoder
 
 
 @cache
@@ -25,6 +26,7 @@ def family_of(module: str) -> tuple[Family, Any]:
     import_module(f"sporelm.models.families.{module}")
     name = next(each.names[0] for each in MODELS if each.module == module)
     model = model_of(name)
+    assert issubclass(model, Decoder)  # all encoders are converted
     return model.family, model
 
 

@@ -1,4 +1,4 @@
-"""An encoder: reads whole texts at once, in both directions, and makes rows of them or scores; it generates nothing."""
+"""The base class of encoders: they read whole texts at once, in both directions, and return hidden states or scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from sporelm import ops
-from sporelm.checkpoints.family import Family
 from sporelm.models.blocks import Classifier, Embedding, EncoderLayer, LayerNorm, Memory, NormKind, RowBlock
 from sporelm.models.blocks.linear import Linear, scale_rows
 from sporelm.models.config import ModelConfig
@@ -27,9 +26,8 @@ Config = TypeVar("Config", bound=EncoderConfig)
 class Encoder(ABC, Generic[Config]):
     """The base class of encoders; an architecture gives `layer`."""
 
-    family: Family  # by which it was registered
     name = ""  # of the architecture
-    config_class: type[ModelConfig] = ModelConfig
+    config_class: type[ModelConfig] = EncoderConfig
     norms: NormKind = LayerNorm  # the kind of its norms
     outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
     has_position_table = True  # positions are embedded, unless they are rotary or linear biases

@@ -15,7 +15,7 @@ from sporelm.models.encoder import Encoder
 
 AnyModel = Decoder | Encoder
 _FOUND: dict[str, type[AnyModel]] = {}
-Kind = TypeVar("Kind", type[Decoder], type[Encoder])
+Kind = TypeVar("Kind", bound=type[Decoder])
 _FILES = {name: each.module for each in MODELS for name in each.names}
 
 
