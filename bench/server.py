@@ -122,7 +122,7 @@ class Bench:
 
     def stepped(self, llm: LLM, prompts: Prompts) -> float:
         """Tokens a second of the engine's steps alone, as `spore bench --whole` has it; its cache is its own."""
-        requests = [Request(prompt, max_tokens=NEW, salt="steps") for prompt in prompts]
+        requests = [Request(prompt, max_tokens=NEW, cache_salt="steps") for prompt in prompts]
         began = perf_counter()
         for each in requests:
             llm.engine.add(each)

@@ -129,7 +129,7 @@ def run_ours(path: Path, name: str, backend: Any) -> np.ndarray:
         learned = model.learned_weights(weights)
         weights = dict(weights) | {key: backend.tensor(table) for key, table in tables.items()}
         weights |= {key: backend.pack(each) for key, each in learned.items()}
-        runner = EncoderRunner(model, weights, backend, most_tokens=600, most_texts=4, eager=True)
+        runner = EncoderRunner(model, weights, backend, max_tokens=600, max_texts=4, eager=True)
         texts = [EncoderText(ids)]
         found = runner.embed(texts) if runner.model.classifier is None else runner.score(texts)
         result = np.array(found[0])

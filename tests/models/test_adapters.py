@@ -55,7 +55,7 @@ class Steps:
         for number, path in adapters.items():
             parts = read_adapter(path, self.base).parts
             made[number] = {name: LoraMatrices(*map(self.backend.tensor, part)) for name, part in parts.items()}
-        self.worker.use(self.worker.build_lora_runtime(made) if made else None)
+        self.worker.set_lora_runtime(self.worker.build_lora_runtime(made) if made else None)
 
     def logits(self, *adapters: int, ids: list[int] = IDS) -> np.ndarray:
         """float32 [adapters, ids, vocab]: a sequence of these ids with each adapter, in one step."""

@@ -62,7 +62,7 @@ def opened_runner(path: Path, backend: Any, *, eager: bool = False) -> EncoderRu
     learned = model.learned_weights(weights)
     weights |= {name: backend.tensor(table) for name, table in tables.items()}
     weights |= {name: backend.pack(each) for name, each in learned.items()}
-    return EncoderRunner(model, weights, backend, most_tokens=600, most_texts=4, eager=eager)
+    return EncoderRunner(model, weights, backend, max_tokens=600, max_texts=4, eager=eager)
 
 
 def given(case: Case) -> EncoderText:

@@ -45,7 +45,7 @@ def engine(runner: Worker, speculation: Speculation | None = None, **changes: An
 def said(made: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
     made.run([made.add(request) for request in requests])
     assert [request.finish_reason for request in requests] == ["length"] * len(requests)
-    return [(request.generated, request.scores) for request in requests]
+    return [(request.generated, request.logprobs) for request in requests]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
@@ -65,15 +65,15 @@ def test_the_same_is_said_however_it_is_run(runner: Worker, sampling: Sampling, 
     guessing = engine(runner, Speculation(NgramDrafter()))
     assert said(guessing, asked()) == [alone], "guessing"
     tight = engine(runner, num_pages=3)
-    assert said(tight, *[asked(salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
+    assert said(tight, *[asked(cache_salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
     made = engine(runner)  # those before have written to the pages
     sequence = made.sequence()
     said(made, Request(PROMPT[:50], max_tokens=1, sequence=sequence))
-    twin = made.fork(sequence)
-    assert said(made, asked(sequence=sequence), asked(sequence=twin)) == [alone] * 2, "forked"
-    made.sleep(twin, tmp_path / "a.session", "model", {})
+    child = made.fork(sequence)
+    assert said(made, asked(sequence=sequence), asked(sequence=child)) == [alone] * 2, "forked"
+    made.save_session(child, tmp_path / "a.session", "model", {})
     other = engine(runner)
-    woken, _ = other.wake(tmp_path / "a.session", "model")
+    woken, _ = other.load_session(tmp_path / "a.session", "model")
     request = asked(sequence=woken)
     assert said(other, request) == [alone], "woken"
     assert request.cached_tokens == len(PROMPT) - 1

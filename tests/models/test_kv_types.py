@@ -65,10 +65,10 @@ def answer(engine: Engine, sequence: KvSequence, ids: list[int]) -> Request:
 
 def assert_forked_and_woken(engine: Engine, worker: Any, sequence: KvSequence, known: list[int], file: Path) -> None:
     """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
-    twin = engine.fork(sequence)
-    answer(engine, twin, [*known[:-1], 7])
-    engine.sleep(sequence, file, "m", {})
-    woken, _ = engine.wake(file, "m")
+    child = engine.fork(sequence)
+    answer(engine, child, [*known[:-1], 7])
+    engine.save_session(sequence, file, "m", {})
+    woken, _ = engine.load_session(file, "m")
     for there, back in zip(worker.export_pages(sequence.pages), worker.export_pages(woken.pages), strict=True):
         places = slice(0, sequence.length % 64)
         assert np.array_equal(there[:-1], back[:-1])

@@ -177,16 +177,16 @@ def test_an_engine_says_the_same_however_it_is_run(case: Case, cpu: Any, tmp_pat
     assert said(engine(), *company, asked())[-1] == alone
     for drafter in (NgramDrafter(), Right(len(prompt), alone[0])):
         assert said(engine(SteadySpeculation(drafter)), asked()) == [alone]
-    assert said(engine(num_pages=4), *[asked(salt=str(number)) for number in range(2)]) == [alone] * 2
+    assert said(engine(num_pages=4), *[asked(cache_salt=str(number)) for number in range(2)]) == [alone] * 2
     one = engine()
     sequence = one.sequence()
     said(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
-    twin = one.fork(sequence)
-    assert said(one, asked(sequence=sequence), asked(sequence=twin)) == [alone] * 2
-    one.sleep(twin, tmp_path / "a.session", "model", {})
-    woken, _ = one.wake(tmp_path / "a.session", "model")
+    child = one.fork(sequence)
+    assert said(one, asked(sequence=sequence), asked(sequence=child)) == [alone] * 2
+    one.save_session(child, tmp_path / "a.session", "model", {})
+    woken, _ = one.load_session(tmp_path / "a.session", "model")
     further = [*prompt, *alone[0], 5, 6]
-    requests = [Request(further, max_tokens=5, sequence=woken), Request(further, max_tokens=5, salt="x")]
+    requests = [Request(further, max_tokens=5, sequence=woken), Request(further, max_tokens=5, cache_salt="x")]
     assert len({str(answer) for answer in said(one, *requests)}) == 1
     assert [request.cached_tokens for request in requests] == [len(prompt) + 8, 0]
     worker.close()
@@ -251,7 +251,7 @@ def test_a_run_is_recorded_and_repeated(cpu: Any, tmp_path: Path) -> None:
     worker.recorder = None
     assert requests[1].cached_tokens == 64
     found = Replay(Recording(tmp_path / "run.jsonl"), worker).run()
-    assert (found.difference, found.stopped, found.said) == (None, None, 14)
+    assert (found.difference, found.stopped, found.num_sampled) == (None, None, 14)
     worker.close()
 
 

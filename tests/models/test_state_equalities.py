@@ -60,7 +60,7 @@ def said(engine: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]
     engine.run([engine.add(request) for request in requests])
     engine.check_integrity()
     assert [request.finish_reason for request in requests] == ["length"] * len(requests)
-    return [(request.generated, request.scores) for request in requests]
+    return [(request.generated, request.logprobs) for request in requests]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
@@ -82,24 +82,24 @@ def test_the_same_is_said_however_it_is_run(made: tuple[Case, Worker], sampling:
     for drafter in (NgramDrafter(), Right(len(prompt), alone[0])):
         guessing = asked()
         assert said(engine(made, SteadySpeculation(drafter)), guessing) == [alone], "guessing"
-    assert 0 < guessing.accepted < guessing.drafted
+    assert 0 < guessing.num_accepted_tokens < guessing.num_draft_tokens
     tight = engine(made, num_pages=4, num_states=1)
-    assert said(tight, *[asked(salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
+    assert said(tight, *[asked(cache_salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
     one = engine(made)
     sequence = one.sequence()
     said(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
-    twin = one.fork(sequence)
-    assert said(one, asked(sequence=sequence), asked(sequence=twin)) == [alone] * 2, "forked"
+    child = one.fork(sequence)
+    assert said(one, asked(sequence=sequence), asked(sequence=child)) == [alone] * 2, "forked"
     cut = asked(sequence=sequence)
     assert said(one, cut) == [alone], "cut"
     assert cut.cached_tokens == 128
-    one.sleep(twin, tmp_path / "a.session", "model", {})
+    one.save_session(child, tmp_path / "a.session", "model", {})
     other = engine(made)
-    woken, _ = other.wake(tmp_path / "a.session", "model")
+    woken, _ = other.load_session(tmp_path / "a.session", "model")
     longer, fresh = ([*prompt, *alone[0], 5, 6] for _ in range(2))
     requests = [
         Request(longer, sampling=sampling, max_tokens=9, sequence=woken),
-        Request(fresh, sampling=sampling, max_tokens=9, salt="x"),
+        Request(fresh, sampling=sampling, max_tokens=9, cache_salt="x"),
     ]
     first, second = said(other, *requests)
     assert first == second, "woken"
@@ -138,7 +138,7 @@ def test_a_run_is_recorded_and_repeated_with_its_states(made: tuple[Case, Worker
     assert copies, "otherwise nothing is shown"
     found = Replay(recording, worker).run()
     assert (found.difference, found.stopped) == (None, None)
-    assert found.said == 30
+    assert found.num_sampled == 30
 
 
 def test_the_model_drafts_for_itself(made: tuple[Case, Worker]) -> None:
@@ -151,7 +151,7 @@ def test_the_model_drafts_for_itself(made: tuple[Case, Worker]) -> None:
     plain = Request(prompt, sampling=SAMPLED, max_tokens=40)
     assert said(engine(made, SteadySpeculation(drafter)), guessed) == said(engine(made), plain)
     drafter.check_integrity()
-    assert guessed.drafted > 0
+    assert guessed.num_draft_tokens > 0
     second.close()
 
 
@@ -167,7 +167,7 @@ class Right:
     def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
         found: dict[int, DraftTokens] = {}
         for request, most in wanted:
-            begin = len(request.known) - self.prompt
+            begin = len(request.context_ids) - self.prompt
             tokens = [int(not token) if place % 5 == 4 else token for place, token in enumerate(self.answer)][
                 begin : begin + most
             ]

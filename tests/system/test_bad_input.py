@@ -183,7 +183,7 @@ def test_what_is_refused_from_one_loop_leaves_the_others_alone(story: Path, llm:
     session = tmp_path / "talk.session"
     sequence = llm.engine.sequence()
     llm.engine.run([llm.engine.add(Request([5, 6, 7], max_tokens=3, sequence=sequence))])
-    llm.engine.sleep(sequence, session, llm.loaded_engine.identity, {})
+    llm.engine.save_session(sequence, session, llm.loaded_engine.identity, {})
     llm.engine.drop(sequence)
     data = bytearray(session.read_bytes())
     data[-1] ^= 1

@@ -60,8 +60,8 @@ def test_a_model_that_drafts_for_itself_is_right(plain: LLM, story: Path) -> Non
         for params in (GREEDY, WILD):
             for texts in (TEXTS[:1], TEXTS):
                 assert same(quick.generate(texts, params), plain.generate(texts, params))
-        assert speculation.proposed > 200
-        assert speculation.accepted > 0.97 * speculation.proposed
+        assert speculation.num_draft_tokens > 200
+        assert speculation.num_accepted_tokens > 0.97 * speculation.num_draft_tokens
         answer = quick.generate(TEXTS[0], GREEDY)[0]
         assert 0 < answer.accepted <= answer.drafted
         several = SamplingParams(max_tokens=20, temperature=1.0, seed=2, n=3, repetition_penalty=1.3)
@@ -78,7 +78,7 @@ def test_a_model_that_knows_nothing_of_it_changes_no_token(plain: LLM, stranger:
         for params in (GREEDY, WILD, long):
             assert same(quick.generate(TEXTS, params), plain.generate(TEXTS, params))
         assert quick.engine.speculation is not None
-        assert quick.engine.speculation.proposed > 10
+        assert quick.engine.speculation.num_draft_tokens > 10
     assert not quick.is_open
 
 

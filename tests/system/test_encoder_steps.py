@@ -12,7 +12,7 @@ import pytest
 from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM, AsyncLLM
-from sporelm.engine.encoder_engine import MOST_TEXTS, EncoderEngine
+from sporelm.engine.encoder_engine import MAX_TEXTS, EncoderEngine
 from sporelm.engine.encoder_runner import EncoderText
 from sporelm.errors import BackendError
 
@@ -107,7 +107,7 @@ def test_a_long_text_has_its_turn_and_its_own_step(llm: LLM, monkeypatch: pytest
     assert_same(large.finish(), expected[:1])
     assert [long] in steps.done
     assert_same(short.finish(), expected[1:] * 12)
-    assert all(len(step) <= MOST_TEXTS for step in steps.done)
+    assert all(len(step) <= MAX_TEXTS for step in steps.done)
 
 
 def test_who_leaves_is_not_read_for(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,14 +125,14 @@ def test_who_cannot_take_a_vector_is_told_alone(llm: LLM) -> None:
     def take(number: int, rows: np.ndarray) -> None:
         raise BackendError("an embedding is not a number")
 
-    for reading in llm.engine._line:  # type: ignore[attr-defined]
-        if reading.take == second.take:
-            reading.take = take
+    for request in llm.engine._requests:  # type: ignore[attr-defined]
+        if request.on_result == second.take:
+            request.on_result = take
     assert_same(first.finish(), expected[:1] * 3)
     with pytest.raises(BackendError, match="is not a number"):
         second.finish()
     assert_same(third.finish(), expected[2:] * 3)
-    assert not llm.engine._line  # type: ignore[attr-defined]
+    assert not llm.engine._requests  # type: ignore[attr-defined]
 
 
 def test_a_step_that_fails_is_told_to_whose_turn_it_was(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

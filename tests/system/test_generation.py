@@ -534,7 +534,7 @@ def test_urgent_answers_come_first(story: Path) -> None:
         params = [SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, priority=each) for each in (5, 5, -1)]
         answers = [one.prepare_generation(one.prompt_ids("Once"), each) for each in params]
         one.run_generations(answers)
-        began = [answer.request.started for answer in answers]
+        began = [answer.request.start_time for answer in answers]
         assert began[2] < began[0] < began[1]
     with pytest.raises(RequestError, match="priority is 1048577: it must be from -1048576 to 1048576"):
         SamplingParams(priority=(1 << 20) + 1)

@@ -259,7 +259,7 @@ def test_logits_that_are_not_numbers_fail_that_answer_only(llm: LLM, conversatio
     class Broken:
         def run(self, step: Step) -> ModelOutput:
             scores = worker.run(step)
-            return ModelOutput(np.full_like(scores.best, -1), np.full_like(scores.logits, np.nan))
+            return ModelOutput(np.full_like(scores.argmax, -1), np.full_like(scores.logits, np.nan))
 
     llm.engine.runner = Broken()
     failed = say(conversation, TURNS[1])
@@ -323,7 +323,7 @@ def test_a_file_that_holds_no_conversation_is_refused(llm: LLM, tmp_path: Path) 
     ):
         sequence = llm.engine.sequence()
         path = tmp_path / str(number)
-        llm.engine.sleep(sequence, path, llm.loaded_engine.identity, notes)
+        llm.engine.save_session(sequence, path, llm.loaded_engine.identity, notes)
         llm.engine.drop(sequence)
         count = len(llm.engine.kv_cache.sequences)
         with pytest.raises(ModelFileError, match="is not a saved conversation"):

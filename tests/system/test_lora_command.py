@@ -74,7 +74,7 @@ def test_speed_is_measured_with_the_first_adapter(
     made = Request.__init__
 
     def noted(self: Request, *given: Any, **more: Any) -> None:
-        asked.add(more["adapter"])
+        asked.add(more["adapter_id"])
         made(self, *given, **more)
 
     monkeypatch.setattr(Request, "__init__", noted)

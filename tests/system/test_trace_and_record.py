@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_opened_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="none"):
         LLM(tmp_path / "none.gguf", trace=tmp_path / "t.json", record=tmp_path / "r.jsonl")
     (tmp_path / "notes").write_text("mine", encoding="utf-8")
-    with pytest.raises(RequestError, match="is no trace"):
+    with pytest.raises(RequestError, match="is not a trace"):
         LLM(tmp_path / "none.gguf", trace=tmp_path / "notes", record=tmp_path / "r.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
@@ -144,8 +144,8 @@ def prefixes_and_forks(llm: LLM) -> None:
     ids = llm.prompt_ids(TEXT[:300])
     for prompt in (ids, [*ids[:-3], 7, 8, 9]):
         llm.engine.run([llm.engine.add(Request(prompt, max_tokens=8, sequence=sequence))])
-        twin = llm.engine.fork(sequence)
-        llm.engine.run([llm.engine.add(Request([*prompt, 5], max_tokens=8, sequence=twin))])
+        child = llm.engine.fork(sequence)
+        llm.engine.run([llm.engine.add(Request([*prompt, 5], max_tokens=8, sequence=child))])
 
 
 def cancelled(llm: LLM) -> None:
@@ -191,9 +191,9 @@ def test_a_recorded_run_comes_out_the_same(
         work(llm)
         generated = llm.metrics.generation_tokens
     result = replayed(path, story)
-    assert (result.difference, result.stopped, result.cut) == (None, None, False)
+    assert (result.difference, result.stopped, result.is_truncated) == (None, None, False)
     assert result.steps > 3
-    assert result.said >= generated  # of a draft's tokens, some may come after an end
+    assert result.num_sampled >= generated  # of a draft's tokens, some may come after an end
 
 
 def test_preemptions_come_out_the_same(story: Path, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_preemptions_come_out_the_same(story: Path, tmp_path: Path) -> None:
         assert llm.metrics.preemptions > 0
     result = replayed(path, story)
     assert (result.difference, result.stopped) == (None, None)
-    assert result.said == 4 * 70
+    assert result.num_sampled == 4 * 70
 
 
 def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -234,7 +234,7 @@ def test_a_step_that_fails_is_repeated_and_so_is_its_recording(
             with pytest.raises(OSError, match="made up"):
                 llm.engine.step()
         with monkeypatch.context() as patch:
-            patch.setattr(llm.engine.sampler, "pick", failing(llm.engine.sampler.pick))
+            patch.setattr(llm.engine.sampler, "sample", failing(llm.engine.sampler.sample))
             with pytest.raises(OSError, match="made up"):
                 llm.engine.step()
         llm.engine.run([answer.request for answer in answers])
@@ -308,7 +308,7 @@ def test_what_came_from_a_file_ends_the_replay(talker: Path, tmp_path: Path) -> 
 def test_a_damaged_recording_is_refused(story: Path, recorded: Path, damage: str) -> None:
     lines = recorded.read_text(encoding="ascii").splitlines()
     recorded.write_text("\n".join([*lines[:4], damage, *lines[4:]]) + "\n", encoding="ascii")
-    with pytest.raises(RequestError, match=r"line 5 is damaged: [a-z]|line 5: |line 5 is no JSON") as caught:
+    with pytest.raises(RequestError, match=r"line 5 is damaged: [a-z]|line 5: |line 5 is not a JSON") as caught:
         replayed(recorded, story)
     assert "Error" not in str(caught.value)
 
@@ -430,7 +430,7 @@ def test_what_could_not_be_written_is_exit_code_1(story: Path, tmp_path: Path, w
 def test_a_recording_at_its_limit_is_no_failure(story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(story, threads=1, record=tmp_path / "r.jsonl") as llm:
         assert llm.trace_and_record.recording is not None
-        llm.trace_and_record.recording.most_bytes = 2000
+        llm.trace_and_record.recording.max_bytes = 2000
         llm.generate("Once", SamplingParams(max_tokens=50))
     assert "as many as it may have" in " ".join(llm.trace_and_record.notes())
     assert not llm.trace_and_record.has_failed

@@ -79,9 +79,9 @@ def header(data: bytes) -> dict[str, Any]:
 def test_a_recording_comes_out_the_same(name: str, llm: LLM) -> None:
     recording = Recording(WRITTEN / f"{name}.jsonl")
     result = Replay(recording, llm.loaded_engine.worker, compare_logits=False).run()
-    assert (result.difference, result.stopped, result.cut) == (None, None, False)
+    assert (result.difference, result.stopped, result.is_truncated) == (None, None, False)
     assert result.steps > 10
-    assert result.said > 20
+    assert result.num_sampled > 20
 
 
 def test_a_session_of_another_model_is_still_refused(models: dict[str, Path]) -> None:

@@ -27,16 +27,16 @@ class Timings:
 
     def for_request(self, request: Request) -> "Timings":
         """Return these timings with the measurements of one request filled in."""
-        if not request.first_token_at:
+        if not request.first_token_time:
             return self
-        computed = request.num_shown - request.cached_tokens
+        computed = request.num_context_prompt - request.cached_tokens
         later = request.num_generated - 1
-        prefill = request.first_token_at - request.started
-        decode = request.last_token_at - request.first_token_at
+        prefill = request.first_token_time - request.start_time
+        decode = request.last_token_time - request.first_token_time
         return Timings(
             self.load_s,
             self.compile_s,
-            request.first_token_at - request.arrived,
+            request.first_token_time - request.arrival_time,
             computed / prefill if prefill > 0 else 0.0,
             later / decode if later > 0 and decode > 0 else 0.0,
         )

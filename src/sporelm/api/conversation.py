@@ -10,7 +10,7 @@ from sporelm.api.sampling_params import SamplingParams, check_single
 from sporelm.api.text_generation import TextGeneration
 from sporelm.api.user_paths import parse_path
 from sporelm.engine import KvSequence
-from sporelm.engine.request import whole_number
+from sporelm.engine.request import parse_int
 from sporelm.errors import ModelFileError, RequestError, shown
 from sporelm.text import Detokenizer, RenderedPrompt
 
@@ -94,7 +94,7 @@ class Conversation:
 
         Raises RequestError unless 0 <= n <= the number of messages, or while an answer is being generated.
         """
-        if not 0 <= whole_number("the message to revert to", n) <= len(self.messages):
+        if not 0 <= parse_int("the message to revert to", n) <= len(self.messages):
             raise RequestError(f"cannot revert to message {shown(n)}: there are {len(self.messages)} messages")
         self.check_idle()
         del self.messages[n:]
@@ -111,7 +111,7 @@ class Conversation:
         # "told" is the key of the prefixes in session files.
         notes = {"messages": self.messages, "told": [list(prefix) for prefix in self._prefixes]}
         session_path = parse_path("the path of a session", path)
-        return self.llm.engine.sleep(self.sequence, session_path, self.llm.loaded_engine.identity, notes)
+        return self.llm.engine.save_session(self.sequence, session_path, self.llm.loaded_engine.identity, notes)
 
     def sleep(self, path: str | Path) -> int:
         """Save the conversation and close it. If the file cannot be written, the conversation stays open."""
@@ -130,7 +130,7 @@ class Conversation:
         """Restore a conversation that `save` or `sleep` wrote. Raises like `Engine.wake`."""
         llm.check_can_generate()
         loaded_engine = llm.loaded_engine
-        sequence, notes = llm.engine.wake(
+        sequence, notes = llm.engine.load_session(
             path, loaded_engine.identity, salt, legacy_models=[loaded_engine.model_identity.legacy_sha256]
         )
         conversation = cls.__new__(cls)

@@ -23,5 +23,5 @@ def run_to_completion(task: CooperativeTask[T], engine: Engine) -> T:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if not holds_pages and engine.scheduler.texts.waiting:
+            if not holds_pages and engine.scheduler.prompt_rows.has_waiting:
                 engine.step()

@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from sporelm import settings
-from sporelm.engine.request import whole_number
+from sporelm.engine.request import parse_int
 from sporelm.errors import RequestError, shown
 
 MAX_THREADS_PER_CORE = 2  # more threads would only wait for each other
@@ -32,7 +32,7 @@ def choose_threads(requested: int | None = None, *, name: str = "threads") -> in
             value = requested = settings.THREADS.integer
         if requested is None and re.fullmatch(r"-?[0-9]{1,30}", str(value)):
             value = int(str(value))
-    if requested is None or not 1 <= whole_number(name, requested) <= max_threads:
+    if requested is None or not 1 <= parse_int(name, requested) <= max_threads:
         raise RequestError(
             f"{name} is {shown(value)}: it must be a whole number from 1 to {max_threads}, twice the usable cores. "
             f"Leave it out to use {'every core' if cores > 1 else 'the core'}"

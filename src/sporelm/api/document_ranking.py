@@ -12,7 +12,7 @@ from sporelm import ops
 from sporelm.api.cooperative import CooperativeTask, run_to_completion
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.encoder_runner import EncoderText
-from sporelm.engine.request import whole_number
+from sporelm.engine.request import parse_int
 from sporelm.errors import BackendError, ContextOverflow, RequestError, shown
 from sporelm.models.decoder import CLASSIFIER
 from sporelm.models.encoder_config import EncoderConfig
@@ -47,7 +47,7 @@ def encode_pairs(llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: 
     pair_encoder = _pair_encoder(llm)
     if isinstance(documents, str) or not isinstance(documents, Sequence) or not documents:
         raise RequestError(f"documents is {shown(documents)}: it must be a list of at least one text")
-    if top_n is not None and whole_number("top_n", top_n) < 1:
+    if top_n is not None and parse_int("top_n", top_n) < 1:
         raise RequestError(f"top_n is {shown(top_n)}: it must be at least 1")
     _check_text(llm, "the query", query)
     encode_document = pair_encoder(query)
@@ -94,7 +94,7 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], EncoderTe
     engine = llm.engine
     tokenizer = llm.tokenizer
     name = llm.config.name
-    if isinstance(engine, EncoderEngine) and engine.scores:
+    if isinstance(engine, EncoderEngine) and engine.has_classifier:
         assert isinstance(llm.config, EncoderConfig)
         labels = llm.config.head_labels
         if labels != 1:

@@ -3,7 +3,7 @@
 from sporelm.api.model_loader import ModelLoader
 from sporelm.backends.protocol import Progress
 from sporelm.engine import EngineConfig, Worker
-from sporelm.engine.capacity import MOST_INTERVAL
+from sporelm.engine.capacity import MAX_INTERVAL
 from sporelm.engine.speculative.speculation import ROWS
 from sporelm.errors import RequestError
 from sporelm.text import Tokenizer
@@ -33,7 +33,7 @@ def draft_model_limits(draft: ModelLoader, limits: EngineConfig) -> EngineConfig
         max_batch=min(limits.max_batch, ROWS, max_step_tokens),
         num_pages=limits.num_pages,
         num_states=count_draft_states(draft, limits.max_batch),
-        state_interval=MOST_INTERVAL,
+        state_interval=MAX_INTERVAL,
     )
 
 

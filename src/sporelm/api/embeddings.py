@@ -10,7 +10,7 @@ from sporelm.api.cooperative import CooperativeTask, run_to_completion
 from sporelm.engine import Engine
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.encoder_runner import EncoderText
-from sporelm.engine.scheduler import blamed
+from sporelm.engine.scheduler import explain_nan
 from sporelm.errors import BackendError, RequestError, shown
 from sporelm.models.config import ModelConfig
 from sporelm.models.dense_layers import Dense
@@ -136,5 +136,7 @@ def pool_text(
     yield from engine.hidden(ids, add, adapter_id)
     assert total is not None
     if not np.isfinite(total).all():
-        raise BackendError(f"an embedding is not a number: {blamed(engine.scheduler.titles.get(adapter_id))}")
+        raise BackendError(
+            f"an embedding is not a number: {explain_nan(engine.scheduler.adapter_names.get(adapter_id))}"
+        )
     return total / len(ids) if pooling == "mean" else total

@@ -9,7 +9,7 @@ from sporelm.backends.protocol import Progress
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.engine import EngineConfig
 from sporelm.engine.capacity import DEFAULT_CONTEXT
-from sporelm.engine.encoder_engine import MOST_TEXTS, EncoderEngine, EncoderWorker
+from sporelm.engine.encoder_engine import MAX_TEXTS, EncoderEngine, EncoderWorker
 from sporelm.engine.encoder_runner import EncoderRunner
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.kv.page_allocator import count_pages
@@ -93,8 +93,8 @@ def load_encoder_engine(
         encoder,
         model.load_weights(limits.max_context, threads, progress),
         model.backend,
-        most_tokens=limits.token_budget,
-        most_texts=MOST_TEXTS,
+        max_tokens=limits.token_budget,
+        max_texts=MAX_TEXTS,
         eager=options.eager,
     )
     worker = EncoderWorker(runner, model.backend, limits)

@@ -20,9 +20,9 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, identity_of
 from sporelm.engine import Engine, EngineConfig, Worker
-from sporelm.engine.capacity import SHARE, choose, choose_states, interval_of
+from sporelm.engine.capacity import SHARE, choose, choose_states, snapshot_interval
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
-from sporelm.engine.request import whole_number
+from sporelm.engine.request import parse_int
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
 from sporelm.errors import BackendError, RequestError, shown
 from sporelm.files.store import resolve
@@ -82,7 +82,7 @@ class EngineOptions:
             raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
         if self.draft_model is None and self.speculate == "draft":
             raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
-        if not 1 <= whole_number("max_batch", self.max_batch) <= MAX_BATCH:
+        if not 1 <= parse_int("max_batch", self.max_batch) <= MAX_BATCH:
             raise RequestError(f"max_batch is {shown(self.max_batch)}: it must be between 1 and {MAX_BATCH}")
         for name, value in (
             ("--max-context", self.max_context),
@@ -90,9 +90,9 @@ class EngineOptions:
             ("num_pages", self.num_pages),
             ("num_states", self.num_states or None),
         ):
-            if value is not None and whole_number(name, value) < 1:
+            if value is not None and parse_int(name, value) < 1:
                 raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
-        if whole_number("session_bytes", self.session_bytes) < 1:
+        if parse_int("session_bytes", self.session_bytes) < 1:
             raise RequestError(f"session_bytes is {shown(self.session_bytes)}: it must be at least 1")
         if self.session_dir is None and self.session_bytes != DEFAULT_MAX_BYTES:
             raise RequestError("session_bytes is given without session_dir: name the folder too, or leave it out")
@@ -342,7 +342,7 @@ def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoade
         max_batch=options.max_batch,
         num_pages=num_pages,
         num_states=num_states,
-        state_interval=interval_of(model.state_bytes, model.page_bytes) if num_states else 0,
+        state_interval=snapshot_interval(model.state_bytes, model.page_bytes) if num_states else 0,
     )
 
 

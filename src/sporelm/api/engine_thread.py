@@ -133,7 +133,9 @@ class EngineThread:
                     self._calls.popleft()()
                 self._step_task()
                 scheduler = self.engine.scheduler
-                if not scheduler.idle or scheduler.texts.waiting:  # texts of another thread, whose turn it may be
+                if (
+                    not scheduler.idle or scheduler.prompt_rows.has_waiting
+                ):  # texts of another thread, whose turn it may be
                     self._step_engine()
                 self._report_progress()
         except BaseException as failure:  # reported to all waiting callers

@@ -6,7 +6,7 @@ from time import perf_counter
 import numpy as np
 
 from sporelm.engine import Engine, KvSequence, Request
-from sporelm.engine.request import whole_number
+from sporelm.engine.request import parse_int
 from sporelm.errors import RequestError
 
 BATCH_PROMPT = 128  # prompt tokens of each sequence of a batch if no depth is given
@@ -35,7 +35,7 @@ def time_decode(engine: Engine, n: int, batch: int = 1, depth: int = 0, adapter_
         # The prefill step also samples a token, before the clock starts. An empty sequence's first token is timed.
         prompts = [random_ids(engine, held or 1) for _ in sequences]
         if held:
-            prompts = [request.known for request in run_batch(engine, prompts, 1, sequences, adapter_id)]
+            prompts = [request.context_ids for request in run_batch(engine, prompts, 1, sequences, adapter_id)]
         start = perf_counter()
         run_batch(engine, prompts, n, sequences, adapter_id)
         return perf_counter() - start
@@ -62,7 +62,7 @@ def run_batch(
 ) -> list[Request]:
     """Continue all prompts by n tokens in one batch, and return the requests."""
     pairs = zip(prompts, sequences, strict=True)
-    requests = [Request(prompt, max_tokens=n, sequence=sequence, adapter=adapter_id) for prompt, sequence in pairs]
+    requests = [Request(prompt, max_tokens=n, sequence=sequence, adapter_id=adapter_id) for prompt, sequence in pairs]
     for request in requests:
         engine.add(request)
     engine.run(requests)
@@ -85,7 +85,7 @@ def check_fits(engine: Engine, n: int, batch: int, held: int) -> None:
 
 def check_min(name: str, value: int, minimum: int = 1) -> None:
     """Raise RequestError unless `value` is a whole number of at least `minimum`."""
-    if whole_number(name, value) < minimum:
+    if parse_int(name, value) < minimum:
         raise RequestError(f"{name} is {value}: it must be at least {minimum}")
 
 

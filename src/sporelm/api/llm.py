@@ -23,7 +23,7 @@ from sporelm.backends.memory_residency import available_bytes
 from sporelm.backends.protocol import Progress
 from sporelm.engine import KvSequence
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
-from sporelm.engine.request import MOST_IDS, size_of, token_ids
+from sporelm.engine.request import MAX_TOKEN_IDS, length_of, parse_token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import RenderedPrompt
 
@@ -105,8 +105,8 @@ class LLM(LoadedLLM):
         prompt_list = as_prompt_list(prompts)
         shared = SamplingParams() if params is None else params
         params_list = shared if isinstance(shared, Sequence) else [shared] * len(prompt_list)
-        if size_of(params_list) != len(prompt_list):
-            count = size_of(params_list)
+        if length_of(params_list) != len(prompt_list):
+            count = length_of(params_list)
             raise RequestError(f"{count} sampling parameters for {len(prompt_list)} prompts: give one, or one for each")
         groups = [
             self._prepare_numbered(number, len(prompt_list), prompt, each)
@@ -157,7 +157,7 @@ class LLM(LoadedLLM):
         Raises ContextOverflow, RequestError, MemoryShortage.
         """
         self.check_can_generate()
-        ids = token_ids("the prompt", ids)
+        ids = parse_token_ids("the prompt", ids)
         needed = len(ids) * self.config.vocab * 4
         available = available_bytes()
         if available is not None and needed > available:
@@ -328,8 +328,8 @@ def as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
         return [prompts]
     if not isinstance(prompts, Sequence | np.ndarray):
         raise RequestError(f"prompts is a {type(prompts).__name__}: give a text, token ids, or a list of them")
-    if size_of(prompts) > MOST_IDS:
-        raise RequestError(f"there are more than {MOST_IDS} prompts, or ids of one: give fewer")
+    if length_of(prompts) > MAX_TOKEN_IDS:
+        raise RequestError(f"there are more than {MAX_TOKEN_IDS} prompts, or ids of one: give fewer")
     if len(prompts) and all(isinstance(item, int | np.integer) for item in prompts):
         return [prompts]  # type: ignore[list-item]
     return prompts  # type: ignore[return-value]

@@ -15,7 +15,7 @@ from sporelm.checkpoints.prompts import Prompts, prompts_of
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.engine.encoder_engine import EncoderEngine
-from sporelm.engine.request import token_ids
+from sporelm.engine.request import parse_token_ids
 from sporelm.errors import ContextOverflow, RequestError, shown
 from sporelm.models.config import ModelConfig
 from sporelm.ops.canonical_pages import KV_TYPES
@@ -236,7 +236,7 @@ class LoadedLLM:
         if isinstance(text, RenderedPrompt):
             return self.chat_ids(text)
         if not isinstance(text, str):
-            return token_ids("the prompt", text)
+            return parse_token_ids("the prompt", text)
         self.check_text_length(text)
         return self.tokenizer.encode(text)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.sampling_params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request, TokenLogprobs
-from sporelm.engine.sampling.params import MOST_SEED
+from sporelm.engine.sampling.params import MAX_SEED
 from sporelm.errors import RequestError, shown
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 from sporelm.text.grammar.grammar_matcher import CompiledGrammar, compile_grammar
@@ -42,7 +42,7 @@ class TextGeneration:
         adapter     the engine's id of a LoRA adapter; 0 for none
         """
         check_token_ids(params, tokenizer.vocab_size)
-        self.seed: int = (first.seed + index) % (MOST_SEED + 1) if first else params.resolve_seed()
+        self.seed: int = (first.seed + index) % (MAX_SEED + 1) if first else params.resolve_seed()
         self.grammar: CompiledGrammar | None = first.grammar if first else None
         stop_ids = frozenset() if params.ignore_eos else tokenizer.stop_ids
         self.request: Request = Request(
@@ -51,10 +51,10 @@ class TextGeneration:
             max_tokens=params.max_tokens,
             stop_ids=stop_ids | set(params.stop_token_ids),
             sequence=sequence,
-            salt=params.salt,
+            cache_salt=params.salt,
             priority=params.priority,
-            twin=first.request if first else None,
-            adapter=first.request.adapter if first else adapter,
+            parent=first.request if first else None,
+            adapter_id=first.request.adapter_id if first else adapter,
             constraint=self.grammar.matcher() if self.grammar else None,
             roll=params.roll,
         )
@@ -85,7 +85,7 @@ class TextGeneration:
         request = self.request
         begin = len(self.token_ids)
         engine_reason = request.finish_reason  # read before the tokens
-        new_ids = request.text[request.num_prompt + begin :]
+        new_ids = request.all_token_ids[request.num_prompt + begin :]
         if self.finish_reason or (not new_ids and engine_reason is None):
             return None
         parts = []
@@ -128,7 +128,7 @@ class TextGeneration:
     def scored_tokens(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, TokenLogprobs]]:
         """Yield the generated tokens from `begin` to `end` with their log probabilities, end tokens left out."""
         ids = self.token_ids[begin:end]
-        for token, scores in zip(ids, self.request.scores[begin : begin + len(ids)], strict=True):
+        for token, scores in zip(ids, self.request.logprobs[begin : begin + len(ids)], strict=True):
             if token not in self.request.stop_ids:
                 yield token, scores
 
@@ -145,7 +145,7 @@ class TextGeneration:
     @property
     def mean_logprob(self) -> float:
         """The mean log probability of the tokens, if log probabilities were requested; else minus infinity."""
-        scores = self.request.scores[: len(self.token_ids)]
+        scores = self.request.logprobs[: len(self.token_ids)]
         return sum(score.logprob for score in scores) / len(scores) if scores else float("-inf")
 
     def completion(self, timings: Timings, alternatives: Sequence[Completion] = ()) -> Completion:
@@ -161,13 +161,13 @@ class TextGeneration:
             timings=timings.for_request(request),
             cached_tokens=request.cached_tokens,
             cache_miss=request.cache_miss,
-            computed_tokens=request.num_shown - request.cached_tokens,
-            dropped_tokens=request.dropped,
-            logprobs=request.scores[: len(self.token_ids)] if self.params.logprobs is not None else None,
+            computed_tokens=request.num_context_prompt - request.cached_tokens,
+            dropped_tokens=request.num_dropped,
+            logprobs=request.logprobs[: len(self.token_ids)] if self.params.logprobs is not None else None,
             error=request.error,
             alternatives=list(alternatives),
-            drafted=request.drafted,
-            accepted=request.accepted,
+            drafted=request.num_draft_tokens,
+            accepted=request.num_accepted_tokens,
         )
 
 

@@ -73,7 +73,7 @@ class TraceAndRecord:
         if self.trace is not None:
             self.trace.close()
         elif self.file is not None:
-            self.file.discard()  # nothing was traced
+            self.file.remove()  # nothing was traced
         if self.recording is not None:
             self.recording.close()
 

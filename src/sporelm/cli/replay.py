@@ -115,7 +115,9 @@ def has_same_kernels(recording: "Recording", llm: "LoadedLLM") -> bool:
 def as_json(result: "ReplayResult") -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {"same": result.difference is None and result.stopped is None, **asdict(result)}
+    keys = {"num_sampled": "said", "is_truncated": "cut"}  # fields whose JSON keys are older
+    values = {keys.get(name, name): value for name, value in asdict(result).items()}
+    return {"same": result.difference is None and result.stopped is None, **values}
 
 
 def format_result(result: "ReplayResult") -> str:
@@ -123,11 +125,13 @@ def format_result(result: "ReplayResult") -> str:
     then = result.recorded_seconds
     now = result.seconds
     speeds = f"{now:.3f} s ({result.tokens / now:.0f} tok/s), recorded {then:.3f} s" if now else "nothing to compute"
-    counts = f"{pluralize(result.steps, 'step')}, {pluralize(result.tokens, 'token')} computed, {result.said} sampled"
+    counts = (
+        f"{pluralize(result.steps, 'step')}, {pluralize(result.tokens, 'token')} computed, {result.num_sampled} sampled"
+    )
     lines = [f"{counts}: {speeds}"]
     if not result.compared_logits:
         lines.append("recorded with other kernels or another version: tokens were compared, not logits bit by bit")
-    if result.cut:
+    if result.is_truncated:
         lines.append("the recording ends within a line: it was repeated up to there")
     if result.difference is None and result.stopped is None:
         lines.append("the results are the same")

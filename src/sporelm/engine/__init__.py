@@ -1,4 +1,4 @@
-"""Continues token ids: requests, the scheduler, pages of keys and values, the runner and the choice of tokens."""
+"""The engine, which continues token ids: requests, the scheduler, the KV cache, the runner and sampling."""
 
 from sporelm.engine.engine import Engine
 from sporelm.engine.engine_config import EngineConfig

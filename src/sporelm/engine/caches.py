@@ -1,4 +1,4 @@
-"""The memory in which a model's layers keep what they need from step to step, made and freed together."""
+"""The caches of a model's layers, allocated and freed together: KV pages and recurrent states."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from sporelm.tensor.dtype import ElementType
 
 
 def allocate_caches(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: ElementType) -> list[Any]:
-    """A cache for each layer: a tensor of so many pages of type `kv`, or a tuple of tensors of so many states."""
+    """Return a cache for each layer: a tensor of `pages` pages of type `kv`, or a tuple of tensors of `states`."""
     layers = list(memory)
     paged = [each.kept for each in layers if not isinstance(each, State)]
     recurrent = [each.shapes for each in layers if isinstance(each, State)]
@@ -24,6 +24,6 @@ def allocate_caches(memory: Iterable[Any], device: Backend, pages: int, states: 
 
 
 def free_caches(caches: Sequence[Any], device: Backend) -> None:
-    """Give back what `made` gave."""
+    """Free the result of `allocate_caches`."""
     device.free_pages([cache for cache in caches if not isinstance(cache, tuple)])
     device.free_states([cache for cache in caches if isinstance(cache, tuple)])

@@ -1,4 +1,4 @@
-"""Runs an encoder: whole texts in one step, without a cache."""
+"""The runner of encoders: whole texts in one step, without a cache."""
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
@@ -14,7 +14,7 @@ from sporelm.plan import Plan
 
 
 class EncoderText(NamedTuple):
-    """What an encoder reads at once: one text, or two, of which the second begins at the token `second`."""
+    """The input of an encoder: one text, or a pair whose second text begins at the token `second`."""
 
     tokens: Sequence[int]
     second: int | None = None
@@ -29,32 +29,32 @@ class EncoderRunner:
         weights: Mapping[str, Any],
         backend: Backend,
         *,
-        most_tokens: int,
-        most_texts: int,
+        max_tokens: int,
+        max_texts: int,
         eager: bool = False,
     ) -> None:
         self.model, self.weights, self.backend, self.eager = model, weights, backend, eager
-        self.most_tokens, self.most_texts = most_tokens, most_texts
-        self.compile_s = 0.0  # seconds spent making programs
+        self.max_tokens, self.max_texts = max_tokens, max_texts
+        self.compile_s = 0.0  # seconds spent compiling programs
         self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
         self.plan: Plan | None = None  # of the last step, unless eager
-        self.lora_runtime = None  # it takes no adapters
-        self._plans: dict[str, Plan] = {}  # by the name of what they compute
+        self.lora_runtime = None  # adapters are not supported
+        self._plans: dict[str, Plan] = {}  # by the name of the function
 
     def prepare(self, progress: Progress | None = None) -> None:
-        """Make the programs of what the model is for now: scores, if it has a head. Does nothing if eager."""
+        """Compile the programs of scores, if the model has a head, else of embeddings. Does nothing if eager."""
         if not self.eager:
             began = perf_counter()
             self._plan(self.model.embed if self.model.classifier is None else self.model.score).prepare(None, progress)
             self.compile_s += perf_counter() - began
 
     def embed(self, texts: Sequence[EncoderText]) -> list[NDArray[np.float32]]:
-        """What each text's tokens are made: float32 [tokens, width], views that the next step overwrites."""
+        """Return the hidden states of each text: float32 [tokens, width], views that the next step overwrites."""
         hidden = self._compute(self.model.embed, texts)["hidden"]
         return np.split(hidden, np.cumsum([len(text.tokens) for text in texts])[:-1])
 
     def score(self, texts: Sequence[EncoderText]) -> NDArray[np.float32]:
-        """The scores that a model's head gives each text: float32 [texts, labels], a view likewise."""
+        """Return the scores of the model's head for each text: float32 [texts, labels], a view likewise."""
         return self._compute(self.model.score, texts)["scores"]
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class EncoderRunner:
     def _compute(self, read: ReadTexts, texts: Sequence[EncoderText]) -> dict[str, NDArray[np.float32]]:
         if self.model.config.token_types < 2:
             texts = [EncoderText(text.tokens) for text in texts]
-        inputs = arrays_of(texts)
+        inputs = make_encoder_inputs(texts)
         self.filled_at = perf_counter()
         if self.eager:
             results = read(EncoderInputs(*map(self.backend.tensor, inputs)), self.weights)
@@ -81,13 +81,13 @@ class EncoderRunner:
     def _plan(self, read: ReadTexts) -> Plan:
         name = read.__name__
         if name not in self._plans:
-            graph = trace_texts(read, self.weights, text_specs(self.most_tokens, self.most_texts))
-            self._plans[name] = Plan(graph, self.backend, self.most_tokens)
+            graph = trace_texts(read, self.weights, text_specs(self.max_tokens, self.max_texts))
+            self._plans[name] = Plan(graph, self.backend, self.max_tokens)
         return self._plans[name]
 
 
-def arrays_of(texts: Sequence[EncoderText]) -> EncoderInputs:
-    """The arrays of a step, int32."""
+def make_encoder_inputs(texts: Sequence[EncoderText]) -> EncoderInputs:
+    """Return the arrays of a step, int32."""
     counts = np.array([len(text.tokens) for text in texts])
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     tokens = np.concatenate([np.asarray(text.tokens, np.int32) for text in texts])

@@ -26,7 +26,7 @@ from sporelm.errors import MemoryShortage, RequestError
 
 
 class StepRunner(Protocol):
-    """What computes steps: a worker, or a test's stand-in."""
+    """Computes steps: a worker, or a test's stand-in."""
 
     def run(self, step: Step) -> ModelOutput: ...
     def embed(self, step: Step) -> NDArray[np.float32]: ...
@@ -34,20 +34,20 @@ class StepRunner(Protocol):
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
     def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None: ...
-    def use(self, adapted: LoraRuntime | None) -> None: ...
+    def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None: ...
 
 
 class EngineObserver(Protocol):
-    """Who is told what the engine does, in the thread that does it."""
+    """Is told about requests and steps, in the thread that runs the engine."""
 
-    def added(self, request: Request) -> None: ...
-    def ended(self, request: Request) -> None: ...
-    def stepped(self, step: Step, moments: Sequence[float]) -> None:
-        """`moments`, of perf_counter: it began, and was scheduled, computed, sampled and committed."""
+    def on_add(self, request: Request) -> None: ...
+    def on_end(self, request: Request) -> None: ...
+    def on_step(self, step: Step, moments: Sequence[float]) -> None:
+        """`moments`, of perf_counter: the step began, was scheduled, was computed, was sampled, was committed."""
 
 
 class Engine:
-    """Continues requests together. Threads may share one: each call has it for itself, and every step serves all."""
+    """Continues requests in shared steps. Threads may share an engine: each call holds its lock."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Engine:
         speculation: Speculation | None = None,
         offload_store: OffloadStore | None = None,
     ) -> None:
-        """Without an offload store, what an evicted sequence held is recomputed."""
+        """Without an offload store, evicted sequences are recomputed."""
         self.runner = worker
         self.limits = limits
         self.kv_cache = KvCache(limits.num_pages, limits.num_states, limits.state_interval, offload_store)
@@ -65,29 +65,28 @@ class Engine:
         self.speculation = speculation
         self.sampler = Sampler()
         self.observer: EngineObserver | None = None
-        self.numbers = count(1)
-        self.last = 0  # the number of the request that came last
-        self._choosing: Step | None = None  # the step for which tokens are being chosen
+        self._request_ids = count(1)
+        self.last_request_id = 0
+        self._sampling_step: Step | None = None  # the step that is being sampled
         self._closed = False
-        self.turn = threading.RLock()
-        self.texts = PromptRowsRunner(self)
+        self.lock = threading.RLock()
+        self.prompt_rows_runner = PromptRowsRunner(self)
 
     def add(self, request: Request) -> Request:
-        """Queue a request and give it its number. Raises ContextOverflow, QueueFull or RequestError if it cannot be
-        served."""
-        with self.turn:
+        """Queue a request and assign its id. Raises ContextOverflow, QueueFull, RequestError."""
+        with self.lock:
             self.check_open()
-            request.id = self.last = next(self.numbers)
+            request.id = self.last_request_id = next(self._request_ids)
             self.scheduler.add(request)
-            ends = sorted(request.stop_ids)
+            stop_ids = sorted(request.stop_ids)
             vocab, constraint = self.limits.vocab, request.constraint
             try:
-                self.sampler.add(request.id, request.sampling, request.prompt, ends, vocab, constraint)
-            except BaseException:  # without its choice it would be continued greedily
+                self.sampler.add(request.id, request.sampling, request.prompt, stop_ids, vocab, constraint)
+            except BaseException:  # without its sampler state it would be continued greedily
                 self.scheduler.end(request, "error")
                 raise
             if self.observer is not None:
-                self.observer.added(request)
+                self.observer.on_add(request)
         return request
 
     def check_open(self) -> None:
@@ -96,15 +95,15 @@ class Engine:
             raise RequestError("this model is closed: open it again")
 
     def step(self) -> list[StepOutput]:
-        """Run one step and say what it did for each request that has a new token or has ended. Where requests must wait
-        for a text, it is one of that text.
+        """Run one step; return an output for each new token and each request that has ended.
 
-        If it is interrupted or the back-end fails, the next step goes on as if this one had not been; only requests
-        for whom tokens were being chosen may fail.
+        Where requests must wait for a prompt of `logits` or `hidden`, the step is one of that prompt. If the step is
+        interrupted or the back-end fails, the next one goes on as if this one had not been; only requests for which
+        tokens were being sampled may fail.
         """
-        with self.turn:
+        with self.lock:
             if self.scheduler.idle:
-                self.texts.go_on()
+                self.prompt_rows_runner.step()
                 return []
             try:
                 return self._step()
@@ -113,53 +112,55 @@ class Engine:
                 raise
 
     def _step(self) -> list[StepOutput]:
-        began = perf_counter()
+        start = perf_counter()
         step = self.scheduler.next_step()
         if not step.sequences:
-            self.texts.go_on()
+            self.prompt_rows_runner.step()
             return []
-        tokens = step.num_tokens
+        num_tokens = step.num_tokens
         scheduled = perf_counter()
-        scores = self.runner.run(step)
+        model_output = self.runner.run(step)
         computed = perf_counter()
-        self._choosing = step
-        sampled = self.sampler.pick(scores.best, scores.logits, step)
-        chosen = perf_counter()
-        self._learn(step, tokens, sampled.tokens, computed - scheduled)
+        self._sampling_step = step
+        sampled = self.sampler.sample(model_output.argmax, model_output.logits, step)
+        sampled_time = perf_counter()
+        self._observe_time(step, num_tokens, sampled.tokens, computed - scheduled)
         outputs = self.scheduler.commit(step, sampled)
-        self._choosing = None
-        moments = (began, scheduled, computed, chosen, perf_counter())
-        self.metrics.stepped(tokens, *moments)
+        self._sampling_step = None
+        moments = (start, scheduled, computed, sampled_time, perf_counter())
+        self.metrics.record_step(num_tokens, *moments)
         if self.observer is not None:
-            self.observer.stepped(step, moments)
+            self.observer.on_step(step, moments)
         for output in outputs:
             if output.finish_reason:
                 self._forget(output.request)
         return outputs
 
     def _recover(self, reason: FinishReason) -> None:
-        """A step did not come to its end. Its copies may not have been made, and generators and grammars may be ahead
-        of what was said: keep the full pages alone, which it did not touch, and end those whose choosing began, or who
-        had said their last."""
-        step, self._choosing = self._choosing, None
-        begun = (
+        """Roll back after a failed step.
+
+        Its copies may not have been made, and random generators and grammars may be ahead of the output. Keep full
+        pages only, which the step did not touch. End the requests whose sampling began, and those that had finished.
+        """
+        step, self._sampling_step = self._sampling_step, None
+        sampling_ids = (
             {scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs}
             if step is not None
             else set[int]()
         )
-        self.kv_cache.pop_state_copies()  # those whom they were for go back
+        self.kv_cache.pop_state_copies()  # their sequences are rolled back
         for request in list(self.scheduler.running.values()):
             if request.sequence is not None:
                 self.kv_cache.rollback_step(request.sequence)
             if request.finish_reason is not None:
                 self.scheduler.end(request, request.finish_reason)
                 self._forget(request)
-            elif request.id in begun and request.id in self.sampler.states:
+            elif request.id in sampling_ids and request.id in self.sampler.states:
                 request.error = "a step was interrupted while its next token was chosen"
                 self.scheduler.end(request, reason)
                 self._forget(request)
             else:
-                self.scheduler.restart_page(request)
+                self.scheduler.recompute_last_page(request)
 
     def run(self, requests: Sequence[Request]) -> None:
         """Step until all of these have ended; cancel them if interrupted."""
@@ -171,134 +172,135 @@ class Engine:
                 self.cancel(request)
 
     def cancel(self, request: Request) -> None:
-        """End a request now. Changes the store. Does nothing if it has ended already, or was never added."""
-        with self.turn:
+        """End a request now, if it was added and has not ended. Changes the KV cache."""
+        with self.lock:
             if request.finish_reason is None:
                 self.scheduler.end(request, "cancelled")
                 self._forget(request)
 
-    def _learn(self, step: Step, tokens: int, said: Sequence[Sequence[int]], seconds: float) -> None:
-        """What the time of a step of so many tokens says of the next ones. Those of a prompt may say nothing."""
-        parts = len(step.sequences)
-        if tokens == parts == len(said):
-            decoding, prompts = parts, 0
+    def _observe_time(
+        self, step: Step, num_tokens: int, sampled_tokens: Sequence[Sequence[int]], seconds: float
+    ) -> None:
+        """Note how long a step took, for the prefill budget and for speculation."""
+        num_sequences = len(step.sequences)
+        if num_tokens == num_sequences == len(sampled_tokens):
+            num_decoding, num_prompt_tokens = num_sequences, 0
         else:
             counts = [
                 len(scheduled.tokens) for scheduled in step.sequences if scheduled.num_outputs == len(scheduled.tokens)
             ]
-            decoding, prompts = len(counts), tokens - sum(counts)
-        self.scheduler.prefill_budget.observe(decoding, prompts, seconds)
-        if self.speculation is not None and decoding == parts:
-            self.speculation.learn(step, said, seconds)
+            num_decoding, num_prompt_tokens = len(counts), num_tokens - sum(counts)
+        self.scheduler.prefill_budget.observe(num_decoding, num_prompt_tokens, seconds)
+        if self.speculation is not None and num_decoding == num_sequences:
+            self.speculation.observe_step(step, sampled_tokens, seconds)
 
     def _forget(self, request: Request) -> None:
-        """A request has ended."""
+        """Drop the sampler state and the drafts of a request that has ended."""
         if self.observer is not None:
-            self.observer.ended(request)
+            self.observer.on_end(request)
         self.sampler.drop(request.id)
         if self.speculation is not None:
             self.speculation.end(request)
 
-    def uses_adapter(self, number: int) -> bool:
-        """Whether a request that waits or runs, or a text, has this adapter."""
-        with self.turn:
-            return self.scheduler.uses_adapter(number)
+    def uses_adapter(self, adapter_id: int) -> bool:
+        """Return whether any work that waits or runs has this adapter."""
+        with self.lock:
+            return self.scheduler.uses_adapter(adapter_id)
 
     def use_adapters(
-        self, known: Mapping[int, str], adapted: LoraRuntime | None, titles: Mapping[int, str] | None = None
+        self,
+        identities: Mapping[int, str],
+        lora_runtime: LoraRuntime | None,
+        names: Mapping[int, str] | None = None,
     ) -> None:
-        """Have the runner use these adapters from the next step on; `known` by number says what each is known by,
-        `titles` what users call it.
+        """Use these adapters from the next step on; `identities` and `names` by adapter id.
 
-        Raises RequestError while a request uses one that would go.
+        Raises RequestError while a request uses an adapter that would be unloaded.
         """
-        with self.turn:
+        with self.lock:
             self.check_open()
-            for number in self.scheduler.adapters.keys() - known.keys() - {0}:
-                if self.scheduler.uses_adapter(number):
+            for adapter_id in self.scheduler.adapter_identities.keys() - identities.keys() - {0}:
+                if self.scheduler.uses_adapter(adapter_id):
                     raise RequestError("requests still use this adapter: wait for them, or cancel them first")
-            self.runner.use(adapted)
-            self.scheduler.adapters, self.scheduler.titles = {0: "", **known}, titles or {}
+            self.runner.set_lora_runtime(lora_runtime)
+            self.scheduler.adapter_identities = {0: "", **identities}
+            self.scheduler.adapter_names = names or {}
 
-    def sequence(self, salt: str = "") -> KvSequence:
-        """An empty sequence, to be given to requests one after the other; `drop` it at last.
+    def sequence(self, cache_salt: str = "") -> KvSequence:
+        """Return an empty sequence, for one request after the other; `drop` it at last.
 
-        What it holds is found by others of the same salt alone.
+        Its content is shared with sequences of the same salt only.
         """
-        with self.turn:
+        with self.lock:
             self.check_open()
-            return self.kv_cache.new_sequence(salt)
+            return self.kv_cache.new_sequence(cache_salt)
 
     def fork(self, sequence: KvSequence) -> KvSequence:
-        """A sequence that begins with what this one holds, in shared pages."""
-        with self.turn:
+        """Return a sequence with the content of this one, in shared pages."""
+        with self.lock:
             self.check_open()
             return self.kv_cache.fork(sequence)
 
     def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Raises RequestError while a request uses it."""
-        with self.turn:
+        with self.lock:
             if sequence.is_in_use:
                 raise RequestError("a request still uses this sequence: cancel it first")
             self.kv_cache.drop(sequence)
 
-    def sleep(self, sequence: KvSequence, path: Path, model: str, notes: dict[str, Any]) -> int:
-        """Write what a sequence holds to a file, beside `notes`; the file's bytes. The sequence stays as it is.
+    def save_session(self, sequence: KvSequence, path: Path, model: str, notes: dict[str, Any]) -> int:
+        """Write the content of a sequence and `notes` to a session file; return the file's bytes.
 
-        `model` is what the model is known by: only it can wake the file. Raises RequestError while a request uses the
-        sequence, if the file cannot be written, or if there is one already that is no session.
+        `model` is the model's identity: only this model can load the file. Raises RequestError while a request uses
+        the sequence, if the file cannot be written, or if another file is at the path.
         """
         check_replaceable(path)
-        with self.turn:
+        with self.lock:
             self.check_open()
             if sequence.is_in_use:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
-            session = self._held(sequence)
+            session = self._export_session(sequence)
         return write_session(path, session._replace(notes=notes, adapter=sequence.page_hashes.adapter), model).nbytes
 
-    def _held(self, sequence: KvSequence) -> SessionData:
-        """A copy of what a sequence holds, or of what it held when it gave way, if that is more."""
+    def _export_session(self, sequence: KvSequence) -> SessionData:
+        """Return a copy of a sequence's content, or of its offloaded content, if that is more."""
         store = self.kv_cache.offload_store
         if store is not None and len(tokens := store.tokens_of(sequence)) > sequence.length:
-            held = store.load(sequence)
-            if held is not None:
-                return held._replace(tokens=list(tokens))
+            offloaded = store.load(sequence)
+            if offloaded is not None:
+                return offloaded._replace(tokens=list(tokens))
         layers = self.runner.export_pages(sequence.pages[: count_pages(sequence.length)])
         states = self.runner.export_states([sequence.state_slot] if sequence.tokens else [])
         return SessionData(list(sequence.tokens), layers, {}, states=states)
 
-    def wake(
-        self, path: Path, model: str, salt: str = "", *, legacy_models: Collection[str] = ()
+    def load_session(
+        self, path: Path, model: str, cache_salt: str = "", *, legacy_models: Collection[str] = ()
     ) -> tuple[KvSequence, dict[str, Any]]:
-        """A sequence that holds what a file does, and the file's notes. Idle sequences may give way to it. Earlier
-        versions may have known the model by one of `legacy_models`.
+        """Return a sequence with the content of a session file, and the file's notes. May evict idle sequences.
 
-        Raises ModelNotFound, ModelFileError, RequestError, and MemoryShortage if there are not the pages for it.
+        `legacy_models`: identities by which earlier versions may have known the model. Raises ModelNotFound,
+        ModelFileError, RequestError, and MemoryShortage if there are too few pages.
         """
-        with self.turn:
+        with self.lock:
             self.check_open()
             layout = CacheLayout(self.runner.export_pages([]), self.runner.export_states([]))
         models = [model, *legacy_models]
-        session = read_session(path, models, layout, self.limits.max_context, self.limits.vocab)  # while others go on
-        with self.turn:
+        session = read_session(path, models, layout, self.limits.max_context, self.limits.vocab)  # without the lock
+        with self.lock:
             self.check_open()
-            if session.adapter not in self.scheduler.adapters.values():
-                told = f"an adapter that is not loaded, known by {session.adapter[:12]}"
-                raise RequestError(f"{path} was made with {told}: load the adapter first")
-            sequence = self.kv_cache.new_sequence(salt, session.adapter)
-            self.kv_cache.acquire(sequence)  # or it would give way to itself
+            if session.adapter not in self.scheduler.adapter_identities.values():
+                adapter = f"an adapter that is not loaded, known by {session.adapter[:12]}"
+                raise RequestError(f"{path} was made with {adapter}: load the adapter first")
+            sequence = self.kv_cache.new_sequence(cache_salt, session.adapter)
+            self.kv_cache.acquire(sequence)  # so that it is not evicted itself
             try:
                 if not self.kv_cache.reserve(sequence, len(session.tokens), []):
-                    needed, scarce = (
-                        count_pages(len(session.tokens)),
-                        self.kv_cache.describe_shortage(sequence, len(session.tokens)),
-                    )
-                    had = (
-                        f"{self.kv_cache.num_obtainable_pages()} can be had"
-                        if not sequence.pages
-                        else f"and {scarce} are in use"
-                    )
-                    raise MemoryShortage(f"{path} needs {needed} pages, {had}: finish some requests first")
+                    num_pages = count_pages(len(session.tokens))
+                    if sequence.pages:
+                        shortage = f"and {self.kv_cache.describe_shortage(sequence, len(session.tokens))} are in use"
+                    else:
+                        shortage = f"{self.kv_cache.num_obtainable_pages()} are available"
+                    raise MemoryShortage(f"{path} needs {num_pages} pages, {shortage}: finish some requests first")
                 self.runner.import_pages(sequence.pages, session.layers)
                 if session.tokens:
                     self.runner.import_states([sequence.state_slot], session.states)
@@ -310,22 +312,24 @@ class Engine:
                 self.kv_cache.release(sequence)
             return sequence, session.notes
 
-    def logits(self, tokens: Sequence[int], take: RowsCallback, adapter: int = 0) -> Generator[bool, None, None]:
-        """Scores at every position, in steps of their own: `take` is given float32 [chunk, vocab] after each, a view
-        that is valid during the call. Yields True between two of these steps: others' may run there, and the text may
-        be left by closing this.
+    def logits(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[bool, None, None]:
+        """Compute the logits at every position, in steps of their own.
 
-        Raises ContextOverflow, RequestError for no tokens or unknown ones, MemoryShortage.
+        `on_rows` is called with float32 [chunk, vocab] after each step, a view that is valid during the call. Yields
+        between two of these steps: True if the prompt holds pages. Other steps may run there, and closing the generator
+        cancels the rest. Raises ContextOverflow, RequestError for no tokens or unknown ones, MemoryShortage.
         """
-        return self.texts.rows(tokens, lambda step: self.runner.run(step).logits, take, adapter)
+        return self.prompt_rows_runner.stream_rows(
+            tokens, lambda step: self.runner.run(step).logits, on_rows, adapter_id
+        )
 
-    def hidden(self, tokens: Sequence[int], take: RowsCallback, adapter: int = 0) -> Generator[bool, None, None]:
-        """What each position is before tokens are scored, float32 [chunk, width]; else as `logits`."""
-        return self.texts.rows(tokens, self.runner.embed, take, adapter)
+    def hidden(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[bool, None, None]:
+        """Compute the last hidden state at every position, float32 [chunk, width]; else as `logits`."""
+        return self.prompt_rows_runner.stream_rows(tokens, self.runner.embed, on_rows, adapter_id)
 
     def close(self) -> None:
-        """Cancel what runs, once its step is done, and forget what sleeps; no request is taken after that."""
-        with self.turn:
+        """Cancel all requests after the current step, and drop offloaded sequences. The engine stays closed."""
+        with self.lock:
             self._closed = True
             for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
                 self.cancel(request)

@@ -1,4 +1,4 @@
-"""What one engine holds at most."""
+"""The configuration of an engine: its limits."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from sporelm.errors import ContextOverflow, RequestError
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What one engine holds at most. Raises RequestError for values with which nothing could run."""
+    """The limits of an engine. Raises RequestError for values with which nothing could run."""
 
     max_context: int  # positions of a sequence
-    model_context: int  # positions that the model was made for
+    model_context: int  # positions that the model was trained for
     vocab: int
     token_budget: int  # tokens of a step
     max_batch: int  # requests that run together
     num_pages: int
     max_waiting: int = 1024  # requests that wait
-    prefill_tokens: int | None = None  # of prompts, in a step in which others decode; None: as measured
-    num_states: int = 0  # recurrent states, of models that keep such
-    state_interval: int = 0  # pages between two of a text that are kept as long as there is room
+    prefill_tokens: int | None = None  # of prompts, in a step in which others decode; None: measured
+    num_states: int = 0  # slots of recurrent states, for models that have some
+    state_interval: int = 0  # pages between two state snapshots of a text
 
     def __post_init__(self) -> None:
         for name in ("max_context", "vocab", "token_budget", "max_batch", "max_waiting"):
@@ -33,7 +33,7 @@ class EngineConfig:
             raise RequestError(f"{self.num_pages} pages do not hold one context of {self.max_context} positions")
 
     def check_prompt(self, length: int, *, rolls: bool = False) -> None:
-        """Raise ContextOverflow for a prompt that does not fit; it is never cut unasked. `rolls`: it could be asked."""
+        """Raise ContextOverflow for a prompt that does not fit. `rolls`: the error may recommend a rolling context."""
         if length <= self.max_context:
             return
         larger = self.model_context if self.max_context < self.model_context else 0

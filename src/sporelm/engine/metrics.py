@@ -1,6 +1,6 @@
 """Counters, gauges and histograms of an engine, under the names that vLLM's dashboards know.
 
-Plain numbers, added up step by step: a server turns `snapshot()` into its own format. Those that vLLM does not have
+Plain numbers, added up step by step: a server turns `snapshot()` into its own format. Metrics that vLLM does not have
 begin with `sporelm:`. `docs/observability.md` lists all of them.
 """
 
@@ -29,27 +29,27 @@ WHOLE_REQUEST = (
 )
 STEP_TOKENS = tuple(map(float, (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)))
 
-ENDS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # vLLM's words for how it ended
-STEP_PARTS = ("schedule", "run", "sample", "commit")
+ENDS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # vLLM's finish reasons
+STEP_PHASES = ("schedule", "run", "sample", "commit")
 
 
 class Load(NamedTuple):
-    """How busy an engine is now."""
+    """The current load of an engine."""
 
     running: int
     waiting: int
     pages: int
-    used_pages: int  # held by requests that run
-    held_pages: int  # by sequences that are idle, too
+    used_pages: int  # held by running requests
+    held_pages: int  # held by any sequence
     prefix_queries: int  # tokens of prompts
     prefix_hits: int
     held_states: int = 0  # recurrent states of sequences
-    kept_states: int = 0  # those that nobody holds, findable by their text
+    cached_states: int = 0  # snapshots without a holder
     free_states: int = 0
 
 
 class Histogram:
-    """How many values lay between which bounds, and their sum."""
+    """Counts of values between bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -59,12 +59,12 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, seen so many times."""
+        """Count a value `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
     def sample(self) -> dict[str, Any]:
-        """As Prometheus wants it: [[upper bound, values up to it], ...], the last bound infinite."""
+        """Return it as Prometheus does: [[upper bound, values up to it], ...], the last bound infinite."""
         below, buckets = 0, []
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             below += count
@@ -73,89 +73,88 @@ class Histogram:
 
 
 class Metrics:
-    """The figures of one engine. Its steps change them; any thread may read them, and waits for no step."""
+    """The metrics of one engine. Its steps change them; any thread may read them without waiting for a step."""
 
     def __init__(self, load: Callable[[], Load]) -> None:
         self._load = load
-        self._lock = Lock()  # held for some microseconds at most, so that what is read belongs together
+        self._lock = Lock()  # held for some microseconds at most, so that a snapshot is consistent
         self.ended_by: Counter[str] = Counter()  # requests, by finish reason
         self.missed_by: Counter[str] = Counter()  # prefixes that were not found, by kind of reason
-        self.spent = [0.0] * len(STEP_PARTS)  # seconds of steps
+        self.step_seconds = [0.0] * len(STEP_PHASES)  # seconds of steps
         self.prompt_tokens = self.generation_tokens = self.preemptions = 0
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
-        self.accepted_at: list[int] = []  # how often the guess at each place of a draft was right
+        self.accepted_per_position: list[int] = []  # draft tokens, by their place in the draft
         self.first_token = Histogram(FIRST_TOKEN)
         self.between_tokens = Histogram(BETWEEN_TOKENS)
         self.step_tokens = Histogram(STEP_TOKENS)
         self.queued, self.prefill, self.decode, self.whole = (Histogram(WHOLE_REQUEST) for _ in range(4))
 
-    # ---- what the engine tells; times are of perf_counter
+    # ---- called by the engine; times are of perf_counter
 
-    def admitted(self, request: "Request") -> None:
-        """A request runs for the first time."""
+    def record_admission(self, request: "Request") -> None:
+        """Record that a request runs for the first time."""
         with self._lock:
-            self.queued.observe(request.started - request.arrived)
+            self.queued.observe(request.start_time - request.arrival_time)
             if request.cache_miss is not None:
-                self.missed_by[kind_of_miss(request.cache_miss)] += 1
+                self.missed_by[classify_miss(request.cache_miss)] += 1
 
-    def preempted(self) -> None:
-        """A request that ran waits again."""
+    def record_preemption(self) -> None:
+        """Record that a running request was preempted."""
         with self._lock:
             self.preemptions += 1
 
-    def began(self, request: "Request") -> None:
-        """A request has its first token."""
+    def record_first_token(self, request: "Request") -> None:
+        """Record the first token of a request."""
         with self._lock:
             self.prompt_tokens += request.num_prompt
-            self.first_token.observe(request.first_token_at - request.arrived)
-            self.prefill.observe(request.first_token_at - request.started)
+            self.first_token.observe(request.first_token_time - request.arrival_time)
+            self.prefill.observe(request.first_token_time - request.start_time)
 
-    def guessed(self, drafted: int, right: int) -> None:
-        """A draft of so many tokens was checked, and so many of the first ones were right."""
+    def record_draft(self, num_draft_tokens: int, num_accepted: int) -> None:
+        """Record that a draft was verified."""
         with self._lock:
             self.drafts += 1
-            self.draft_tokens += drafted
-            self.accepted_tokens += right
-            self.accepted_at += [0] * (drafted - len(self.accepted_at))
-            for place in range(right):
-                self.accepted_at[place] += 1
+            self.draft_tokens += num_draft_tokens
+            self.accepted_tokens += num_accepted
+            self.accepted_per_position += [0] * (num_draft_tokens - len(self.accepted_per_position))
+            for position in range(num_accepted):
+                self.accepted_per_position[position] += 1
 
-    def committed(self, said: int, gaps: Sequence[float]) -> None:
-        """A step was taken in, and so many tokens were said; `gaps`: for each request that goes on, the seconds since
-        it last said something."""
+    def record_commit(self, num_tokens: int, gaps: Sequence[float]) -> None:
+        """Record the generated tokens of a step; `gaps`: the seconds since the last tokens of each request."""
         with self._lock:
-            self.generation_tokens += said
-            if len(set(gaps)) == 1:  # those that run together have the same ones
+            self.generation_tokens += num_tokens
+            if len(set(gaps)) == 1:  # requests that run together have equal gaps
                 self.between_tokens.observe(gaps[0], len(gaps))
             else:
                 for gap in gaps:
                     self.between_tokens.observe(gap)
 
-    def stepped(self, tokens: int, *moments: float) -> None:
-        """A step computed so many tokens; the moments between which it did each of its parts."""
+    def record_step(self, num_tokens: int, *moments: float) -> None:
+        """Record the computed tokens of a step, and the moments between its phases."""
         with self._lock:
-            self.step_tokens.observe(tokens)
-            spent = self.spent
-            for part in range(len(spent)):
-                spent[part] += moments[part + 1] - moments[part]
+            self.step_tokens.observe(num_tokens)
+            seconds = self.step_seconds
+            for phase in range(len(seconds)):
+                seconds[phase] += moments[phase + 1] - moments[phase]
 
-    def ended(self, request: "Request", reason: str, now: float) -> None:
-        """A request has ended, cancelled ones included."""
+    def record_end(self, request: "Request", reason: str, now: float) -> None:
+        """Record the end of a request, cancelled ones included."""
         with self._lock:
             self.ended_by[ENDS[reason]] += 1
-            self.whole.observe(now - request.arrived)
-            if request.first_token_at:
-                self.decode.observe(request.last_token_at - request.first_token_at)
+            self.whole.observe(now - request.arrival_time)
+            if request.first_token_time:
+                self.decode.observe(request.last_token_time - request.first_token_time)
 
     def close(self) -> None:
-        """Nothing more will come: keep the last figures, and nothing of the engine. The engine is at rest."""
+        """Keep the last figures, and release the engine, which must be idle."""
         last = self._load()
         self._load = lambda: last
 
-    # ---- what others read
+    # ---- read by others
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """All figures as they are now: {name: {"type", "help", "samples"}}, plain data, the caller's own.
+        """Return all metrics as they are now: {name: {"type", "help", "samples"}}, a copy.
 
         A sample of a counter or a gauge is {"labels", "value"}, one of a histogram {"labels", "buckets", "count",
         "sum"}; see `Histogram.sample`.
@@ -175,14 +174,14 @@ class Metrics:
                 "gauge",
                 "Recurrent states: held by sequences, kept for texts that begin alike, free.",
                 "use",
-                {"held": load.held_states, "kept": load.kept_states, "free": load.free_states},
+                {"held": load.held_states, "kept": load.cached_states, "free": load.free_states},
             ),
         }
 
     def _counters(self, load: Load) -> dict[str, dict[str, Any]]:
         drafts = "vllm:spec_decode_num_"
-        positions = {str(place): count for place, count in enumerate(self.accepted_at)}
-        parts = dict(zip(STEP_PARTS, self.spent, strict=True))
+        positions = {str(place): count for place, count in enumerate(self.accepted_per_position)}
+        parts = dict(zip(STEP_PHASES, self.step_seconds, strict=True))
         ends = {word: self.ended_by[word] for word in ENDS.values()}
         return {
             "vllm:prompt_tokens_total": single("counter", "Tokens of prompts.", self.prompt_tokens),
@@ -232,8 +231,8 @@ class Metrics:
 MISSES = ("first_seen", "evicted", "differs", "new_salt", "no_state")
 
 
-def kind_of_miss(reason: str) -> str:
-    """The kind of a reason that a store's `why_missed` gives."""
+def classify_miss(reason: str) -> str:
+    """Return the kind of a reason of `KvCache.explain_miss`."""
     if reason.startswith("differs"):
         return "differs"
     if reason.startswith("no state"):
@@ -242,11 +241,11 @@ def kind_of_miss(reason: str) -> str:
 
 
 def single(kind: str, text: str, value: float) -> dict[str, Any]:
-    """A figure without labels."""
+    """Return a metric without labels."""
     return {"type": kind, "help": text, "samples": [{"labels": {}, "value": value}]}
 
 
 def several(kind: str, text: str, label: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """A figure for each value of a label."""
+    """Return a metric with a value for each label."""
     samples = [{"labels": {label: name}, "value": value} for name, value in values.items()]
     return {"type": kind, "help": text, "samples": samples}

@@ -1,18 +1,20 @@
-"""Files of ours that take the place of earlier ones, and of nothing else."""
+"""A check that a file that is to be overwritten is one of ours."""
 
 from pathlib import Path
 
 from sporelm.errors import RequestError
 
 
-def check_replaceable_file(path: Path, beginning: str, kind: str) -> None:
-    """Raise RequestError if something is there that does not begin as a file of this kind, "trace" say, does; OSError
-    if it cannot be looked at. An empty file may be replaced."""
+def check_replaceable_file(path: Path, signature: str, kind: str) -> None:
+    """Raise RequestError if a file exists whose first bytes are not `signature`; an empty one may be overwritten.
+
+    `kind` names such files, "trace" for example. Raises OSError if the file cannot be read.
+    """
     if not path.exists():
         return
     if path.is_file():
-        wanted = beginning.encode()
+        expected = signature.encode()
         with path.open("rb") as file:
-            if file.read(len(wanted)) in (b"", wanted):
+            if file.read(len(expected)) in (b"", expected):
                 return
-    raise RequestError(f"{path} is there and is no {kind}: it stays as it is; give another name")
+    raise RequestError(f"{path}: exists and is not a {kind}, so it is not overwritten. Give another name.")

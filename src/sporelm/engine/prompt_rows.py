@@ -1,9 +1,10 @@
-"""Texts of which every position's row is wanted: computed in steps of their own, between those of requests.
+"""Prompts for which the output rows of all positions are wanted: scoring and embeddings of a generating model.
 
-A text has its place among requests by when it came. It begins when its pages can be had beside those of the texts that
-have begun, and waits until then, as a request does: who came later does not pass it. Between two steps its pages are an
-idle sequence's. If running requests need them, it waits once more, and computes them anew; until that is done nobody
-begins who came later. So each text comes to its end, however many ask.
+They are computed in steps of their own, between those of requests. Such a prompt has its place among requests by its
+arrival. It starts when its pages can be allocated beside those of the prompts that have started, and waits until then,
+as a request does; later arrivals do not pass it. Between two steps its sequence is idle. If running requests need its
+pages, it waits again, and recomputes them; until that is done no later arrival starts. So each prompt finishes, however
+many there are.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -30,194 +31,213 @@ RowsCallback = Callable[[Rows], object]
 
 @dataclass(eq=False)
 class PromptRowsRequest:
-    """One text. `compute` gives a step's rows, `take` is given those that are new."""
+    """One prompt. `compute` returns a step's rows, `on_rows` is called with those that are new."""
 
-    after: int  # the number of the last request that came before it
-    known: Sequence[int]
-    adapter: int
+    after_id: int  # the number of the last request that came before it
+    token_ids: Sequence[int]
+    adapter_id: int
     sequence: KvSequence
     compute: Callable[[Step], Rows]
-    take: RowsCallback
-    begun: bool = False  # it has had room
-    lost: bool = False  # and has given it to others since
-    held: int = 0  # positions that were held after its last step
-    taken: int = 0
-    failure: Exception | None = None  # of a step that somebody else had it do
-
-    @property
-    def pages(self) -> int:
-        return count_pages(len(self.known))
-
-    @property
-    def done(self) -> bool:
-        return self.taken == len(self.known)
-
-
-class PromptRowsQueue:
-    """All texts that have begun or wait, in the order of their arrival."""
-
-    def __init__(self) -> None:
-        self.short: Request | None = None  # the request that found no room when one was last to begin
-        self._texts: dict[int, PromptRowsRequest] = {}  # by sequence
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __iter__(self) -> Iterator[PromptRowsRequest]:
-        return iter(list(self._texts.values()))
-
-    @property
-    def begun(self) -> list[PromptRowsRequest]:
-        return [text for text in self._texts.values() if text.begun]
-
-    @property
-    def waiting(self) -> bool:
-        """Whether one waits."""
-        return any(not text.begun for text in self._texts.values())
+    on_rows: RowsCallback
+    is_started: bool = False  # whether it has room
+    was_evicted: bool = False  # whether others have taken its room since it started
+    num_computed: int = 0  # positions that were held after its last step
+    num_delivered: int = 0  # rows with which `on_rows` was called
+    error: Exception | None = None  # of a step that another caller ran
 
     @property
     def num_pages(self) -> int:
-        """Pages that those which have begun hold or will hold."""
-        return sum(text.pages for text in self.begun)
+        return count_pages(len(self.token_ids))
 
-    def add(self, text: PromptRowsRequest) -> None:
-        """Let a text wait. Changes the line."""
-        self._texts[text.sequence.id] = text
+    @property
+    def is_done(self) -> bool:
+        return self.num_delivered == len(self.token_ids)
 
-    def remove(self, text: PromptRowsRequest) -> None:
-        """Forget a text. Changes the line; does nothing if it is not there."""
-        self._texts.pop(text.sequence.id, None)
 
-    def hold_back(self, request: Request) -> bool:
-        """Whether a request must let a text pass that came before it. Changes nothing."""
-        late = request.priority >= 0
-        return late and any(text.after < request.id and (text.lost or not text.begun) for text in self._texts.values())
+class PromptRowsQueue:
+    """All prompts that have started or wait, in the order of their arrival."""
 
-    def settle(self, text: PromptRowsRequest, kv_cache: KvCache, *, alone: bool) -> bool:
-        """Whether a text may be computed now; it waits if others have taken its pages. `alone`: no request runs.
-        Changes the text."""
-        if text.begun and text.sequence.length < text.held:
-            text.begun, text.lost = False, True
-        if text.begun or any(not each.begun for each in self._before(text)) or self._is_late(text):
-            return text.begun
-        begun = self.begun
-        pages = text.pages + sum(each.pages for each in begun)
-        text.begun = (alone and not begun) or kv_cache.can_allocate(pages, len(begun) + 1)
-        return text.begun
+    def __init__(self) -> None:
+        self.blocked_request: Request | None = None  # the request that found no room when it was last considered
+        self._prompts: dict[int, PromptRowsRequest] = {}  # by sequence id
 
-    def _before(self, text: PromptRowsRequest) -> Iterator[PromptRowsRequest]:
-        for each in self._texts.values():
-            if each is text:
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def __iter__(self) -> Iterator[PromptRowsRequest]:
+        return iter(list(self._prompts.values()))
+
+    @property
+    def started(self) -> list[PromptRowsRequest]:
+        return [prompt for prompt in self._prompts.values() if prompt.is_started]
+
+    @property
+    def has_waiting(self) -> bool:
+        return any(not prompt.is_started for prompt in self._prompts.values())
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that the started prompts hold or will hold."""
+        return sum(prompt.num_pages for prompt in self.started)
+
+    def add(self, prompt: PromptRowsRequest) -> None:
+        """Queue a prompt. Changes the queue."""
+        self._prompts[prompt.sequence.id] = prompt
+
+    def remove(self, prompt: PromptRowsRequest) -> None:
+        """Remove a prompt, if it is queued. Changes the queue."""
+        self._prompts.pop(prompt.sequence.id, None)
+
+    def must_wait(self, request: Request) -> bool:
+        """Return whether a request must let an earlier prompt pass. Changes nothing."""
+        if request.priority < 0:
+            return False
+        return any(
+            prompt.after_id < request.id and (prompt.was_evicted or not prompt.is_started)
+            for prompt in self._prompts.values()
+        )
+
+    def try_start(self, prompt: PromptRowsRequest, kv_cache: KvCache, *, is_idle: bool) -> bool:
+        """Return whether a prompt may be computed now; it waits if others have taken its pages. Changes the prompt.
+
+        `is_idle`: no request runs.
+        """
+        if prompt.is_started and prompt.sequence.length < prompt.num_computed:
+            prompt.is_started = False
+            prompt.was_evicted = True
+        if prompt.is_started or any(not each.is_started for each in self._before(prompt)) or self._is_late(prompt):
+            return prompt.is_started
+        started = self.started
+        num_pages = prompt.num_pages + sum(each.num_pages for each in started)
+        prompt.is_started = (is_idle and not started) or kv_cache.can_allocate(num_pages, len(started) + 1)
+        return prompt.is_started
+
+    def _before(self, prompt: PromptRowsRequest) -> Iterator[PromptRowsRequest]:
+        for each in self._prompts.values():
+            if each is prompt:
                 return
             yield each
 
-    def _is_late(self, text: PromptRowsRequest) -> bool:
-        """Whether a request finds no room that came before this text, or is more urgent."""
-        short = self.short
-        if short is None or short.finish_reason is not None:
+    def _is_late(self, prompt: PromptRowsRequest) -> bool:
+        """Return whether a request without room came before this prompt, or is more urgent."""
+        blocked = self.blocked_request
+        if blocked is None or blocked.finish_reason is not None:
             return False
-        return (short.priority, short.id) <= (0, text.after)
+        return (blocked.priority, blocked.id) <= (0, prompt.after_id)
 
 
 class PromptRowsRunner:
-    """The steps of an engine's texts."""
+    """Runs the steps of an engine's prompts of all rows."""
 
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
 
-    def rows(
-        self, tokens: Sequence[int], compute: Callable[[Step], Rows], take: RowsCallback, adapter: int
+    def stream_rows(
+        self, tokens: Sequence[int], compute: Callable[[Step], Rows], on_rows: RowsCallback, adapter_id: int
     ) -> Generator[bool, None, None]:
-        """`Engine.logits` and its like: one row for every position of a text."""
+        """Compute one row for every position of a prompt; see `Engine.logits`."""
         engine = self.engine
         kv_cache = engine.kv_cache
-        with engine.turn:
+        with engine.lock:
             engine.check_open()
-            probe = Request(tokens, max_tokens=1, adapter=adapter)
-            engine.scheduler.check(probe, rolls=False)
-            sequence = kv_cache.new_sequence(adapter=engine.scheduler.adapters[adapter], is_private=True)
-            text = PromptRowsRequest(engine.last, probe.known, adapter, sequence, compute, take)
-            engine.scheduler.texts.add(text)
+            request = Request(tokens, max_tokens=1, adapter_id=adapter_id)
+            engine.scheduler.check(request, rolls=False)
+            adapter = engine.scheduler.adapter_identities[adapter_id]
+            sequence = kv_cache.new_sequence(adapter=adapter, is_private=True)
+            prompt = PromptRowsRequest(
+                engine.last_request_id, request.context_ids, adapter_id, sequence, compute, on_rows
+            )
+            engine.scheduler.prompt_rows.add(prompt)
         try:
             while True:
-                with engine.turn:
+                with engine.lock:
                     engine.check_open()
-                    if text.failure is not None:
-                        raise text.failure
-                    if not text.done:
-                        self._advance(text)
-                if text.done:
+                    if prompt.error is not None:
+                        raise prompt.error
+                    if not prompt.is_done:
+                        self._advance(prompt)
+                if prompt.is_done:
                     return
-                yield text.begun
+                yield prompt.is_started
         finally:
-            with engine.turn:
-                self.end(text)
+            with engine.lock:
+                self.end(prompt)
 
-    def go_on(self) -> None:
-        """One step of the first text that need not wait, if there is one: requests wait for texts, and nobody else may
-        be there to compute them. If it fails, that is told to whom it belongs. Only in the engine's turn."""
-        line = self.engine.scheduler.texts
-        for text in line:
+    def step(self) -> None:
+        """Run one step of the first prompt that need not wait, if there is one. Call it with the engine's lock.
+
+        Requests wait for these prompts, whose own callers may be gone or busy. An error is raised to the prompt's own
+        caller.
+        """
+        for prompt in self.engine.scheduler.prompt_rows:
+            has_advanced = False
             try:
-                moved = self._advance(text)
-            except Exception as reason:
-                text.failure = reason
-            if text.done or text.failure is not None:
-                self.end(text)
+                has_advanced = self._advance(prompt)
+            except Exception as error:
+                prompt.error = error
+            if prompt.is_done or prompt.error is not None:
+                self.end(prompt)
                 return
-            if moved:
+            if has_advanced:
                 return
 
-    def end(self, text: PromptRowsRequest) -> None:
-        """Forget a text and what was computed for it. Does nothing the second time."""
+    def end(self, prompt: PromptRowsRequest) -> None:
+        """Forget a prompt and what was computed for it. Does nothing the second time."""
         kv_cache = self.engine.kv_cache
-        self.engine.scheduler.texts.remove(text)
-        kv_cache.invalidate(text.sequence)
-        kv_cache.drop(text.sequence)
+        self.engine.scheduler.prompt_rows.remove(prompt)
+        kv_cache.invalidate(prompt.sequence)
+        kv_cache.drop(prompt.sequence)
 
-    def _advance(self, text: PromptRowsRequest) -> bool:
-        """The next step of a text; False if it must wait."""
+    def _advance(self, prompt: PromptRowsRequest) -> bool:
+        """Run the next step of a prompt; False if it must wait."""
         engine = self.engine
-        if not engine.scheduler.texts.settle(text, engine.kv_cache, alone=not engine.scheduler.running):
+        queue = engine.scheduler.prompt_rows
+        if not queue.try_start(prompt, engine.kv_cache, is_idle=not engine.scheduler.running):
             return False
-        begin, found = self._chunk(text)
-        text.held = text.sequence.length
-        if text.held > text.taken:
-            text.take(found[max(0, text.taken - begin) :])
-            text.taken = text.held
+        start, rows = self._run_chunk(prompt)
+        prompt.num_computed = prompt.sequence.length
+        if prompt.num_computed > prompt.num_delivered:
+            prompt.on_rows(rows[max(0, prompt.num_delivered - start) :])
+            prompt.num_delivered = prompt.num_computed
         return True
 
-    def _chunk(self, text: PromptRowsRequest) -> tuple[int, Rows]:
-        """One step of a text alone, short if others wait for their next token: its first position, and its rows.
-        Running requests may leave it no pages: then it waits once more."""
-        engine, sequence = self.engine, text.sequence
-        kv_cache, running = engine.kv_cache, engine.scheduler.running
+    def _run_chunk(self, prompt: PromptRowsRequest) -> tuple[int, Rows]:
+        """Run a step of this prompt only, short if requests decode; return its first position and its rows.
+
+        If running requests leave no pages, the prompt waits again.
+        """
+        engine = self.engine
+        sequence = prompt.sequence
+        kv_cache = engine.kv_cache
+        running = engine.scheduler.running
         kv_cache.acquire(sequence)
         try:
-            kv_cache.restore(sequence, text.known, [])
-            begin, budget = sequence.length, engine.limits.token_budget
-            if decoding := sum(request.decoding for request in running.values()):
-                budget = min(budget, engine.scheduler.prefill_budget.allowed(decoding))
-            ids = text.known[begin : begin + budget]
+            kv_cache.restore(sequence, prompt.token_ids, [])
+            start = sequence.length
+            budget = engine.limits.token_budget
+            if num_decoding := sum(request.is_decoding for request in running.values()):
+                budget = min(budget, engine.scheduler.prefill_budget.num_allowed(num_decoding))
+            ids = prompt.token_ids[start : start + budget]
             copies: list[tuple[int, int]] = []
-            if not kv_cache.reserve(sequence, begin + len(ids), copies):
+            if not kv_cache.reserve(sequence, start + len(ids), copies):
                 if not running:
-                    raise MemoryShortage(
-                        f"{kv_cache.describe_shortage(sequence, begin + len(ids))} are in use: ask again later"
-                    )
-                text.begun, text.lost = False, True
-                return begin, np.zeros((0, 0), np.float32)
+                    shortage = kv_cache.describe_shortage(sequence, start + len(ids))
+                    raise MemoryShortage(f"{shortage} are in use: ask again later")
+                prompt.is_started = False
+                prompt.was_evicted = True
+                return start, np.zeros((0, 0), np.float32)
             scheduled = ScheduledSequence(
-                0, ids, begin, sequence.page_table, len(ids), text.adapter, sequence.state_slot
+                0, ids, start, sequence.page_table, len(ids), prompt.adapter_id, sequence.state_slot
             )
-            began, step = perf_counter(), Step([scheduled], copies, kv_cache.pop_state_copies())
-            found = text.compute(step)
+            step = Step([scheduled], copies, kv_cache.pop_state_copies())
+            start_time = perf_counter()
+            rows = prompt.compute(step)
             if engine.observer is not None:
-                engine.observer.stepped(step, (began, began, *[perf_counter()] * 3))
+                engine.observer.on_step(step, (start_time, start_time, *[perf_counter()] * 3))
             kv_cache.extend(sequence, ids)
-        except BaseException:  # what the step has changed is not known: a state may be ahead of what is held
+        except BaseException:  # it is unknown how much the step has changed: a state may be ahead of the tokens
             kv_cache.invalidate(sequence)
             raise
         finally:
             kv_cache.release(sequence)
-        return begin, found
+        return start, rows

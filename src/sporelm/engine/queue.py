@@ -1,4 +1,4 @@
-"""Requests that wait: urgent ones first, then those of whoever is served least."""
+"""The queue of requests that wait: urgent ones first, then those of the tenant with the fewest running requests."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -6,59 +6,64 @@ from collections.abc import Callable, Iterator
 from sporelm.engine.request import Request
 from sporelm.errors import QueueFull
 
-Line = tuple[int, str]  # priority, owner
+QueueKey = tuple[int, str]  # priority, tenant
 
 
 class WaitingQueue:
-    """A line of requests for each priority and owner, in the order of their arrival.
+    """A queue of requests for each priority and tenant, in the order of their arrival.
 
-    As many as `limit` wait. When there are so many, an owner who has less than an equal share of these may still add to
-    it, up to twice as many in all: nobody fills the places of everybody.
+    `limit` requests may wait. When the queue is full, a tenant with less than an equal share of it may still add
+    requests, up to twice the limit in all: no tenant can lock out the others.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.lines: dict[Line, deque[Request]] = {}
+        self.queues: dict[QueueKey, deque[Request]] = {}
 
     def __len__(self) -> int:
-        return sum(len(line) for line in self.lines.values())
+        return sum(len(queue) for queue in self.queues.values())
 
     def __iter__(self) -> Iterator[Request]:
-        """All that wait. Any thread may ask: what changes meanwhile is copied first."""
-        for line in list(self.lines.values()):
-            yield from list(line)
+        """Return all that wait. Any thread may call this: the queues are copied first."""
+        for queue in list(self.queues.values()):
+            yield from list(queue)
 
-    def check_room(self, owner: str) -> None:
-        """Raise QueueFull if one more of an owner cannot wait."""
+    def check_room(self, tenant: str) -> None:
+        """Raise QueueFull if no further request of a tenant can wait."""
         if len(self) < self.limit:
             return
-        own = sum(len(line) for (_, whose), line in self.lines.items() if whose == owner)
-        owners = {whose for _, whose in self.lines} | {owner}
-        if len(owners) == 1 or own >= self.limit // len(owners) or len(self) >= 2 * self.limit:
+        num_waiting = sum(len(queue) for (_, each), queue in self.queues.items() if each == tenant)
+        tenants = {each for _, each in self.queues} | {tenant}
+        is_share_used = len(tenants) == 1 or num_waiting >= self.limit // len(tenants)
+        if is_share_used or len(self) >= 2 * self.limit:
             raise QueueFull(f"{len(self)} requests wait already, and the limit is {self.limit}: try again later")
 
     def add(self, request: Request) -> None:
-        """Let a request wait. Changes the queue. Raises QueueFull."""
-        self.check_room(request.owner)
-        self.lines.setdefault(line_of(request), deque()).append(request)
+        """Queue a request. Changes the queue. Raises QueueFull."""
+        self.check_room(request.tenant)
+        self.queues.setdefault(queue_key(request), deque()).append(request)
 
     def put_back(self, request: Request) -> None:
-        """A request that ran waits again, before all others of its line. Changes the queue."""
-        self.lines.setdefault(line_of(request), deque()).appendleft(request)
+        """Queue a preempted request, before all others of its priority and tenant. Changes the queue."""
+        self.queues.setdefault(queue_key(request), deque()).appendleft(request)
 
     def remove(self, request: Request) -> None:
         """Take a request out. Changes the queue."""
-        line = self.lines[line_of(request)]
-        line.remove(request)
-        if not line:
-            del self.lines[line_of(request)]
+        queue = self.queues[queue_key(request)]
+        queue.remove(request)
+        if not queue:
+            del self.queues[queue_key(request)]
 
-    def next(self, running: Callable[[str], int], ready: Callable[[Request], bool]) -> Request | None:
-        """Whose turn it is: of the `ready` first ones of all lines, the most urgent, then the one whose owner has the
-        fewest `running`, then the one that came first. Changes nothing."""
-        heads = [line[0] for line in self.lines.values() if ready(line[0])]
-        return min(heads, key=lambda head: (head.priority, running(head.owner), head.id), default=None)
+    def next(self, num_running: Callable[[str], int], is_ready: Callable[[Request], bool]) -> Request | None:
+        """Return the request that runs next; None if none is ready. Changes nothing.
+
+        Of the first ones of all queues that are ready it is the most urgent, then the one whose tenant has the fewest
+        `num_running`, then the one that came first.
+        """
+        heads = [queue[0] for queue in self.queues.values() if is_ready(queue[0])]
+        return min(heads, key=lambda head: (head.priority, num_running(head.tenant), head.id), default=None)
 
 
-def line_of(request: Request) -> Line:
-    return request.priority, request.owner
+def queue_key(request: Request) -> QueueKey:
+    """Return the queue of a request."""
+    return request.priority, request.tenant

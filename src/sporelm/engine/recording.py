@@ -1,14 +1,14 @@
-"""Recordings: every step of an engine with what came of it, as lines of JSON, so that the run can be replayed.
+"""Recordings: every step of an engine with its results, as lines of JSON, so that the run can be replayed.
 
-The first line says which model and which limits; then come, in the order in which they happened:
+The first line holds the model and the limits; then come, in the order in which they happened:
 
     {"add": request, "prompt": [...], "ends": [...], "sampling": {...}, "constrained": bool}
     {"step": Step.to_json(), "best": [argmax of each row], "logits": [checksum of each row], "s": seconds}
-    {"said": [[tokens], ...]}           of the step before, for each part that wants logits
+    {"said": [[tokens], ...]}           sampled from the step before, for each sequence with outputs
     {"embed": Step.to_json(), "hidden": [checksum of each row], "s": seconds}
     {"drop": request}
-    {"imported": [pages]}               what was put there came from a file, which a recording does not hold
-    {"full": bytes}                     nothing more was recorded
+    {"imported": [pages]}               filled from a file, which a recording does not hold
+    {"full": bytes}                     the end: the recording has reached its limit
 
 A file that ends in the middle of a line is good up to there.
 """
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
 MARK = "sporelm recording"
 VERSION = 2
-READABLE = (1, 2)  # 1 knew of no recurrent states
+READABLE = (1, 2)  # 1 had no recurrent states
 BEGINNING = f'{{"{MARK}": '
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 BUFFER = 1 << 16  # bytes that may be lost when the process is killed
 
 
 class RecordingFile:
-    """The file that a recording grows in. A failure to write ends the recording, and nothing else."""
+    """A recording that is written. A failure to write ends the recording, and nothing else."""
 
-    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
-        """Begin a recording, in place of an earlier one. Raises RequestError if something else is there, or if it
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        """Begin a recording, in place of an earlier one. Raises RequestError if another file is at the path, or if it
         cannot be written."""
-        self.path, self.most_bytes = path, most_bytes
+        self.path, self.max_bytes = path, max_bytes
         self.failure: str | None = None  # why the recording ended early
         self.has_failed = False  # whether that was because it could not be written
         self.nbytes = 0
         try:
             check_replaceable_file(path, BEGINNING, "recording")
-            self._file: IO[str] = os.fdopen(_for_owner(path), "w", BUFFER, "ascii", newline="\n")
+            self._file: IO[str] = os.fdopen(_create_private_file(path), "w", BUFFER, "ascii", newline="\n")
         except OSError as reason:
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
 
     def follow(self, engine: "Engine", worker: "Worker", about: Mapping[str, Any]) -> None:
-        """Record all that this engine does from now on; it must not have any request yet."""
+        """Record this engine from now on; it must not have any request yet."""
         self.line({MARK: VERSION, **about})
         worker.recorder = self
         engine.sampler = RecordedSampler(self)
@@ -70,7 +70,7 @@ class RecordingFile:
             return
         text = json.dumps(values, separators=(",", ":")) if self.nbytes else json.dumps(values)
         try:
-            if self.nbytes + len(text) > self.most_bytes:
+            if self.nbytes + len(text) > self.max_bytes:
                 self._file.write(f'{{"full":{self.nbytes}}}\n')
                 self.failure = f"it has {self.nbytes} bytes, as many as it may have"
                 return
@@ -80,7 +80,7 @@ class RecordingFile:
         self.nbytes += len(text) + 1
 
     def close(self) -> None:
-        """Write what is left; of nothing there is no file. Closing again does nothing."""
+        """Write the buffer; remove an empty file. Closing again does nothing."""
         if self._file.closed:
             return
         try:
@@ -90,24 +90,24 @@ class RecordingFile:
         except OSError as reason:
             self.failure, self.has_failed = self.failure or str(reason.strerror or reason), True
 
-    # ---- what the worker tells
+    # ---- called by the worker
 
-    def ran(self, step: Step, scores: ModelOutput, seconds: float) -> None:
-        """A step gave these scores."""
-        found = {"best": scores.best.tolist(), "logits": checksums(scores.logits), "s": round(seconds, 6)}
-        self.line({"step": step.to_json(), **found})
+    def record_step(self, step: Step, output: ModelOutput, seconds: float) -> None:
+        """Write a step with its output."""
+        results = {"best": output.argmax.tolist(), "logits": checksums(output.logits), "s": round(seconds, 6)}
+        self.line({"step": step.to_json(), **results})
 
-    def embedded(self, step: Step, hidden: NDArray[np.float32], seconds: float) -> None:
-        """A step gave these rows."""
+    def record_embed(self, step: Step, hidden: NDArray[np.float32], seconds: float) -> None:
+        """Write a step with its hidden states."""
         self.line({"embed": step.to_json(), "hidden": checksums(hidden), "s": round(seconds, 6)})
 
-    def imported(self, pages: Sequence[int]) -> None:
-        """Pages were filled from elsewhere."""
+    def record_import(self, pages: Sequence[int]) -> None:
+        """Note that pages were filled from a file."""
         self.line({"imported": list(pages)})
 
 
 class RecordedSampler(Sampler):
-    """A sampler whose choices are recorded."""
+    """A sampler whose results are recorded."""
 
     def __init__(self, file: RecordingFile) -> None:
         super().__init__()
@@ -123,21 +123,21 @@ class RecordedSampler(Sampler):
         constraint: Constraint | None = None,
     ) -> None:
         super().add(request, sampling, prompt, stop_ids, vocab, constraint)
-        given = {"prompt": list(prompt), "ends": list(stop_ids), "sampling": sampling_to_json(sampling)}
-        self.file.line({"add": request, **given, "constrained": constraint is not None})
+        values = {"prompt": list(prompt), "ends": list(stop_ids), "sampling": sampling_to_json(sampling)}
+        self.file.line({"add": request, **values, "constrained": constraint is not None})
 
     def drop(self, request: int) -> None:
         super().drop(request)
         self.file.line({"drop": request})
 
-    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
-        picked = super().pick(best, logits, step)
-        self.file.line({"said": picked.tokens})
-        return picked
+    def sample(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
+        output = super().sample(best, logits, step)
+        self.file.line({"said": output.tokens})
+        return output
 
 
 def checksums(rows: NDArray[np.float32]) -> list[int]:
-    """A number for each row [rows, width] that changes with any bit of it: the sum and the exclusive or of its words.
+    """Return a number for each row [rows, width] that changes with any bit: the sum and the exclusive or of its words.
 
     A checksum against mistakes, not against forgery: a hash would take longer than the sampling.
     """
@@ -149,36 +149,36 @@ def checksums(rows: NDArray[np.float32]) -> list[int]:
 
 
 def sampling_to_json(sampling: Sampling) -> dict[str, Any]:
-    """The values that are not the usual ones, as JSON knows them."""
-    found: dict[str, Any] = {}
+    """Return the values that differ from the defaults, as JSON values."""
+    values: dict[str, Any] = {}
     for each in fields(sampling):
         value = getattr(sampling, each.name)
-        if value != getattr(_USUAL, each.name):
+        if value != getattr(_DEFAULTS, each.name):
             is_set = isinstance(value, frozenset)
-            found[each.name] = sorted(value) if is_set else dict(value) if isinstance(value, Mapping) else value
-    return found
+            values[each.name] = sorted(value) if is_set else dict(value) if isinstance(value, Mapping) else value
+    return values
 
 
 def sampling_from_json(values: Mapping[str, Any]) -> Sampling:
-    """What `sampling_to_json` gave. Raises RequestError for values that there are not."""
-    given: dict[str, Any] = {}
+    """Return the options that `sampling_to_json` wrote. Raises RequestError for unknown names."""
+    options: dict[str, Any] = {}
     for name, value in values.items():
-        usual = getattr(_USUAL, name, None)
-        if name not in {each.name for each in fields(_USUAL)}:
+        default = getattr(_DEFAULTS, name, None)
+        if name not in {each.name for each in fields(_DEFAULTS)}:
             raise RequestError(f"no sampling value {name!r:.60}: the recording is of another version")
-        if isinstance(usual, frozenset):
+        if isinstance(default, frozenset):
             value = frozenset(value)
-        elif isinstance(usual, Mapping):
+        elif isinstance(default, Mapping):
             value = {int(token): bias for token, bias in value.items()}
-        given[name] = value
-    return Sampling(**given)
+        options[name] = value
+    return Sampling(**options)
 
 
-_USUAL = Sampling()
+_DEFAULTS = Sampling()
 
 
-def _for_owner(path: Path) -> int:
-    """An empty file that only its owner can read, whoever could read what was there: it will hold what was asked."""
+def _create_private_file(path: Path) -> int:
+    """Create an empty file that only its owner can read, also where another file was readable: it will hold prompts."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.chmod(path, 0o600)

@@ -1,4 +1,4 @@
-"""A request: token ids to continue, how, and how far it has come."""
+"""A request: token ids to continue, the options, and its progress."""
 
 import sys
 from collections.abc import Iterable, Sequence, Sized
@@ -12,13 +12,13 @@ from sporelm.engine.sampling import Sampling, TokenLogprobs
 from sporelm.errors import RequestError, shown
 from sporelm.ops.paged_attention import PAGE
 
-MOST_IDS = 1 << 24  # of a text: no context is so long
+MAX_TOKEN_IDS = 1 << 24  # of a prompt: no context is that long
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
-def whole_number(name: str, value: Any) -> int:
-    """`value` as an int, numpy's whole numbers included. Raises RequestError for anything else."""
+def parse_int(name: str, value: Any) -> int:
+    """Return `value` as an int; numpy's integers are allowed. Raises RequestError for anything else."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -27,17 +27,17 @@ def whole_number(name: str, value: Any) -> int:
     raise RequestError(f"{name} is {shown(value)}: it must be a whole number")
 
 
-def token_ids(name: str, values: Any) -> list[int]:
-    """Token ids given as a list, a tuple or an array. Raises RequestError for anything else, text included."""
+def parse_token_ids(name: str, values: Any) -> list[int]:
+    """Return token ids given as a list, a tuple or an array. Raises RequestError for anything else, such as a str."""
     if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise RequestError(f"{name} is {shown(values)}: it must be a list of token ids")
-    if size_of(values, name) > MOST_IDS:
-        raise RequestError(f"{name} has more than {MOST_IDS} ids, which no model takes: give fewer")
-    return [whole_number(f"a token of {name}", value) for value in values]
+    if length_of(values, name) > MAX_TOKEN_IDS:
+        raise RequestError(f"{name} has more than {MAX_TOKEN_IDS} ids, which no model takes: give fewer")
+    return [parse_int(f"a token of {name}", value) for value in values]
 
 
-def size_of(values: Sized, name: str = "the list") -> int:
-    """How many there are, of a range too; a huge number where Python cannot say. Raises RequestError for none."""
+def length_of(values: Sized, name: str = "the list") -> int:
+    """Return the length, sys.maxsize for a range that is too long for `len`. Raises RequestError for an iterator."""
     try:
         return len(values)
     except OverflowError:
@@ -46,51 +46,51 @@ def size_of(values: Sized, name: str = "the list") -> int:
         raise RequestError(f"{name} is {shown(values)}, which has no length: give a list") from None
 
 
-def beginning(room: int) -> int:
-    """Positions of a context that keep their tokens when it rolls: a quarter, in whole pages if it has one."""
+def num_pinned_positions(room: int) -> int:
+    """Return how many first positions keep their tokens when a context rolls: a quarter, in whole pages if possible."""
     quarter = room // 4
     return quarter // PAGE * PAGE or quarter
 
 
 class Request:
-    """What to continue and what has come of it.
+    """Token ids to continue, and the state of the generation.
 
-    There are no phases: each step computes `known` tokens that the sequence does not hold yet, and when all are held
-    the next one becomes known. What is known is the whole `text`, unless that has outgrown the context of a request
-    that rolls: then it is the text without some tokens after its beginning.
+    There are no phases: each step computes those `context_ids` that the sequence does not hold yet, and when all are
+    held the next token is appended. The context is the whole text (`all_token_ids`), unless that has outgrown the
+    context of a request that rolls: then some tokens after its beginning are missing.
     """
 
     __slots__ = (
-        "accepted",
-        "adapter",
-        "arrived",
+        "adapter_id",
+        "all_token_ids",
+        "arrival_time",
         "cache_miss",
+        "cache_salt",
         "cached_tokens",
         "constraint",
-        "drafted",
-        "dropped",
+        "context_ids",
         "error",
         "finish_reason",
-        "first_token_at",
+        "first_token_time",
         "id",
-        "known",
-        "last_token_at",
+        "is_temporary",
+        "last_token_time",
+        "logprobs",
         "max_tokens",
+        "num_accepted_tokens",
+        "num_context_prompt",
+        "num_draft_tokens",
+        "num_dropped",
         "num_prompt",
-        "num_shown",
-        "owner",
         "page_hashes",
+        "parent",
         "priority",
         "roll",
-        "salt",
         "sampling",
-        "scores",
         "sequence",
-        "started",
+        "start_time",
         "stop_ids",
-        "temporary",
-        "text",
-        "twin",
+        "tenant",
     )
 
     def __init__(
@@ -101,104 +101,117 @@ class Request:
         max_tokens: int = 256,
         stop_ids: Iterable[int] = (),
         sequence: KvSequence | None = None,
-        salt: str = "",
+        cache_salt: str = "",
         priority: int = 0,
-        owner: str | None = None,
-        twin: "Request | None" = None,
+        tenant: str | None = None,
+        parent: "Request | None" = None,
         constraint: Constraint | None = None,
         roll: bool = False,
-        adapter: int = 0,
+        adapter_id: int = 0,
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
-        What others of the same `salt` have computed of the prompt is not computed again. With a `sequence`, what it
-        holds is not either, it keeps the KV afterwards, and its salt counts. Lower `priority` is served first; among
-        equals those `owner`s (by default the salt) of whom the fewest run. A `twin` has the same prompt and was added
-        before: this request waits until that is computed, and shares it. A `constraint` says what may be answered.
-        With `roll` a text that outgrows the context goes on without some tokens after its first quarter (`fit`).
+        sequence    holds what an earlier request computed, and keeps the KV afterwards; its salt counts
+        cache_salt  prefixes are shared by requests with the same salt only
+        priority    lower is served first
+        tenant      among equal priorities the one with the fewest running requests is served first; default: the salt
+        parent      a request with the same prompt, added before: this one waits until that is computed, and shares it
+        constraint  what the answer must look like
+        roll        a text that outgrows the context loses some tokens after its first quarter (`roll_context`)
+        adapter_id  of a loaded LoRA adapter, 0 for none
+
         Raises RequestError for an empty prompt or max_tokens < 1.
         """
-        self.text = token_ids("the prompt", prompt)  # then what was generated
-        self.known = self.text  # of it, what the model is shown; another list once some is left out
-        if not self.known:
+        self.all_token_ids = parse_token_ids("the prompt", prompt)  # the prompt, then the generated tokens
+        self.context_ids = self.all_token_ids  # the model's input; another list once tokens were dropped
+        if not self.context_ids:
             raise RequestError("the prompt has no tokens: give at least one")
         if max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
-        self.num_prompt = self.num_shown = len(self.text)  # of the prompt; of that what the model was shown
-        self.dropped = 0  # tokens of the text that were left out to make room
+        self.num_prompt = len(self.all_token_ids)
+        self.num_context_prompt = self.num_prompt  # tokens of the prompt that are in the context
+        self.num_dropped = 0  # tokens of the text that were dropped to make room
         self.roll = roll
         self.sampling = sampling or Sampling()
-        self.scores: list[TokenLogprobs] = []  # of each generated token, if the sampling asks for them
+        self.logprobs: list[TokenLogprobs] = []  # of each generated token, if the sampling options ask for them
         self.max_tokens = max_tokens
         self.stop_ids = frozenset(stop_ids)
         self.sequence = sequence
-        self.salt = salt
+        self.cache_salt = cache_salt
         self.priority = priority
-        self.owner = salt if owner is None else owner
-        self.twin = twin
+        self.tenant = cache_salt if tenant is None else tenant
+        self.parent = parent
         self.constraint = constraint
-        self.adapter = adapter  # the number of one that is loaded, 0 for none
-        self.page_hashes = PageHashes(salt)  # the keys under which the pages of `known` are found
-        self.temporary = sequence is None  # its sequence goes when it ends
-        self.id = 0  # given by the engine
-        self.cached_tokens = 0  # of the prompt, found in the sequence or computed by others
-        self.cache_miss: str | None = None  # why not more of it; None where it is all but the last page
-        self.drafted = self.accepted = 0  # tokens that were guessed, and those of them that were right
+        self.adapter_id = adapter_id
+        self.page_hashes = PageHashes(cache_salt)  # of the pages of `context_ids`
+        self.is_temporary = sequence is None  # its sequence is dropped when it ends
+        self.id = 0  # assigned by the engine
+        self.cached_tokens = 0  # of the prompt: held by the sequence or found in the prefix cache
+        self.cache_miss: str | None = None  # why not more; None if all but the last page was cached
+        self.num_draft_tokens = 0  # that were checked
+        self.num_accepted_tokens = 0  # of them
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
-        self.arrived = self.started = self.first_token_at = self.last_token_at = 0.0  # seconds of perf_counter
+        self.arrival_time = 0.0  # seconds of perf_counter, as the following
+        self.start_time = 0.0
+        self.first_token_time = 0.0
+        self.last_token_time = 0.0
 
     @property
     def num_computed(self) -> int:
-        """Known tokens whose keys and values are held."""
+        """Context tokens whose keys and values are cached."""
         return self.sequence.length if self.sequence else 0
 
     @property
-    def decoding(self) -> bool:
-        """Whether the prompt is computed, and one token after the other follows."""
-        return self.num_generated > 0 and self.num_computed >= len(self.known) - 1
+    def is_decoding(self) -> bool:
+        """Whether the prompt is computed, and each step computes one token."""
+        return self.num_generated > 0 and self.num_computed >= len(self.context_ids) - 1
 
     @property
     def prompt(self) -> list[int]:
-        return self.text[: self.num_prompt]
+        return self.all_token_ids[: self.num_prompt]
 
     @property
     def generated(self) -> list[int]:
-        return self.text[self.num_prompt :]
+        return self.all_token_ids[self.num_prompt :]
 
     @property
     def num_generated(self) -> int:
-        return len(self.text) - self.num_prompt
+        return len(self.all_token_ids) - self.num_prompt
 
-    def commit(self, token: int, room: int) -> None:
-        """Add a generated token; finish if it is a stop id, the last wanted, or no room is left after it."""
-        text, known = self.text, self.known
-        text.append(token)
-        if known is not text:
-            known.append(token)
+    def append_token(self, token: int, room: int) -> None:
+        """Add a generated token; finish if it is a stop id, the last allowed one, or if no room is left after it."""
+        token_ids, context_ids = self.all_token_ids, self.context_ids
+        token_ids.append(token)
+        if context_ids is not token_ids:
+            context_ids.append(token)
         if token in self.stop_ids:
             self.finish_reason = "stop"
-        elif len(text) - self.num_prompt >= self.max_tokens:
+        elif len(token_ids) - self.num_prompt >= self.max_tokens:
             self.finish_reason = "length"
-        elif len(known) > room:
+        elif len(context_ids) > room:
             if self.roll:
-                self.fit(room)
+                self.roll_context(room)
             else:
                 self.finish_reason = "length"
 
-    def fit(self, room: int) -> None:
-        """Leave out of a request that rolls what `room` positions do not hold: after the first quarter of them, so many
-        halves of them as are too much. Where the next cut is does not change while the text grows by less than a half,
-        so what is held of one turn of a conversation is of use in the next."""
-        if not self.roll or len(self.known) <= room:
+    def roll_context(self, room: int) -> None:
+        """Drop tokens of a request that rolls if its context exceeds `room` positions: after the first quarter, as many
+        halves of the room as are too much.
+
+        The place of the next cut does not change while the text grows by less than a half, so that the KV of one turn
+        of a conversation can be reused in the next.
+        """
+        if not self.roll or len(self.context_ids) <= room:
             return
-        first, half = beginning(room), max(1, room // 2)
-        self.dropped = -((room - len(self.text)) // half) * half
-        self.known = self.text[:first] + self.text[first + self.dropped :]
-        del self.page_hashes.hashes[first // PAGE :]
+        num_pinned = num_pinned_positions(room)
+        half = max(1, room // 2)
+        self.num_dropped = -((room - len(self.all_token_ids)) // half) * half
+        self.context_ids = self.all_token_ids[:num_pinned] + self.all_token_ids[num_pinned + self.num_dropped :]
+        del self.page_hashes.hashes[num_pinned // PAGE :]
         if not self.num_generated:
-            self.num_shown = len(self.known)
+            self.num_context_prompt = len(self.context_ids)
 
     def __repr__(self) -> str:
-        state = self.finish_reason or f"{self.num_computed} of {len(self.known)} tokens computed"
+        state = self.finish_reason or f"{self.num_computed} of {len(self.context_ids)} tokens computed"
         return f"Request({self.id}, prompt {self.num_prompt}, generated {self.num_generated}, {state})"

@@ -1,4 +1,4 @@
-"""Runs steps of a model on a back-end: fills the input arrays, then replays the plan, or runs op by op if eager."""
+"""The runner: fills the input arrays of a step, then replays the plan, or runs op by op if eager."""
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown
+from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown_adapter_error
 from sporelm.engine.step import Step
 from sporelm.models import StepInputs, compute, input_specs, trace_model
 from sporelm.models.inputs import ADAPTERS, Forward
@@ -18,11 +18,11 @@ from sporelm.ops import Spec
 from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
 
-MOST_VIEWS = 64  # sets of input views that are kept for step shapes met before
+MAX_VIEWS = 64  # sets of input views that are kept, one for each step shape
 
 
 class Model(Protocol):
-    """What is run: the configuration, the blocks' `memory`, `forward` to scores, and `embed`."""
+    """A model: its configuration, the `memory` that its blocks keep, `forward` to logits, and `embed`."""
 
     @property
     def config(self) -> Any: ...
@@ -32,13 +32,13 @@ class Model(Protocol):
 
 
 class ModelOutput(NamedTuple):
-    """What a step gives for each wanted row. Both are views that the next step overwrites."""
+    """The output rows of a step. Both arrays are views that the next step overwrites."""
 
-    best: NDArray[np.int32]  # [rows] the argmax, -1 for a row with NaN
+    argmax: NDArray[np.int32]  # [rows], -1 for a row with NaN
     logits: NDArray[np.float32]  # [rows, vocab]
 
 
-class Inputs:
+class InputArrays:
     """The int32 arrays of a step, allocated once for the largest one and seen through views of the right extents."""
 
     def __init__(self, limits: EngineConfig) -> None:
@@ -55,39 +55,39 @@ class Inputs:
         }
         # Writing one number through a memoryview takes half the time it takes through the array.
         self.cells = {name: array.data for name, array in self.arrays.items() if array.ndim == 1}
-        self.tables: list[tuple[int, ...] | None] = [None] * sequences  # whose pages each line of "pages" holds
+        self.page_tables: list[tuple[int, ...] | None] = [None] * sequences  # in each row of "pages"
         self.views: dict[tuple[int, int, int], tuple[dict[str, np.ndarray], dict[str, int]]] = {}
 
     def fill(self, step: Step) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-        """The arrays of a step by name, and its extents by symbol. Valid until the next fill."""
+        """Return the arrays of a step by name, and its extents by symbol. Valid until the next fill."""
         cells, arrays = self.cells, self.arrays
         tokens, positions, slots = cells["tokens"], cells["positions"], cells["slots"]
         starts, lengths, rows, states = cells["starts"], cells["lengths"], cells["rows"], cells["states"]
-        row = wanted = 0
-        for index, (_, ids, position, pages, outputs, _, state) in enumerate(step.sequences):
-            if self.tables[index] is not pages:
-                arrays["pages"][index, : len(pages)] = pages
-                self.tables[index] = pages
+        row = num_rows = 0
+        for index, (_, ids, position, page_table, num_outputs, _, state_slot) in enumerate(step.sequences):
+            if self.page_tables[index] is not page_table:
+                arrays["pages"][index, : len(page_table)] = page_table
+                self.page_tables[index] = page_table
             count = len(ids)
             if count == 1:
                 tokens[row] = ids[0]
                 positions[row] = position
-                slots[row] = pages[position // PAGE] * PAGE + position % PAGE
+                slots[row] = page_table[position // PAGE] * PAGE + position % PAGE
             else:
-                places = np.arange(position, position + count, dtype=np.int32)
+                span = np.arange(position, position + count, dtype=np.int32)
                 arrays["tokens"][row : row + count] = ids
-                arrays["positions"][row : row + count] = places
-                arrays["slots"][row : row + count] = arrays["pages"][index, places // PAGE] * PAGE + places % PAGE
+                arrays["positions"][row : row + count] = span
+                arrays["slots"][row : row + count] = arrays["pages"][index, span // PAGE] * PAGE + span % PAGE
             row += count
             starts[index + 1] = row
             lengths[index] = position + count
-            states[index] = state
-            for output in range(row - outputs, row):
-                rows[wanted] = output
-                wanted += 1
-        if not wanted:  # a program computes at least one row
-            rows[0], wanted = row - 1, 1
-        key = (row, len(step.sequences), wanted)
+            states[index] = state_slot
+            for output in range(row - num_outputs, row):
+                rows[num_rows] = output
+                num_rows += 1
+        if not num_rows:  # a program computes at least one row
+            rows[0], num_rows = row - 1, 1
+        key = (row, len(step.sequences), num_rows)
         return self.views.get(key) or self._view(key)
 
     def _view(self, key: tuple[int, int, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -95,14 +95,14 @@ class Inputs:
         extents = {"tokens": tokens, "sequences": sequences, "starts": sequences + 1, "rows": rows}
         lengths = dict.fromkeys(("tokens", "positions", "slots"), tokens)
         lengths |= dict.fromkeys(("lengths", "pages", "states"), sequences) | {"starts": sequences + 1, "rows": rows}
-        if len(self.views) >= MOST_VIEWS:
+        if len(self.views) >= MAX_VIEWS:
             self.views.clear()
         self.views[key] = {name: array[: lengths[name]] for name, array in self.arrays.items()}, extents
         return self.views[key]
 
 
 class Runner:
-    """One model on one back-end. `caches` has what each layer keeps: pages, or a tuple of arrays of states."""
+    """One model on one back-end. `caches` has the memory of each layer: pages, or a tuple of state arrays."""
 
     def __init__(
         self,
@@ -117,17 +117,17 @@ class Runner:
         self.model, self.weights, self.caches, self.backend = model, weights, caches, backend
         self.states = [cache for cache in caches if isinstance(cache, tuple)]
         self.paged = [cache for cache in caches if not isinstance(cache, tuple)]
-        self.inputs = Inputs(limits)
-        self.compile_s = 0.0  # seconds spent making programs
+        self.inputs = InputArrays(limits)
+        self.compile_s = 0.0  # seconds spent compiling programs
         self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
         tokens, sequences = limits.token_budget, limits.max_batch
         self.specs = input_specs(tokens, sequences, tokens, count_pages(limits.max_context))
-        self.plan = None if eager else self._traced(model.forward)
-        self.embedding_plan: Plan | None = None  # made when something is embedded
-        self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is
+        self.plan = None if eager else self._trace_plan(model.forward)
+        self.embedding_plan: Plan | None = None  # traced when it is first needed
+        self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is loaded
 
     def prepare(self, progress: Progress | None = None) -> None:
-        """Make all programs now rather than when a step first needs one. Does nothing if eager."""
+        """Compile all programs now rather than when a step first needs one. Does nothing if eager."""
         if self.plan is not None:
             began = perf_counter()
             self.plan.prepare(None, progress)
@@ -139,40 +139,40 @@ class Runner:
         return ModelOutput(outputs["tokens"], outputs["logits"])
 
     def embed(self, step: Step) -> NDArray[np.float32]:
-        """What a step's wanted rows are before tokens are scored: float32 [rows, width], a view that the next step
-        overwrites. Changes the caches."""
+        """Compute a step; return its last hidden states: float32 [rows, width], a view that the next step overwrites.
+        Changes the caches."""
         if self.plan is not None and self.embedding_plan is None:
-            self.embedding_plan = self._traced(self.model.embed)
-        found: NDArray[np.float32] = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
-        return found
+            self.embedding_plan = self._trace_plan(self.model.embed)
+        hidden: NDArray[np.float32] = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
+        return hidden
 
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
-        """What runs steps with these adapters, by number, its programs made. Changes nothing: `use` does."""
-        made = LoraRuntime(adapters, self.weights, None if self.plan is None else self._traced)
-        plan = made.plan(self.model.forward, self.specs["tokens"].shape[0])
+        """Return a compiled runtime for these adapters, by id, for `set_lora_runtime`. Changes nothing."""
+        lora_runtime = LoraRuntime(adapters, self.weights, None if self.plan is None else self._trace_plan)
+        plan = lora_runtime.plan(self.model.forward, self.specs["tokens"].shape[0])
         if plan is not None:
             began = perf_counter()
             plan.prepare()
             self.compile_s += perf_counter() - began
-        return made
+        return lora_runtime
 
-    def use(self, adapted: LoraRuntime | None) -> None:
-        """Run steps with these adapters from now on, and free the programs of those before."""
+    def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None:
+        """Run steps with these adapters from now on, and free the programs of the former ones."""
         if self.lora_runtime is not None:
             self.lora_runtime.close()
-        self.lora_runtime = adapted
+        self.lora_runtime = lora_runtime
 
-    def _traced(
-        self, forward: Forward, weights: Mapping[str, Any] | None = None, more: Mapping[str, Spec] | None = None
+    def _trace_plan(
+        self, forward: Forward, weights: Mapping[str, Any] | None = None, extra_specs: Mapping[str, Spec] | None = None
     ) -> Plan:
         began = perf_counter()
-        graph = trace_model(forward, weights or self.weights, self.caches, {**self.specs, **(more or {})})
+        graph = trace_model(forward, weights or self.weights, self.caches, {**self.specs, **(extra_specs or {})})
         plan = Plan(graph, self.backend)
         self.compile_s += perf_counter() - began
         return plan
 
     def _compute(self, step: Step, forward: Forward, plan: Plan | None) -> dict[str, np.ndarray]:
-        """The outputs of a step: by its plan, or op by op without one."""
+        """Return the outputs of a step: by its plan, or op by op without one."""
         if step.copies:
             self.copy_pages(step.copies)
         if step.state_copies:
@@ -181,8 +181,8 @@ class Runner:
         weights = self.weights
         if any(scheduled.adapter_id for scheduled in step.sequences):
             if self.lora_runtime is None:
-                raise unknown(max(scheduled.adapter_id for scheduled in step.sequences))
-            arrays = {**arrays, ADAPTERS: self.lora_runtime.rows(step)}
+                raise unknown_adapter_error(max(scheduled.adapter_id for scheduled in step.sequences))
+            arrays = {**arrays, ADAPTERS: self.lora_runtime.adapter_rows(step)}
             weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
         self.filled_at = perf_counter()
         if plan is None:
@@ -208,19 +208,19 @@ class Runner:
                 self.backend.import_pages(cache, [target], self.backend.export_pages(cache, [source]))
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
-        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
+        """Return the pages of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
         return [self.backend.export_pages(cache, pages) for cache in self.paged]
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
-        """Put into pages what `export_pages` gave. Changes the caches."""
+        """Fill pages with the result of `export_pages`. Changes the caches."""
         for cache, layer in zip(self.paged, layers, strict=True):
             self.backend.import_pages(cache, pages, layer)
 
     def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]:
-        """What recurrent states hold, each array of each layer: [states, ...]. None of models without such."""
+        """Return recurrent states, each array of each layer: [states, ...]; nothing for models without them."""
         return self.backend.export_states(self.states, states) if self.states else []
 
     def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None:
-        """Put into states what `export_states` gave. Changes the caches."""
+        """Fill states with the result of `export_states`. Changes the caches."""
         if self.states:
             self.backend.import_states(self.states, states, arrays)

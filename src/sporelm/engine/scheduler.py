@@ -1,9 +1,9 @@
-"""What to run next. There are no phases: every step catches up what is held to what is known.
+"""The scheduler: decides what each step computes. There are no phases, one rule covers them all.
 
-One rule covers a prompt in chunks, a prefix that is held already, and decoding: a request wants its known tokens that
-its sequence does not hold. In a step those that decode come first, and then prompts, as many tokens of them as let the
-others' streams flow. When pages run out, idle sequences give theirs, then the least urgent and youngest request does;
-it computes them anew later.
+A request wants the tokens of its context that its sequence does not hold: a prompt in chunks, the rest of a cached
+prefix, or one token of a decode. In a step the requests that decode come first, and then prompts, with as many tokens
+as the streams of the others allow. When pages run out, idle sequences are evicted, then the least urgent and youngest
+request is preempted, and recomputed later.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from sporelm.ops.paged_attention import PAGE
 
 
 class StepOutput(NamedTuple):
-    """What a step did for a request: a new token, or its end, or both."""
+    """The result of a step for one request: a new token, or its end, or both."""
 
     request: Request
     token: int | None
@@ -36,24 +36,24 @@ class StepOutput(NamedTuple):
 
 
 class StepBuilder:
-    """A step that is being put together."""
+    """Collects the sequences of a step."""
 
     def __init__(self, budget: int) -> None:
-        self.budget = budget  # tokens that may still join
-        self.scheduled: dict[int, ScheduledSequence] = {}  # by request
+        self.budget = budget  # tokens that may still be added
+        self.scheduled: dict[int, ScheduledSequence] = {}  # by request id
         self.copies: PageCopies = []
 
     def add(self, scheduled: ScheduledSequence) -> None:
         self.scheduled[scheduled.request_id] = scheduled
         self.budget -= len(scheduled.tokens)
 
-    def drop(self, request: int) -> None:
-        scheduled = self.scheduled.pop(request, None)
+    def drop(self, request_id: int) -> None:
+        scheduled = self.scheduled.pop(request_id, None)
         self.budget += len(scheduled.tokens) if scheduled else 0
 
 
 class Scheduler:
-    """Requests that wait and that run; its `kv_cache` holds their sequences."""
+    """The waiting and the running requests; `kv_cache` holds their sequences."""
 
     def __init__(self, limits: EngineConfig, kv_cache: KvCache, speculation: Speculation | None = None) -> None:
         self.limits = limits
@@ -62,10 +62,10 @@ class Scheduler:
         self.waiting = WaitingQueue(limits.max_waiting)
         self.running: dict[int, Request] = {}  # by id, in the order of admission
         self.speculation = speculation
-        self.owners: Counter[str] = Counter()  # of those that run
-        self.adapters: dict[int, str] = {0: ""}  # what each that is loaded is known by; 0 is none
-        self.texts = PromptRowsQueue()
-        self.titles: Mapping[int, str] = {}  # what users call those that are loaded
+        self.num_running_by_tenant: Counter[str] = Counter()
+        self.adapter_identities: dict[int, str] = {0: ""}  # of the loaded adapters, by id; 0 is none
+        self.adapter_names: Mapping[int, str] = {}  # as users know them
+        self.prompt_rows = PromptRowsQueue()
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -77,108 +77,114 @@ class Scheduler:
                 raise RequestError("this conversation is still answering: finish or close that answer first")
             if sequence.id not in self.kv_cache.sequences:
                 raise RequestError("this conversation was closed: begin a new one")
-        request.arrived = perf_counter()
+        request.arrival_time = perf_counter()
         self.waiting.add(request)
-        request.fit(self.limits.max_context)
+        request.roll_context(self.limits.max_context)
 
     def check(self, request: Request, *, rolls: bool = True) -> None:
-        """Raise ContextOverflow or RequestError for a prompt that the model cannot take. `rolls`: whether what is asked
-        could be done with a window that rolls."""
+        """Raise ContextOverflow or RequestError for a prompt that the model cannot take.
+
+        `rolls`: the error may recommend a rolling context.
+        """
         if not request.roll:
             self.limits.check_prompt(request.num_prompt, rolls=rolls)
-        if request.adapter not in self.adapters:
-            raise RequestError(f"adapter {request.adapter} is not loaded: load it first")
-        lowest, highest = min(request.known), max(request.known)
+        if request.adapter_id not in self.adapter_identities:
+            raise RequestError(f"adapter {request.adapter_id} is not loaded: load it first")
+        lowest, highest = min(request.context_ids), max(request.context_ids)
         if lowest < 0 or highest >= self.limits.vocab:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(f"the prompt holds token {shown(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
 
-    def uses_adapter(self, number: int) -> bool:
-        """Whether a request that waits or runs, or a text, has this adapter."""
-        return any(user.adapter == number for user in (*self.waiting, *self.running.values(), *self.texts))
+    def uses_adapter(self, adapter_id: int) -> bool:
+        """Return whether a waiting or running request, or a prompt of `prompt_rows`, has this adapter."""
+        return any(each.adapter_id == adapter_id for each in (*self.waiting, *self.running.values(), *self.prompt_rows))
 
     def uses(self, sequence: KvSequence) -> bool:
-        """Whether a request that waits or runs has this sequence."""
+        """Return whether a waiting or running request has this sequence."""
         return any(request.sequence is sequence for request in (*self.waiting, *self.running.values()))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits or runs."""
-        return not self.running and not self.waiting.lines
+        """Whether no request waits or runs."""
+        return not self.running and not self.waiting.queues
 
     def next_step(self) -> Step:
-        """What to run now: nothing, where requests must wait for texts. Changes sequences (pages made ready) and admits
-        requests; computes nothing."""
+        """Return the next step; an empty one where requests must wait for `prompt_rows`.
+
+        Admits requests and reserves their pages, but computes nothing.
+        """
         builder = StepBuilder(self.limits.token_budget)
         self._fill(builder)
         if not builder.scheduled:
-            self._fill(builder)  # whoever has just given way has left pages
-        if not builder.scheduled and not self.idle and not self.texts:
+            self._fill(builder)  # a request that was preempted has released pages
+        if not builder.scheduled and not self.idle and not self.prompt_rows:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
         return Step(list(builder.scheduled.values()), builder.copies, self.kv_cache.pop_state_copies())
 
     def _fill(self, builder: StepBuilder) -> None:
-        """Put parts into a step: of those that decode, then of prompts, then of requests that may begin."""
-        decoding = [request for request in self.running.values() if request.decoding]
-        guesses: dict[int, list[int]] = {}
-        if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.lines:
-            guesses = self.speculation.propose(decoding, self.limits.max_context)
+        """Schedule requests that decode, then running prompts, then waiting requests."""
+        decoding = [request for request in self.running.values() if request.is_decoding]
+        drafts: dict[int, list[int]] = {}
+        if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.queues:
+            drafts = self.speculation.propose(decoding, self.limits.max_context)
         for request in decoding:
-            if request.id in guesses or not self._schedule_one(request, builder):
-                self._schedule(request, builder, guesses.get(request.id, ()))
+            if request.id in drafts or not self._schedule_decode(request, builder):
+                self._schedule(request, builder, drafts.get(request.id, ()))
         if builder.scheduled:
-            beginning = min(len(self.running) + len(self.waiting), self.limits.max_batch) - len(decoding)
-            builder.budget = min(builder.budget, self.prefill_budget.allowed(len(decoding), beginning))
+            num_beginning = min(len(self.running) + len(self.waiting), self.limits.max_batch) - len(decoding)
+            builder.budget = min(builder.budget, self.prefill_budget.num_allowed(len(decoding), num_beginning))
         if len(decoding) < len(self.running):
             for request in sorted(self.running.values(), key=lambda request: request.priority):
-                if not request.decoding:
+                if not request.is_decoding:
                     self._schedule(request, builder)
         while builder.budget > 0 and len(self.running) < self.limits.max_batch:
-            first = self.waiting.next(self.owners.__getitem__, self._ready)
+            first = self.waiting.next(self.num_running_by_tenant.__getitem__, self._is_ready)
             if first is None or not self._admit(first, builder) or not self._schedule(first, builder):
                 break
 
-    def commit(self, step: Step, output: SamplerOutput) -> list[StepOutput]:
-        """Take in what a step computed. Changes requests."""
+    def commit(self, step: Step, sampled: SamplerOutput) -> list[StepOutput]:
+        """Take in the results of a step. Changes requests."""
         outputs: list[StepOutput] = []
-        gaps: list[float] = []  # between the last tokens of requests and these
-        said, now = iter(output.tokens), perf_counter()
-        simple = not (output.failures or output.forced or output.scores or output.ended)
+        gaps: list[float] = []  # seconds since the last tokens of the same requests
+        sampled_tokens = iter(sampled.tokens)
+        now = perf_counter()
+        is_plain = not (sampled.failures or sampled.forced or sampled.logprobs or sampled.ended)
         for scheduled in step.sequences:
             request = self.running[scheduled.request_id]
             assert request.sequence is not None
             if not scheduled.num_outputs:
                 self.kv_cache.extend(request.sequence, scheduled.tokens)
                 continue
-            tokens = next(said)
-            if request.id in output.failures:
-                if len(tokens) > 1:  # what was said before the one with which it failed counts
-                    outputs += self._say(request, scheduled, tokens[:-1], output)
+            tokens = next(sampled_tokens)
+            if request.id in sampled.failures:
+                if len(tokens) > 1:  # the tokens before the one that failed count
+                    outputs += self._append_tokens(request, scheduled, tokens[:-1], sampled)
                 else:
                     self.kv_cache.accept_draft(request.sequence, scheduled.tokens, scheduled.num_outputs, 0)
                 if request.finish_reason is None:
-                    outputs.append(self._fail(request, f"the grammar: {output.failures[request.id]}"))
+                    outputs.append(self._fail(request, f"the grammar: {sampled.failures[request.id]}"))
                 continue
             if NOT_A_TOKEN in tokens:
-                place = scheduled.position + len(scheduled.tokens) - scheduled.num_outputs + tokens.index(NOT_A_TOKEN)
+                first_output = scheduled.position + len(scheduled.tokens) - scheduled.num_outputs
+                position = first_output + tokens.index(NOT_A_TOKEN)
                 self.kv_cache.invalidate(request.sequence)
-                reason = blamed(self.titles.get(request.adapter))
-                outputs.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
+                reason = explain_nan(self.adapter_names.get(request.adapter_id))
+                outputs.append(self._fail(request, f"logits are not numbers at position {position}: {reason}"))
                 continue
-            if request.first_token_at:
-                gaps.append(now - request.last_token_at)
+            if request.first_token_time:
+                gaps.append(now - request.last_token_time)
             else:
-                request.first_token_at = now
-                self.metrics.began(request)
-            request.last_token_at = now
-            if simple and scheduled.num_outputs == 1:
-                outputs.append(self._say_one(request, scheduled.tokens, tokens[0]))
+                request.first_token_time = now
+                self.metrics.record_first_token(request)
+            request.last_token_time = now
+            if is_plain and scheduled.num_outputs == 1:
+                outputs.append(self._append_token(request, scheduled.tokens, tokens[0]))
                 continue
             if scheduled.num_outputs > 1:
-                self.metrics.guessed(scheduled.num_outputs - 1, len(tokens) - 1)
-            outputs += self._say(request, scheduled, tokens, output)
-        failed = sum(step_output.token is None for step_output in outputs)
-        self.metrics.committed(len(outputs) - failed, gaps)
+                self.metrics.record_draft(scheduled.num_outputs - 1, len(tokens) - 1)
+            outputs += self._append_tokens(request, scheduled, tokens, sampled)
+        num_failed = sum(output.token is None for output in outputs)
+        self.metrics.record_commit(len(outputs) - num_failed, gaps)
         return outputs
 
     def _fail(self, request: Request, reason: str) -> StepOutput:
@@ -187,29 +193,29 @@ class Scheduler:
         self.end(request, "error")
         return StepOutput(request, None, "error")
 
-    def restart_page(self, request: Request) -> None:
-        """A running request computes its last page, which is not full, anew. Changes the store."""
+    def recompute_last_page(self, request: Request) -> None:
+        """Drop the last page of a running request, if it is not full. Changes the cache."""
         if request.sequence is not None:
             self.kv_cache.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
 
-    def _say(
-        self, request: Request, scheduled: ScheduledSequence, tokens: list[int], output: SamplerOutput
+    def _append_tokens(
+        self, request: Request, scheduled: ScheduledSequence, tokens: list[int], sampled: SamplerOutput
     ) -> list[StepOutput]:
-        """A request says tokens, of which all but the last were guessed, and what must follow, until it ends. Changes
-        it."""
-        scores, forced = output.scores.get(request.id, []), output.forced.get(request.id, [])
+        """Append tokens, of which all but the last were drafts, and those that a grammar forces, until the request
+        ends. Changes the request."""
+        logprobs, forced = sampled.logprobs.get(request.id, []), sampled.forced.get(request.id, [])
         sequence, outputs = request.sequence, list[StepOutput]()
         assert sequence is not None
-        request.drafted += scheduled.num_outputs - 1
-        request.accepted += len(tokens) - 1
-        settled = self.kv_cache.accept_draft(sequence, scheduled.tokens, scheduled.num_outputs, len(tokens))
+        request.num_draft_tokens += scheduled.num_outputs - 1
+        request.num_accepted_tokens += len(tokens) - 1
+        is_settled = self.kv_cache.accept_draft(sequence, scheduled.tokens, scheduled.num_outputs, len(tokens))
         for number, token in enumerate([*tokens, *forced]):
-            if 0 < number < len(tokens) and not settled:
+            if 0 < number < len(tokens) and not is_settled:
                 self.kv_cache.extend(sequence, tokens[number - 1 : number])
-            request.scores += scores[number : number + 1]
-            self._commit(request, sequence, token)
+            request.logprobs += logprobs[number : number + 1]
+            self._commit_token(request, sequence, token)
             is_last = number == len(tokens) + len(forced) - 1
-            if is_last and request.finish_reason is None and request.id in output.ended:
+            if is_last and request.finish_reason is None and request.id in sampled.ended:
                 request.finish_reason = "stop"
             outputs.append(StepOutput(request, token, request.finish_reason))
             if request.finish_reason:
@@ -217,194 +223,224 @@ class Scheduler:
                 break
         return outputs
 
-    def _say_one(self, request: Request, held: Sequence[int], token: int) -> StepOutput:
-        """`_say` as it mostly is: a token that nobody guessed, and nothing that must follow. Changes the request."""
+    def _append_token(self, request: Request, computed: Sequence[int], token: int) -> StepOutput:
+        """The common case of `_append_tokens`: no draft and no grammar. Changes the request."""
         assert request.sequence is not None
-        self.kv_cache.extend(request.sequence, held)
-        self._commit(request, request.sequence, token)
+        self.kv_cache.extend(request.sequence, computed)
+        self._commit_token(request, request.sequence, token)
         reason = request.finish_reason
         if reason:
             self.end(request, reason)
         return StepOutput(request, token, reason)
 
-    def _commit(self, request: Request, sequence: KvSequence, token: int) -> None:
-        """A token more is known. Changes the request; of a sequence whose text has rolled only its beginning stays."""
-        known = request.known
-        request.commit(token, self.limits.max_context)
-        if request.known is not known:  # of a text that repeats itself all may be held: its last token's logits are not
-            self.kv_cache.truncate(sequence, min(sequence.match_length(request.known), len(request.known) - 1))
+    def _commit_token(self, request: Request, sequence: KvSequence, token: int) -> None:
+        """Append a token. If the context rolls, only the beginning of the sequence stays. Changes both."""
+        context_ids = request.context_ids
+        request.append_token(token, self.limits.max_context)
+        if request.context_ids is not context_ids:
+            # A text that repeats itself may be held as a whole, but the logits of its last token are not.
+            num_equal = sequence.match_length(request.context_ids)
+            self.kv_cache.truncate(sequence, min(num_equal, len(request.context_ids) - 1))
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Take a request out. Changes the store: a temporary sequence goes, another keeps its KV and is idle.
-
-        Does nothing for a request that is not here, such as one that was refused.
-        """
+        """Remove a request, if it waits or runs. Changes the cache: its sequence is idle, or dropped if temporary."""
         if self.running.get(request.id) is request:
-            self._leave(request)
+            self._remove_running(request)
         elif request in self.waiting:
             self.waiting.remove(request)
         else:
             return
         request.finish_reason = reason
-        request.twin = None
-        self.metrics.ended(request, reason, perf_counter())
+        request.parent = None
+        self.metrics.record_end(request, reason, perf_counter())
         if request.sequence is not None:
-            self._rest(request, request.sequence)
+            self._release_sequence(request, request.sequence)
 
-    def _schedule_one(self, request: Request, builder: StepBuilder) -> bool:
-        """`_schedule` as it mostly is: one token, for which there is a page of the sequence's own; False if not so."""
-        sequence, known = request.sequence, request.known
+    def _schedule_decode(self, request: Request, builder: StepBuilder) -> bool:
+        """The common case of `_schedule`: one token, for which the sequence has a page of its own; else False."""
+        sequence, context_ids = request.sequence, request.context_ids
         if sequence is None or request.id not in self.running:
-            return True  # it has just given way to another
+            return True  # it has just been preempted
         held = len(sequence.tokens)
-        if held + 1 != len(known) or builder.budget <= 0 or not self.kv_cache.is_writable(sequence, held):
+        if held + 1 != len(context_ids) or builder.budget <= 0 or not self.kv_cache.is_writable(sequence, held):
             return False
         builder.add(
             ScheduledSequence(
-                request.id, known[held:], held, sequence.page_table, 1, request.adapter, sequence.state_slot
+                request.id,
+                context_ids[held:],
+                held,
+                sequence.page_table,
+                1,
+                request.adapter_id,
+                sequence.state_slot,
             )
         )
         return True
 
-    def _schedule(self, request: Request, builder: StepBuilder, guesses: Sequence[int] = ()) -> bool:
-        """Add a request's part of at most the draft's budget of tokens; False if it lost its pages instead."""
+    def _schedule(self, request: Request, builder: StepBuilder, draft: Sequence[int] = ()) -> bool:
+        """Add tokens of a request to the step, within its budget; False if the request was preempted instead."""
         sequence = request.sequence
         if builder.budget <= 0 or request.id not in self.running:
             return False
         assert sequence is not None
         held = len(sequence.tokens)
-        count = self.kv_cache.max_step_end(sequence, held + min(len(request.known) - held, builder.budget)) - held
-        guesses = self.kv_cache.fit_drafts(sequence, held + count, guesses[: builder.budget - count])
-        if guesses and not self.kv_cache.begin_draft(sequence):
-            guesses = ()
-        while not self.kv_cache.reserve(sequence, held + count + len(guesses), builder.copies):
+        num_wanted = min(len(request.context_ids) - held, builder.budget)
+        count = self.kv_cache.max_step_end(sequence, held + num_wanted) - held
+        draft = self.kv_cache.fit_drafts(sequence, held + count, draft[: builder.budget - count])
+        if draft and not self.kv_cache.begin_draft(sequence):
+            draft = ()
+        while not self.kv_cache.reserve(sequence, held + count + len(draft), builder.copies):
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
             builder.drop(victim.id)
             self._preempt(victim)
             if victim is request:
                 return False
-        tokens = [*request.known[held : held + count], *guesses]
-        rows = len(guesses) + (held + count == len(request.known))
+        tokens = [*request.context_ids[held : held + count], *draft]
+        num_outputs = len(draft) + (held + count == len(request.context_ids))
         builder.add(
-            ScheduledSequence(request.id, tokens, held, sequence.page_table, rows, request.adapter, sequence.state_slot)
+            ScheduledSequence(
+                request.id,
+                tokens,
+                held,
+                sequence.page_table,
+                num_outputs,
+                request.adapter_id,
+                sequence.state_slot,
+            )
         )
         return True
 
-    def _ready(self, request: Request) -> bool:
-        """Whether a request need wait neither for its twin nor, while others run, for a file."""
-        twin = request.twin
-        if twin is not None and twin.finish_reason is None and twin.num_computed < twin.num_shown:
+    def _is_ready(self, request: Request) -> bool:
+        """Return whether a request need wait neither for its parent nor, while others run, for an offloaded file."""
+        parent = request.parent
+        if parent is not None and parent.finish_reason is None and parent.num_computed < parent.num_context_prompt:
             return False
         if self.kv_cache.offload_store is None or request.sequence is None or not self.running:
             return True
         return self.kv_cache.offload_store.is_ready(request.sequence)
 
     def _admit(self, request: Request, builder: StepBuilder) -> bool:
-        """Let a waiting request run if all that it knows now finds pages, and no text goes first. Changes the store and
-        the queue."""
-        if self.texts.hold_back(request):
+        """Let a waiting request run, if its context fits and no prompt of `prompt_rows` goes first. Changes the cache
+        and the queue."""
+        if self.prompt_rows.must_wait(request):
             return False
         if (
             (builder.copies or self.kv_cache.has_state_copies)
             and request.sequence is not None
             and self.kv_cache.is_offloaded(request.sequence)
         ):
-            return False  # waking writes to pages at once, which may be those that are to be copied
-        sequence = request.sequence or self._begin(request)
+            return False  # restoring writes to pages at once, which may be those that the step copies
+        sequence = request.sequence or self._new_sequence(request)
         self.kv_cache.acquire(sequence)
-        kept = self._reuse(request, sequence)
-        missing = count_pages(len(request.known)) - count_pages(kept) + self.texts.num_pages
-        states = self.kv_cache.num_missing_states(sequence) + len(self.texts.begun)
-        if (self.running or self.texts.begun) and not self.kv_cache.can_allocate(missing, states):
-            self._rest(request, sequence)
-            self.texts.short = request
+        num_cached = self._attach_cached_prefix(request, sequence)
+        num_pages = count_pages(len(request.context_ids)) - count_pages(num_cached) + self.prompt_rows.num_pages
+        num_started = len(self.prompt_rows.started)
+        num_states = self.kv_cache.num_missing_states(sequence) + num_started
+        if (self.running or num_started) and not self.kv_cache.can_allocate(num_pages, num_states):
+            self._release_sequence(request, sequence)
+            self.prompt_rows.blocked_request = request
             return False
-        if self.texts.short is request:
-            self.texts.short = None
-        self.kv_cache.truncate(sequence, kept)
-        self.kv_cache.restore(sequence, request.known[:-1], builder.copies)
-        if not request.started:
-            request.started = perf_counter()
-            self._account(request, sequence.length)
-            self.metrics.admitted(request)
-        request.sequence, request.twin = sequence, None
-        self.kv_cache.set_snapshot_positions(sequence, len(request.known), request.page_hashes.hashes)
+        if self.prompt_rows.blocked_request is request:
+            self.prompt_rows.blocked_request = None
+        self.kv_cache.truncate(sequence, num_cached)
+        self.kv_cache.restore(sequence, request.context_ids[:-1], builder.copies)
+        if not request.start_time:
+            request.start_time = perf_counter()
+            self._record_cached_tokens(request, sequence.length)
+            self.metrics.record_admission(request)
+        request.sequence = sequence
+        request.parent = None
+        self.kv_cache.set_snapshot_positions(sequence, len(request.context_ids), request.page_hashes.hashes)
         self.waiting.remove(request)
         self.running[request.id] = request
-        self.owners[request.owner] += 1
+        self.num_running_by_tenant[request.tenant] += 1
         return True
 
-    def _begin(self, request: Request) -> KvSequence:
-        """A sequence for a request: with the pages of its twin, if that has some."""
-        if request.twin is not None and request.twin.sequence is not None:
-            return self.kv_cache.fork(request.twin.sequence)
-        return self.kv_cache.new_sequence(request.salt, self.adapters[request.adapter])
+    def _new_sequence(self, request: Request) -> KvSequence:
+        """Return a sequence for a request: a fork of its parent's, if that has one."""
+        if request.parent is not None and request.parent.sequence is not None:
+            return self.kv_cache.fork(request.parent.sequence)
+        return self.kv_cache.new_sequence(request.cache_salt, self.adapter_identities[request.adapter_id])
 
-    def _reuse(self, request: Request, sequence: KvSequence) -> int:
-        """Positions of the request's known tokens that its sequence holds; pages of others' that hold more become its
-        own. The last known token is computed in any case: its logits are wanted."""
-        known, page_hashes = request.known, request.page_hashes
-        self.kv_cache.set_adapter(sequence, self.adapters[request.adapter])
-        kept = self.kv_cache.usable_length(sequence, min(sequence.match_length(known), len(known) - 1))
+    def _attach_cached_prefix(self, request: Request, sequence: KvSequence) -> int:
+        """Return how many positions of the context a sequence holds. If the prefix cache has more, attach its pages.
+
+        The last token is computed in any case, for its logits.
+        """
+        context_ids, page_hashes = request.context_ids, request.page_hashes
+        self.kv_cache.set_adapter(sequence, self.adapter_identities[request.adapter_id])
+        num_equal = min(sequence.match_length(context_ids), len(context_ids) - 1)
+        num_held = self.kv_cache.usable_length(sequence, num_equal)
         page_hashes.root, page_hashes.adapter = sequence.page_hashes.root, sequence.page_hashes.adapter
-        page_hashes.extend(known)
-        pages = self.kv_cache.find_prefix(page_hashes.hashes[: (len(known) - 1) // PAGE])
-        if len(pages) * PAGE <= kept:
-            return kept
-        self.kv_cache.attach_prefix(sequence, pages, known, page_hashes.hashes)
+        page_hashes.extend(context_ids)
+        pages = self.kv_cache.find_prefix(page_hashes.hashes[: (len(context_ids) - 1) // PAGE])
+        if len(pages) * PAGE <= num_held:
+            return num_held
+        self.kv_cache.attach_prefix(sequence, pages, context_ids, page_hashes.hashes)
         return len(pages) * PAGE
 
-    def _account(self, request: Request, kept: int) -> None:
-        """Note how much of a prompt needs no computing, and why not more. Changes the request and the counters."""
-        index = self.kv_cache.prefix_cache
-        request.cached_tokens = kept
-        index.num_query_tokens += request.num_shown
-        index.num_hit_tokens += kept
-        if kept // PAGE < (request.num_shown - 1) // PAGE:
-            request.cache_miss = self.kv_cache.explain_miss(request.page_hashes, kept // PAGE, request.known)
+    def _record_cached_tokens(self, request: Request, num_cached: int) -> None:
+        """Note how much of a prompt was cached, and why not more. Changes the request and the counters."""
+        prefix_cache = self.kv_cache.prefix_cache
+        request.cached_tokens = num_cached
+        prefix_cache.num_query_tokens += request.num_context_prompt
+        prefix_cache.num_hit_tokens += num_cached
+        if num_cached // PAGE < (request.num_context_prompt - 1) // PAGE:
+            request.cache_miss = self.kv_cache.explain_miss(
+                request.page_hashes, num_cached // PAGE, request.context_ids
+            )
 
     def _preempt(self, request: Request) -> None:
-        """Send a running request back to the head of its line without its pages. Changes the store."""
-        self.metrics.preempted()
+        """Take the pages of a running request and put it back at the head of its queue. Changes the cache."""
+        self.metrics.record_preemption()
         assert request.sequence is not None
         self.kv_cache.truncate(request.sequence, 0)
-        self._leave(request)
-        self._rest(request, request.sequence)
+        self._remove_running(request)
+        self._release_sequence(request, request.sequence)
         self.waiting.put_back(request)
 
     def _load(self) -> Load:
-        """How busy it is. Any thread may ask: what changes meanwhile is copied first."""
-        running, index = list(self.running.values()), self.kv_cache.prefix_cache
+        """Return how busy the scheduler is. Any thread may call this: the requests are copied first."""
+        running = list(self.running.values())
+        prefix_cache = self.kv_cache.prefix_cache
         sequences = [sequence for request in running if (sequence := request.sequence) is not None]
-        held = {page for sequence in sequences for page in list(sequence.pages)}
-        waiting = sum(map(len, list(self.waiting.lines.values()))) + sum(not text.begun for text in self.texts)
-        pages, kept = self.limits.num_pages, self.limits.num_pages - self.kv_cache.pages.num_free
-        load, states = (
-            Load(len(running), waiting, pages, len(held), kept, index.num_query_tokens, index.num_hit_tokens),
-            self.kv_cache.states,
+        used_pages = {page for sequence in sequences for page in list(sequence.pages)}
+        num_waiting_prompts = sum(not prompt.is_started for prompt in self.prompt_rows)
+        num_waiting = sum(map(len, list(self.waiting.queues.values()))) + num_waiting_prompts
+        load = Load(
+            len(running),
+            num_waiting,
+            self.limits.num_pages,
+            len(used_pages),
+            self.limits.num_pages - self.kv_cache.pages.num_free,
+            prefix_cache.num_query_tokens,
+            prefix_cache.num_hit_tokens,
         )
+        states = self.kv_cache.states
         if states is None:
             return load
-        kept, blank = len(states.cached), len(states.uncached)
-        return load._replace(held_states=states.num_slots - kept - blank, kept_states=kept, free_states=blank)
+        num_cached, num_uncached = len(states.cached), len(states.uncached)
+        num_held = states.num_slots - num_cached - num_uncached
+        return load._replace(held_states=num_held, cached_states=num_cached, free_states=num_uncached)
 
-    def _leave(self, request: Request) -> None:
-        """A request runs no longer."""
+    def _remove_running(self, request: Request) -> None:
         del self.running[request.id]
-        self.owners[request.owner] -= 1
-        if not self.owners[request.owner]:
-            del self.owners[request.owner]
+        self.num_running_by_tenant[request.tenant] -= 1
+        if not self.num_running_by_tenant[request.tenant]:
+            del self.num_running_by_tenant[request.tenant]
 
-    def _rest(self, request: Request, sequence: KvSequence) -> None:
-        """A request uses its sequence no longer: a temporary one goes, another is idle. Changes the store."""
+    def _release_sequence(self, request: Request, sequence: KvSequence) -> None:
+        """Drop a request's sequence if it is temporary, else make it idle. Changes the cache."""
         self.kv_cache.release(sequence)
-        if request.temporary:
+        if request.is_temporary:
             self.kv_cache.drop(sequence)
             request.sequence = None
 
 
-def blamed(adapter: str | None) -> str:
-    """What may be at fault where scores are not numbers, and what to do; `adapter` is what it is called, if any."""
-    if adapter is None:
+def explain_nan(adapter_name: str | None) -> str:
+    """Return the probable cause of NaN logits, and a remedy."""
+    if adapter_name is None:
         return "the weights or the cache hold NaN or infinite values; check the model file"
-    return f"values of the adapter {adapter!r} are NaN or too large: try without it, or load it with a smaller scale"
+    return (
+        f"values of the adapter {adapter_name!r} are NaN or too large: try without it, or load it with a smaller scale"
+    )

@@ -1,4 +1,4 @@
-"""Where the time of steps goes: what the engine did, and what each call of an op took, as a trace and as a table."""
+"""The trace of an engine: the phases of steps and the time of each op, as a trace file and as a table."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from sporelm.ops.spec import spec_of
 
 ENGINE_ROW = 1
 FIRST_THREAD_ROW = 2
-MOST_LABELS = 10_000
-MOST_NAMED = 32  # requests of a step that are listed
+MAX_LABELS = 10_000
+MAX_LISTED_REQUESTS = 32  # of a step
 DRAFT = "draft model (within schedule)"
-PARTS = ("schedule", "fill", "run", "sample", "commit")
+PHASES = ("schedule", "fill", "run", "sample", "commit")
 
 
 class _Label(NamedTuple):
-    """What is said of a call."""
+    """The labels of a call."""
 
     group: str  # in the table
     name: str  # of its spans
@@ -33,30 +33,30 @@ class _Label(NamedTuple):
 
 @dataclass
 class Summary:
-    """What all steps took together, in seconds; of ops the mean over the threads."""
+    """The sums over all steps, in seconds; of ops the mean over the threads."""
 
     steps: int = 0
     seconds: float = 0.0
-    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     ops: dict[str, tuple[int, float]] = field(default_factory=dict)  # calls and seconds, by op and number format
 
     @property
     def waiting(self) -> float:
-        """Seconds in which the model ran and threads were at no op: they waited for each other."""
-        spent = sum(seconds for name, (_, seconds) in self.ops.items() if name != DRAFT)
-        return max(0.0, self.parts["run"] - spent)
+        """Seconds in which the model ran and threads had no op: they waited for each other."""
+        op_seconds = sum(seconds for name, (_, seconds) in self.ops.items() if name != DRAFT)
+        return max(0.0, self.parts["run"] - op_seconds)
 
 
 class Trace:
-    """Watches an engine and writes what it sees to a file."""
+    """Observes an engine and writes events to a file."""
 
     def __init__(self, file: TraceFile, worker: Worker, draft: Worker | None = None) -> None:
-        """Watch the engine of this worker, whose guesses may come from the `draft` model's."""
+        """Observe the engine of this worker, whose drafts may come from the worker `draft`."""
         self.file, self.worker = file, worker
         self.summary = Summary()
         self._zero = perf_counter()
         self._open: dict[int, Request] = {}
-        self._labels: dict[tuple[int, str], tuple[Call, _Label]] = {}  # the call is kept, so that its id is its own
+        self._labels: dict[tuple[int, str], tuple[Call, _Label]] = {}  # the call is kept, so that no other has its id
         self._names = {id(tensor): name for name, tensor in worker.runner.weights.items()}
         if draft is not None:
             self._names |= {id(tensor): f"draft {name}" for name, tensor in draft.runner.weights.items()}
@@ -67,41 +67,41 @@ class Trace:
         self._name("thread_name", ENGINE_ROW, "engine")
 
     def _at(self, moment: float) -> float:
-        """Microseconds since the trace began."""
+        """Return microseconds since the trace began."""
         return (moment - self._zero) * 1e6
 
     def _name(self, what: str, row: int, name: str) -> None:
         args = json.dumps({"name": name})
         self.file.event(f'{{"ph": "M", "name": "{what}", "pid": {PROCESS}, "tid": {row}, "args": {args}}}', always=True)
 
-    # ---- what the engine tells
+    # ---- called by the engine
 
-    def added(self, request: Request) -> None:
-        """A request waits."""
+    def on_add(self, request: Request) -> None:
+        """Note that a request was added."""
         self._open[request.id] = request
 
-    def stepped(self, step: Step, moments: Sequence[float]) -> None:
-        """A step was taken: scheduled, run, sampled and committed between these moments."""
+    def on_step(self, step: Step, moments: Sequence[float]) -> None:
+        """Note a step, which was scheduled, run, sampled and committed between these moments."""
         times = [time for time in self._times() if time.began >= moments[0]]
-        began, scheduled, computed, chosen, ended = moments
+        began, scheduled, computed, sampled, ended = moments
         filled = min(max(scheduled, self.worker.runner.filled_at), computed)
-        self._count(times, (began, scheduled, filled, computed, chosen, ended))
+        self._count(times, (began, scheduled, filled, computed, sampled, ended))
         if not self.file.is_full():
-            self._write_step(step, times, (began, scheduled, filled, computed, chosen, ended))
+            self._write_step(step, times, (began, scheduled, filled, computed, sampled, ended))
             if self.file.is_full():
                 self._tell_full()
         else:
-            self.file.left_out += 1 + len(PARTS) + len(times)
+            self.file.left_out += 1 + len(PHASES) + len(times)
 
-    def ended(self, request: Request) -> None:
-        """A request has ended."""
+    def on_end(self, request: Request) -> None:
+        """Note that a request has ended."""
         if self._open.pop(request.id, None) is not None:
             self._write_request(request, perf_counter())
 
     def close(self) -> None:
-        """Write what is still open, and put the file in its place. The engine must be at rest."""
+        """Write open requests, and move the file to its place. The engine must be idle."""
         for request in list(self._open.values()):
-            self.ended(request)
+            self.on_end(request)
         self.file.close()
 
     # ---- steps
@@ -110,17 +110,17 @@ class Trace:
         summary = self.summary
         summary.steps += 1
         summary.seconds += moments[-1] - moments[0]
-        for part, first, last in zip(PARTS, moments, moments[1:], strict=False):
-            summary.parts[part] += last - first
+        for phase, first, last in zip(PHASES, moments, moments[1:], strict=False):
+            summary.parts[phase] += last - first
         threads = 1 + max((time.thread for time in times), default=0)
-        seen = set[tuple[int, str]]()
+        counted = set[tuple[int, str]]()
         for time in times:
             # A draft model computes while the step is scheduled.
             group = self._label(time).group if time.began >= moments[1] else DRAFT
             key = (id(time.call), time.kernel)
             calls, seconds = summary.ops.get(group, (0, 0.0))
-            summary.ops[group] = (calls + (key not in seen), seconds + time.seconds / threads)
-            seen.add(key)
+            summary.ops[group] = (calls + (key not in counted), seconds + time.seconds / threads)
+            counted.add(key)
 
     def _write_step(self, step: Step, times: Sequence[CallTime], moments: Sequence[float]) -> None:
         file, at = self.file, [self._at(moment) for moment in moments]
@@ -129,13 +129,13 @@ class Trace:
             "tokens": step.num_tokens,
             "sequences": len(requests),
             "rows": sum(scheduled.num_outputs for scheduled in step.sequences),
-            "regime": self._regime(step),
+            "regime": self._step_bucket(step),  # old name: a key that is written
             "copied pages": len(step.copies),
-            "requests": requests[:MOST_NAMED],
+            "requests": requests[:MAX_LISTED_REQUESTS],
         }
         file.span(f"step {self.summary.steps}", ENGINE_ROW, at[0], at[-1], json.dumps(args))
-        for part, first, last in zip(PARTS, at, at[1:], strict=False):
-            file.span(part, ENGINE_ROW, first, last)
+        for phase, first, last in zip(PHASES, at, at[1:], strict=False):
+            file.span(phase, ENGINE_ROW, first, last)
         tokens = step.num_tokens
         for time in times:
             if time.thread not in self._threads:
@@ -145,11 +145,11 @@ class Trace:
             ends, row = begins + time.seconds * 1e6, FIRST_THREAD_ROW + time.thread
             file.span(label.name, row, begins, ends, f'{label.args}, "tokens": {tokens}}}')
 
-    def _regime(self, step: Step) -> str:
+    def _step_bucket(self, step: Step) -> str:
         if self.worker.runner.plan is None:
             return "eager"
         limits = self.worker.device.step_buckets.items()
-        return next((name for name, most in limits if step.num_tokens <= most), "")
+        return next((name for name, max_tokens in limits if step.num_tokens <= max_tokens), "")
 
     def _label(self, time: CallTime) -> _Label:
         key = (id(time.call), time.kernel)
@@ -160,7 +160,7 @@ class Trace:
             self._names |= {id(tensor): name for name, tensor in runner.lora_runtime.weights.items()}
         label = describe(time, self._names)
         if runner.plan is not None:  # op by op each call is a new one, whose tensors would be kept here
-            if len(self._labels) >= MOST_LABELS:
+            if len(self._labels) >= MAX_LABELS:
                 self._labels.clear()
             self._labels[key] = (time.call, label)
         return label
@@ -176,11 +176,11 @@ class Trace:
     # ---- requests
 
     def _write_request(self, request: Request, now: float) -> None:
-        """A row of its own, with its phases; those that it did not reach are missing."""
+        """Write a row for the request, with the phases that it reached."""
         if self.file.is_full():
             self.file.left_out += 1
             return
-        started, first = request.started, request.first_token_at
+        started, first = request.start_time, request.first_token_time
         args = {
             "prompt tokens": request.num_prompt,
             "cached tokens": request.cached_tokens,
@@ -188,12 +188,12 @@ class Trace:
             "generated": request.num_generated,
             "finish reason": request.finish_reason,
         }
-        self._phase(request.id, f"request {request.id}", request.arrived, now, args)
-        self._phase(request.id, "queued", request.arrived, started or now)
+        self._phase(request.id, f"request {request.id}", request.arrival_time, now, args)
+        self._phase(request.id, "queued", request.arrival_time, started or now)
         if started:
             self._phase(request.id, "prefill", started, first or now)
         if first:
-            self._phase(request.id, "decode", first, max(first, request.last_token_at))
+            self._phase(request.id, "decode", first, max(first, request.last_token_time))
 
     def _phase(self, request: int, name: str, began: float, ended: float, args: Any = None) -> None:
         about = f', "args": {json.dumps(args)}' if args else ""
@@ -206,7 +206,7 @@ class Trace:
 
 
 def describe(time: CallTime, names: dict[int, str]) -> _Label:
-    """What is said of a call; `names` are those of weights, by the tensor's id."""
+    """Return the labels of a call; `names` are those of weights, by the tensor's id."""
     call = time.call
     weights = [value for value in leaves(call.args) if not isinstance(value, Value) and id(value) in names]
     formats = sorted({str(weight.dtype.name) for weight in weights})

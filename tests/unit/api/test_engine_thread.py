@@ -126,7 +126,7 @@ def assert_nothing_is_held(thread: EngineThread) -> None:
     thread.run_between_steps(thread.engine.check_integrity)
     thread.run_between_steps(lambda: None)
     assert thread.engine.kv_cache.pages.num_free == thread.engine.limits.num_pages
-    assert not thread.engine.scheduler.texts
+    assert not thread.engine.scheduler.prompt_rows
 
 
 def test_steps_of_texts_and_of_requests_take_turns():
@@ -220,7 +220,7 @@ def test_many_lists_of_texts_hold_few_pages_and_pass_each_other():
     most, run = [0], made.runner.embed
 
     def embed(step: Step) -> Any:
-        most[0] = max(most[0], len(made.scheduler.texts.begun))
+        most[0] = max(most[0], len(made.scheduler.prompt_rows.started))
         return run(step)
 
     made.runner.embed = embed  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Step
-from sporelm.engine.runner import Inputs
+from sporelm.engine.runner import InputArrays
 from sporelm.engine.speculative import DraftTokens, Speculation
 from sporelm.ops.paged_attention import PAGE
 
@@ -34,7 +34,7 @@ class FakeRunner:
     def __init__(self, limits: EngineConfig) -> None:
         self.limits = limits
         self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
-        self.inputs = Inputs(limits)
+        self.inputs = InputArrays(limits)
         self.steps: list[Step] = []
         self.broken = False  # from now on every logit is NaN
 
@@ -118,9 +118,9 @@ class Oracle:
         return {request: DraftTokens(guess, [0.95] * len(guess)) for request, guess in found.items() if guess}
 
     def propose(self, request: Request, most: int) -> list[int]:
-        guesses = expected(request.known, most)
+        guesses = expected(request.context_ids, most)
         for place in range(len(guesses)):
-            if self.wrong and (len(request.known) + place) % self.wrong == 0:
+            if self.wrong and (len(request.context_ids) + place) % self.wrong == 0:
                 guesses[place] = (guesses[place] + 1) % VOCAB
         return guesses
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sporelm.engine import EngineConfig, ModelOutput, Request, Sampler, Sampling, Step, TokenLogprobs
 from sporelm.engine.constraint import Constraint
 from sporelm.engine.prefill_budget import PrefillBudget
-from sporelm.engine.runner import Inputs
+from sporelm.engine.runner import InputArrays
 from sporelm.engine.speculative import DraftTokens, Speculation
 from sporelm.engine.step import ScheduledSequence
 from sporelm.ops.paged_attention import PAGE
@@ -65,7 +65,7 @@ class HashedRunner:
         self.limits = limits
         self.strange = strange
         self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
-        self.inputs = Inputs(limits)
+        self.inputs = InputArrays(limits)
         self.fail: str | None = None
         self.poison: int | None = None  # the row of the next step that is NaN
         self.poisoned: set[int] = set()  # requests that had such a row
@@ -253,7 +253,7 @@ class Said:
     """What came of a wish."""
 
     tokens: list[int]
-    scores: list[TokenLogprobs]
+    logprobs: list[TokenLogprobs]
     finish_reason: str
 
 
@@ -262,11 +262,11 @@ class SteadySpeculation(Speculation):
 
     def propose(self, decoding: Sequence[Request], max_context: int) -> dict[int, list[int]]:
         found = super().propose(decoding, max_context)
-        self.seconds = 0.01
+        self._proposing_seconds = 0.01
         return found
 
-    def learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
-        super().learn(step, said, 1 + 0.02 * step.num_tokens)
+    def observe_step(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
+        super().observe_step(step, said, 1 + 0.02 * step.num_tokens)
 
 
 class SteadyPace(PrefillBudget):
@@ -299,10 +299,10 @@ def said_alone(wish: Wish, max_context: int) -> Said:
     while True:
         best, logits = alone(tuple(left_of(known, max_context) if wish.roll else known))
         step = Step([ScheduledSequence(1, known[-1:], len(known) - 1, (), 1)], [])
-        picked = sampler.pick(np.array([best], np.int32), logits[None].copy(), step)
+        picked = sampler.sample(np.array([best], np.int32), logits[None].copy(), step)
         if 1 in picked.failures:
             return Said(known[len(wish.prompt) :], scores, "error")
-        scores += picked.scores.get(1, [])
+        scores += picked.logprobs.get(1, [])
         for token in (*picked.tokens[0], *picked.forced.get(1, [])):
             known.append(token)
             said = known[len(wish.prompt) :]
@@ -326,13 +326,13 @@ class Guesses:
     def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
         found: dict[int, DraftTokens] = {}
         for request, most in wanted:
-            known = list(request.known)
+            known = list(request.context_ids)
             for _ in range(min(most, rows)):
                 token = alone(tuple(known))[0]
                 known.append((token + (len(known) % self.wrong == 0)) % VOCAB)
                 rows -= 1
-            if len(known) > len(request.known):
-                guess = known[len(request.known) :]
+            if len(known) > len(request.context_ids):
+                guess = known[len(request.context_ids) :]
                 found[request.id] = DraftTokens(guess, [0.95] * len(guess))
         return found
 

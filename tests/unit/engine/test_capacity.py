@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sporelm import LLM
-from sporelm.engine.capacity import MOST_PAGES, choose
+from sporelm.engine.capacity import MAX_PAGES, choose
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.units import size_in_bytes
 
@@ -37,7 +37,7 @@ def test_what_is_no_size_is_refused(text: int | str) -> None:
         (None, 10_000, 9_999, 9 * 64, 9),  # cut to what fits; no half of what is available
         (200, 10_000, 4_000, 200, 4),
         (64, None, 1_000, 64, 1),
-        (None, None, 1 << 50, 8192, MOST_PAGES),
+        (None, None, 1 << 50, 8192, MAX_PAGES),
     ],
 )
 def test_the_cache_takes_what_it_is_given(

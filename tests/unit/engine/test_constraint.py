@@ -70,7 +70,7 @@ def test_only_what_is_allowed_is_said_and_what_is_forced_costs_no_step(guesses):
     known = prompt(10)
     for place in PLACES:
         known.append(allowed_best(known, place or range(VOCAB)))
-    assert request.known == known
+    assert request.context_ids == known
     assert request.finish_reason == "stop"
     asked = [
         scheduled for step in made.runner.steps for scheduled in step.sequences if scheduled.request_id == request.id
@@ -84,7 +84,7 @@ def test_where_scores_are_wanted_each_token_has_its_own():
     sampling = Sampling(logprobs=1)
     request = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern(PLACES), sampling=sampling))
     made.run([request])
-    assert len(request.scores) == len(request.generated) == len(PLACES)
+    assert len(request.logprobs) == len(request.generated) == len(PLACES)
 
 
 def test_the_limit_of_tokens_holds_among_forced_ones():
@@ -100,13 +100,13 @@ def test_a_conversation_holds_what_was_computed():
     sequence = made.sequence()
     request = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern(PLACES), sequence=sequence))
     made.run([request])
-    assert request.known[: sequence.length] == sequence.tokens
-    again = made.add(Request([*request.known, 5], max_tokens=4, sequence=sequence))
+    assert request.context_ids[: sequence.length] == sequence.tokens
+    again = made.add(Request([*request.context_ids, 5], max_tokens=4, sequence=sequence))
     made.run([again])
     known = list(again.prompt)
     for _ in range(4):
         known.append(next_token(known))
-    assert again.known == known
+    assert again.context_ids == known
 
 
 def test_a_constraint_that_fails_ends_its_request_alone():
@@ -194,7 +194,7 @@ def test_what_is_drawn_again_keeps_the_distribution_of_what_is_allowed(temperatu
     for seed in range(4000):
         sampler = Sampler()
         sampler.add(1, Sampling(temperature=temperature, seed=seed), [0], [], VOCAB, Pattern([[1, 2, 3, 4, 5], None]))
-        ((token,),) = sampler.pick(np.zeros(1, np.int32), logits.copy(), step).tokens
+        ((token,),) = sampler.sample(np.zeros(1, np.int32), logits.copy(), step).tokens
         drawn[token] += 1
     assert drawn.keys() <= {1, 2, 3, 4, 5}
     weights = np.exp(logits[0, 1:6].astype(np.float64) / temperature)
@@ -208,5 +208,5 @@ def test_scores_that_are_no_numbers_are_not_the_grammars_fault():
     sampler.add(1, Sampling(), [1], [], VOCAB, Pattern([None]))
     logits = np.zeros((1, VOCAB), np.float32)
     logits[0, 3] = np.nan
-    picked = sampler.pick(np.array([-1], np.int32), logits, Step([ScheduledSequence(1, [1], 0, (0,), 1)], []))
+    picked = sampler.sample(np.array([-1], np.int32), logits, Step([ScheduledSequence(1, [1], 0, (0,), 1)], []))
     assert (picked.tokens, picked.failures) == ([[-1]], {})

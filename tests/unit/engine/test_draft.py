@@ -28,9 +28,9 @@ class Doubtful(FakeRunner):
     def run(self, step: Step) -> ModelOutput:
         scores = super().run(step)
         if self.wrong:
-            shifted = scores.best % self.wrong == 0
+            shifted = scores.argmax % self.wrong == 0
             scores.logits[shifted] = np.roll(scores.logits[shifted], 1, axis=1)
-            scores.best[shifted] = scores.logits[shifted].argmax(axis=-1)
+            scores.argmax[shifted] = scores.logits[shifted].argmax(axis=-1)
         return scores
 
 
@@ -59,8 +59,11 @@ def test_right_guesses_are_all_accepted_and_save_steps() -> None:
     made = drafting(guesses)
     (request,) = run_all(made, [prompt(10)], Sampling(), 100)
     assert request.generated == expected(prompt(10), 100)
-    assert request.accepted == request.drafted > 70
-    assert (made.speculation.proposed, made.speculation.accepted) == (request.drafted, request.accepted)
+    assert request.num_accepted_tokens == request.num_draft_tokens > 70
+    assert (made.speculation.num_draft_tokens, made.speculation.num_accepted_tokens) == (
+        request.num_draft_tokens,
+        request.num_accepted_tokens,
+    )
     assert len(made.runner.steps) < 25
     assert not guesses.sequences
     guesses.check_integrity()
@@ -83,9 +86,9 @@ def test_guesses_right_or_wrong_leave_the_tokens_as_they_are(wrong: int, samplin
     wanted = run_all(engine(num_pages=40), texts, sampling)
     guesses = drafter(wrong, num_pages=40)
     found = run_all(drafting(guesses, num_pages=40), texts, sampling)
-    assert [request.known for request in found] == [request.known for request in wanted]
-    assert [request.scores for request in found] == [request.scores for request in wanted]
-    assert sum(request.drafted for request in found) > 0
+    assert [request.context_ids for request in found] == [request.context_ids for request in wanted]
+    assert [request.logprobs for request in found] == [request.logprobs for request in wanted]
+    assert sum(request.num_draft_tokens for request in found) > 0
     guesses.check_integrity()
 
 
@@ -95,7 +98,7 @@ def test_guesses_of_many_requests_are_made_in_the_same_steps() -> None:
     requests = run_all(made, [prompt(10, seed) for seed in range(4)], Sampling(), 30)
     assert all(request.generated == expected(request.prompt, 30) for request in requests)
     assert max(len(step.sequences) for step in guesses.runner.steps) == 4
-    assert len(guesses.runner.steps) < sum(request.drafted for request in requests) / 2
+    assert len(guesses.runner.steps) < sum(request.num_draft_tokens for request in requests) / 2
 
 
 def test_answers_in_a_given_form_are_the_same() -> None:
@@ -113,8 +116,8 @@ def test_answers_in_a_given_form_are_the_same() -> None:
         return requests
 
     plain, quick = said(None), said(Speculation(drafter(3)))
-    assert [(request.known, request.finish_reason) for request in quick] == [
-        (request.known, request.finish_reason) for request in plain
+    assert [(request.context_ids, request.finish_reason) for request in quick] == [
+        (request.context_ids, request.finish_reason) for request in plain
     ]
 
 
@@ -123,7 +126,7 @@ def test_several_answers_to_one_prompt_share_it_in_the_draft_too() -> None:
     made = drafting(guesses)
     first = Request(prompt(130), max_tokens=20, sampling=Sampling(temperature=1.0, seed=1))
     others = [
-        Request(prompt(130), max_tokens=20, sampling=Sampling(temperature=1.0, seed=seed), twin=first)
+        Request(prompt(130), max_tokens=20, sampling=Sampling(temperature=1.0, seed=seed), parent=first)
         for seed in (2, 3)
     ]
     requests = [made.add(request) for request in (first, *others)]
@@ -131,7 +134,7 @@ def test_several_answers_to_one_prompt_share_it_in_the_draft_too() -> None:
     plain = engine()
     for request in requests:
         (alone,) = run_all(plain, [request.prompt], request.sampling, 20)
-        assert request.known == alone.known
+        assert request.context_ids == alone.context_ids
     read = sum(
         len(scheduled.tokens)
         for step in guesses.runner.steps
@@ -149,7 +152,7 @@ def test_a_request_that_lost_its_pages_goes_on_as_before() -> None:
     parts = [scheduled for step in made.runner.steps for scheduled in step.sequences]
     places = [[scheduled.position for scheduled in parts if scheduled.request_id == request.id] for request in requests]
     assert any(each != sorted(each) for each in places)  # somebody computed something again
-    assert all(request.drafted > 10 for request in requests)
+    assert all(request.num_draft_tokens > 10 for request in requests)
     guesses.check_integrity()
 
 
@@ -157,7 +160,7 @@ def test_a_cancelled_request_leaves_nothing_behind() -> None:
     guesses = drafter()
     made = drafting(guesses)
     gone, stays = (made.add(Request(prompt(100, seed), max_tokens=60)) for seed in (1, 2))
-    while gone.drafted == 0:
+    while gone.num_draft_tokens == 0:
         made.step()
     made.cancel(gone)
     made.run([stays])
@@ -172,7 +175,7 @@ def test_too_few_pages_of_the_draft_mean_no_guess() -> None:
     made = drafting(guesses)
     requests = run_all(made, [prompt(200, seed) for seed in range(3)], Sampling(), 30)
     assert all(request.generated == expected(request.prompt, 30) for request in requests)
-    assert sum(request.drafted for request in requests) > 0
+    assert sum(request.num_draft_tokens for request in requests) > 0
     guesses.check_integrity()
 
 
@@ -181,7 +184,7 @@ def test_guessing_stops_where_the_draft_models_context_does() -> None:
     made = drafting(guesses)
     (request,) = run_all(made, [prompt(60)], Sampling(), 150)
     assert request.generated == expected(prompt(60), 150)
-    assert 25 < request.drafted <= 40
+    assert 25 < request.num_draft_tokens <= 40
     drafted = [
         scheduled.position + len(scheduled.tokens) for step in guesses.runner.steps for scheduled in step.sequences
     ]
@@ -215,7 +218,7 @@ def test_scores_that_are_no_numbers_are_no_guess() -> None:
     made = drafting(guesses)
     (request,) = run_all(made, [prompt(70)], Sampling(), 30)
     assert request.generated == expected(prompt(70), 30)
-    assert request.drafted == 0
+    assert request.num_draft_tokens == 0
     guesses.check_integrity()
 
 
@@ -227,7 +230,7 @@ def test_the_time_of_guessing_decides_whether_it_pays(monkeypatch: pytest.Monkey
         guesses = drafter()
         (request,) = run_all(drafting(guesses), [prompt(10)], Sampling(), 200)
         assert request.generated == expected(prompt(10), 200)
-        return request.drafted
+        return request.num_draft_tokens
 
     assert drafted(0.5) > 150
     assert drafted(30.0) < 100
@@ -312,7 +315,7 @@ def test_sampling_keeps_its_distribution(other: int) -> None:
     for request in answers(large, small, 2400, 3):
         said = tuple(request.generated[:3])
         counts[said] = counts.get(said, 0) + 1
-        drafted, accepted = drafted + request.drafted, accepted + request.accepted
+        drafted, accepted = drafted + request.num_draft_tokens, accepted + request.num_accepted_tokens
         reasons.add(request.finish_reason)
     assert reasons == {"length"}
     assert drafted > 2400

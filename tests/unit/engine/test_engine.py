@@ -97,7 +97,7 @@ def test_a_sequence_keeps_what_it_computed_for_the_next_request():
     first = made.add(Request(prompt(90), max_tokens=10, sequence=sequence))
     made.run([first])
     made.runner.steps.clear()
-    second = made.add(Request([*first.known, 5, 6, 7], max_tokens=4, sequence=sequence))
+    second = made.add(Request([*first.context_ids, 5, 6, 7], max_tokens=4, sequence=sequence))
     made.run([second])
     assert second.cached_tokens == 99  # the last generated token was never computed
     assert made.runner.steps[0].num_tokens == 4
@@ -131,22 +131,22 @@ def test_a_fork_shares_pages_and_both_go_on_by_themselves():
     made = engine()
     sequence = made.sequence()
     made.run([made.add(Request(prompt(100), max_tokens=1, sequence=sequence))])
-    twin = made.fork(sequence)
-    assert twin.pages == sequence.pages
+    child = made.fork(sequence)
+    assert child.pages == sequence.pages
     taken = made.limits.num_pages - made.kv_cache.pages.num_free
     left = made.add(Request([*prompt(100), 1, 2], max_tokens=30, sequence=sequence))
-    right = made.add(Request([*prompt(100), 3, 4], max_tokens=30, sequence=twin))
+    right = made.add(Request([*prompt(100), 3, 4], max_tokens=30, sequence=child))
     made.run([left, right])
     assert (left.cached_tokens, right.cached_tokens) == (100, 100)
     assert left.generated == expected(left.prompt, 30)
     assert right.generated == expected(right.prompt, 30)
-    assert sequence.pages[0] == twin.pages[0]
-    assert sequence.pages[1] != twin.pages[1]
+    assert sequence.pages[0] == child.pages[0]
+    assert sequence.pages[1] != child.pages[1]
     assert sum(len(step.copies) for step in made.runner.steps) == 1  # the second writer has the page for itself
     assert taken == 2
     made.check_integrity()
     made.drop(sequence)
-    made.drop(twin)
+    made.drop(child)
     assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
@@ -269,7 +269,7 @@ def test_a_step_survives_json_and_replays_to_the_same_tokens():
     again = [Step.from_json(json.loads(json.dumps(step.to_json()))) for step in steps]
     assert [step.to_json() for step in again] == [step.to_json() for step in steps]
     replayed = engine()
-    assert [int(replayed.runner.run(step).best[-1]) for step in again][-3:] == expected(prompt(70), 3)
+    assert [int(replayed.runner.run(step).argmax[-1]) for step in again][-3:] == expected(prompt(70), 3)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_context_and_pages_fit_the_memory(asked, available, expected_context, ex
 def test_too_little_memory_or_too_long_a_context_is_refused():
     with pytest.raises(MemoryShortage, match=r"6400 positions.*at most 640\b"):
         choose(6400, 8192, 1, 1000, 20_000)
-    with pytest.raises(MemoryShortage, match="can be had: close other programs"):
+    with pytest.raises(MemoryShortage, match="can be used: close other programs"):
         choose(None, 8192, 1, 1000, 1999)
     with pytest.raises(RequestError, match="this model allows 1 to 512"):
         choose(513, 512, 1, 1000, None)

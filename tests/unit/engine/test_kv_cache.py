@@ -80,14 +80,17 @@ class Use(RuleBasedStateMachine):
         length=st.integers(1, 200),
         token=st.integers(0, VOCAB - 1) | st.integers(0, 1),  # the latter begin alike
         wanted=st.integers(1, 70),
-        salt=st.sampled_from(["", "", "a"]),
+        cache_salt=st.sampled_from(["", "", "a"]),
         priority=st.integers(0, 1),
-        twins=st.integers(0, 2),
+        num_children=st.integers(0, 2),
     )
-    def add(self, length, token, wanted, salt, priority, twins):
+    def add(self, length, token, wanted, cache_salt, priority, num_children):
         ids = [(token + 7 * place) % VOCAB for place in range(length)]
-        first = self.engine.add(Request(ids, max_tokens=wanted, salt=salt, priority=priority))
-        others = [Request(ids, max_tokens=wanted, salt=salt, priority=priority, twin=first) for _ in range(twins)]
+        first = self.engine.add(Request(ids, max_tokens=wanted, cache_salt=cache_salt, priority=priority))
+        others = [
+            Request(ids, max_tokens=wanted, cache_salt=cache_salt, priority=priority, parent=first)
+            for _ in range(num_children)
+        ]
         self.requests += [first, *(self.engine.add(other) for other in others)]
 
     @rule()
@@ -102,16 +105,16 @@ class Use(RuleBasedStateMachine):
         known = self.histories.get(sequence.id, [])[:keep]
         ids = [*known, *((pick + place) % VOCAB for place in range(more))][:240]
         request = self.engine.add(Request(ids, max_tokens=wanted, sequence=sequence))
-        self.histories[sequence.id] = request.known
+        self.histories[sequence.id] = request.context_ids
         self.requests.append(request)
 
     @rule(pick=st.integers(0, 9))
     @precondition(lambda self: self.sequences and len(self.sequences) < 4)
     def fork(self, pick):
         source = self.sequences[pick % len(self.sequences)]
-        twin = self.engine.fork(source)
-        self.histories[twin.id] = list(source.tokens)
-        self.sequences.append(twin)
+        child = self.engine.fork(source)
+        self.histories[child.id] = list(source.tokens)
+        self.sequences.append(child)
 
     @rule(pick=st.integers(0, 9))
     @precondition(lambda self: self.free_sequences())

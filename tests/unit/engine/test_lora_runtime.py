@@ -32,7 +32,7 @@ class AdaptedRunner(HashedRunner):
         ]
         return super().run(step._replace(sequences=sequences))
 
-    def use(self, adapted: Any) -> None:
+    def set_lora_runtime(self, adapted: Any) -> None:
         self.used = adapted
 
 
@@ -55,12 +55,12 @@ def engine_of(asleep: Path | None = None) -> Engine:
 
 
 def ask(engine: Engine, prompt: Sequence[int], adapter: int, count: int = 4, **options: Any) -> Request:
-    return engine.add(Request(prompt, max_tokens=count, sampling=Sampling(), adapter=adapter, **options))
+    return engine.add(Request(prompt, max_tokens=count, sampling=Sampling(), adapter_id=adapter, **options))
 
 
 def assert_alone(request: Request) -> None:
-    expected = said_alone(tuple(request.prompt), request.adapter, request.max_tokens)
-    assert request.generated == expected, f"adapter {request.adapter}, prompt of {request.num_prompt}"
+    expected = said_alone(tuple(request.prompt), request.adapter_id, request.max_tokens)
+    assert request.generated == expected, f"adapter {request.adapter_id}, prompt of {request.num_prompt}"
 
 
 @pytest.mark.parametrize("sleeping", [False, True])
@@ -78,7 +78,7 @@ def test_everybody_hears_what_they_would_alone(tmp_path: Path, sleeping: bool) -
         request = ask(engine, prompt, adapter, int(random.integers(1, 9)), sequence=sequence)
         waiting.append(request)
         if random.random() < 0.3:
-            waiting.append(ask(engine, prompt, int(random.integers(0, 3)), twin=request))
+            waiting.append(ask(engine, prompt, int(random.integers(0, 3)), parent=request))
         if random.random() < 0.3:
             engine.run(waiting)
             for each in waiting:
@@ -104,17 +104,17 @@ def test_a_sequence_is_computed_anew_for_another_adapter(tmp_path: Path) -> None
         assert_alone(request)
         held.append(request.cached_tokens)
     assert held == [0, 99, 0, 0, PAGE], "at last a page that the first ones left"
-    engine.sleep(sequence, tmp_path / "asleep", "model", {})
+    engine.save_session(sequence, tmp_path / "asleep", "model", {})
     for known, woken in (({1: "red"}, True), ({7: "red"}, True), ({1: "blue"}, False), ({}, False)):
         engine.use_adapters(known, None)
         if not woken:
             with pytest.raises(RequestError, match="was made with an adapter that is not loaded, known by red"):
-                engine.wake(tmp_path / "asleep", "model")
+                engine.load_session(tmp_path / "asleep", "model")
             continue
-        twin, _ = engine.wake(tmp_path / "asleep", "model")
-        assert twin.page_hashes.root == root_hash("", "red") != root_hash("")
-        assert twin.tokens == sequence.tokens
-        engine.drop(twin)
+        child, _ = engine.load_session(tmp_path / "asleep", "model")
+        assert child.page_hashes.root == root_hash("", "red") != root_hash("")
+        assert child.tokens == sequence.tokens
+        engine.drop(child)
 
 
 def test_an_adapter_does_not_go_while_it_is_used() -> None:

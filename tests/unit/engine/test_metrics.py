@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from sporelm.engine import Request
-from sporelm.engine.metrics import BETWEEN_TOKENS, Histogram, Metrics, kind_of_miss
+from sporelm.engine.metrics import BETWEEN_TOKENS, Histogram, Metrics, classify_miss
 from sporelm.engine.speculative import Speculation
 from unit.engine.fake import Oracle, engine
 
@@ -100,7 +100,7 @@ def test_prefixes_that_are_found_and_those_that_are_not():
     text = [number % 90 for number in range(140)]
     for prompt in (text, text, [*text[:70], 91, *text[71:]]):
         made.run([made.add(Request(prompt, max_tokens=1))])
-    made.run([made.add(Request(text, max_tokens=1, salt="other"))])
+    made.run([made.add(Request(text, max_tokens=1, cache_salt="other"))])
     metrics = made.metrics
     assert value(metrics, "vllm:prefix_cache_hits_total") == 128 + 64
     missed = {kind: value(metrics, "sporelm:prefix_cache_misses_total", reason=kind) for kind in KINDS}
@@ -112,12 +112,12 @@ KINDS = ("first_seen", "evicted", "differs", "new_salt")
 
 def test_every_reason_has_a_kind():
     reasons = ("first seen", "evicted", "differs at token 70", "first request with this salt")
-    assert tuple(map(kind_of_miss, reasons)) == KINDS
+    assert tuple(map(classify_miss, reasons)) == KINDS
 
 
 def test_preemptions():
     made = engine(num_pages=5, max_context=256)
-    requests = [made.add(Request(list(range(60)), max_tokens=80, salt=str(number))) for number in range(3)]
+    requests = [made.add(Request(list(range(60)), max_tokens=80, cache_salt=str(number))) for number in range(3)]
     made.run(requests)
     assert value(made.metrics, "vllm:num_preemptions_total") > 0
     assert value(made.metrics, "vllm:request_success_total", finished_reason="length") == 3

@@ -49,7 +49,7 @@ def ask(made: Engine, sequence: KvSequence | None, ids: list[int], wanted: int =
 def begun(made: Engine, seed: int = 0, length: int = 150) -> tuple[KvSequence, list[int]]:
     """A sequence, and what is known of its text."""
     sequence = made.sequence()
-    return sequence, ask(made, sequence, prompt(length, seed)).known
+    return sequence, ask(made, sequence, prompt(length, seed)).context_ids
 
 
 def crowd(made: Engine) -> None:
@@ -84,13 +84,13 @@ def test_what_gave_way_is_woken_and_not_computed(made):
     assert not files(made)
     assert not made.kv_cache.is_offloaded(sequence)
     crowd(made)
-    assert ask(made, sequence, [*again.known, 2]).cached_tokens == 164
+    assert ask(made, sequence, [*again.context_ids, 2]).cached_tokens == 164
 
 
 def test_without_a_folder_it_is_computed_anew():
     made = engine(num_pages=6, max_batch=3)
     sequence = made.sequence()
-    known = ask(made, sequence, prompt(150)).known
+    known = ask(made, sequence, prompt(150)).context_ids
     made.run([made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)])
     again = ask(made, sequence, [*known, 1])
     assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
@@ -148,7 +148,7 @@ def test_while_others_run_the_file_is_read_beside_them(made, monkeypatch):
     waits = made.add(Request([*known, 1], max_tokens=5, sequence=sequence))
     for _ in range(8):
         made.step()
-    assert (other.num_generated, waits.started) == (9, 0)
+    assert (other.num_generated, waits.start_time) == (9, 0)
     gate.set()
     made.run([waits, other])
     assert (waits.cached_tokens, waits.generated) == (154, expected(waits.prompt, 5))
@@ -199,7 +199,7 @@ def test_a_file_that_is_not_what_was_written_is_not_believed(made, harm):
         other = engine()
         begun_there = other.sequence()
         ask(other, begun_there, prompt(150, 3))
-        other.sleep(begun_there, file, "model a", {})
+        other.save_session(begun_there, file, "model a", {})
     again = ask(made, sequence, [*known, 1])
     assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
     assert settle(made).last_loss.startswith(str(file))
@@ -235,12 +235,12 @@ def test_a_slow_disk_holds_no_memory_without_end(made, monkeypatch):
 def test_a_fork_of_what_sleeps_sleeps_too(made):
     sequence, known = begun(made)
     crowd(made)
-    twin = made.fork(sequence)
-    assert ask(made, twin, [*known, 1]).cached_tokens == 154
+    child = made.fork(sequence)
+    assert ask(made, child, [*known, 1]).cached_tokens == 154
     assert len(files(made)) == 1
     crowd(made)
     assert len(files(made)) == 2
-    made.drop(twin)
+    made.drop(child)
     assert len(files(made)) == 1
     assert ask(made, sequence, [*known, 2]).cached_tokens == 154
 
@@ -255,8 +255,8 @@ def test_dropping_removes_the_file(made):
 def test_what_sleeps_can_be_written_to_a_named_file(made, tmp_path):
     sequence, known = begun(made)
     crowd(made)
-    made.sleep(sequence, tmp_path / "named", "model a", {"who": "me"})
-    woken, notes = made.wake(tmp_path / "named", "model a")
+    made.save_session(sequence, tmp_path / "named", "model a", {"who": "me"})
+    woken, notes = made.load_session(tmp_path / "named", "model a")
     assert (woken.tokens, notes) == (known[:-1], {"who": "me"})
     made.drop(woken)
 
@@ -266,9 +266,9 @@ def test_nothing_is_woken_over_pages_that_are_still_to_be_copied(made):
     sleeper, slept = begun(made, length=130)
     crowd(made)
     source, known = begun(made, 1, 70)
-    twin = made.fork(source)
+    child = made.fork(source)
     left = made.add(Request([*known, 1], max_tokens=4, sequence=source))
-    right = made.add(Request([*known, 2], max_tokens=4, sequence=twin))
+    right = made.add(Request([*known, 2], max_tokens=4, sequence=child))
     third = made.add(Request([*slept, 3], max_tokens=4, sequence=sleeper))
     made.run([left, right, third])
     for request in (left, right, third):
@@ -322,7 +322,7 @@ def test_random_turns_among_more_conversations_than_pages(tmp_path, monkeypatch,
             keep = int(rng.integers(1, len(known) + 1)) if rng.random() < 0.3 else len(known)
             ids = [*known[: min(keep, 200)], *rng.integers(0, 90, int(rng.integers(1, 30))).tolist()]
             requests.append(made.add(Request(ids, max_tokens=int(rng.integers(1, 20)), sequence=sequence)))
-            talks[number] = (sequence, requests[-1].known)
+            talks[number] = (sequence, requests[-1].context_ids)
         made.run(requests)
         for request in requests:
             assert request.generated == expected(request.prompt, request.num_generated)

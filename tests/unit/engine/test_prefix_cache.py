@@ -42,7 +42,7 @@ def test_a_prompt_of_whole_pages_computes_the_last_of_them():
 def test_an_answer_is_a_prefix_as_well():
     made = engine()
     first = ask(made, prompt(60), 10)
-    more = ask(made, [*first.known, 1, 2, 3])
+    more = ask(made, [*first.context_ids, 1, 2, 3])
     assert more.cached_tokens == PAGE
 
 
@@ -71,10 +71,10 @@ def test_where_a_prompt_differs_is_said():
 
 def test_another_salt_finds_nothing():
     made = engine()
-    ask(made, prompt(200), salt="one")
-    other = ask(made, prompt(200), salt="two")
+    ask(made, prompt(200), cache_salt="one")
+    other = ask(made, prompt(200), cache_salt="two")
     assert (other.cached_tokens, other.cache_miss) == (0, "first request with this salt")
-    assert ask(made, prompt(200), salt="two").cached_tokens == 192
+    assert ask(made, prompt(200), cache_salt="two").cached_tokens == 192
     assert ask(made, prompt(200)).cached_tokens == 0
     sequence = made.sequence("one")
     assert ask(made, prompt(200), sequence=sequence).cached_tokens == 192

@@ -36,14 +36,14 @@ class Rows:
         return held
 
     def text_waits(self, made: Engine) -> bool:
-        return any(text.lost or not text.begun for text in made.scheduler.texts)
+        return any(prompt.was_evicted or not prompt.is_started for prompt in made.scheduler.prompt_rows)
 
 
 def assert_nothing_is_held(made: Engine) -> None:
     made.check_integrity()
     assert made.kv_cache.pages.num_free == made.limits.num_pages
     assert not made.kv_cache.sequences
-    assert not made.scheduler.texts
+    assert not made.scheduler.prompt_rows
 
 
 def test_requests_go_on_between_two_steps_of_a_text():
@@ -222,9 +222,9 @@ def test_a_text_that_waits_can_be_left():
     made.step()
     rows = Rows(made)
     assert next(rows.steps) is False
-    assert made.scheduler.texts.waiting
+    assert made.scheduler.prompt_rows.has_waiting
     rows.steps.close()
-    assert not made.scheduler.texts
+    assert not made.scheduler.prompt_rows
     made.run([request])
     assert request.generated == expected(request.prompt, 60)
     assert_nothing_is_held(made)
@@ -238,7 +238,7 @@ def test_texts_do_not_pass_a_request_that_found_no_pages():
     urgent = made.add(Request(prompt(30, 3), max_tokens=20, priority=-1))
     made.step()
     made.step()
-    assert made.scheduler.texts.short is request
+    assert made.scheduler.prompt_rows.blocked_request is request
     late = Rows(made, prompt(10, 1))
     waiting = value(made.metrics, "vllm:num_requests_waiting")
     assert next(late.steps) is False
@@ -266,7 +266,7 @@ def test_a_text_robbed_again_and_again_comes_to_its_end():
         more = rows.more()
         waited += more is False
         made.step()
-        assert rows.done or not any(request.started for request in crowd) or not rows.text_waits(made)
+        assert rows.done or not any(request.start_time for request in crowd) or not rows.text_waits(made)
     assert waited
     assert np.array_equal(rows.whole, rows_of(engine(), TEXT))
     made.run([*growing, *crowd])
@@ -297,7 +297,7 @@ def test_a_text_is_left_where_those_it_waits_for_cannot_be_served():
     run, made.runner.run = made.runner.run, lambda step: 1 // 0  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError) as held:
         run_to_completion(pool_texts(made, [TEXT], "mean", 0), made)
-    assert not made.scheduler.texts, "whoever keeps the error keeps others waiting"
+    assert not made.scheduler.prompt_rows, "whoever keeps the error keeps others waiting"
     assert held.value
     made.runner.run = run  # type: ignore[method-assign]
     made.run([request])
@@ -307,7 +307,7 @@ def test_a_text_is_left_where_those_it_waits_for_cannot_be_served():
 
 def test_an_adapter_stays_while_a_text_has_it():
     made = engine()
-    made.runner.use = lambda adapted: None
+    made.runner.set_lora_runtime = lambda adapted: None
     made.use_adapters({3: "red"}, None)
     steps = made.logits(TEXT, lambda chunk: None, 3)
     next(steps)

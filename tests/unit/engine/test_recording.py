@@ -68,12 +68,12 @@ def test_lines_end_where_the_file_was_cut(tmp_path):
     path.write_text(text[:-5], encoding="ascii")  # killed while it wrote
     recording = Recording(path)
     assert [line for _, line in recording.lines()] == [{"drop": 0}, {"drop": 1}]
-    assert recording.cut
+    assert recording.is_truncated
 
 
 def test_a_full_recording_says_so(tmp_path):
     path = tmp_path / "r.jsonl"
-    file = begun(path, most_bytes=100)
+    file = begun(path, max_bytes=100)
     for number in range(50):
         file.line({"drop": number})
     file.close()
@@ -97,7 +97,7 @@ def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):
     RecordingFile(tmp_path / "unused.jsonl").close()
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
     path.write_text("notes", encoding="utf-8")
-    with pytest.raises(RequestError, match="is there and is no recording"):
+    with pytest.raises(RequestError, match="exists and is not a recording"):
         RecordingFile(path)
     with pytest.raises(RequestError, match="cannot be written"):
         RecordingFile(tmp_path / "none" / "r.jsonl")
@@ -107,9 +107,9 @@ def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no recording"),
-        ("GGUF\n", "is no recording"),
-        ("[1]\n", "is no recording"),
+        ("", "is not a recording"),
+        ("GGUF\n", "is not a recording"),
+        ("[1]\n", "is not a recording"),
         ('{"sporelm recording": 3}\n', "of version 3; this program knows 2"),
         ('{"sporelm recording": 1}\n', "does not say the limits"),
         ('{"sporelm recording": 1, "limits": {"max_context": 3}}\n', "does not say the limits"),

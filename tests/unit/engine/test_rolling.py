@@ -3,7 +3,7 @@
 import pytest
 
 from sporelm.engine import Engine, Request
-from sporelm.engine.request import beginning
+from sporelm.engine.request import num_pinned_positions
 from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.errors import ContextOverflow
 from unit.engine import fake
@@ -44,20 +44,23 @@ def test_a_text_goes_on_past_the_context(length):
     assert request.finish_reason == "length"
     assert request.prompt == prompt(length)
     assert request.num_generated == 400
-    assert request.known == [*shown(request.text[:-1]), request.text[-1]]  # the last token is never shown
-    assert len(request.known) == len(request.text) - request.dropped
-    assert request.dropped >= len(request.text) - 1 - ROOM
+    assert request.context_ids == [
+        *shown(request.all_token_ids[:-1]),
+        request.all_token_ids[-1],
+    ]  # the last token is never shown
+    assert len(request.context_ids) == len(request.all_token_ids) - request.num_dropped
+    assert request.num_dropped >= len(request.all_token_ids) - 1 - ROOM
     assert made.kv_cache.pages.num_free == made.limits.num_pages
 
 
 def test_it_is_what_a_fresh_engine_says_to_what_is_left():
     request = roll(engine(), prompt(200), 300)
-    place = len(request.text) - request.dropped - 40
-    left = request.known[:place]
+    place = len(request.all_token_ids) - request.num_dropped - 40
+    left = request.context_ids[:place]
     made = engine()
     fresh = made.add(Request(left, max_tokens=40))
     made.run([fresh])
-    assert fresh.generated == request.text[-40:]
+    assert fresh.generated == request.all_token_ids[-40:]
 
 
 def test_only_the_part_after_the_first_quarter_is_computed_again():
@@ -72,7 +75,7 @@ def test_unasked_it_ends_and_a_prompt_is_refused():
     made = engine()
     request = made.add(Request(prompt(250), max_tokens=50))
     made.run([request])
-    assert (request.finish_reason, request.num_generated, request.dropped) == ("length", 7, 0)
+    assert (request.finish_reason, request.num_generated, request.num_dropped) == ("length", 7, 0)
     with pytest.raises(ContextOverflow):
         made.add(Request(prompt(257), max_tokens=1))
 
@@ -81,12 +84,12 @@ def test_unasked_it_ends_and_a_prompt_is_refused():
 def test_tiny_contexts_roll_too(room):
     made = engine(max_context=room)
     assert roll(made, prompt(5), 150).generated == continued(prompt(5), 150, room)
-    assert beginning(room) == room // 4
+    assert num_pinned_positions(room) == room // 4
 
 
 @pytest.mark.parametrize(("room", "first"), [(256, 64), (300, 64), (511, 64), (512, 128), (8192, 2048)])
 def test_the_first_quarter_is_whole_pages(room, first):
-    assert beginning(room) == first
+    assert num_pinned_positions(room) == first
 
 
 @pytest.mark.parametrize("speculation", [Oracle(0), Oracle(4), NgramDrafter()], ids=["right", "some wrong", "ngram"])
@@ -127,24 +130,24 @@ def test_others_find_no_wrong_pages_and_share_the_right_ones():
 def test_twins_share_a_prompt_that_was_too_long():
     made = engine()
     first = made.add(Request(prompt(300), max_tokens=80, roll=True))
-    others = [made.add(Request(prompt(300), max_tokens=80, roll=True, twin=first)) for _ in range(2)]
+    others = [made.add(Request(prompt(300), max_tokens=80, roll=True, parent=first)) for _ in range(2)]
     made.run([first, *others])
     assert {tuple(request.generated) for request in (first, *others)} == {tuple(continued(prompt(300), 80))}
-    assert all(other.cached_tokens == first.num_shown - 1 for other in others)
+    assert all(other.cached_tokens == first.num_context_prompt - 1 for other in others)
 
 
 def test_the_next_turn_finds_what_the_last_one_held(tmp_path):
     made = engine_at(tmp_path)
     sequence = made.sequence()
-    text = roll(made, prompt(200), 100, sequence=sequence).text
+    text = roll(made, prompt(200), 100, sequence=sequence).all_token_ids
     for turn in range(6):
         before = sequence.length
         asked = roll(made, [*text, *prompt(20, turn)], 20, sequence=sequence)
         assert asked.generated == continued(asked.prompt, 20)
         # Unless it rolled again, in this prompt, all is there.
-        assert asked.cached_tokens in (before, beginning(ROOM))
-        assert asked.num_shown == len(shown(asked.prompt))
-        text = asked.text
+        assert asked.cached_tokens in (before, num_pinned_positions(ROOM))
+        assert asked.num_context_prompt == len(shown(asked.prompt))
+        text = asked.all_token_ids
     made.close()
 
 

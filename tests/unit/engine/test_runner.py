@@ -9,7 +9,7 @@ import pytest
 
 import sporelm
 from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, ScheduledSequence, Step
-from sporelm.engine.runner import MOST_VIEWS, Inputs
+from sporelm.engine.runner import MAX_VIEWS, InputArrays
 
 PACKAGE = str(Path(sporelm.__file__).parent)
 
@@ -18,7 +18,7 @@ class Instant:
     """Fills the inputs as a runner does and always answers token 5."""
 
     def __init__(self, limits: EngineConfig) -> None:
-        self.inputs = Inputs(limits)
+        self.inputs = InputArrays(limits)
         self.best = np.full(limits.max_batch, 5, np.int32)
         self.logits = np.zeros((limits.max_batch, 50), np.float32)
         self.filled: list[int] = []
@@ -80,10 +80,10 @@ def test_decoding_makes_no_arrays_and_keeps_no_memory(batch):
 
 def test_views_of_many_step_shapes_are_forgotten_again():
     limits = EngineConfig(max_context=4096, model_context=4096, vocab=50, token_budget=256, max_batch=1, num_pages=64)
-    inputs = Inputs(limits)
+    inputs = InputArrays(limits)
     table = tuple(range(64))
-    for length in range(2, 2 + 3 * MOST_VIEWS):
+    for length in range(2, 2 + 3 * MAX_VIEWS):
         arrays, extents = inputs.fill(Step([ScheduledSequence(1, list(range(length)), 100, table, 1)], []))
         assert arrays["slots"].tolist() == list(range(100, 100 + length))
         assert (extents["tokens"], extents["rows"], arrays["rows"].tolist()) == (length, 1, [length - 1])
-    assert len(inputs.views) <= MOST_VIEWS
+    assert len(inputs.views) <= MAX_VIEWS

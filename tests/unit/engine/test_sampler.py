@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sporelm.engine.sampling import NOT_A_TOKEN, Sampler, Sampling
-from sporelm.engine.sampling.candidates import greatest
+from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.sampling.filters import apply_filters
-from sporelm.engine.sampling.logits_processors import DryPenalty, runs_of
-from sporelm.engine.sampling.sampler import SamplerState, candidates, num_first_candidates, sample_rows, token_logprobs
+from sporelm.engine.sampling.logits_processors import DryPenalty, match_lengths
+from sporelm.engine.sampling.sampler import (
+    SamplerState,
+    find_candidates,
+    num_first_candidates,
+    sample_rows,
+    token_logprobs,
+)
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import RequestError
 
@@ -64,7 +70,7 @@ def kept_of(logits: np.ndarray, sampling: Sampling, coin: float = 1.0) -> list[i
     if count == 0:
         return None
     while True:
-        found, suffices = candidates(logits[None], [sampling], count)
+        found, suffices = find_candidates(logits[None], [sampling], count)
         if suffices[0]:
             return found.ids[0][apply_filters(found, [sampling], [coin])[0]].tolist()
         count = min(4 * count, len(logits))
@@ -83,13 +89,13 @@ def choice(prompt: Sequence[int] = (0,), stop_ids: Sequence[int] = (), **options
 @given(st.integers(1, 3), st.integers(1, 9000), st.integers(1, 300), st.integers(0, 99), st.sampled_from([None, 1, 3]))
 def test_greatest_is_a_stable_sort_of_everything(count, size, k, seed, levels):
     logits = np.stack([rows(size, seed + row, levels) for row in range(count)])
-    assert greatest(logits, k).tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :k].tolist()
+    assert top_k_ids(logits, k).tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :k].tolist()
 
 
 def test_greatest_orders_zeros_and_infinities_as_numbers():
     logits = np.full(5000, -np.inf, np.float32)
     logits[[4000, 70, 3000]] = [0.0, -0.0, 5.0]
-    assert greatest(logits[None], 5)[0].tolist() == [3000, 70, 4000, 0, 1]
+    assert top_k_ids(logits[None], 5)[0].tolist() == [3000, 70, 4000, 0, 1]
 
 
 @pytest.mark.parametrize("size", [64 * 40, 64 * 40 + 17, 70_003])
@@ -100,7 +106,7 @@ def test_greatest_of_masked_rows(size, possible):
     random = np.random.default_rng(possible)
     for row in logits:
         row[random.permutation(size)[:possible]] = np.round(random.standard_normal(possible) * 3)
-    assert greatest(logits, 20).tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :20].tolist()
+    assert top_k_ids(logits, 20).tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :20].tolist()
 
 
 @pytest.mark.parametrize("top_k", [0, 1, 5, 40, 700])
@@ -238,7 +244,7 @@ def test_dry_knows_of_a_prompt_what_it_would_have_learnt_token_by_token(text, re
     slowly = DryPenalty(sampling, seen[:1])
     for token in seen[1:]:
         slowly.accept(token)
-    assert runs_of(seen, sampling.dry_breakers).tolist() == slowly.runs[: slowly.length].tolist()
+    assert match_lengths(seen, sampling.dry_breakers).tolist() == slowly.runs[: slowly.length].tolist()
     assert DryPenalty(sampling, text).length == len(seen)
 
 
@@ -338,11 +344,11 @@ def test_log_probabilities_are_the_models_own():
     assert list(found.top.values()) == pytest.approx(logs[order].tolist(), abs=1e-12)
     sampler = Sampler()
     sampler.add(1, Sampling(logprobs=2, logit_bias={9: 100.0}), [0], [], 500)
-    picked = sampler.pick(
+    picked = sampler.sample(
         np.array([order[0]], np.int32), logits[None].copy(), Step([ScheduledSequence(1, [0], 0, (0,), 1)], [])
     )
     assert picked.tokens == [[9]]
-    assert picked.scores[1][0].logprob == pytest.approx(logs[9], abs=1e-12)
+    assert picked.logprobs[1][0].logprob == pytest.approx(logs[9], abs=1e-12)
 
 
 def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
@@ -359,9 +365,9 @@ def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
         ScheduledSequence(3, [0], 0, (3,), 1),
     ]
     best = np.array([11, logits[1].argmax(), NOT_A_TOKEN], np.int32)
-    picked = sampler.pick(best, logits[:3], Step(parts, []))
+    picked = sampler.sample(best, logits[:3], Step(parts, []))
     assert picked.tokens == [[11], [logits[1].argmax()], [NOT_A_TOKEN]]
-    assert picked.scores == {}
+    assert picked.logprobs == {}
     assert (logits == before).all()
     sampler.drop(3)
     assert set(sampler.states) == {2}

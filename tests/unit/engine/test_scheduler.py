@@ -3,7 +3,7 @@
 import pytest
 
 from sporelm.engine import Request
-from sporelm.engine.prefill_budget import FIRST, LEAST, STALL, UNNOTICED, PrefillBudget
+from sporelm.engine.prefill_budget import INITIAL_TOKENS, MAX_STALL, MIN_TOKENS, UNNOTICED_SECONDS, PrefillBudget
 from sporelm.errors import QueueFull, RequestError
 from unit.engine.fake import engine, expected, limits
 from unit.engine.test_engine import prompt
@@ -41,22 +41,22 @@ def paced(step_s: float, token_s: float) -> PrefillBudget:
 
 
 def test_the_pace_lets_prompts_take_so_long_as_it_is_told():
-    assert PrefillBudget().allowed() == FIRST
-    assert PrefillBudget(7).allowed(4, 12) == 7
+    assert PrefillBudget().num_allowed() == INITIAL_TOKENS
+    assert PrefillBudget(7).num_allowed(4, 12) == 7
     pace = paced(0.010, 0.0002)
     for decoding in (1, 4, 40):
-        wanted = STALL * (0.010 + decoding * 0.0002) / 0.0002
-        assert pace.allowed(decoding) == pytest.approx(wanted, rel=0.03)
-        assert pace.allowed(decoding, 1 if decoding > 4 else 0) == pace.allowed(decoding)
-    assert paced(0.001, 0.01).allowed() == LEAST
+        wanted = MAX_STALL * (0.010 + decoding * 0.0002) / 0.0002
+        assert pace.num_allowed(decoding) == pytest.approx(wanted, rel=0.03)
+        assert pace.num_allowed(decoding, 1 if decoding > 4 else 0) == pace.num_allowed(decoding)
+    assert paced(0.001, 0.01).num_allowed() == MIN_TOKENS
 
 
 def test_a_crowd_that_begins_may_make_a_pause_that_nobody_notices():
     pace = paced(0.002, 0.0002)
-    assert pace.allowed(8, 1) < 30
-    assert pace.allowed(8, 2) == pytest.approx(UNNOTICED / 0.0002, rel=0.03)
+    assert pace.num_allowed(8, 1) < 30
+    assert pace.num_allowed(8, 2) == pytest.approx(UNNOTICED_SECONDS / 0.0002, rel=0.03)
     slow = paced(0.2, 0.02)  # a large model: what others bear counts there
-    assert slow.allowed(8, 8) == slow.allowed(8)
+    assert slow.num_allowed(8, 8) == slow.num_allowed(8)
 
 
 def test_urgent_requests_are_served_first():
@@ -70,13 +70,13 @@ def test_urgent_requests_are_served_first():
 
 def test_of_equals_those_are_served_of_whom_the_fewest_run():
     made = engine(max_batch=2)
-    many = [made.add(Request(prompt(5, seed), max_tokens=4, owner="busy")) for seed in range(5)]
-    one = made.add(Request(prompt(6), max_tokens=4, owner="rare"))
+    many = [made.add(Request(prompt(5, seed), max_tokens=4, tenant="busy")) for seed in range(5)]
+    one = made.add(Request(prompt(6), max_tokens=4, tenant="rare"))
     made.step()
     assert set(made.scheduler.running.values()) == {many[0], one}
     made.run([*many, one])
-    assert not made.scheduler.owners
-    assert not made.scheduler.waiting.lines
+    assert not made.scheduler.num_running_by_tenant
+    assert not made.scheduler.waiting.queues
 
 
 def test_what_is_urgent_keeps_its_pages():
@@ -114,23 +114,23 @@ def test_only_so_many_requests_wait():
 
 def test_who_waits_can_be_asked_while_others_come_and_go():
     made = engine(max_batch=1, max_waiting=6)
-    for owner in ("anna", "anna", "ben"):
-        made.add(Request(prompt(3), max_tokens=2, owner=owner))
+    for tenant in ("anna", "anna", "ben"):
+        made.add(Request(prompt(3), max_tokens=2, tenant=tenant))
     asking = iter(made.scheduler.waiting)
     first = next(asking)
     made.cancel(first)
-    made.add(Request(prompt(3), max_tokens=2, owner="cleo"))
-    assert [request.owner for request in (first, *asking)] == ["anna", "anna", "ben"]
+    made.add(Request(prompt(3), max_tokens=2, tenant="cleo"))
+    assert [request.tenant for request in (first, *asking)] == ["anna", "anna", "ben"]
 
 
 def test_nobody_fills_the_places_of_everybody():
     made = engine(max_batch=1, max_waiting=6)
 
-    def taken(owner: str) -> int:
+    def taken(tenant: str) -> int:
         count = 0
         while True:
             try:
-                made.add(Request(prompt(3), max_tokens=2, owner=owner))
+                made.add(Request(prompt(3), max_tokens=2, tenant=tenant))
             except QueueFull:
                 return count
             count += 1
@@ -147,7 +147,7 @@ def test_twins_share_what_one_of_them_computes():
     made = engine(max_batch=4, token_budget=40)
     ids = prompt(100)
     first = made.add(Request(ids, max_tokens=20))
-    others = [made.add(Request(ids, max_tokens=20, twin=first)) for _ in range(3)]
+    others = [made.add(Request(ids, max_tokens=20, parent=first)) for _ in range(3)]
     made.run([first, *others])
     for request in (first, *others):
         assert request.generated == expected(ids, 20)
@@ -161,7 +161,7 @@ def test_a_twin_that_was_cancelled_leaves_the_other_alone():
     made = engine(token_budget=16)
     ids = prompt(100)
     first = made.add(Request(ids, max_tokens=20))
-    second = made.add(Request(ids, max_tokens=20, twin=first))
+    second = made.add(Request(ids, max_tokens=20, parent=first))
     made.step()
     assert second.id not in made.scheduler.running
     made.cancel(first)

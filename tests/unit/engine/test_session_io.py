@@ -28,14 +28,14 @@ def file(tmp_path: Path) -> Path:
     """A session of 154 tokens."""
     made = engine()
     path = tmp_path / "talk.session"
-    assert made.sleep(begun(made), path, "model a", {"who": "me"}) == path.stat().st_size
+    assert made.save_session(begun(made), path, "model a", {"who": "me"}) == path.stat().st_size
     return path
 
 
 def test_what_was_written_is_there_again_elsewhere(file):
     other = engine(max_batch=2)
     other.run([other.add(Request(prompt(90, 5), max_tokens=5))])
-    sequence, notes = other.wake(file, "model a")
+    sequence, notes = other.load_session(file, "model a")
     assert notes == {"who": "me"}
     known = [*prompt(150), *expected(prompt(150), 5)]
     assert sequence.tokens == known[:-1]
@@ -48,7 +48,7 @@ def test_what_was_written_is_there_again_elsewhere(file):
 
 def test_what_was_woken_is_a_prefix_for_others(file):
     made = engine()
-    made.wake(file, "model a")
+    made.load_session(file, "model a")
     request = made.add(Request([*prompt(150), 7], max_tokens=3))
     made.run([request])
     assert request.cached_tokens == 128
@@ -66,7 +66,7 @@ def test_others_go_on_while_a_file_is_read(file, monkeypatch):
         return read_session(*given)
 
     monkeypatch.setattr("sporelm.engine.engine.read_session", slowly)
-    sequence, _ = made.wake(file, "model a")
+    sequence, _ = made.load_session(file, "model a")
     assert request.generated == expected(prompt(20), 3)
     assert sequence.length == 154
     made.check_integrity()
@@ -83,8 +83,8 @@ def test_a_file_is_plain_safetensors_without_what_others_left(file):
 
 def test_an_empty_sequence_sleeps_too(tmp_path):
     made = engine()
-    made.sleep(made.sequence(), tmp_path / "empty", "m", {})
-    sequence, _ = made.wake(tmp_path / "empty", "m")
+    made.save_session(made.sequence(), tmp_path / "empty", "m", {})
+    sequence, _ = made.load_session(tmp_path / "empty", "m")
     assert sequence.length == 0
     made.check_integrity()
 
@@ -114,7 +114,7 @@ def rewrite(file: Path, *, honest: bool = True, **changes: object) -> None:
 def refused(file: Path, error: type[SporeError], message: str, **changes: int) -> None:
     made = engine(**changes)
     with pytest.raises(error, match=message) as caught:
-        made.wake(file, "model a")
+        made.load_session(file, "model a")
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert made.kv_cache.pages.num_free == made.limits.num_pages
@@ -194,7 +194,7 @@ def test_an_unknown_token_is_found_though_the_hash_fits(file):
 def test_idle_sequences_give_way_to_one_that_wakes(file):
     made = engine(num_pages=4)
     idle = begun(made)
-    sequence, _ = made.wake(file, "model a")
+    sequence, _ = made.load_session(file, "model a")
     assert (idle.length, sequence.length) == (0, 154)
     made.check_integrity()
 
@@ -208,7 +208,7 @@ def test_no_change_of_a_byte_and_no_cut_goes_unseen(file):
         changed[place] ^= 1 << int(rng.integers(8))
         file.write_bytes(changed)
         try:
-            sequence, _ = made.wake(file, "model a")
+            sequence, _ = made.load_session(file, "model a")
         except SporeError:
             continue
         assert place < 1500  # white space of the header
@@ -216,23 +216,23 @@ def test_no_change_of_a_byte_and_no_cut_goes_unseen(file):
     for length in (0, 5, 100, len(data) - 1):
         file.write_bytes(data[:length])
         with pytest.raises(ModelFileError):
-            made.wake(file, "model a")
+            made.load_session(file, "model a")
     made.check_integrity()
     with pytest.raises(ModelNotFound):
-        made.wake(file.with_name("none"), "model a")
+        made.load_session(file.with_name("none"), "model a")
 
 
 def test_what_does_not_fit_is_said(file):
     with pytest.raises(RequestError, match=r"got 154 tokens; the context holds 100\). Raise --max-context"):
-        engine(max_context=100).wake(file, "model a")
+        engine(max_context=100).load_session(file, "model a")
     with pytest.raises(ModelFileError, match="tokens outside the model's vocabulary"):
-        engine(vocab=50).wake(file, "model a")
+        engine(vocab=50).load_session(file, "model a")
     full = engine(num_pages=4)
     busy = full.add(Request(prompt(140, 3), max_tokens=50))
     for _ in range(5):
         full.step()
-    with pytest.raises(MemoryShortage, match=r"needs 3 pages, 1 can be had"):
-        full.wake(file, "model a")
+    with pytest.raises(MemoryShortage, match=r"needs 3 pages, 1 are available"):
+        full.load_session(file, "model a")
     full.check_integrity()
     full.run([busy])
 
@@ -241,13 +241,13 @@ def test_a_sequence_in_use_does_not_sleep_and_a_bad_place_leaves_nothing(tmp_pat
     made = engine()
     sequence = begun(made, 20)
     with pytest.raises(RequestError, match="cannot be written"):
-        made.sleep(sequence, tmp_path / "none" / "file", "m", {})
+        made.save_session(sequence, tmp_path / "none" / "file", "m", {})
     with pytest.raises(RequestError, match="session notes: too large"):
-        made.sleep(sequence, tmp_path / "file", "m", {"text": "x" * (1 << 23)})
+        made.save_session(sequence, tmp_path / "file", "m", {"text": "x" * (1 << 23)})
     made.add(Request([*sequence.tokens, 1], max_tokens=5, sequence=sequence))
     made.step()
     with pytest.raises(RequestError, match="still uses this sequence"):
-        made.sleep(sequence, tmp_path / "file", "m", {})
+        made.save_session(sequence, tmp_path / "file", "m", {})
     assert not list(tmp_path.iterdir())
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sporelm.engine import Request, Sampling
 from sporelm.engine.sampling.sampler import accepted_prefix
 from sporelm.engine.speculative import DraftTokens, NgramDrafter, Speculation
-from sporelm.engine.speculative.speculation import FIRST_PAUSE, MOST_LENGTH, likeliest
+from sporelm.engine.speculative.speculation import FIRST_PAUSE, MAX_DRAFT_TOKENS, select_drafts
 from sporelm.engine.step import ScheduledSequence, Step
 from unit.engine.fake import Oracle, engine, expected
 from unit.engine.test_engine import prompt
@@ -27,9 +27,9 @@ def test_guesses_right_or_wrong_leave_the_tokens_as_they_are(wrong, sampling):
     )
     plain.run(wanted)
     made.run(found)
-    assert [request.known for request in found] == [request.known for request in wanted]
-    assert [request.scores for request in found] == [request.scores for request in wanted]
-    assert made.scheduler.speculation.proposed > 0
+    assert [request.context_ids for request in found] == [request.context_ids for request in wanted]
+    assert [request.logprobs for request in found] == [request.logprobs for request in wanted]
+    assert made.scheduler.speculation.num_draft_tokens > 0
     made.check_integrity()
 
 
@@ -39,19 +39,19 @@ def test_right_guesses_save_steps():
     made.run([request])
     assert request.generated == expected(request.prompt, 100)
     assert len(made.runner.steps) < 30
-    assert made.speculation.accepted == made.speculation.proposed > 70
+    assert made.speculation.num_accepted_tokens == made.speculation.num_draft_tokens > 70
     assert made.speculation.drafter.ended == [request.id]
-    assert not made.speculation.habits
+    assert not made.speculation.backoffs
 
 
 def test_a_full_batch_and_waiting_prompts_leave_no_room_for_guesses():
     made = engine(Speculation(Oracle(), 4), max_batch=4)
     requests = [made.add(Request(prompt(10, seed), max_tokens=20)) for seed in range(4)]
     made.run(requests)
-    assert made.speculation.proposed == 0
+    assert made.speculation.num_draft_tokens == 0
     alone = made.add(Request(prompt(10), max_tokens=20))
     made.run([alone])
-    assert made.speculation.proposed > 0
+    assert made.speculation.num_draft_tokens > 0
     decoding = [
         step
         for step in made.runner.steps
@@ -82,8 +82,8 @@ def test_a_conversation_keeps_only_what_was_right():
     sequence = made.sequence()
     first = made.add(Request(prompt(20), max_tokens=30, sequence=sequence))
     made.run([first])
-    assert sequence.tokens == first.known[:-1]
-    second = made.add(Request([*first.known, 1, 2], max_tokens=10, sequence=sequence))
+    assert sequence.tokens == first.context_ids[:-1]
+    second = made.add(Request([*first.context_ids, 1, 2], max_tokens=10, sequence=sequence))
     made.run([second])
     assert second.cached_tokens == 49
     assert second.generated == expected(second.prompt, 10)
@@ -94,7 +94,7 @@ def test_requests_whose_guesses_do_not_pay_are_left_alone():
     request = made.add(Request(prompt(10), max_tokens=200))
     made.run([request])
     assert request.generated == expected(request.prompt, 200)
-    assert made.speculation.accepted == 0
+    assert made.speculation.num_accepted_tokens == 0
     tried = sum(step.num_tokens > 1 for step in made.runner.steps[1:])
     assert tried < 30
 
@@ -104,19 +104,19 @@ def test_pauses_follow_what_was_right():
     request = Request([1, 2, 3], max_tokens=100)
     request.id = 1
     assert not speculation.propose([request], 1000)  # before it is known what a step takes
-    speculation.learn(Step([ScheduledSequence(1, [0], 5, (0,), 1)], []), [[0]], 1.0)
+    speculation.observe_step(Step([ScheduledSequence(1, [0], 5, (0,), 1)], []), [[0]], 1.0)
     assert len(speculation.propose([request], 1000)[1]) > 4
-    habit = speculation.habits[1]
+    habit = speculation.backoffs[1]
 
     def happened(drafted: int, right: int, seconds: float = 1.0) -> None:
-        speculation.asked, speculation.seconds = [1], 0.0
-        speculation.learn(
+        speculation._proposed_ids, speculation._proposing_seconds = [1], 0.0
+        speculation.observe_step(
             Step([ScheduledSequence(1, [0] * (drafted + 1), 5, (0,), drafted + 1)], []), [[0] * (right + 1)], seconds
         )
 
     for _ in range(40):
         happened(15, 15)
-    assert len(speculation.propose([request], 1000)[1]) == MOST_LENGTH  # rows cost nothing
+    assert len(speculation.propose([request], 1000)[1]) == MAX_DRAFT_TOKENS  # rows cost nothing
     for _ in range(40):
         if not habit.pause:
             happened(4, 0, 3.0)
@@ -132,11 +132,11 @@ def test_pauses_follow_what_was_right():
 
 def test_the_likeliest_tokens_are_taken_while_they_are_worth_their_rows():
     sure, doubtful = DraftTokens([1, 2, 3], [0.9, 0.9, 0.9]), DraftTokens([7, 8], [0.5, 0.1])
-    assert likeliest({1: sure, 2: doubtful}, 2, 10, 0.01) == {1: [1, 2, 3], 2: [7, 8]}
-    assert likeliest({1: sure, 2: doubtful}, 2, 10, 0.2) == {1: [1, 2, 3]}
-    assert likeliest({1: sure, 2: doubtful}, 2, 4, 0.01) == {1: [1, 2, 3], 2: [7]}
-    assert likeliest({1: sure, 2: doubtful}, 2, 2, 0.01) == {1: [1, 2]}
-    assert likeliest({2: doubtful}, 1, 10, 0.6) == {}
+    assert select_drafts({1: sure, 2: doubtful}, 2, 10, 0.01) == {1: [1, 2, 3], 2: [7, 8]}
+    assert select_drafts({1: sure, 2: doubtful}, 2, 10, 0.2) == {1: [1, 2, 3]}
+    assert select_drafts({1: sure, 2: doubtful}, 2, 4, 0.01) == {1: [1, 2, 3], 2: [7]}
+    assert select_drafts({1: sure, 2: doubtful}, 2, 2, 0.01) == {1: [1, 2]}
+    assert select_drafts({2: doubtful}, 1, 10, 0.6) == {}
 
 
 def test_a_guess_from_the_text_is_what_followed_the_longest_match():
@@ -161,31 +161,31 @@ def test_a_guess_grows_with_the_text():
     drafter = NgramDrafter()
     request = Request([1, 2, 3])
     assert drafter.propose(request, 4).tokens == []
-    request.known += [1, 2]
+    request.context_ids += [1, 2]
     assert drafter.propose(request, 4).tokens == [3, 1, 2, 3]
-    request.known += [9, 1, 2]
+    request.context_ids += [9, 1, 2]
     assert drafter.propose(request, 4).tokens == [9, 1, 2, 9]
 
 
 def test_what_came_of_guesses_says_how_likely_the_next_ones_are():
     drafter = NgramDrafter()
     request = Request([1, 2, 3, 9, 8, 7, 1, 2])
-    (first, *_) = drafter.propose(request, 3).chances
-    request.known += [3, 9, 8]  # three that were right
-    later = drafter.propose(request, 8).chances
+    (first, *_) = drafter.propose(request, 3).probabilities
+    request.context_ids += [3, 9, 8]  # three that were right
+    later = drafter.propose(request, 8).probabilities
     assert later == sorted(later)  # the more tokens agree, the likelier the next
-    request.known += [5, 5, 1, 2]  # and some that were not
-    (second, *_) = drafter.propose(request, 3).chances
+    request.context_ids += [5, 5, 1, 2]  # and some that were not
+    (second, *_) = drafter.propose(request, 3).probabilities
     assert second > first
-    request.known += [4, 1, 2]
-    assert drafter.propose(request, 3).chances[0] < second
+    request.context_ids += [4, 1, 2]
+    assert drafter.propose(request, 3).probabilities[0] < second
 
 
 def test_a_text_that_was_cut_is_read_again():
     drafter = NgramDrafter()
     request = Request([1, 2, 3, 4, 5, 6, 1, 2])
     assert drafter.propose(request, 2).tokens == [3, 4]
-    request.known = [4, 5, 9, 4, 5]
+    request.context_ids = [4, 5, 9, 4, 5]
     assert drafter.propose(request, 2).tokens == [9, 4]
 
 

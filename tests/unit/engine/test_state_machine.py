@@ -46,7 +46,7 @@ from unit.engine.hashed import (
 )
 
 CONTEXT = 4 * PAGE
-MOST_SEQUENCES, MOST_FILES, MOST_TEXTS = 6, 3, 2
+MAX_SEQUENCES, MAX_FILES, MAX_TEXTS = 6, 3, 2
 PATIENCE = 20_000  # steps in which whatever waits must have ended
 
 SAMPLINGS = (
@@ -80,9 +80,9 @@ manners = st.fixed_dictionaries(
         "roll": st.sampled_from([False, False, True]),
     }
 )
-services = st.fixed_dictionaries({"priority": st.integers(-1, 1), "owner": st.sampled_from([None, "a", "b"])})
+services = st.fixed_dictionaries({"priority": st.integers(-1, 1), "tenant": st.sampled_from([None, "a", "b"])})
 SALTS = ("", "x")
-salts = st.sampled_from(["", *SALTS])
+cache_salts = st.sampled_from(["", *SALTS])
 
 
 def depth_of(key: bytes, index: PrefixCache) -> int | None:
@@ -90,7 +90,7 @@ def depth_of(key: bytes, index: PrefixCache) -> int | None:
     depth = 0
     while key in index.parents:
         key, depth = index.parents[key], depth + 1
-    return depth if key in {root_hash(salt) for salt in SALTS} else None
+    return depth if key in {root_hash(cache_salt) for cache_salt in SALTS} else None
 
 
 class InterruptedSampler(Sampler):
@@ -101,7 +101,7 @@ class InterruptedSampler(Sampler):
         self.runner = runner
 
     def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
-        picked = super().pick(best, logits, step)
+        picked = super().sample(best, logits, step)
         self.runner.interrupt("chosen")
         return picked
 
@@ -166,19 +166,27 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.sampler = InterruptedSampler(self.runner)
 
     @rule(
-        stem=wholes, length=lengths, tail=tails, manner=manners, service=services, salt=salts, twins=st.integers(0, 3)
+        stem=wholes,
+        length=lengths,
+        tail=tails,
+        manner=manners,
+        service=services,
+        cache_salt=cache_salts,
+        num_children=st.integers(0, 3),
     )
-    def add(self, stem: int, length: int, tail: list[int], manner: Any, service: Any, salt: str, twins: int) -> None:
+    def add(
+        self, stem: int, length: int, tail: list[int], manner: Any, service: Any, cache_salt: str, num_children: int
+    ) -> None:
         prompt = (*STEMS[stem % len(STEMS)][:length], *tail)[:CONTEXT]
-        first = self._add(Wish(prompt, **manner), salt=salt, **service)
-        for number in range(twins if first is not None else 0):
+        first = self._add(Wish(prompt, **manner), cache_salt=cache_salt, **service)
+        for number in range(num_children if first is not None else 0):
             seeded = replace(manner["sampling"], seed=100 + number)
-            self._add(Wish(prompt, **manner | {"sampling": seeded}), salt=salt, twin=first, **service)
+            self._add(Wish(prompt, **manner | {"sampling": seeded}), cache_salt=cache_salt, parent=first, **service)
 
-    @rule(salt=salts)
-    def begin_sequence(self, salt: str) -> None:
-        if len(self.sequences) < MOST_SEQUENCES:
-            self.sequences.append(self.engine.sequence(salt))
+    @rule(cache_salt=cache_salts)
+    def begin_sequence(self, cache_salt: str) -> None:
+        if len(self.sequences) < MAX_SEQUENCES:
+            self.sequences.append(self.engine.sequence(cache_salt))
 
     @precondition(lambda self: self.sequences)
     @rule(which=wholes, kept=st.one_of(st.just(1.0), shares), stem=wholes, end=lengths, tail=tails, manner=manners,
@@ -200,13 +208,13 @@ class EngineMachine(RuleBasedStateMachine):
             while finishes and self.engine.scheduler.uses(sequence):
                 self._step()
 
-    @precondition(lambda self: self.sequences and len(self.sequences) < MOST_SEQUENCES)
+    @precondition(lambda self: self.sequences and len(self.sequences) < MAX_SEQUENCES)
     @rule(which=wholes)
     def fork(self, which: int) -> None:
         source = self.sequences[which % len(self.sequences)]
-        twin = self.engine.fork(source)
-        assert twin.tokens == source.tokens
-        self.sequences.append(twin)
+        child = self.engine.fork(source)
+        assert child.tokens == source.tokens
+        self.sequences.append(child)
 
     @precondition(lambda self: self.sequences)
     @rule(which=wholes)
@@ -226,7 +234,7 @@ class EngineMachine(RuleBasedStateMachine):
         obtainable = self.engine.kv_cache.num_obtainable_pages()
         assert self.engine.kv_cache.free_pages(pages) == (pages <= obtainable)
 
-    @precondition(lambda self: self.sequences and len(self.files) < MOST_FILES)
+    @precondition(lambda self: self.sequences and len(self.files) < MAX_FILES)
     @rule(which=wholes, closes=st.booleans())
     def sleep(self, which: int, closes: bool) -> None:
         sequence = self.sequences[which % len(self.sequences)]
@@ -234,26 +242,26 @@ class EngineMachine(RuleBasedStateMachine):
         path = Path(self.folder.name) / f"{self.count}.session"
         if sequence.is_in_use:
             with pytest.raises(RequestError, match="still uses this sequence"):
-                self.engine.sleep(sequence, path, "model", {})
+                self.engine.save_session(sequence, path, "model", {})
             return
         held = list(sequence.tokens)
         if self.asleep is not None and len(slept := self.asleep.tokens_of(sequence)) > len(held):
             held = list(slept)
-        self.engine.sleep(sequence, path, "model", {"count": self.count})
+        self.engine.save_session(sequence, path, "model", {"count": self.count})
         self.files.append((path, held))
         if closes and not self.engine.scheduler.uses(sequence):
             self.engine.drop(sequence)
             self.sequences.remove(sequence)
 
-    @precondition(lambda self: self.files and len(self.sequences) < MOST_SEQUENCES)
-    @rule(which=wholes, salt=salts, removes=st.booleans())
-    def wake(self, which: int, salt: str, removes: bool) -> None:
+    @precondition(lambda self: self.files and len(self.sequences) < MAX_SEQUENCES)
+    @rule(which=wholes, cache_salt=cache_salts, removes=st.booleans())
+    def wake(self, which: int, cache_salt: str, removes: bool) -> None:
         path, held = self.files[which % len(self.files)]
         store = self.engine.kv_cache
         obtainable, before = store.num_obtainable_pages(), len(store.sequences)
         stateless = store.states is not None and not store.num_obtainable_states()
         try:
-            sequence, notes = self.engine.wake(path, "model", salt)
+            sequence, notes = self.engine.load_session(path, "model", cache_salt)
         except MemoryShortage:
             assert -(-len(held) // PAGE) > obtainable or stateless
             assert len(self.engine.kv_cache.sequences) == before
@@ -277,7 +285,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.cancel(request)
         assert request.finish_reason == "cancelled"
 
-    @precondition(lambda self: len(self.texts) < MOST_TEXTS)
+    @precondition(lambda self: len(self.texts) < MAX_TEXTS)
     @rule(stem=wholes, length=lengths, hidden=st.booleans())
     def begin_text(self, stem: int, length: int, hidden: bool) -> None:
         """Scores of a text, or vectors of its positions, in steps between which others' run."""
@@ -348,7 +356,7 @@ class EngineMachine(RuleBasedStateMachine):
             constraint=constraint, roll=wish.roll, **service,
         )  # fmt: skip
         waiting = self.engine.scheduler.waiting
-        others = sum(each.owner != request.owner for each in waiting)
+        others = sum(each.tenant != request.tenant for each in waiting)
         try:
             self.engine.add(request)
         except QueueFull:
@@ -360,12 +368,12 @@ class EngineMachine(RuleBasedStateMachine):
         return request
 
     def _step(self) -> None:
-        known = {number: list(request.text) for number, (request, _) in self.wishes.items()}
+        known = {number: list(request.all_token_ids) for number, (request, _) in self.wishes.items()}
         for advance in self.engine.step():
             if advance.token is not None:
                 known[advance.request.id].append(advance.token)
         for number, (request, _) in self.wishes.items():
-            assert request.text == known[number], "what a step told is what it did"
+            assert request.all_token_ids == known[number], "what a step told is what it did"
 
     @invariant()
     def all_is_well(self) -> None:
@@ -388,7 +396,7 @@ class EngineMachine(RuleBasedStateMachine):
                 continue
             assert request.generated == expected.tokens, place
             assert request.finish_reason == expected.finish_reason, place
-            assert request.scores == expected.scores, place
+            assert request.logprobs == expected.logprobs, place
 
     def _check_pages(self) -> None:
         """Pages are accounted for, and hold what is said of them."""
@@ -404,7 +412,7 @@ class EngineMachine(RuleBasedStateMachine):
             held = cells[sequence.pages].reshape(-1)[: sequence.length]
             assert (held == cells_of(sequence.tokens)).all(), sequence
             assert sequence.page_table == tuple(sequence.pages)
-        roots = {root_hash(salt) for salt in SALTS}
+        roots = {root_hash(cache_salt) for cache_salt in SALTS}
         index = engine.kv_cache.prefix_cache
         for parent, children in index.children.items():
             if parent in roots or parent in index.page_of_hash:
@@ -429,7 +437,7 @@ class EngineMachine(RuleBasedStateMachine):
             while key in index.parents:
                 pages[:0] = index.children[index.parents[key]][key]
                 key = index.parents[key]
-            if key in {root_hash(salt) for salt in SALTS}:
+            if key in {root_hash(cache_salt) for cache_salt in SALTS}:
                 assert (runner.states[state] == state_of(pages)).all()
 
     def _check_memory(self) -> None:
@@ -440,11 +448,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert running.keys() | waiting == self.wishes.keys()
         assert not running.keys() & waiting
         assert engine.sampler.states.keys() <= self.wishes.keys()
-        assert sum(engine.scheduler.owners.values()) == len(running)
-        assert engine.speculation is None or engine.speculation.habits.keys() <= self.wishes.keys()
-        temporary = sum(request.temporary for request in running.values())
-        assert len(engine.kv_cache.sequences) == len(self.sequences) + temporary + len(engine.scheduler.texts)
-        assert len(engine.scheduler.texts) <= len(self.texts)
+        assert sum(engine.scheduler.num_running_by_tenant.values()) == len(running)
+        assert engine.speculation is None or engine.speculation.backoffs.keys() <= self.wishes.keys()
+        temporary = sum(request.is_temporary for request in running.values())
+        assert len(engine.kv_cache.sequences) == len(self.sequences) + temporary + len(engine.scheduler.prompt_rows)
+        assert len(engine.scheduler.prompt_rows) <= len(self.texts)
         for sequence in engine.kv_cache.sequences.values():
             assert sequence.is_in_use == any(request.sequence is sequence for request in running.values())
 
@@ -472,7 +480,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.kv_cache.pages.num_free == self.engine.limits.num_pages
         if self.engine.kv_cache.states is not None:
             assert self.engine.kv_cache.states.num_free == self.engine.limits.num_states
-        assert not self.engine.scheduler.owners
+        assert not self.engine.scheduler.num_running_by_tenant
         assert not self.engine.sampler.states
         if self.asleep is not None:
             assert not list(self.asleep.folder.iterdir())

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sporelm.engine import Engine, EngineConfig, KvSequence, Request, Step
-from sporelm.engine.capacity import bytes_per_state, choose, choose_states, interval_of
+from sporelm.engine.capacity import bytes_per_state, choose, choose_states, snapshot_interval
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.kv.state_allocator import StateAllocator
-from sporelm.engine.metrics import kind_of_miss
+from sporelm.engine.metrics import classify_miss
 from sporelm.engine.speculative import ModelDrafter, Speculation, draft
 from sporelm.engine.step import ScheduledSequence
 from sporelm.errors import BackendError, MemoryShortage, ModelFileError, RequestError
@@ -136,7 +136,7 @@ def test_a_prefix_is_taken_up_where_a_state_was_kept(paged: bool) -> None:
     assert (other.cached_tokens, other.cache_miss) == (128, None)  # a whole number of intervals
     third = ask(made, [*TEXT[:100], 1, 2, 3])
     assert (third.cached_tokens, third.cache_miss) == (0, "no state kept between tokens 0 and 64")
-    assert kind_of_miss(third.cache_miss) == "no_state"
+    assert classify_miss(third.cache_miss) == "no_state"
     assert ask(made, [*TEXT[:100], 1, 2, 3, 4]).cached_tokens == 64  # now it is
     longer = ask(made, [*TEXT[:192], *TEXT[:70]])
     assert (longer.cached_tokens, longer.cache_miss) == (192, "first seen")
@@ -154,16 +154,16 @@ def test_where_texts_part_a_state_is_kept_from_the_second_on(paged: bool) -> Non
 def test_of_an_answer_the_newest_state_is_kept(paged: bool) -> None:
     made = engine(paged, state_interval=8)
     first = ask(made, TEXT[:100], 150)
-    again = ask(made, [*first.text, *TEXT[:9]])
+    again = ask(made, [*first.all_token_ids, *TEXT[:9]])
     assert again.cached_tokens == 192
-    missed = ask(made, [*first.text[:190], *TEXT[:9]])
+    missed = ask(made, [*first.all_token_ids[:190], *TEXT[:9]])
     assert (missed.cached_tokens, missed.cache_miss) == (64, "no state kept between tokens 64 and 128")
 
 
 def test_a_salt_finds_nothing_of_another(paged: bool) -> None:
     made = engine(paged)
     ask(made, TEXT[:200])
-    request = made.add(Request(TEXT[:200], max_tokens=3, salt="x"))
+    request = made.add(Request(TEXT[:200], max_tokens=3, cache_salt="x"))
     made.run([request])
     assert (request.cached_tokens, request.cache_miss) == (0, "first request with this salt")
 
@@ -171,11 +171,11 @@ def test_a_salt_finds_nothing_of_another(paged: bool) -> None:
 def test_twins_share_what_is_kept_of_their_prompt(paged: bool) -> None:
     made = engine(paged)
     first = made.add(Request(TEXT[:150], max_tokens=9))
-    twins = [made.add(Request(TEXT[:150], max_tokens=9, twin=first)) for _ in range(3)]
-    made.run([first, *twins])
-    for request in (first, *twins):
+    children = [made.add(Request(TEXT[:150], max_tokens=9, parent=first)) for _ in range(3)]
+    made.run([first, *children])
+    for request in (first, *children):
         assert request.generated == expected(TEXT[:150], 9)
-    assert [twin.cached_tokens for twin in twins] == [128] * 3
+    assert [child.cached_tokens for child in children] == [128] * 3
 
 
 # ---- sequences
@@ -185,7 +185,7 @@ def test_a_conversation_goes_on_where_it_stopped(paged: bool) -> None:
     made = engine(paged)
     talk = made.sequence()
     first = ask(made, TEXT[:90], 20, talk)
-    assert ask(made, [*first.text, 5, 6], 20, talk).cached_tokens == 109
+    assert ask(made, [*first.all_token_ids, 5, 6], 20, talk).cached_tokens == 109
     made.drop(talk)
     made.check_integrity()
 
@@ -194,9 +194,9 @@ def test_a_fork_and_its_source_go_on_by_themselves(paged: bool) -> None:
     made = engine(paged)
     talk = made.sequence()
     first = ask(made, TEXT[:90], 20, talk)
-    twin = made.fork(talk)
-    assert ask(made, [*first.text, 5, 6], 30, twin).cached_tokens == 109
-    assert ask(made, [*first.text, 8], 30, talk).cached_tokens == 109
+    child = made.fork(talk)
+    assert ask(made, [*first.all_token_ids, 5, 6], 30, child).cached_tokens == 109
+    assert ask(made, [*first.all_token_ids, 8], 30, talk).cached_tokens == 109
     assert made.fork(made.sequence()).length == 0
     made.check_integrity()
 
@@ -256,7 +256,7 @@ def test_a_window_rolls_over_its_states(paged: bool) -> None:
     request = made.add(Request(wish.prompt, max_tokens=400, roll=True))
     made.run([request])
     assert request.generated == said_alone(wish, CONTEXT).tokens
-    assert request.dropped == CONTEXT // 2
+    assert request.num_dropped == CONTEXT // 2
     made.check_integrity()
 
 
@@ -272,7 +272,7 @@ def test_a_conversation_that_gives_way_sleeps_with_its_state(paged: bool, tmp_pa
     requests = [made.add(Request(TEXT[n : n + 9], max_tokens=9)) for n in range(2)]
     made.run(requests)
     assert talk.length == 0
-    assert ask(made, [*first.text, 5], 20, talk).cached_tokens == 169
+    assert ask(made, [*first.all_token_ids, 5], 20, talk).cached_tokens == 169
     assert made.kv_cache.offload_store is not None
     made.close()
 
@@ -283,7 +283,7 @@ def test_what_sleeps_wakes_over_a_prefix_that_is_known(paged: bool, tmp_path: Pa
     first = ask(made, TEXT[:300], 15, talk)
     made.kv_cache.evict_until(lambda: False)
     assert (talk.length, made.kv_cache.is_offloaded(talk)) == (0, True)
-    assert ask(made, [*first.text, 5], 20, talk).cached_tokens == 314
+    assert ask(made, [*first.all_token_ids, 5], 20, talk).cached_tokens == 314
     made.close()
 
 
@@ -306,48 +306,48 @@ def test_a_session_comes_back_elsewhere_with_its_state(paged: bool, tmp_path: Pa
     made, path = engine(paged), tmp_path / "talk.session"
     talk = made.sequence()
     first = ask(made, TEXT[:150], 20, talk)
-    made.sleep(talk, path, "model", {"who": "me"})
+    made.save_session(talk, path, "model", {"who": "me"})
     other = engine(paged)
-    woken, notes = other.wake(path, "model")
+    woken, notes = other.load_session(path, "model")
     assert (notes, woken.length) == ({"who": "me"}, 169)
     assert isinstance(other.runner, StatefulRunner)
     assert np.array_equal(other.runner.states[woken.state_slot], state_of(woken.tokens))
-    assert ask(other, [*first.text, 5], 20, woken).cached_tokens == 169
+    assert ask(other, [*first.all_token_ids, 5], 20, woken).cached_tokens == 169
     assert b'"version": "2"' in path.read_bytes()
 
 
 def test_an_empty_session_has_no_state(paged: bool, tmp_path: Path) -> None:
     made = engine(paged, num_states=1)
-    made.sleep(made.sequence(), tmp_path / "empty", "m", {})
-    sequence, _ = made.wake(tmp_path / "empty", "m")
+    made.save_session(made.sequence(), tmp_path / "empty", "m", {})
+    sequence, _ = made.load_session(tmp_path / "empty", "m")
     ask(made, TEXT[:5], 5)
     ask(made, TEXT[:5], 5, sequence)
 
 
 def test_a_file_without_the_state_is_refused(tmp_path: Path) -> None:
     made, plain = engine(), tmp_path / "plain"
-    made.sleep(made.sequence(), plain, "model", {})
+    made.save_session(made.sequence(), plain, "model", {})
     data = plain.read_bytes()
     plain.write_bytes(data.replace(b'"version": "2"', b'"version": "1"'))
     with pytest.raises(ModelFileError, match="not a session file of version 2"):
-        engine().wake(plain, "model")
+        engine().load_session(plain, "model")
     plain.write_bytes(data.replace(b'"states.0"', b'"stales.0"'))
     with pytest.raises(ModelFileError, match=r"states\.0 is not float32 \[0, 3\]"):
-        engine().wake(plain, "model")
+        engine().load_session(plain, "model")
     plain.write_bytes(data.replace(b"[0, 3]", b"[0, 4]"))
     with pytest.raises(ModelFileError, match=r"states\.0 is not float32 \[0, 3\]"):
-        engine().wake(plain, "model")
+        engine().load_session(plain, "model")
 
 
 def test_a_full_house_says_what_is_lacking(tmp_path: Path) -> None:
     made = engine(num_states=1)
-    made.sleep(talk := made.sequence(), tmp_path / "empty", "model", {})
+    made.save_session(talk := made.sequence(), tmp_path / "empty", "model", {})
     ask(made, TEXT[:5], 5, talk)
-    made.sleep(talk, tmp_path / "talk", "model", {})
+    made.save_session(talk, tmp_path / "talk", "model", {})
     running = made.add(Request(TEXT[:20], max_tokens=50))
     made.step()
     with pytest.raises(MemoryShortage, match="needs 1 pages, and all 1 recurrent states are in use"):
-        made.wake(tmp_path / "talk", "model")
+        made.load_session(tmp_path / "talk", "model")
     text = made.logits(TEXT[:9], lambda rows: None)
     assert next(text) is False, "it waits for the state"
     made.run([running])
@@ -410,9 +410,9 @@ def test_guesses_never_decide(paged: bool, wrong: int) -> None:
         steps += 1
     for request in requests:
         assert request.generated == expected(request.prompt, 100)
-    assert sum(request.accepted for request in requests) > 0
+    assert sum(request.num_accepted_tokens for request in requests) > 0
     assert steps < 100 or wrong < 1000
-    again = ask(made, [*requests[0].text, 1])
+    again = ask(made, [*requests[0].all_token_ids, 1])
     assert again.cached_tokens == 128, "the state is kept though tokens come several at a time"
 
 
@@ -420,9 +420,9 @@ def test_where_there_is_no_state_to_go_back_to_nothing_is_guessed(paged: bool) -
     made = engine(paged, SteadySpeculation(Guesses(2)), num_states=2, max_batch=1)
     talk = made.sequence()
     first = ask(made, TEXT[:90], 20, talk)
-    twins = [made.fork(talk), made.fork(talk)]
-    for number, sequence in enumerate((talk, *twins)):
-        ask(made, [*first.text, number], 40, sequence)
+    children = [made.fork(talk), made.fork(talk)]
+    for number, sequence in enumerate((talk, *children)):
+        ask(made, [*first.all_token_ids, number], 40, sequence)
 
 
 @pytest.mark.usefixtures("clock")
@@ -440,8 +440,8 @@ def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
         drafter.check_integrity()
     for request in requests:
         assert request.generated == expected(request.prompt, 90)
-        assert (request.accepted == request.drafted) != strange
-        assert request.accepted > 0
+        assert (request.num_accepted_tokens == request.num_draft_tokens) != strange
+        assert request.num_accepted_tokens > 0
     assert sum(computed) < 320, "texts of 260 tokens, and 100 guesses, most of which are right"
     assert drafter.kv_cache.states is not None
     assert drafter.kv_cache.states.num_free == 8
@@ -449,7 +449,7 @@ def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
 
 def test_a_guess_that_fails_leaves_the_draft_model_no_wrong_state(paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step of the second guess fails; the first one is held already, and is then what is said."""
-    monkeypatch.setattr(draft, "LEAST_CHANCE", 0.0)
+    monkeypatch.setattr(draft, "MIN_PROBABILITY", 0.0)
     small = limits(num_states=8)
     runner = StatefulRunner(small, paged=paged)
     drafter, request = ModelDrafter(runner, small, VOCAB), Request(TEXT[:90], max_tokens=9)
@@ -469,7 +469,7 @@ def test_a_guess_that_fails_leaves_the_draft_model_no_wrong_state(paged: bool, m
     assert drafter.sequences[request.id].length == 90
     said = expected(TEXT[:90], 6)
     for token in said[:2]:
-        request.commit(token, CONTEXT)
+        request.append_token(token, CONTEXT)
     assert drafter.propose_all([(request, 4)], 4)[request.id].tokens == said[2:]
 
 
@@ -499,7 +499,9 @@ def test_a_step_that_was_not_put_together_leaves_no_copies(paged: bool) -> None:
     made = engine(paged)
     talk = made.sequence()
     first = ask(made, TEXT[:100], 28, talk)
-    requests = [made.add(Request(prompt, max_tokens=9)) for prompt in ([*first.text, 1], [*first.text, 2])]
+    requests = [
+        made.add(Request(prompt, max_tokens=9)) for prompt in ([*first.all_token_ids, 1], [*first.all_token_ids, 2])
+    ]
     schedule, count = made.scheduler._schedule, [0]
 
     def interrupted(*given: Any) -> bool:
@@ -547,7 +549,7 @@ def test_states_and_pages_share_the_memory() -> None:
     assert choose_states(1000, 10_000, 4, shared=True) == 5
     assert choose_states(1000, 10_000, 4, shared=False) == 10
     assert choose_states(1000, 1500, 4, shared=True) == 1
-    with pytest.raises(MemoryShortage, match=r"a recurrent state needs 2\.0 MB, 1\.0 MB can be had"):
+    with pytest.raises(MemoryShortage, match=r"a recurrent state needs 2\.0 MB, 1\.0 MB are available"):
         choose_states(2_000_000, 1_000_000, 4, shared=False)
     assert choose(200, 1000, 4, 1000, 40_000, None, 10_000) == (200, 10)
     assert choose(200, 1000, 4, 1000, None, 15_000, 10_000) == (200, 5)
@@ -560,8 +562,8 @@ def test_pages_without_bytes_limit_no_context() -> None:
 
 
 def test_states_are_kept_as_far_apart_as_they_are_large() -> None:
-    assert [interval_of(size, 1000) for size in (1, 9_500, 10**9)] == [8, 10, 32]
-    assert interval_of(1000, 0) == 32
+    assert [snapshot_interval(size, 1000) for size in (1, 9_500, 10**9)] == [8, 10, 32]
+    assert snapshot_interval(1000, 0) == 32
 
 
 def test_bytes_of_states_are_the_back_ends() -> None:

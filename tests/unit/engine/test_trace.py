@@ -42,16 +42,16 @@ def test_a_trace_appears_whole_when_it_is_closed(tmp_path):
 
 
 def test_a_trace_that_saw_nothing_leaves_nothing(tmp_path):
-    TraceFile(tmp_path / "t.json", {}).discard()
+    TraceFile(tmp_path / "t.json", {}).remove()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_other_files_stay(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF and so on")
-    with pytest.raises(RequestError, match=r"model\.gguf is there and is no trace"):
+    with pytest.raises(RequestError, match=r"model\.gguf: exists and is not a trace"):
         TraceFile(path, {})
-    with pytest.raises(RequestError, match="is no trace"):
+    with pytest.raises(RequestError, match="is not a trace"):
         TraceFile(tmp_path, {})
     with pytest.raises(RequestError, match="cannot be written: No such file"):
         TraceFile(tmp_path / "none" / "t.json", {})
@@ -60,7 +60,7 @@ def test_other_files_stay(tmp_path):
 
 def test_a_full_trace_says_so_and_stays_valid(tmp_path):
     path = tmp_path / "t.json"
-    file = TraceFile(path, {}, most=5)
+    file = TraceFile(path, {}, max_events=5)
     for number in range(9):
         file.span(f"span {number}", 1, number, number + 1)
     assert file.is_full()
@@ -119,7 +119,7 @@ def test_a_call_is_known_by_its_weights():
     assert (plain.group, plain.name) == ("add", "add")
 
 
-def watched(tmp_path: Path, most: int = 1000) -> tuple[Trace, list[CallTime]]:
+def watched(tmp_path: Path, max_events: int = 1000) -> tuple[Trace, list[CallTime]]:
     """A trace of a worker of two threads that computes nothing."""
     times: list[CallTime] = []
     runner = SimpleNamespace(weights={}, lora_runtime=None, filled_at=0.0, plan=object())
@@ -130,7 +130,7 @@ def watched(tmp_path: Path, most: int = 1000) -> tuple[Trace, list[CallTime]]:
         return taken
 
     device = SimpleNamespace(step_buckets={"one": 1, "few": 16}, time_calls=lambda: take)
-    return Trace(TraceFile(tmp_path / "t.json", {}, most), SimpleNamespace(runner=runner, device=device)), times  # type: ignore[arg-type]
+    return Trace(TraceFile(tmp_path / "t.json", {}, max_events), SimpleNamespace(runner=runner, device=device)), times  # type: ignore[arg-type]
 
 
 def test_a_step_is_its_parts_and_its_calls(tmp_path):
@@ -145,7 +145,7 @@ def test_a_step_is_its_parts_and_its_calls(tmp_path):
         CallTime(chosen, "a", 1, zero + 0.004, 0.004),
     ]
     moments = [zero + second for second in (0.001, 0.002, 0.009, 0.010, 0.011)]
-    trace.stepped(Step([ScheduledSequence(7, [1, 2, 3], 0, (0,), 1)], [(1, 2)]), moments)
+    trace.on_step(Step([ScheduledSequence(7, [1, 2, 3], 0, (0,), 1)], [(1, 2)]), moments)
     assert times == []
     trace.close()
     spans = [event for event in events(tmp_path / "t.json") if event["ph"] == "X"]
@@ -171,7 +171,7 @@ def test_calls_op_by_op_are_not_kept(tmp_path):
     trace.worker.runner.plan = None
     times.append(CallTime(call(), "a", 0, trace._zero + 0.004, 0.002))
     kept = weakref.ref(times[0].call.results[0])
-    trace.stepped(
+    trace.on_step(
         Step([ScheduledSequence(7, [1, 2, 3], 0, (0,), 1)], []),
         [trace._zero + 0.001 * second for second in range(1, 6)],
     )
@@ -185,13 +185,13 @@ def test_a_request_is_a_row_with_its_phases(tmp_path):
     trace, _ = watched(tmp_path)
     request, waiting = Request([1, 2, 3]), Request([4])
     request.id, waiting.id = 5, 6
-    request.arrived, request.started = trace._zero + 1, trace._zero + 2
-    request.first_token_at, request.last_token_at = trace._zero + 3, trace._zero + 4
-    waiting.arrived = trace._zero + 1
+    request.arrival_time, request.start_time = trace._zero + 1, trace._zero + 2
+    request.first_token_time, request.last_token_time = trace._zero + 3, trace._zero + 4
+    waiting.arrival_time = trace._zero + 1
     for each in (request, waiting):
-        trace.added(each)
-    trace.ended(request)
-    trace.ended(request)  # once
+        trace.on_add(each)
+    trace.on_end(request)
+    trace.on_end(request)  # once
     trace.close()
     found = [event for event in events(tmp_path / "t.json") if event.get("cat") == "request"]
     begins = {(event["id"], event["name"]): event for event in found if event["ph"] == "b"}
@@ -205,13 +205,13 @@ def test_a_request_is_a_row_with_its_phases(tmp_path):
 
 
 def test_steps_beyond_the_limit_are_counted_all_the_same(tmp_path):
-    trace, _ = watched(tmp_path, most=20)
+    trace, _ = watched(tmp_path, max_events=20)
     for number in range(10):
         moments = [trace._zero + number + part / 10 for part in range(5)]
-        trace.stepped(Step([ScheduledSequence(1, [1], number, (0,), 1)], []), moments)
+        trace.on_step(Step([ScheduledSequence(1, [1], number, (0,), 1)], []), moments)
     late = Request([1])
-    trace.added(late)
-    trace.ended(late)
+    trace.on_add(late)
+    trace.on_end(late)
     trace.close()
     assert trace.summary.steps == 10
     assert trace.file.left_out >= 6 * 6 + 1  # of six steps and a request

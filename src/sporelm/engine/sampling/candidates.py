@@ -7,15 +7,15 @@ Row = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 DEPTH = 64  # logits whose maximum is looked at first
-GATHERED = 32  # values are picked out of columns, rather than compared all, if they are so many times fewer
+GATHERED = 32  # values are gathered from columns, rather than all compared, if they are this many times fewer
 
 
-def greatest(logits: NDArray[np.float32], k: int) -> Ids:
-    """Ids of the k greatest logits of each row, in falling order, lower ids first among equals: [rows, k].
+def top_k_ids(logits: NDArray[np.float32], k: int) -> Ids:
+    """Return the ids of the k greatest logits of each row, in falling order, lower ids first among equals: [rows, k].
 
-    logits [rows, vocab] without NaN. A row is looked at as DEPTH lines one below the other; the k-th greatest of the
-    maxima of columns bounds the k-th greatest logit from below, because k columns reach it: only what reaches the bound
-    is sorted.
+    logits [rows, vocab] without NaN. A row is viewed as DEPTH lines one below the other; the k-th greatest of the
+    maxima of columns bounds the k-th greatest logit from below, because k columns reach it: only values that reach the
+    bound are sorted.
     """
     count, vocab = logits.shape
     columns = vocab // DEPTH
@@ -34,7 +34,7 @@ def greatest(logits: NDArray[np.float32], k: int) -> Ids:
 
 
 def _reaching(values: Row, maxima: Row, bound: float, k: int) -> Ids:
-    """The ids, rising, of the values of a row that reach the bound; all above it if that is -inf."""
+    """Return the ids, rising, of the values of a row that reach the bound; all above it if that is -inf."""
     if bound == -np.inf:
         return np.flatnonzero(values > bound)
     vocab, columns = len(values), len(maxima)

@@ -1,4 +1,4 @@
-"""What a request has seen and said, and what that does to its logits."""
+"""Logits processors: penalties, biases and bans, which depend on a request's options and its tokens."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,22 +12,22 @@ Logits = NDArray[np.float32]
 
 
 class LogitsProcessor(Protocol):
-    """One change of logits, and what it learns from the token that was chosen."""
+    """Changes logits; its state follows the sampled tokens."""
 
     def apply(self, logits: Logits) -> None:
         """Change a row of logits [vocab]."""
 
     def accept(self, token: int) -> None:
-        """A token was chosen."""
+        """Note a sampled token. Changes the processor."""
 
 
 class LogitBias:
     """`logit_bias`."""
 
     def __init__(self, sampling: Sampling, vocab: int) -> None:
-        known = {token: bias for token, bias in sampling.logit_bias.items() if token < vocab}
-        self.tokens = np.fromiter(known, np.int64, len(known))
-        self.values = np.fromiter(known.values(), np.float32, len(known))
+        biases = {token: bias for token, bias in sampling.logit_bias.items() if token < vocab}
+        self.tokens = np.fromiter(biases, np.int64, len(biases))
+        self.values = np.fromiter(biases.values(), np.float32, len(biases))
 
     def apply(self, logits: Logits) -> None:
         logits[self.tokens] += self.values
@@ -37,61 +37,59 @@ class LogitBias:
 
 
 class RepetitionPenalty:
-    """`repetition_penalty`, of the tokens of prompt and answer."""
+    """`repetition_penalty`, for the tokens of prompt and answer."""
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
         self.penalty = np.float32(sampling.repetition_penalty)
-        self.seen = np.unique(np.asarray(prompt, np.int64))
+        self.seen_tokens = np.unique(np.asarray(prompt, np.int64))
 
     def apply(self, logits: Logits) -> None:
-        scores = logits[self.seen]
-        logits[self.seen] = np.where(scores > 0, scores / self.penalty, scores * self.penalty)
+        scores = logits[self.seen_tokens]
+        logits[self.seen_tokens] = np.where(scores > 0, scores / self.penalty, scores * self.penalty)
 
     def accept(self, token: int) -> None:
-        at = int(np.searchsorted(self.seen, token))
-        if at == len(self.seen) or self.seen[at] != token:
-            self.seen = np.insert(self.seen, at, token)
+        at = int(np.searchsorted(self.seen_tokens, token))
+        if at == len(self.seen_tokens) or self.seen_tokens[at] != token:
+            self.seen_tokens = np.insert(self.seen_tokens, at, token)
 
 
 class PresencePenalty:
-    """`presence_penalty` and `frequency_penalty`, of the tokens of the answer."""
+    """`presence_penalty` and `frequency_penalty`, for the tokens of the answer."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.presence, self.frequency = np.float32(sampling.presence_penalty), np.float32(sampling.frequency_penalty)
-        self.places: dict[int, int] = {}
+        self.indices: dict[int, int] = {}  # by token
         self.tokens = np.empty(16, np.int64)
         self.counts = np.zeros(16, np.float32)
 
     def apply(self, logits: Logits) -> None:
-        said = len(self.places)
-        logits[self.tokens[:said]] -= self.presence + self.frequency * self.counts[:said]
+        count = len(self.indices)
+        logits[self.tokens[:count]] -= self.presence + self.frequency * self.counts[:count]
 
     def accept(self, token: int) -> None:
-        place = self.places.setdefault(token, len(self.places))
-        if place == len(self.tokens):
-            self.tokens, self.counts = (
-                np.concatenate([held, np.zeros_like(held)]) for held in (self.tokens, self.counts)
-            )
-        self.tokens[place] = token
-        self.counts[place] += 1
+        index = self.indices.setdefault(token, len(self.indices))
+        if index == len(self.tokens):
+            self.tokens, self.counts = double_capacity(self.tokens), double_capacity(self.counts)
+        self.tokens[index] = token
+        self.counts[index] += 1
 
 
 class DryPenalty:
-    """DRY: `runs[i]` says how many tokens up to position i are the last ones of the text too."""
+    """DRY: `runs[i]` is the number of tokens up to position i that equal the last ones of the text."""
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
         self.sampling = sampling
         self.breakers = sampling.dry_breakers
-        seen = prompt[-sampling.dry_range :]
-        self.length = len(seen)
+        recent = prompt[-sampling.dry_range :]
+        self.length = len(recent)
         room = max(64, 2 * self.length)
         self.tokens, self.runs = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self.tokens[: self.length], self.runs[: self.length] = seen, runs_of(seen, self.breakers)
+        self.tokens[: self.length], self.runs[: self.length] = recent, match_lengths(recent, self.breakers)
 
     def accept(self, token: int) -> None:
         end = self.length
         if end == len(self.tokens):
-            self.tokens, self.runs = doubled(self.tokens), doubled(self.runs)
+            self.tokens, self.runs = double_capacity(self.tokens), double_capacity(self.runs)
         before, runs = self.tokens[:end], self.runs[:end]
         if token in self.breakers:
             runs[:] = 0
@@ -123,46 +121,48 @@ class DryPenalty:
 
 
 class MinTokens:
-    """`min_tokens`: the ends are impossible at first."""
+    """`min_tokens`: stop ids are impossible at first."""
 
     def __init__(self, sampling: Sampling, stop_ids: Sequence[int]) -> None:
-        self.left = sampling.min_tokens
+        self.num_remaining = sampling.min_tokens
         self.stop_ids = np.asarray(stop_ids, np.int64)
 
     def apply(self, logits: Logits) -> None:
-        if self.left > 0:
+        if self.num_remaining > 0:
             logits[self.stop_ids] = -np.inf
 
     def accept(self, token: int) -> None:
-        self.left -= 1
+        self.num_remaining -= 1
 
 
 def make_logits_processors(
     sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int], vocab: int
 ) -> list[LogitsProcessor]:
-    """What a request's sampling does to logits, in order."""
-    edits: list[LogitsProcessor] = []
+    """Return the logits processors of a request, in order."""
+    processors: list[LogitsProcessor] = []
     if sampling.logit_bias:
-        edits.append(LogitBias(sampling, vocab))
+        processors.append(LogitBias(sampling, vocab))
     if sampling.repetition_penalty != 1:
-        edits.append(RepetitionPenalty(sampling, prompt))
+        processors.append(RepetitionPenalty(sampling, prompt))
     if sampling.presence_penalty or sampling.frequency_penalty:
-        edits.append(PresencePenalty(sampling))
+        processors.append(PresencePenalty(sampling))
     if sampling.dry_multiplier:
-        edits.append(DryPenalty(sampling, prompt))
+        processors.append(DryPenalty(sampling, prompt))
     if sampling.min_tokens:
-        edits.append(MinTokens(sampling, [token for token in stop_ids if token < vocab]))
-    return edits
+        processors.append(MinTokens(sampling, [token for token in stop_ids if token < vocab]))
+    return processors
 
 
-def runs_of(text: Sequence[int], breakers: frozenset[int]) -> NDArray[np.int64]:
-    """How many tokens up to each position are the last ones of the text too, the last position's own 0; nothing reaches
-    across a breaker: int64 [tokens]. In linear time, by the Z algorithm (Gusfield 1997) from the end: token by token,
-    as `Repetitions` learns what is said, a long prompt would take seconds."""
+def match_lengths(text: Sequence[int], breakers: frozenset[int]) -> NDArray[np.int64]:
+    """Return how many tokens up to each position equal the last ones of the text, 0 at the last: int64 [tokens].
+
+    No match reaches across a breaker. In linear time, by the Z algorithm (Gusfield 1997) from the end: token by token,
+    as `DryPenalty.accept` does it, a long prompt would take seconds.
+    """
     last = len(text) - 1
     clear = next((back for back in range(len(text)) if text[last - back] in breakers), len(text))
     runs = [0] * len(text)
-    left = right = 0  # the stretch [left, right), counted from the end, is known to be the text's own end
+    left = right = 0  # the stretch [left, right), counted from the end, equals the end of the text
     for back in range(1, len(text)):
         run = min(right - back, runs[last - back + left]) if back < right else 0
         while back + run <= last and text[last - back - run] == text[last - run]:
@@ -173,6 +173,6 @@ def runs_of(text: Sequence[int], breakers: frozenset[int]) -> NDArray[np.int64]:
     return np.minimum(np.asarray(runs, np.int64), clear)
 
 
-def doubled(held: np.ndarray) -> np.ndarray:
-    """With as much room again at the end."""
-    return np.concatenate([held, np.zeros_like(held)])
+def double_capacity(array: np.ndarray) -> np.ndarray:
+    """Return a copy with as many zeros again at the end."""
+    return np.concatenate([array, np.zeros_like(array)])

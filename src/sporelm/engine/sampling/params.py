@@ -1,4 +1,4 @@
-"""How a request wants its tokens chosen."""
+"""The sampling options of a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,38 +6,39 @@ from types import MappingProxyType
 
 from sporelm.errors import RequestError, shown
 
-MOST_SEED = (1 << 64) - 1
-MOST_WHOLE = (1 << 31) - 1
-MOST_LOGPROBS = 100
-MOST_BIASED = 1024
+MAX_SEED = (1 << 64) - 1
+MAX_INT = (1 << 31) - 1
+MAX_LOGPROBS = 100
+MAX_BIASED_TOKENS = 1024
 NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen, in the order in which it is done. Raises RequestError for a value out of its range.
+    """Sampling options, in the order in which they are applied. Raises RequestError for a value out of its range.
 
     logit_bias          added to the logits of these tokens (-100 to 100)
     repetition_penalty  logits of tokens seen in prompt and answer are divided by it, or multiplied if negative
                         (Keskar et al. 2019)
-    presence_penalty    taken from the logits of tokens that the answer has (OpenAI's definition)
+    presence_penalty    subtracted from the logits of tokens that the answer has (OpenAI's definition)
     frequency_penalty   the same for each time that the answer has them
-    dry_multiplier      taken, times dry_base ** (n - dry_allowed_length), from the logit of a token that would prolong
-                        a repetition of n tokens; 0 is off. Repetitions are looked for in the last dry_range tokens (0:
-                        all), and do not reach across dry_breakers ("Don't Repeat Yourself", p-e-w 2024)
-    min_tokens          the model's ends are not chosen before so many tokens
-    temperature         0 is greedy, and nothing below counts; otherwise logits are divided by it at last
-    mirostat            1 or 2: instead of what follows, after the temperature, keep what surprises by at most mu bits,
-                        which a controller moves by mirostat_eta towards a mean of mirostat_tau (Basu et al. 2021)
+    dry_multiplier      times dry_base ** (n - dry_allowed_length), subtracted from the logit of a token that would
+                        prolong a repetition of n tokens; 0 is off. Repetitions are searched in the last dry_range
+                        tokens (0: all), and do not reach across dry_breakers ("Don't Repeat Yourself", p-e-w 2024)
+    min_tokens          stop ids are not sampled before this number of tokens
+    temperature         0 is greedy, and nothing below counts; otherwise logits are divided by it last
+    mirostat            1 or 2: instead of the following options, after the temperature, keep tokens of at most mu bits
+                        of surprise; a controller moves mu by mirostat_eta towards a mean of mirostat_tau (Basu et al.
+                        2021)
     top_k               keep the k greatest logits; 0 keeps all
     typical_p           of those, keep the fewest that come nearest to the expected surprise and whose probability
                         reaches typical_p (Meister et al. 2022)
     top_p               of those, keep the fewest of the greatest whose probability reaches top_p (Holtzman et al. 2020)
-    min_p               of those, keep what has at least min_p times the probability of the greatest
+    min_p               of those, keep tokens of at least min_p times the probability of the likeliest
     xtc_probability     with this probability, of those that have at least xtc_threshold, drop all but the least likely
                         ("Exclude Top Choices", p-e-w 2024)
     seed                of the generator
-    logprobs            report the logarithm of each token's probability, and of so many alternatives; None: do not.
+    logprobs            report the logarithm of each token's probability, and of this number of alternatives; None: off.
                         They are the model's own: of the logits before anything above
     """
 
@@ -73,13 +74,13 @@ class Sampling:
             if getattr(self, name) == 0:
                 raise RequestError(f"{name} is 0: it must be above 0, at most 1")
         if self.logprobs is not None:
-            whole("logprobs", self.logprobs, 0, MOST_LOGPROBS)
+            whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.logit_bias, Mapping):
             raise RequestError(f"logit_bias is {shown(self.logit_bias)}: it must say, by token id, what is added")
-        if len(self.logit_bias) > MOST_BIASED:
-            raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens: at most {MOST_BIASED} are taken")
+        if len(self.logit_bias) > MAX_BIASED_TOKENS:
+            raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens: at most {MAX_BIASED_TOKENS} are taken")
         for token, bias in self.logit_bias.items():
-            whole("a token of logit_bias", token, 0, MOST_WHOLE)
+            whole("a token of logit_bias", token, 0, MAX_INT)
             within(f"logit_bias of token {token}", bias, -100.0, 100.0)
         if self.mirostat:
             self._check_mirostat()
@@ -89,7 +90,7 @@ class Sampling:
             )
 
     def _check_mirostat(self) -> None:
-        """Raise RequestError for what cannot be had together with mirostat."""
+        """Raise RequestError for options that cannot be combined with mirostat."""
         if self.temperature == 0:
             raise RequestError("mirostat needs a temperature above 0: at 0 the greatest logit is taken")
         cuts = {"min_p": self.min_p, "typical_p": 1 - self.typical_p, "xtc_probability": self.xtc_probability}
@@ -97,18 +98,18 @@ class Sampling:
             raise RequestError(f"mirostat keeps tokens in its own way: leave out {' and '.join(given)}, or mirostat")
 
     @property
-    def plain(self) -> bool:
-        """Whether the device's argmax is all there is to do."""
-        return self.temperature == 0 and not self.edits and self.logprobs is None
+    def is_argmax(self) -> bool:
+        """Whether the argmax is the result."""
+        return self.temperature == 0 and not self.has_processors and self.logprobs is None
 
     @property
-    def edits(self) -> bool:
-        """Whether logits are changed before anything else."""
-        return self.penalised or bool(self.logit_bias) or self.min_tokens > 0
+    def has_processors(self) -> bool:
+        """Whether logits processors are needed."""
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
 
     @property
-    def penalised(self) -> bool:
-        """Whether what was said before counts."""
+    def has_penalties(self) -> bool:
+        """Whether earlier tokens count."""
         nothing = (1.0, 0.0, 0.0, 0.0)
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.dry_multiplier)
         return penalties != nothing
@@ -130,12 +131,12 @@ _REAL = (
     ("mirostat_eta", 0.0, 100.0),
 )
 _WHOLE = (
-    ("top_k", 0, MOST_WHOLE),
-    ("seed", 0, MOST_SEED),
-    ("dry_allowed_length", 1, MOST_WHOLE),
-    ("dry_range", 0, MOST_WHOLE),
+    ("top_k", 0, MAX_INT),
+    ("seed", 0, MAX_SEED),
+    ("dry_allowed_length", 1, MAX_INT),
+    ("dry_range", 0, MAX_INT),
     ("mirostat", 0, 2),
-    ("min_tokens", 0, MOST_WHOLE),
+    ("min_tokens", 0, MAX_INT),
 )
 
 

@@ -1,8 +1,8 @@
-"""Choosing the next token of every request of a step, together.
+"""The sampler: samples the next token of all requests of a step together.
 
-`Sampling` says in which order. At temperature 0 the greatest logit is taken, the lowest id among equals. The same seed
-gives the same tokens, whatever else runs: a request draws one number a token (two with XTC) from a generator of its own
-(PCG64, O'Neill 2014), and what is computed of a row depends on no other row.
+`Sampling` documents the order. At temperature 0 the greatest logit wins, the lowest id among equals. The same seed
+gives the same tokens, whatever else runs: a request draws one number a token (two with XTC) from its own generator
+(PCG64, O'Neill 2014), and the result of a row depends on no other row.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint, ConstraintProcessor
-from sporelm.engine.sampling.candidates import greatest
+from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.sampling.filters import Candidates, apply_filters, sample
 from sporelm.engine.sampling.logits_processors import make_logits_processors
 from sporelm.engine.sampling.mirostat import Mirostat
@@ -23,21 +23,21 @@ from sporelm.engine.step import Step
 
 Logits = NDArray[np.float32]
 
-FIRST_CANDIDATES = 256  # looked at for top-p without top-k; four times as many until their probability suffices
+FIRST_CANDIDATES = 256  # for top-p without top-k; four times as many until their probability suffices
 BLOCK = 64  # neighbours whose weights are added up first where all tokens are kept
 NOTHING_LEFT = "no token of the model may follow"  # of its vocabulary, or with min_tokens
 NOT_A_TOKEN = -1  # what argmax gives for a row with NaN
 
 
 class TokenLogprobs(NamedTuple):
-    """Logarithms of probabilities at one position: of the token that was chosen, and of the likeliest."""
+    """Logarithms of probabilities at one position: of the sampled token, and of the likeliest."""
 
     logprob: float
     top: dict[int, float]  # by id, in falling order
 
 
 class SamplerState:
-    """The choosing of one request: its generator, and what it has seen."""
+    """The sampling state of one request: its random generator, its logits processors and its constraint."""
 
     def __init__(
         self,
@@ -56,64 +56,66 @@ class SamplerState:
         self.mirostat = Mirostat(sampling) if sampling.mirostat else None
 
     def accepts_argmax(self, best: int) -> bool:
-        """Whether the argmax `best` is the choice: all that could change it is a constraint, which allows it."""
+        """Return whether the argmax `best` is the sampled token: greedy, and allowed by the constraint."""
         if self.constraint is None or self.sampling.temperature > 0 or len(self.processors) > 1:
             return False
         return self.constraint.allows(best)
 
     @property
     def can_draw_first(self) -> bool:
-        """Whether a token is drawn from the logits as they are: nothing changes them, or only a constraint, which is
-        asked afterwards, because it seldom forbids what the model wants, and saying all that it allows takes longer."""
+        """Whether a token can be drawn from unprocessed logits.
+
+        A constraint is asked afterwards: it seldom forbids the token, and a mask of all allowed tokens takes longer.
+        """
         if self.constraint is None:
             return not self.processors
         return len(self.processors) == 1 and self.mirostat is None
 
     def next_uniform(self) -> float:
-        """A number in [0, 1) of 53 random bits, from the generator's raw words, which numpy promises not to change."""
+        """Return a number in [0, 1) of 53 random bits, from the generator's raw words, stable across versions."""
         return float(int(self.bits.random_raw()) >> 11) * 2.0**-53
 
     def accept(self, token: int) -> None:
-        """The token was chosen."""
+        """Note a sampled token. Changes the state."""
         for processor in self.processors:
             processor.accept(token)
 
 
 class SamplerOutput(NamedTuple):
-    """What a step gave: tokens for each part that wanted some, scores for those who asked, and what constraints say."""
+    """The sampled tokens of each sequence with outputs, log probabilities if requested, and results of constraints."""
 
     tokens: list[list[int]]
-    scores: dict[int, list[TokenLogprobs]]
-    forced: dict[int, list[int]]  # by request: what its constraint leaves no choice of, after these tokens
-    ended: set[int]  # requests whose constraint allows nothing but an end
-    failures: dict[int, str]  # requests whose constraint failed, and why
+    logprobs: dict[int, list[TokenLogprobs]]
+    forced: dict[int, list[int]]  # by request id: tokens that its constraint forces after these
+    ended: set[int]  # requests whose constraint allows only an end
+    failures: dict[int, str]  # by request id: why its constraint failed
 
 
 class DraftCheck(NamedTuple):
-    """A request that chooses, row by row: its first row, its guesses, and what it has said of them so far."""
+    """The check of one request's draft, row by row: its first row, the draft tokens, and the tokens sampled so far."""
 
     state: SamplerState
     request: int
     row: int
     draft: Sequence[int]
-    said: list[int]
+    sampled: list[int]
 
     def is_argmax_sampled(self, best: int) -> bool:
-        """Whether the argmax is what it says, or no token is: NaN."""
+        """Return whether the argmax is the result: it is the sampled token, or NaN."""
         return best == NOT_A_TOKEN or self.state.accepts_argmax(best)
 
     @property
     def is_last_accepted(self) -> bool:
-        """Whether its last guess was right, so that the next row counts too."""
-        count = len(self.said)
-        return count <= len(self.draft) and self.said[-1] == self.draft[count - 1]
+        """Whether the last draft token was accepted, so that the next row counts too."""
+        count = len(self.sampled)
+        return count <= len(self.draft) and self.sampled[-1] == self.draft[count - 1]
 
 
 class Sampler:
-    """Chooses for every request of a step."""
+    """Samples for all requests of a step."""
 
     def __init__(self) -> None:
-        self.states: dict[int, SamplerState] = {}  # by request id; those that need more than the argmax
+        self.states: dict[int, SamplerState] = {}  # by request id; of requests that need more than the argmax
 
     def add(
         self,
@@ -124,20 +126,20 @@ class Sampler:
         vocab: int,
         constraint: Constraint | None = None,
     ) -> None:
-        """Make ready to choose for a request. Changes the sampler."""
-        if not sampling.plain or constraint is not None:
+        """Create the state of a request, unless the argmax suffices. Changes the sampler."""
+        if not sampling.is_argmax or constraint is not None:
             self.states[request] = SamplerState(sampling, prompt, stop_ids, vocab, constraint)
 
     def drop(self, request: int) -> None:
         """Forget a request. Changes the sampler."""
         self.states.pop(request, None)
 
-    def pick(self, best: NDArray[np.int32], logits: Logits, step: Step) -> SamplerOutput:
-        """What each part says that wants logits, in order; NOT_A_TOKEN where these are not numbers.
+    def sample(self, best: NDArray[np.int32], logits: Logits, step: Step) -> SamplerOutput:
+        """Return the tokens of each sequence with outputs, in order; NOT_A_TOKEN where logits are NaN.
 
-        best int32 [rows], each row's argmax or -1 for NaN; logits float32 [rows, vocab]. A part with several rows
-        guessed: it says a token for its first row, and for each further one as long as what it said was guessed. So
-        the tokens are those that would have been chosen one after the other. Changes the generators.
+        best int32 [rows], each row's argmax or -1 for NaN; logits float32 [rows, vocab]. A sequence with several rows
+        has a draft: a token is sampled for the first row, and for each further one as long as the sampled tokens equal
+        the draft. So the result is the same as without a draft. Changes the random generators.
         """
         greedy: list[int] = best.tolist()
         if not self.states and len(greedy) == len(step.sequences) == step.num_tokens:
@@ -155,7 +157,7 @@ class Sampler:
                 tokens.append(accepted_prefix(greedy[row : row + rows], draft))
             else:
                 checks.append(DraftCheck(state, scheduled.request_id, row, draft, []))
-                tokens.append(checks[-1].said)
+                tokens.append(checks[-1].sampled)
             row += rows
         output = SamplerOutput(tokens, {}, {}, set(), {})
         while checks:
@@ -164,11 +166,11 @@ class Sampler:
         return output
 
     def _continue_check(self, check: DraftCheck, output: SamplerOutput) -> bool:
-        """Whether a turn has another row that counts; takes in what its constraint says otherwise."""
+        """Return whether another row of this request counts; if not, add its constraint's results to the output."""
         constraint = check.state.constraint
         if constraint is None:
             return check.is_last_accepted
-        # What must follow is not chosen, guessed or not: else the same seed would give other texts with guesses.
+        # Forced tokens are not sampled, drafted or not: else the same seed would give other texts with drafts.
         if (
             check.is_last_accepted
             and not constraint.ended
@@ -180,8 +182,8 @@ class Sampler:
         return False
 
     def _sample_next(self, checks: list[DraftCheck], greedy: list[int], logits: Logits, output: SamplerOutput) -> None:
-        """One token more for each turn."""
-        places = [check.row + len(check.said) for check in checks]
+        """Sample one token for each request."""
+        places = [check.row + len(check.sampled) for check in checks]
         chosen: dict[int, int] = {}
         free: dict[int, SamplerState] = {}
         edited: dict[int, SamplerState] = {}
@@ -205,7 +207,7 @@ class Sampler:
             chosen |= zip(rows, sample_rows(logits[rows], list(edited.values())), strict=True)
         for check, place in zip(checks, places, strict=True):
             token = chosen[place]
-            check.said.append(token)
+            check.sampled.append(token)
             if token == NOT_A_TOKEN:
                 is_number = greedy[place] != NOT_A_TOKEN and np.isfinite(logits[place, greedy[place]])
                 if check.state.constraint is not None and is_number:
@@ -214,18 +216,18 @@ class Sampler:
             check.state.accept(token)
             count = check.state.sampling.logprobs
             if count is not None:
-                output.scores.setdefault(check.request, []).append(token_logprobs(logits[place], token, count))
+                output.logprobs.setdefault(check.request, []).append(token_logprobs(logits[place], token, count))
 
 
 def _forced_tokens(check: DraftCheck, constraint: Constraint) -> list[int]:
-    """What must follow. Where log probabilities are asked for each token is chosen by itself, to have some."""
-    if check.state.sampling.logprobs is not None or check.said[-1] == NOT_A_TOKEN:
+    """Return forced tokens. Where log probabilities are requested none are: each token needs a row of logits."""
+    if check.state.sampling.logprobs is not None or check.sampled[-1] == NOT_A_TOKEN:
         return []
     return constraint.forced()
 
 
 def _apply_constraint(check: DraftCheck, constraint: Constraint, output: SamplerOutput) -> None:
-    """What a constraint says after a turn: that the answer has failed or is whole, or what must follow."""
+    """Add the results of a constraint to the output: failure, forced tokens, the end."""
     if constraint.failure is not None:
         output.failures[check.request] = constraint.failure
         return
@@ -238,7 +240,7 @@ def _apply_constraint(check: DraftCheck, constraint: Constraint, output: Sampler
 
 
 def accepted_prefix(tokens: list[int], draft: Sequence[int]) -> list[int]:
-    """The first token, and those after it as long as what was said is what was guessed."""
+    """Return the first token, and those after it as long as the tokens equal the draft."""
     right = 0
     while right < len(draft) and tokens[right] == draft[right]:
         right += 1
@@ -246,8 +248,10 @@ def accepted_prefix(tokens: list[int], draft: Sequence[int]) -> list[int]:
 
 
 def sample_rows(logits: Logits, states: Sequence[SamplerState]) -> list[int]:
-    """A token for each row of logits [rows, vocab] without NaN; NOT_A_TOKEN for a row in which none is finite or one is
-    +inf. Changes rows whose choice has edits."""
+    """Return a token for each row of logits [rows, vocab] without NaN.
+
+    NOT_A_TOKEN for a row without a finite logit or with +inf. Changes rows that have logits processors.
+    """
     for row, state in zip(logits, states, strict=True):
         for processor in state.processors:
             processor.apply(row)
@@ -255,7 +259,7 @@ def sample_rows(logits: Logits, states: Sequence[SamplerState]) -> list[int]:
 
 
 def sample_unprocessed_rows(logits: Logits, states: Sequence[SamplerState], best: Sequence[int]) -> list[int]:
-    """`pick_rows` of logits whose argmax is known, and which no edits change."""
+    """Return the result of `sample_rows` for logits whose argmax is known, without logits processors."""
     tokens = list(best)
     finite = np.isfinite(logits[np.arange(len(tokens)), tokens])
     together: dict[int, list[int]] = {}  # rows by the number of candidates that they need at first; 0: all
@@ -264,7 +268,7 @@ def sample_unprocessed_rows(logits: Logits, states: Sequence[SamplerState], best
         if not finite[row]:
             tokens[row] = NOT_A_TOKEN
         elif state.mirostat is not None:
-            tokens[row] = state.mirostat.pick(logits[row], state.next_uniform())
+            tokens[row] = state.mirostat.sample(logits[row], state.next_uniform())
         elif sampling.temperature > 0:
             together.setdefault(num_first_candidates(sampling, logits.shape[1]), []).append(row)
     for count, rows in together.items():
@@ -275,12 +279,12 @@ def sample_unprocessed_rows(logits: Logits, states: Sequence[SamplerState], best
 
 
 def _select_rows(logits: Logits, rows: Sequence[int]) -> Logits:
-    """These rows; the array itself where it is all of them."""
+    """Return these rows; the array itself where it is all of them."""
     return logits if len(rows) == len(logits) else logits[rows]
 
 
 def num_first_candidates(sampling: Sampling, vocab: int) -> int:
-    """How many of the greatest logits a row needs, at first; 0 if it needs none in order."""
+    """Return how many of the greatest logits a row needs at first; 0 if it needs no order."""
     if 0 < sampling.top_k < vocab:
         return sampling.top_k
     is_cut = sampling.top_p < 1 or sampling.min_p > 0
@@ -290,7 +294,7 @@ def num_first_candidates(sampling: Sampling, vocab: int) -> int:
 
 
 def _sample_rows(logits: Logits, states: Sequence[SamplerState], count: int) -> list[int]:
-    """A token for each row; all of them need `count` candidates at first."""
+    """Return a token for each row; all rows need `count` candidates at first."""
     samplings = [state.sampling for state in states]
     coins = [state.next_uniform() if state.sampling.xtc_probability else 1.0 for state in states]
     uniforms = [state.next_uniform() for state in states]
@@ -299,7 +303,7 @@ def _sample_rows(logits: Logits, states: Sequence[SamplerState], count: int) -> 
     tokens = [NOT_A_TOKEN] * len(states)
     waiting = list(range(len(states)))
     while waiting:
-        rows, suffices = candidates(_select_rows(logits, waiting), [samplings[row] for row in waiting], count)
+        rows, suffices = find_candidates(_select_rows(logits, waiting), [samplings[row] for row in waiting], count)
         ready = list(compress(waiting, suffices))
         if ready:
             rows = rows.only(suffices)
@@ -313,9 +317,9 @@ def _sample_rows(logits: Logits, states: Sequence[SamplerState], count: int) -> 
     return tokens
 
 
-def candidates(logits: Logits, samplings: Sequence[Sampling], count: int) -> tuple[Candidates, NDArray[np.bool_]]:
-    """The `count` greatest of each row, and for which rows nothing beyond them can be left."""
-    ids = greatest(logits, count)
+def find_candidates(logits: Logits, samplings: Sequence[Sampling], count: int) -> tuple[Candidates, NDArray[np.bool_]]:
+    """Return the `count` greatest of each row, and for which rows the filters keep no others."""
+    ids = top_k_ids(logits, count)
     found = np.take_along_axis(logits, ids, axis=1)
     scores = found.astype(np.float64) - found[:, :1]
     sums = np.cumsum(np.exp(scores), axis=1)[:, -1]
@@ -331,7 +335,7 @@ def candidates(logits: Logits, samplings: Sequence[Sampling], count: int) -> tup
 
 
 def _sample_full_rows(logits: Logits, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
-    """Tokens drawn from whole rows: first a block of neighbours by its weight, then one of them."""
+    """Return tokens drawn from whole rows: first a block of neighbours by its weight, then one of them."""
     rows, vocab = logits.shape
     best = logits.max(axis=1, keepdims=True)
     temperatures = np.array([[sampling.temperature] for sampling in samplings], np.float64)
@@ -353,12 +357,12 @@ def _sample_full_rows(logits: Logits, samplings: Sequence[Sampling], uniforms: S
 
 
 def token_logprobs(logits: Logits, token: int, count: int) -> TokenLogprobs:
-    """The token's log probability, and those of the `count` likeliest, of logits [vocab] as the model gave them."""
+    """Return the token's log probability, and those of the `count` likeliest, from unprocessed logits [vocab]."""
     exact = logits.astype(np.float64)
     best = exact.max()
     if not isfinite(best):
         return TokenLogprobs(float("nan"), {})
     logs = exact - best
     logs -= np.log(np.exp(logs).sum())
-    top = greatest(logits[None], count)[0].tolist() if count else []
+    top = top_k_ids(logits[None], count)[0].tolist() if count else []
     return TokenLogprobs(float(logs[token]), {each: float(logs[each]) for each in top})

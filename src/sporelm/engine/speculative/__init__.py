@@ -1,4 +1,4 @@
-"""Guesses at the next tokens, which the model checks several at a time; what comes out is what it would have said."""
+"""Speculative decoding: draft tokens that the model verifies several at a time; the output does not depend on them."""
 
 from sporelm.engine.speculative.draft import ModelDrafter
 from sporelm.engine.speculative.drafter import Drafter, DraftTokens

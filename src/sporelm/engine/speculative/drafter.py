@@ -1,4 +1,4 @@
-"""Where guesses come from."""
+"""The protocol of drafters, which propose draft tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,23 +7,27 @@ from sporelm.engine.request import Request
 
 
 class DraftTokens(NamedTuple):
-    """Tokens that may come next, and for each the chance that it is right if those before it are."""
+    """Tokens that may come next, and for each the probability that it is accepted if the ones before it are."""
 
     tokens: list[int]
-    chances: list[float]
+    probabilities: list[float]
 
 
 class Drafter(Protocol):
-    """Guesses for the requests of one engine, between its steps. It must never fail for want of room: then there is no
-    guess."""
+    """Proposes draft tokens for the requests of one engine, between its steps.
+
+    It must never fail for want of memory: it proposes nothing then.
+    """
 
     def read(self, requests: Sequence[Request], alone: bool) -> None:
-        """Take in some of what is known of requests: work that is done once for each text, in several calls if it is
-        long. `alone` if nobody else waits meanwhile."""
+        """Take in some of the contexts of requests: work that is done once for each text, in several calls if it is
+        long. `alone`: no other request waits meanwhile."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
-        """What may follow, by request: at most so many tokens for each. Of all together `rows` can be used: whoever
-        takes time for a guess stops there. A request without a guess is left out."""
+    def propose_all(self, limits: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
+        """Return draft tokens by request id, up to each request's limit; a request may have none.
+
+        All together `rows` can be used: a drafter that needs time for each token stops there.
+        """
 
     def end(self, request: Request) -> None:
         """Forget a request."""

@@ -1,7 +1,7 @@
-"""Guesses out of the text itself: what followed the last tokens when they stood there before.
+"""Drafts from the text itself: the tokens that followed the last n-gram at its previous occurrence.
 
-Prompt lookup decoding (Saxena 2023): summaries, edits and quotations repeat what was said. Where the guess reaches the
-end of the text it goes on from its own beginning: a loop, a table or a list repeats itself.
+Prompt lookup decoding (Saxena 2023): summaries, edits and quotations repeat the prompt. Where a draft reaches the end
+of the text it continues from its own beginning: a loop, a table or a list repeats itself.
 """
 
 from collections.abc import Sequence
@@ -9,34 +9,34 @@ from collections.abc import Sequence
 from sporelm.engine.request import Request
 from sporelm.engine.speculative.drafter import DraftTokens
 
-SIZES = (4, 2)  # tokens that must agree
-LONGEST = 32  # tokens that agree are counted up to here
-BOUNDS = (3, 4, 6, 10, 16)  # tokens that agree, in classes
-CHANCES = (0.45, 0.6, 0.75, 0.85, 0.9, 0.95)  # of the next token being the same too, by class, before any was seen
-WEIGHT = 16  # guesses that CHANCES count for
-MEMORY = 40  # guesses of a class, about, that are remembered
+SIZES = (4, 2)  # of n-grams: tokens that must match
+LONGEST = 32  # tokens that match are counted up to here
+BOUNDS = (3, 4, 6, 10, 16)  # tokens that match, in classes
+PRIORS = (0.45, 0.6, 0.75, 0.85, 0.9, 0.95)  # probability that a token is accepted, by class, before any was checked
+PRIOR_WEIGHT = 16  # draft tokens that PRIORS count for
+MAX_COUNT = 40  # draft tokens of a class, about, that are remembered
 
 
 class NgramDrafter:
-    """Remembers, for each request, where its last tokens stood before, and how often that was of use."""
+    """Remembers, for each request, where its n-grams occurred, and how many draft tokens were accepted."""
 
     def __init__(self) -> None:
         self.texts: dict[int, _Text] = {}
 
     def read(self, requests: Sequence[Request], alone: bool = True) -> None:
-        """Note where the tokens of these requests stand."""
+        """Note where the n-grams of these requests occur."""
         for request in requests:
-            self.texts.setdefault(request.id, _Text()).read(request.known)
+            self.texts.setdefault(request.id, _Text()).read(request.context_ids)
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
-        """What followed before, by request: at most so many tokens for each."""
-        found = {request.id: self.propose(request, most) for request, most in wanted}
-        return {request: guess for request, guess in found.items() if guess.tokens}
+    def propose_all(self, limits: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
+        """Return draft tokens by request id, up to each request's limit."""
+        drafts = {request.id: self.propose(request, limit) for request, limit in limits}
+        return {request_id: draft for request_id, draft in drafts.items() if draft.tokens}
 
-    def propose(self, request: Request, most: int) -> DraftTokens:
-        """At most so many tokens that may follow the known ones; none without a guess."""
+    def propose(self, request: Request, limit: int) -> DraftTokens:
+        """Return up to `limit` tokens that may follow the context."""
         self.read([request])
-        return self.texts[request.id].following(request.known, most)
+        return self.texts[request.id].propose(request.context_ids, limit)
 
     def end(self, request: Request) -> None:
         """Forget a request."""
@@ -44,65 +44,65 @@ class NgramDrafter:
 
 
 class _Text:
-    """The last place at which each few tokens stood, by the tokens; and what came of guesses, by what agreed."""
+    """The last position after each n-gram, and the acceptance of drafts, by the number of tokens that matched."""
 
     def __init__(self) -> None:
-        self.maps: list[dict[tuple[int, ...], int]] = [{} for _ in SIZES]
+        self.positions: list[dict[tuple[int, ...], int]] = [{} for _ in SIZES]
         self.length = 0  # of the text that was read
-        self.guess: list[int] = []  # the last one, for what comes after `length`
-        self.agreed = 0  # tokens before it that agreed
-        self.right = [WEIGHT * chance for chance in CHANCES]  # by class
-        self.seen = [float(WEIGHT)] * len(CHANCES)
+        self.draft: list[int] = []  # the last one, for the tokens after `length`
+        self.num_matching = 0  # tokens before it that matched
+        self.num_accepted = [PRIOR_WEIGHT * probability for probability in PRIORS]  # by class
+        self.num_checked = [float(PRIOR_WEIGHT)] * len(PRIORS)
 
-    def read(self, known: list[int]) -> None:
-        """Take in what is new. The end of the text itself is left out: it must be found where it stood before."""
-        if len(known) < self.length:  # tokens were left out of it
-            self.length, self.guess = 0, []
-            for places in self.maps:
-                places.clear()
-        if len(known) > self.length:
-            self._learn(known)
-        for size, places in zip(SIZES, self.maps, strict=True):
-            for end in range(max(size, self.length), len(known)):
-                places[tuple(known[end - size : end])] = end
-        self.length = len(known)
+    def read(self, ids: list[int]) -> None:
+        """Take in new tokens. The n-gram at the end is not noted: its previous occurrence must be found."""
+        if len(ids) < self.length:  # the context has rolled
+            self.length, self.draft = 0, []
+            for positions in self.positions:
+                positions.clear()
+        if len(ids) > self.length:
+            self._check_draft(ids)
+        for size, positions in zip(SIZES, self.positions, strict=True):
+            for end in range(max(size, self.length), len(ids)):
+                positions[tuple(ids[end - size : end])] = end
+        self.length = len(ids)
 
-    def following(self, known: list[int], most: int) -> DraftTokens:
-        """At most so many tokens after the last place of the longest of SIZES."""
-        for size, places in zip(SIZES, self.maps, strict=True):
-            start = places.get(tuple(known[-size:])) if len(known) >= size and most > 0 else None
+    def propose(self, ids: list[int], limit: int) -> DraftTokens:
+        """Return up to `limit` tokens that followed the longest n-gram at its last occurrence."""
+        for size, positions in zip(SIZES, self.positions, strict=True):
+            start = positions.get(tuple(ids[-size:])) if len(ids) >= size and limit > 0 else None
             if start is not None:
-                self.agreed = agreeing(known, start, size)
-                tokens = known[start : start + most]
-                while len(tokens) < most:
-                    tokens += tokens[: most - len(tokens)]
-                self.guess = tokens
-                classes = [class_of(self.agreed + place) for place in range(len(tokens))]
-                return DraftTokens(tokens, [self.right[each] / self.seen[each] for each in classes])
+                self.num_matching = count_matches(ids, start, size)
+                tokens = ids[start : start + limit]
+                while len(tokens) < limit:
+                    tokens += tokens[: limit - len(tokens)]
+                self.draft = tokens
+                classes = [match_class(self.num_matching + index) for index in range(len(tokens))]
+                return DraftTokens(tokens, [self.num_accepted[each] / self.num_checked[each] for each in classes])
         return DraftTokens([], [])
 
-    def _learn(self, known: list[int]) -> None:
-        """Compare the last guess with what came, up to its first wrong token."""
-        for place, (guessed, token) in enumerate(zip(self.guess, known[self.length :], strict=False)):
-            each = class_of(self.agreed + place)
-            self.right[each] += guessed == token
-            self.seen[each] += 1
-            if self.seen[each] > MEMORY:
-                self.right[each] *= 0.75
-                self.seen[each] *= 0.75
-            if guessed != token:
+    def _check_draft(self, ids: list[int]) -> None:
+        """Compare the last draft with the new tokens, up to the first difference."""
+        for index, (draft_token, token) in enumerate(zip(self.draft, ids[self.length :], strict=False)):
+            each = match_class(self.num_matching + index)
+            self.num_accepted[each] += draft_token == token
+            self.num_checked[each] += 1
+            if self.num_checked[each] > MAX_COUNT:
+                self.num_accepted[each] *= 0.75
+                self.num_checked[each] *= 0.75
+            if draft_token != token:
                 break
-        self.guess = []
+        self.draft = []
 
 
-def agreeing(known: list[int], start: int, size: int) -> int:
-    """How many tokens before `start` are those at the end of the text, where `size` of them are known to be."""
-    most = min(start, LONGEST)
-    while size < most and known[start - size - 1] == known[-size - 1]:
+def count_matches(ids: list[int], start: int, size: int) -> int:
+    """Return how many tokens before `start` equal those at the end of the text, where `size` of them do."""
+    limit = min(start, LONGEST)
+    while size < limit and ids[start - size - 1] == ids[-size - 1]:
         size += 1
     return size
 
 
-def class_of(agreed: int) -> int:
-    """Which of the classes that BOUNDS divide."""
-    return sum(agreed >= bound for bound in BOUNDS)
+def match_class(num_matching: int) -> int:
+    """Return the class, as divided by BOUNDS, of a number of matching tokens."""
+    return sum(num_matching >= bound for bound in BOUNDS)
