@@ -1,7 +1,7 @@
 """Keys and readers of windows, for families that are not converted to schemas yet."""
 
 from sporelm.checkpoints.fields import Fields
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.errors import UnsupportedModel
 
 WINDOWED_LAYERS = "attention.sliding_window_pattern"  # in GGUF metadata: of each layer, whether it has a window
@@ -12,7 +12,7 @@ def window_of(fields: Fields, key: str, default: int | None) -> int | None:
     """Positions seen, by a config.json; null means all of them, absence the default."""
     if key not in fields.values:
         return default
-    return fields.integer(key, 1, MOST_CONTEXT) if fields.has(key) else None
+    return fields.integer(key, 1, MAX_CONTEXT) if fields.has(key) else None
 
 
 def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:

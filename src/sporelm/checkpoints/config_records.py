@@ -9,7 +9,7 @@ from sporelm.checkpoints.config_keys import OPTIONAL, SHAPE_ATTRIBUTES, Key
 from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architecture_registry import Architecture
-from sporelm.models.config import MOST_HEAD_DIM, Experts, ModelConfig, Scales
+from sporelm.models.config import MAX_HEAD_DIM, Experts, ModelConfig, Scales
 from sporelm.models.encoder import Encoder
 
 MIN_EPS = 9e-13  # BERT's 1e-12, as float32 has it
@@ -101,11 +101,11 @@ def read_head_dim(values: ConfigValues, key: str, width: int, heads: int, other_
     other_keys   of width and heads, for messages
     """
     if key and values.has(key):
-        return values.integer(key, 2, MOST_HEAD_DIM)
+        return values.integer(key, 2, MAX_HEAD_DIM)
     what = f"{values.where}: width {width} is not a multiple of {heads} heads and {key or 'their width'} is missing"
     if width % heads:
         raise ModelFileError(f"{what} ({', '.join(other_keys)})")
-    if not 2 <= width // heads <= MOST_HEAD_DIM:
-        what = f"{heads} heads of a width of {width} have {width // heads} numbers each; allowed: 2 to {MOST_HEAD_DIM}"
+    if not 2 <= width // heads <= MAX_HEAD_DIM:
+        what = f"{heads} heads of a width of {width} have {width // heads} numbers each; allowed: 2 to {MAX_HEAD_DIM}"
         raise ModelFileError(f"{values.where}: {what} ({', '.join(other_keys)})")
     return width // heads

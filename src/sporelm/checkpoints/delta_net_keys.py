@@ -14,7 +14,7 @@ from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import Squeeze, Transpose
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.qwen3next import Qwen3NextConfig
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH, ModelConfig
 from sporelm.models.linear_attention_config import LinearAttentionConfig
 
 LAYER_TYPES: Final = ("linear_attention", "full_attention")  # of config.json
@@ -22,19 +22,19 @@ GGUF_RECURRENT_LAYERS: Final = "attention.recurrent_layers"  # of each layer: wh
 
 DELTA_NET_GGUF_KEYS: Final = (
     Key("delta_net.conv_kernel", "ssm.conv_kernel", "u32", 2, MAX_CONV_KERNEL),
-    Key("delta_net.key_head_dim", "ssm.state_size", "u32", 1, MOST_HEAD_DIM),
-    Key("delta_net.num_key_heads", "ssm.group_count", "u32", 1, MOST_HEADS),
-    Key("delta_net.num_value_heads", "ssm.time_step_rank", "u32", 1, MOST_HEADS),
-    Key("delta_net.inner_size", "ssm.inner_size", "u32", 1, MOST_WIDTH),
+    Key("delta_net.key_head_dim", "ssm.state_size", "u32", 1, MAX_HEAD_DIM),
+    Key("delta_net.num_key_heads", "ssm.group_count", "u32", 1, MAX_HEADS),
+    Key("delta_net.num_value_heads", "ssm.time_step_rank", "u32", 1, MAX_HEADS),
+    Key("delta_net.inner_size", "ssm.inner_size", "u32", 1, MAX_WIDTH),
 )
 DELTA_NET_HF_KEYS: Final = (
     Key("delta_net.conv_kernel", "linear_conv_kernel_dim", "u32", 2, MAX_CONV_KERNEL),
-    Key("delta_net.key_head_dim", "linear_key_head_dim", "u32", 1, MOST_HEAD_DIM),
-    Key("delta_net.num_key_heads", "linear_num_key_heads", "u32", 1, MOST_HEADS),
-    Key("delta_net.num_value_heads", "linear_num_value_heads", "u32", 1, MOST_HEADS),
-    Key("delta_net.value_head_dim", "linear_value_head_dim", "u32", 1, MOST_HEAD_DIM),
+    Key("delta_net.key_head_dim", "linear_key_head_dim", "u32", 1, MAX_HEAD_DIM),
+    Key("delta_net.num_key_heads", "linear_num_key_heads", "u32", 1, MAX_HEADS),
+    Key("delta_net.num_value_heads", "linear_num_value_heads", "u32", 1, MAX_HEADS),
+    Key("delta_net.value_head_dim", "linear_value_head_dim", "u32", 1, MAX_HEAD_DIM),
 )
-ATTENTION_INTERVAL_KEY: Final = Key("full_attention_interval", "full_attention_interval", "u32", 1, MOST_LAYERS, 4)
+ATTENTION_INTERVAL_KEY: Final = Key("full_attention_interval", "full_attention_interval", "u32", 1, MAX_LAYERS, 4)
 # Convolutions of queries, keys and values that are three tensors. GGUF files may have two more axes of length 1.
 SPLIT_CONV_GGUF_TENSORS: Final[TensorTable] = {
     f"layers.{{}}.delta_{name}_conv.weight": StoredAs(

@@ -15,7 +15,7 @@ from sporelm.files.safetensors import SafetensorsFiles, joined, open_safetensors
 from sporelm.models.dense_layers import PARTS, Dense
 
 ACTIVATIONS = {"Identity": "", "Tanh": "tanh", "ReLU": "relu"}  # classes of torch.nn -> how we compute them
-MOST_OUT = 1 << 20
+MAX_OUT = 1 << 20
 FIRST = 2  # number of the first in names: its module usually follows the model and the pooling
 
 
@@ -35,8 +35,8 @@ def dense_of_folder(folder: Path, place: str, number: int, *, unit: bool) -> Den
             raise UnsupportedModel(f"{path}: {key} {shown(given)} is not supported; sentence_embedding is")
     return Dense(
         f"dense_{FIRST + number}",
-        values.integer("in_features", 1, MOST_OUT),
-        values.integer("out_features", 1, MOST_OUT),
+        values.integer("in_features", 1, MAX_OUT),
+        values.integer("out_features", 1, MAX_OUT),
         values.flag("bias", True),
         ACTIVATIONS[named],
         unit,

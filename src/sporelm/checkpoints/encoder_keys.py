@@ -5,16 +5,16 @@ from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key
 from sporelm.checkpoints.config_values import ConfigValues
-from sporelm.models.config import MOST_WIDTH
+from sporelm.models.config import MAX_WIDTH
 
 MAX_TOKEN_TYPES: Final = 1 << 10
 MAX_LABELS: Final = 1 << 16
 DEFAULT_LABELS: Final = 2  # of the base class of transformers' configurations
 
 GGUF_LAYER_NORM_EPS: Final = Key("eps", "attention.layer_norm_epsilon", "f32")
-GGUF_EMBEDDING_WIDTH: Final = Key("embedding_width", "embedding_length_in", "u32", 0, MOST_WIDTH, 0)
+GGUF_EMBEDDING_WIDTH: Final = Key("embedding_width", "embedding_length_in", "u32", 0, MAX_WIDTH, 0)
 HF_LAYER_NORM_EPS: Final = Key("eps", "layer_norm_eps", "f32")
-HF_EMBEDDING_WIDTH: Final = Key("embedding_width", "embedding_size", "u32", 0, MOST_WIDTH, 0)
+HF_EMBEDDING_WIDTH: Final = Key("embedding_width", "embedding_size", "u32", 0, MAX_WIDTH, 0)
 HF_TOKEN_TYPES: Final = Key("token_types", "type_vocab_size", "u32", 0, MAX_TOKEN_TYPES, 0)
 
 

@@ -11,7 +11,7 @@ from sporelm.checkpoints.config_keys import Key
 from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS
 from sporelm.errors import UnsupportedModel
-from sporelm.models.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_LAYERS, MAX_WIDTH, ModelConfig
 from sporelm.ops.expert_routing import MAX_EXPERTS
 
 # As llama.cpp numbers its gating functions: 0 stands for a file that does not say.
@@ -22,11 +22,11 @@ Config = TypeVar("Config", bound=ModelConfig)
 _KEYS: Final = {
     "count": Key("experts.count", "expert_count", "u32", 1, MAX_EXPERTS),
     "used": Key("experts.used", "expert_used_count", "u32", 1, MAX_EXPERTS),
-    "ffn": Key("experts.ffn", "expert_feed_forward_length", "u32", 1, MOST_WIDTH),
+    "ffn": Key("experts.ffn", "expert_feed_forward_length", "u32", 1, MAX_WIDTH),
     "shared": Key("experts.shared", "expert_shared_count", "u32", 0, MAX_EXPERTS, 0),
-    "shared_ffn": Key("experts.shared_ffn", "expert_shared_feed_forward_length", "u32", 0, MOST_WIDTH, 0),
-    "leading": Key("experts.leading", "leading_dense_block_count", "u32", 0, MOST_LAYERS, 0),
-    "step": Key("experts.step", "interleave_moe_layer_step", "u32", 1, MOST_LAYERS, 1),
+    "shared_ffn": Key("experts.shared_ffn", "expert_shared_feed_forward_length", "u32", 0, MAX_WIDTH, 0),
+    "leading": Key("experts.leading", "leading_dense_block_count", "u32", 0, MAX_LAYERS, 0),
+    "step": Key("experts.step", "interleave_moe_layer_step", "u32", 1, MAX_LAYERS, 1),
     "groups": Key("experts.groups", "expert_group_count", "u32", 0, MAX_EXPERTS, 0),
     "top_groups": Key("experts.top_groups", "expert_group_used_count", "u32", 0, MAX_EXPERTS, 0),
     "scale": Key("experts.scale", "expert_weights_scale", "f32", 0.0, MAX_SCALE, 1.0),

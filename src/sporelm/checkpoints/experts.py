@@ -11,26 +11,26 @@ from sporelm.checkpoints.fields import Fields, shown
 from sporelm.checkpoints.forms import expert_rows, shared_rows, stacked
 from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.errors import UnsupportedModel
-from sporelm.models.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_LAYERS, MAX_WIDTH, ModelConfig
 from sporelm.ops.expert_routing import MAX_EXPERTS
 
 # As llama.cpp numbers its gating functions: 0 is that of a file that does not say.
 SCORES = ("", "softmax", "sigmoid", "softmax_of_chosen")
 CHOICE_BIAS: Final = "layers.{}.ffn_choice.bias"
-MOST_SCALE = 1e6
+MAX_SCALE = 1e6
 MLP: Final = "model.layers.{}.mlp."
 
 _FIELDS = {
     "count": Field("experts.count", "expert_count", "u32", "", 1, MAX_EXPERTS),
     "used": Field("experts.used", "expert_used_count", "u32", "", 1, MAX_EXPERTS),
-    "ffn": Field("experts.ffn", "expert_feed_forward_length", "u32", "", 1, MOST_WIDTH),
+    "ffn": Field("experts.ffn", "expert_feed_forward_length", "u32", "", 1, MAX_WIDTH),
     "shared": Field("experts.shared", "expert_shared_count", "u32", "", 0, MAX_EXPERTS, 0),
-    "shared_ffn": Field("experts.shared_ffn", "expert_shared_feed_forward_length", "u32", "", 0, MOST_WIDTH, 0),
-    "leading": Field("experts.leading", "leading_dense_block_count", "u32", "", 0, MOST_LAYERS, 0),
-    "step": Field("experts.step", "interleave_moe_layer_step", "u32", "", 1, MOST_LAYERS, 1),
+    "shared_ffn": Field("experts.shared_ffn", "expert_shared_feed_forward_length", "u32", "", 0, MAX_WIDTH, 0),
+    "leading": Field("experts.leading", "leading_dense_block_count", "u32", "", 0, MAX_LAYERS, 0),
+    "step": Field("experts.step", "interleave_moe_layer_step", "u32", "", 1, MAX_LAYERS, 1),
     "groups": Field("experts.groups", "expert_group_count", "u32", "", 0, MAX_EXPERTS, 0),
     "top_groups": Field("experts.top_groups", "expert_group_used_count", "u32", "", 0, MAX_EXPERTS, 0),
-    "scale": Field("experts.scale", "expert_weights_scale", "f32", "", 0.0, MOST_SCALE, 1.0),
+    "scale": Field("experts.scale", "expert_weights_scale", "f32", "", 0.0, MAX_SCALE, 1.0),
     "renormalize": Field("experts.renormalize", "expert_weights_norm", "bool", "", default=False),
     "scores": Field("experts.scores", "expert_gating_func", "u32", "", default="softmax", words=SCORES),
     "choice_bias": Field("experts.choice_bias", "", "bool", "", weight=CHOICE_BIAS),

@@ -22,17 +22,17 @@ from sporelm.checkpoints.config_records import (
 from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.dense import sayable
 from sporelm.checkpoints.pooling import GGUF_POOLINGS, pooling_of_gguf
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT, rope_from_gguf
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT, rope_from_gguf
 from sporelm.checkpoints.tensor_names import GGUF, templated
 from sporelm.checkpoints.tensor_schema import TensorSchema
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architecture_registry import Architecture
 from sporelm.models.config import (
-    MOST_HEAD_DIM,
-    MOST_HEADS,
-    MOST_LAYERS,
-    MOST_VOCAB,
-    MOST_WIDTH,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_VOCAB,
+    MAX_WIDTH,
     ModelConfig,
 )
 from sporelm.models.rope_scaling import Yarn
@@ -119,10 +119,10 @@ class GgufSchema(TensorSchema):
         and would change the result.
         """
         values = gguf.values if values is None else values
-        width = values.integer("embedding_length", 1, MOST_WIDTH)
+        width = values.integer("embedding_length", 1, MAX_WIDTH)
         heads = _read_heads(values, width) if self.has_attention else dict(NO_ATTENTION)
-        context_length = values.integer("context_length", 1, MOST_CONTEXT)
-        layers = values.integer("block_count", 1, MOST_LAYERS)
+        context_length = values.integer("context_length", 1, MAX_CONTEXT)
+        layers = values.integer("block_count", 1, MAX_LAYERS)
         if self.has_mtp_layers:
             layers -= values.integer("nextn_predict_layers", 0, layers - 1, 0)
         embedding = gguf.shapes.get("token_embd.weight", ())
@@ -145,7 +145,7 @@ class GgufSchema(TensorSchema):
             model=self.architecture.name,
             layers=layers,
             width=width,
-            vocab=embedding[0] if len(embedding) == 2 else values.integer("vocab_size", 1, MOST_VOCAB),
+            vocab=embedding[0] if len(embedding) == 2 else values.integer("vocab_size", 1, MAX_VOCAB),
             eps=values.number(find_key(self.keys, "eps"), MIN_EPS, 1.0),
             window=_read_window(values) if find_key(self.keys, "window") else None,
             full_layers=self._read_full_layers(values, layers),
@@ -211,7 +211,7 @@ class GgufSchema(TensorSchema):
     ) -> dict[str, Any]:
         if self.constants.get("rotary") == 0:
             return {"rope_theta": 0.0, "context_length": context_length}
-        rotary = values.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim)
+        rotary = values.integer("rope.dimension_count", 1, MAX_HEAD_DIM, head_dim)
         if rotary != head_dim and not self.allows_partial_rotary:
             raise UnsupportedModel(
                 f"{values.where}: {self.names[0]}.rope.dimension_count is below the head's {head_dim}: not supported"
@@ -243,26 +243,26 @@ def _read_heads(values: ConfigValues, width: int) -> dict[str, int]:
     """Return what the metadata says of attention heads and of the feed-forward block."""
     heads = _read_per_layer(values, "attention.head_count")
     head_dim = read_head_dim(values, "attention.key_length", width, heads, ("embedding_length", "attention.head_count"))
-    if values.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
+    if values.integer("attention.value_length", 1, MAX_HEAD_DIM, head_dim) != head_dim:
         raise UnsupportedModel(
             f"{values.where}: attention.value_length differs from the keys' {head_dim}: not supported"
         )
     kv_heads = _read_per_layer(values, "attention.head_count_kv", heads)
-    ffn = _read_per_layer(values, "feed_forward_length", high=MOST_WIDTH)
+    ffn = _read_per_layer(values, "feed_forward_length", high=MAX_WIDTH)
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
 
 
 def _read_window(values: ConfigValues) -> int | None:
     """Return the window in positions; 0 stands for none."""
-    return values.integer("attention.sliding_window", 0, MOST_CONTEXT, 0) or None
+    return values.integer("attention.sliding_window", 0, MAX_CONTEXT, 0) or None
 
 
-def _read_per_layer(values: ConfigValues, key: str, default: int | None = None, high: int = MOST_HEADS) -> int:
+def _read_per_layer(values: ConfigValues, key: str, default: int | None = None, high: int = MAX_HEADS) -> int:
     """Return a number that files may give once or for each layer. Raises UnsupportedModel if layers differ."""
     value = values.get(key)
     if value is not None and not isinstance(value, int | float | str | bool):
-        if len(value) > MOST_LAYERS:
-            raise ModelFileError(f"{values.where}: {key} has {len(value)} values; at most {MOST_LAYERS} can be layers")
+        if len(value) > MAX_LAYERS:
+            raise ModelFileError(f"{values.where}: {key} has {len(value)} values; at most {MAX_LAYERS} can be layers")
         items = value.tolist() if hasattr(value, "tolist") else list(value)
         if any(not isinstance(item, int | float | str | bool) for item in items):
             raise ModelFileError(f"{values.where}: {key} is {shown(items)}; it must be one number for each layer")

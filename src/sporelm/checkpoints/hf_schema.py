@@ -17,13 +17,13 @@ from sporelm.checkpoints.config_records import (
 )
 from sporelm.checkpoints.config_values import MAX_TEXT_LENGTH, ConfigValues, shown
 from sporelm.checkpoints.hf_aliases import with_both_names
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT, PARTIAL, rope_from_hf
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT, PARTIAL, rope_from_hf
 from sporelm.checkpoints.rope_writing import hf_rope, number
 from sporelm.checkpoints.tensor_names import HF
 from sporelm.checkpoints.tensor_schema import TensorSchema
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architecture_registry import Architecture
-from sporelm.models.config import MOST_HEADS, MOST_LAYERS, MOST_VOCAB, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_HEADS, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig
 
 PER_LAYER_CONFIG = "per_layer_config"  # keys that some layers have in place of the rest, of any class
 # Keys that schemas have for those inside the rotary parameters of two kinds of layers, as messages name them.
@@ -106,7 +106,7 @@ class HfSchema(TensorSchema):
         self._check_supported(values)
         check_direction(self.architecture, values, "is_causal", self.model_type)
         attributes = {attribute: find_key(self.keys, attribute) for attribute in SHAPE_ATTRIBUTES}
-        width = values.integer(attributes["width"], 1, MOST_WIDTH)
+        width = values.integer(attributes["width"], 1, MAX_WIDTH)
         heads = self._read_heads(values, attributes, width) if self.has_attention else dict(NO_ATTENTION)
         records = ConfigRecords(self.constants)
         for key in self.keys:
@@ -117,9 +117,9 @@ class HfSchema(TensorSchema):
             name=values.name("_name_or_path", self.class_name[:MAX_TEXT_LENGTH]),
             architecture=self.class_name,
             model=self.architecture.name,
-            layers=values.integer(attributes["layers"], 1, MOST_LAYERS),
+            layers=values.integer(attributes["layers"], 1, MAX_LAYERS),
             width=width,
-            vocab=values.integer(attributes["vocab"], 1, MOST_VOCAB),
+            vocab=values.integer(attributes["vocab"], 1, MAX_VOCAB),
             eps=values.number(attributes["eps"], MIN_EPS, 1.0, 1e-6),
             tie_embeddings=values.flag("tie_word_embeddings", False),
             dtype=dtype,
@@ -143,7 +143,7 @@ class HfSchema(TensorSchema):
             if config.experts is not None or not attribute.startswith("experts."):
                 found[name] = attribute_of(config, attribute)
         if config.rotary:
-            original = original_context if original_context and original_context <= MOST_CONTEXT else None
+            original = original_context if original_context and original_context <= MAX_CONTEXT else None
             found |= hf_rope(config, original, gained=self.counts_scaled_positions)
         else:
             found[self.positions_key] = config.context_length
@@ -167,16 +167,16 @@ class HfSchema(TensorSchema):
         return {}
 
     def _read_heads(self, values: ConfigValues, attributes: Mapping[str, str], width: int) -> dict[str, int]:
-        heads = values.integer(attributes["heads"], 1, MOST_HEADS)
+        heads = values.integer(attributes["heads"], 1, MAX_HEADS)
         kv_key = attributes["kv_heads"]
-        kv_heads = values.integer(kv_key, 1, MOST_HEADS, heads) if kv_key else heads
+        kv_heads = values.integer(kv_key, 1, MAX_HEADS, heads) if kv_key else heads
         other_keys = values.name_of(attributes["width"]), values.name_of(attributes["heads"])
         head_dim = read_head_dim(values, attributes["head_dim"], width, heads, other_keys)
-        ffn = values.integer(attributes["ffn"], 1, MOST_WIDTH, self.ffn_widths * width or None)
+        ffn = values.integer(attributes["ffn"], 1, MAX_WIDTH, self.ffn_widths * width or None)
         return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
 
     def _read_rotary(self, values: ConfigValues, head_dim: int) -> dict[str, Any]:
-        positions = values.integer(self.positions_key, 1, MOST_CONTEXT, DEFAULT_POSITIONS)
+        positions = values.integer(self.positions_key, 1, MAX_CONTEXT, DEFAULT_POSITIONS)
         declared = {"declared_positions": positions if values.has(self.positions_key) else 0}
         if self.constants.get("rotary") == 0:
             return {**declared, "rope_theta": 0.0, "context_length": positions}

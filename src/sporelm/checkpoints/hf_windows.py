@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sporelm.checkpoints.config_values import ConfigValues
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.errors import UnsupportedModel
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 Config = TypeVar("Config", bound=ModelConfig)
@@ -23,7 +23,7 @@ def read_window(values: ConfigValues, key: str, default: int | None) -> int | No
     """Return the window in positions; None, for all positions, if it is null."""
     if key not in values.values:
         return default
-    return values.integer(key, 1, MOST_CONTEXT) if values.has(key) else None
+    return values.integer(key, 1, MAX_CONTEXT) if values.has(key) else None
 
 
 def read_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
@@ -51,7 +51,7 @@ def with_windows(
     step_key   of config.json, that may have the step
     window     of a config.json that lacks the key
     """
-    step = values.integer(step_key, 1, MOST_LAYERS, step) if step_key else step
+    step = values.integer(step_key, 1, MAX_LAYERS, step) if step_key else step
     if values.has("layer_types"):
         full_layers = read_full_layers(values, config.layers)
     else:

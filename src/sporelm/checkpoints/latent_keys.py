@@ -12,25 +12,25 @@ from sporelm.checkpoints.config_keys import OPTIONAL, Key
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.hf_schema import HfSchema
-from sporelm.checkpoints.rope_fields import MOST_FACTOR, PARTIAL, magnitude
+from sporelm.checkpoints.rope_fields import MAX_FACTOR, PARTIAL, magnitude
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, MAX_WIDTH, ModelConfig
 from sporelm.models.latent_config import LatentAttentionShape, LatentConfig
 from sporelm.models.rope_scaling import Yarn
 
 LOG_MULTIPLIER: Final = "rope.scaling.yarn_log_multiplier"
 LATENT_GGUF_KEYS: Final = (
-    Key("latent.kv_lora_rank", "attention.kv_lora_rank", "u32", 1, MOST_WIDTH),
-    Key("latent.q_lora_rank", "attention.q_lora_rank", "u32", 0, MOST_WIDTH, 0),
-    Key("latent.qk_rope_head_dim", "rope.dimension_count", "u32", 2, MOST_HEAD_DIM),
-    Key("latent.v_head_dim", "attention.value_length_mla", "u32", 1, MOST_HEAD_DIM),
-    Key("latent.yarn_log_multiplier", LOG_MULTIPLIER, "f32", 0.0, MOST_FACTOR, OPTIONAL),
+    Key("latent.kv_lora_rank", "attention.kv_lora_rank", "u32", 1, MAX_WIDTH),
+    Key("latent.q_lora_rank", "attention.q_lora_rank", "u32", 0, MAX_WIDTH, 0),
+    Key("latent.qk_rope_head_dim", "rope.dimension_count", "u32", 2, MAX_HEAD_DIM),
+    Key("latent.v_head_dim", "attention.value_length_mla", "u32", 1, MAX_HEAD_DIM),
+    Key("latent.yarn_log_multiplier", LOG_MULTIPLIER, "f32", 0.0, MAX_FACTOR, OPTIONAL),
 )
 LATENT_HF_KEYS: Final = (
-    Key("latent.kv_lora_rank", "kv_lora_rank", "u32", 1, MOST_WIDTH),
-    Key("latent.q_lora_rank", "q_lora_rank", "u32", 0, MOST_WIDTH, 0),
-    Key("latent.qk_rope_head_dim", "qk_rope_head_dim", "u32", 2, MOST_HEAD_DIM),
-    Key("latent.v_head_dim", "v_head_dim", "u32", 1, MOST_HEAD_DIM),
+    Key("latent.kv_lora_rank", "kv_lora_rank", "u32", 1, MAX_WIDTH),
+    Key("latent.q_lora_rank", "q_lora_rank", "u32", 0, MAX_WIDTH, 0),
+    Key("latent.qk_rope_head_dim", "qk_rope_head_dim", "u32", 2, MAX_HEAD_DIM),
+    Key("latent.v_head_dim", "v_head_dim", "u32", 1, MAX_HEAD_DIM),
 )
 Config = TypeVar("Config", bound=LatentConfig)
 
@@ -112,7 +112,7 @@ class LatentHfSchema(HfSchema):
         values = values.updated({"head_dim": values.get("qk_rope_head_dim")})
         config = super().config_from_json(values, dtype)
         assert isinstance(config, LatentConfig)
-        head_dim = values.integer("qk_nope_head_dim", 1, MOST_HEAD_DIM) + config.latent.qk_rope_head_dim
+        head_dim = values.integer("qk_nope_head_dim", 1, MAX_HEAD_DIM) + config.latent.qk_rope_head_dim
         mscale = _read_mscale(values)
         latent = replace(config.latent, yarn_log_multiplier=0.1 * mscale if mscale else None)
         keys = f" ({', '.join(('qk_rope_head_dim', 'qk_nope_head_dim', PARTIAL))})"
@@ -163,4 +163,4 @@ def _read_mscale(values: ConfigValues) -> float:
         return 0.0
     if (kind := rope.get("rope_type", rope.get("type"))) != "yarn":
         raise UnsupportedModel(f"{values.where}: mscale_all_dim is supported for yarn, not for {kind!r:.40}")
-    return ConfigValues(rope, values.where).number("mscale_all_dim", 0.0, MOST_FACTOR)
+    return ConfigValues(rope, values.where).number("mscale_all_dim", 0.0, MAX_FACTOR)

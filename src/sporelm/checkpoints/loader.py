@@ -28,7 +28,7 @@ from sporelm.checkpoints.transforms import as_f32
 from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.files.gguf import GgufFile
 from sporelm.files.safetensors import SafetensorsFiles
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.params import ORDERED, Param, order_name
 from sporelm.quant import BF16, F32, QuantFormat, format_of
@@ -199,7 +199,7 @@ def check_shapes(source: ModelSource, mapping: TensorMapping) -> None:
 def is_zero_bias(source: ModelSource, name: str) -> bool:
     """Return whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight, transformers one for
     routers that have none (A.X K1)."""
-    bias = source.kind == HF and name.endswith("bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
+    bias = source.kind == HF and name.endswith("bias") and prod(source.files.tensors[name].shape) <= MAX_WIDTH
     return bias and bool((source.files.tensor(name).dequantize() == 0).all())
 
 

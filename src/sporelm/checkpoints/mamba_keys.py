@@ -16,7 +16,7 @@ from sporelm.checkpoints.transforms import NegativeExp, Squeeze, TakeRows, Trans
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.mamba import MambaConfig
 from sporelm.models.architectures.mamba2 import Mamba2Config
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, MAX_WIDTH, ModelConfig
 
 MAX_EXPAND: Final = 64
 UNLIMITED: Final = (0.0, float("inf"))  # time steps
@@ -30,19 +30,19 @@ Mamba1 = TypeVar("Mamba1", bound=MambaConfig)
 
 # Keys that have the same name and bounds for both.
 _CONV_KERNEL: Final = Key("mamba.conv_kernel", "ssm.conv_kernel", "u32", 2, MAX_CONV_KERNEL)
-_STATE_SIZE: Final = Key("mamba.state_size", "ssm.state_size", "u32", 1, MOST_HEAD_DIM)
-_INNER_SIZE: Final = Key("mamba.inner_size", "ssm.inner_size", "u32", 1, MOST_WIDTH)
+_STATE_SIZE: Final = Key("mamba.state_size", "ssm.state_size", "u32", 1, MAX_HEAD_DIM)
+_INNER_SIZE: Final = Key("mamba.inner_size", "ssm.inner_size", "u32", 1, MAX_WIDTH)
 _EXPAND: Final = Key("mamba.expand", "", "u32", 1, MAX_EXPAND)
 _GGUF_BIAS_KEYS: Final = (
     Key("mamba.has_bias", "", "bool", tensor="layers.{}.ssm_o.bias"),
     Key("mamba.has_conv_bias", "", "bool", tensor="layers.{}.ssm_conv.bias"),
 )
 # Mamba 1's.
-_TIME_STEP_RANK: Final = Key("mamba.time_step_rank", "ssm.time_step_rank", "u32", 1, MOST_WIDTH)
+_TIME_STEP_RANK: Final = Key("mamba.time_step_rank", "ssm.time_step_rank", "u32", 1, MAX_WIDTH)
 # Mamba 2's.
-_NUM_HEADS: Final = Key("mamba.num_heads", "ssm.time_step_rank", "u32", 1, MOST_HEADS)
-_NUM_GROUPS: Final = Key("mamba.num_groups", "ssm.group_count", "u32", 1, MOST_HEADS)
-_HEAD_DIM: Final = Key("mamba.head_dim", "", "u32", 1, MOST_HEAD_DIM)
+_NUM_HEADS: Final = Key("mamba.num_heads", "ssm.time_step_rank", "u32", 1, MAX_HEADS)
+_NUM_GROUPS: Final = Key("mamba.num_groups", "ssm.group_count", "u32", 1, MAX_HEADS)
+_HEAD_DIM: Final = Key("mamba.head_dim", "", "u32", 1, MAX_HEAD_DIM)
 
 MAMBA_GGUF_KEYS: Final = (
     *(_CONV_KERNEL, _STATE_SIZE, _TIME_STEP_RANK, _INNER_SIZE._replace(default=OPTIONAL)),
@@ -119,7 +119,7 @@ def with_mamba_sizes(config: Mamba1, inner_size: int) -> Mamba1:
 def with_gguf_mamba_sizes(config: ModelConfig, values: ConfigValues) -> ModelConfig:
     """Return the configuration of a GGUF file with all sizes of its Mamba 1 mixers."""
     assert isinstance(config, MambaConfig)
-    return with_mamba_sizes(config, values.integer("ssm.inner_size", 1, MOST_WIDTH))
+    return with_mamba_sizes(config, values.integer("ssm.inner_size", 1, MAX_WIDTH))
 
 
 def with_gguf_mamba2_sizes(config: Mamba2, values: ConfigValues) -> Mamba2:

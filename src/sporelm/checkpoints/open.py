@@ -24,7 +24,7 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.gguf import GgufFile, open_gguf
 from sporelm.files.json_object import read_object
 from sporelm.files.safetensors import SafetensorsFiles, open_safetensors
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig, checked
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig, checked
 from sporelm.models.encoder import Encoder
 
 
@@ -167,7 +167,7 @@ def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:
     found = {}
     for name in FACTOR_TENSORS:
         if (info := gguf.tensors.get(name)) is not None:
-            if len(info.shape) != 1 or info.shape[0] > MOST_HEAD_DIM:
+            if len(info.shape) != 1 or info.shape[0] > MAX_HEAD_DIM:
                 what = f"{name} is {list(info.shape)}"
                 raise ModelFileError(f"{place}: {what}; it must have one value for each rotary frequency")
             found[name] = tuple(gguf.tensor(name).dequantize().tolist())

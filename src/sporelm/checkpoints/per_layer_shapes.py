@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.errors import ModelFileError
-from sporelm.models.config import MOST_HEADS, MOST_WIDTH
+from sporelm.models.config import MAX_HEADS, MAX_WIDTH
 from sporelm.models.layer_shapes import LayerShapesConfig
 
 # Attributes, under which the lists stand among the values -> keys of GGUF metadata and of config.json.
@@ -21,7 +21,7 @@ HF_NUMBER_KEYS: Final = {
     "layer_kv_heads": "num_key_value_heads",
     "layer_ffn": "intermediate_size",
 }
-MAX_NUMBERS: Final = {"layer_heads": MOST_HEADS, "layer_kv_heads": MOST_HEADS, "layer_ffn": MOST_WIDTH}
+MAX_NUMBERS: Final = {"layer_heads": MAX_HEADS, "layer_kv_heads": MAX_HEADS, "layer_ffn": MAX_WIDTH}
 Config = TypeVar("Config", bound=LayerShapesConfig)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sporelm.checkpoints.fields import Fields
 from sporelm.checkpoints.pooling import pooling_files
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
 from sporelm.files.json_object import read_object
 
@@ -50,7 +50,7 @@ def prompts_of(path: Path) -> Prompts:
     place, cases = path / NAME, path / CASES
     read = Fields(read_object(cases) if cases.is_file() else {}, str(cases))
     lower = read.flag("do_lower_case", False)
-    longest = read.integer("max_seq_length", 1, MOST_CONTEXT) if read.has("max_seq_length") else 0
+    longest = read.integer("max_seq_length", 1, MAX_CONTEXT) if read.has("max_seq_length") else 0
     if not place.is_file():
         return Prompts(lower=lower, longest=longest)
     values = read_object(place)

@@ -14,11 +14,11 @@ from sporelm.checkpoints.fields import Fields, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 
-MOST_CONTEXT = 1 << 26
-LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e6  # of positions, frequencies and attention alike
-MOST_DIVISOR = 1e31  # of a frequency; Gemma 4's files have 1e30 where nothing turns
-LEAST_TURNS, MOST_TURNS = 1e-3, 1e6
-DEFAULT_THETA, MOST_THETA = 10000.0, 1e12
+MAX_CONTEXT = 1 << 26
+MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of positions, frequencies and attention alike
+MAX_DIVISOR = 1e31  # of a frequency; Gemma 4's files have 1e30 where nothing turns
+MIN_TURNS, MAX_TURNS = 1e-3, 1e6
+DEFAULT_THETA, MAX_THETA = 10000.0, 1e12
 FACTORS = "rope_freqs.weight"  # a GGUF tensor: each frequency's divisor; Llama 3 files come with it
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"  # the same, of LongRoPE
 FACTOR_TENSORS = (FACTORS, SHORT_FACTORS, LONG_FACTORS)
@@ -55,7 +55,7 @@ def rope_from_hf(
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for a kind or a field that we lack.
     """
     inner = _hf_parameters(fields)
-    theta = (inner if inner.has("rope_theta") else fields).number("rope_theta", 1.0, MOST_THETA, DEFAULT_THETA)
+    theta = (inner if inner.has("rope_theta") else fields).number("rope_theta", 1.0, MAX_THETA, DEFAULT_THETA)
     kind = inner.values.get("rope_type", inner.values.get("type", "default"))
     if kind not in HF_KINDS:
         raise UnsupportedModel(f"{fields.where}: rope type {shown(kind)} is not supported: {', '.join(HF_KINDS)} are")
@@ -74,7 +74,7 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
     prefix = "rope.scaling."
     scaled = {key.removeprefix(prefix): None for key in fields.values if key.startswith(prefix)}
     Fields(scaled, fields.where).only(GGUF_KEYS, "rope.scaling key")
-    theta = fields.number("rope.freq_base", 1.0, MOST_THETA, DEFAULT_THETA)
+    theta = fields.number("rope.freq_base", 1.0, MAX_THETA, DEFAULT_THETA)
     factor_key = "rope.scaling.factor" if fields.has("rope.scaling.factor") else "rope.scale_linear"
     silent = "longrope" if SHORT_FACTORS in stored else "linear" if fields.has(factor_key) else "none"
     kind = fields.text("rope.scaling.type", silent)  # llama.cpp's converter does not say it of Phi-3 and MiniCPM3
@@ -82,7 +82,7 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
         known = ", ".join(GGUF_KINDS)
         raise UnsupportedModel(f"{fields.where}: rope.scaling.type {shown(kind)} is not supported: {known} are")
     lists = {
-        name: Fields(stored, fields.where).numbers(name, head_dim // 2, LEAST_FACTOR, MOST_DIVISOR) for name in stored
+        name: Fields(stored, fields.where).numbers(name, head_dim // 2, MIN_FACTOR, MAX_DIVISOR) for name in stored
     }
     if set(lists.get(FACTORS, ())) == {1.0}:
         del lists[FACTORS]
@@ -132,10 +132,10 @@ def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) ->
         return Linear(factor=_factor(inner, "factor"), original=context_length)
     if kind == "dynamic":
         return DynamicNtk(factor=_factor(inner, "factor"), original=context_length)
-    original = inner.integer(HF_ORIGINAL, 2, MOST_CONTEXT)
+    original = inner.integer(HF_ORIGINAL, 2, MAX_CONTEXT)
     if kind == "yarn":
         factor = _factor(inner, "factor", context_length / original)
-        mscales = [inner.number(key, 0.0, MOST_FACTOR, 0.0) for key in ("mscale", "mscale_all_dim")]
+        mscales = [inner.number(key, 0.0, MAX_FACTOR, 0.0) for key in ("mscale", "mscale_all_dim")]
         usual = magnitude(factor, mscales[0]) / magnitude(factor, mscales[1]) if all(mscales) else None
         return Yarn(
             factor=factor,
@@ -146,12 +146,12 @@ def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) ->
             attention=_factor(inner, "attention_factor", usual or magnitude(factor)),
         )
     if kind == "llama3":
-        low, high = (inner.number(f"{end}_freq_factor", LEAST_FACTOR, MOST_FACTOR) for end in ("low", "high"))
+        low, high = (inner.number(f"{end}_freq_factor", MIN_FACTOR, MAX_FACTOR) for end in ("low", "high"))
         return Llama3(factor=_factor(inner, "factor"), original=original, low=low, high=high)
     stretch = _factor(inner, "factor", context_length / original)
     return LongRope(
-        short=inner.numbers("short_factor", head_dim // 2, LEAST_FACTOR, MOST_FACTOR),
-        long=inner.numbers("long_factor", head_dim // 2, LEAST_FACTOR, MOST_FACTOR),
+        short=inner.numbers("short_factor", head_dim // 2, MIN_FACTOR, MAX_FACTOR),
+        long=inner.numbers("long_factor", head_dim // 2, MIN_FACTOR, MAX_FACTOR),
         original=original,
         attention=_factor(inner, "attention_factor", sqrt(1 + log(max(stretch, 1.0)) / log(original))),
     )
@@ -165,12 +165,12 @@ def _gguf_scaling(
         return RopeScaling(divisors=divisors, attention=attention)
     original_key = "rope.scaling.original_context_length"
     if kind == "linear":
-        original = fields.integer(original_key, 1, MOST_CONTEXT) if fields.has(original_key) else 0
+        original = fields.integer(original_key, 1, MAX_CONTEXT) if fields.has(original_key) else 0
         factor = _factor(fields, factor_key)
         if factor == 1:
             return RopeScaling(divisors=divisors, attention=attention)
         return Linear(factor=factor, original=original, divisors=divisors, attention=attention)
-    original = fields.integer(original_key, 2, MOST_CONTEXT, context_length if kind == "longrope" else None)
+    original = fields.integer(original_key, 2, MAX_CONTEXT, context_length if kind == "longrope" else None)
     if kind == "yarn":
         return _gguf_yarn(fields, _factor(fields, factor_key), original, divisors, attention)
     if divisors or (fields.has(factor_key) and _factor(fields, factor_key) != 1):
@@ -187,7 +187,7 @@ def _gguf_yarn(
 ) -> RopeScaling:
     """YaRN of GGUF keys. `yarn_attn_factor` is transformers' attention_factor, of which the converter makes it."""
     extrapolation = fields.number("rope.scaling.yarn_ext_factor", 0.0, 1.0, 1.0)
-    multiplier = fields.number("rope.scaling.yarn_log_multiplier", 0.0, MOST_FACTOR, 0.0)
+    multiplier = fields.number("rope.scaling.yarn_log_multiplier", 0.0, MAX_FACTOR, 0.0)
     usual = magnitude(factor) / (magnitude(factor, multiplier) if multiplier else 1.0)
     if extrapolation == 0:
         usual = 1.0  # llama.cpp: without the ramp this is linear scaling, which leaves the magnitude alone
@@ -203,13 +203,13 @@ def _gguf_yarn(
 
 
 def _factor(fields: Fields, key: str, default: float | None = None) -> float:
-    return fields.number(key, LEAST_FACTOR, MOST_FACTOR, default)
+    return fields.number(key, MIN_FACTOR, MAX_FACTOR, default)
 
 
 def _turns(fields: Fields, key: str, default: float) -> float:
     """How often a frequency turns at a ramp's end; 0 stands for the default, as in transformers."""
-    value = fields.number(key, 0.0, MOST_TURNS, default) or default
-    return Fields({key: value}, fields.where).number(key, LEAST_TURNS, MOST_TURNS)
+    value = fields.number(key, 0.0, MAX_TURNS, default) or default
+    return Fields({key: value}, fields.where).number(key, MIN_TURNS, MAX_TURNS)
 
 
 def magnitude(factor: float, weight: float = 1.0) -> float:
@@ -229,4 +229,4 @@ def _checked(rope: Rope, head_dim: int, where: str) -> Rope:
     if isinstance(scaling, Llama3) and scaling.high < scaling.low:
         what = f"high_freq_factor {scaling.high:g} is below low_freq_factor {scaling.low:g}"
         raise ModelFileError(f"{where}: {what}")
-    return rope._replace(context_length=min(max(rope.context_length, scaling.reach), MOST_CONTEXT))
+    return rope._replace(context_length=min(max(rope.context_length, scaling.reach), MAX_CONTEXT))

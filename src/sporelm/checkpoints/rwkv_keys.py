@@ -15,15 +15,15 @@ from sporelm.checkpoints.transforms import Squeeze, TakePart, TakeRows, Transpos
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.rwkv6 import Rwkv6Config
 from sporelm.models.architectures.rwkv7 import GROUP_NORM_EPS
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 MAX_POSITIONS: Final = 1 << 20  # a state has no last position; llama.cpp's converter writes this
 GROUP_NORM_KEY: Final = Key("group_norm_eps", "attention.group_norm_epsilon", "f32", 0.0, 1.0, GROUP_NORM_EPS)
 RWKV_CONSTANTS: Final = {"rotary": 0}
 
 RWKV6_GGUF_KEYS: Final = (
-    Key("token_shift_lora_rank", "time_mix_extra_dim", "u32", 1, MOST_WIDTH),
-    Key("decay_lora_rank", "time_decay_extra_dim", "u32", 1, MOST_WIDTH),
+    Key("token_shift_lora_rank", "time_mix_extra_dim", "u32", 1, MAX_WIDTH),
+    Key("decay_lora_rank", "time_decay_extra_dim", "u32", 1, MAX_WIDTH),
 )
 RWKV6_MIXES: Final = "wkvrg"  # decays, keys, values, receptance, gate: the order of GGUF tensors
 # Norms of layers.

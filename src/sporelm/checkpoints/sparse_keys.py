@@ -15,7 +15,7 @@ from sporelm.checkpoints.hf_tensors import ATTENTION
 from sporelm.checkpoints.latent_keys import LATENT_GGUF_KEYS, LATENT_HF_KEYS, LatentGgufSchema, LatentHfSchema
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, MAX_HEADS, ModelConfig
 from sporelm.models.latent_config import LightningIndexerShape, SparseConfig
 
 MAX_TOPK: Final = 1 << 20
@@ -30,14 +30,14 @@ def _with_query_latents(keys: tuple[Key, ...]) -> tuple[Key, ...]:
 
 SPARSE_GGUF_KEYS: Final = (
     *_with_query_latents(LATENT_GGUF_KEYS),
-    Key("indexer.num_heads", "attention.indexer.head_count", "u32", 1, MOST_HEADS),
-    Key("indexer.head_dim", "attention.indexer.key_length", "u32", 2, MOST_HEAD_DIM),
+    Key("indexer.num_heads", "attention.indexer.head_count", "u32", 1, MAX_HEADS),
+    Key("indexer.head_dim", "attention.indexer.key_length", "u32", 2, MAX_HEAD_DIM),
     Key("indexer.topk", "attention.indexer.top_k", "u32", 1, MAX_TOPK),
 )
 SPARSE_HF_KEYS: Final = (
     *_with_query_latents(LATENT_HF_KEYS),
-    Key("indexer.num_heads", "index_n_heads", "u32", 1, MOST_HEADS),
-    Key("indexer.head_dim", "index_head_dim", "u32", 2, MOST_HEAD_DIM),
+    Key("indexer.num_heads", "index_n_heads", "u32", 1, MAX_HEADS),
+    Key("indexer.head_dim", "index_head_dim", "u32", 2, MAX_HEAD_DIM),
     Key("indexer.topk", "index_topk", "u32", 1, MAX_TOPK),
 )
 SPARSE_CONSTANTS: Final = {**V3_ROUTING, "rope_style": "adjacent"}

@@ -9,15 +9,15 @@ from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN
 from sporelm.checkpoints.hf_layer_types import LOCAL_SHARE, LOCAL_THETA
 from sporelm.checkpoints.hf_windows import read_full_layers, read_window
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.config import MOST_HEADS
+from sporelm.models.config import MAX_HEADS
 from sporelm.models.window_heads import WindowHeadsConfig
 
 HEADS_KEY: Final = "attention.head_count"
 WINDOW_KEY: Final = "attention.sliding_window"
 LOCAL_HEADS: Final = "local_heads"  # where the heads of layers with a window stand among the values
-LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 0.0, MOST_THETA, 0.0)
+LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 0.0, MAX_THETA, 0.0)
 DEFAULT_THETA: Final = 10000.0
 Config = TypeVar("Config", bound=WindowHeadsConfig)
 
@@ -77,7 +77,7 @@ def with_hf_windows(config: Config, values: ConfigValues, window: int | None = N
         raise UnsupportedModel(f"{values.where}: {what}")
     return replace(
         config,
-        local_theta=values.number(LOCAL_THETA, 1.0, MOST_THETA, DEFAULT_THETA),
+        local_theta=values.number(LOCAL_THETA, 1.0, MAX_THETA, DEFAULT_THETA),
         local_rotary=int(config.head_dim * values.number(LOCAL_SHARE, 0.0, 1.0, 1.0)),
     )
 
@@ -94,7 +94,7 @@ def with_window_heads(config: Config, values: ConfigValues) -> Config:
             local_heads=config.heads,
             local_rotary=None,
         )
-    heads = values.integer(LOCAL_HEADS, 1, MOST_HEADS, config.heads)
+    heads = values.integer(LOCAL_HEADS, 1, MAX_HEADS, config.heads)
     rotary = config.local_rotary or config.rotary
     if heads % config.kv_heads or rotary % 2 or rotary > config.head_dim:
         what = f"{heads} query heads of {config.head_dim} numbers, {rotary} of them rotated"

@@ -9,10 +9,10 @@ from sporelm.models.dense_layers import Dense
 from sporelm.models.rope_scaling import UNSCALED, RopeScaling
 
 # Far above any model, and small enough that no product of two of them is a surprise.
-MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM = 4096, 4096, 4096
-MOST_WIDTH, MOST_VOCAB = 1 << 20, 1 << 24
+MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 4096, 4096, 4096
+MAX_WIDTH, MAX_VOCAB = 1 << 20, 1 << 24
 MAX_CONV_KERNEL = 64  # rows that a causal convolution sees
-MOST_MATRICES = 1 << 16  # experts of all layers: each is three names to look for; Kimi K2 has 23,424
+MAX_MATRICES = 1 << 16  # experts of all layers: each is three names to look for; Kimi K2 has 23,424
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,16 @@ def checked(config: ModelConfig, where: str, key: Callable[[str], str] = str) ->
     if config.head_dim % 2:
         what = f"head dimension {config.head_dim} is odd; attention needs an even one"
         raise UnsupportedModel(f"{where}: {what}{keys('head_dim', 'heads', 'width')}")
-    if config.heads * config.head_dim > MOST_WIDTH or not 1 <= config.vocab <= MOST_VOCAB:
+    if config.heads * config.head_dim > MAX_WIDTH or not 1 <= config.vocab <= MAX_VOCAB:
         what = f"{config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: too large"
         raise ModelFileError(f"{where}: {what}{keys('heads', 'head_dim', 'vocab')}")
     experts = config.experts
     if experts is not None and not 1 <= experts.used <= experts.count:
         what = f"a token uses {experts.used} of {experts.count} experts"
         raise ModelFileError(f"{where}: {what}{keys('experts.used', 'experts.count')}")
-    if experts is not None and config.layers * experts.count > MOST_MATRICES:
+    if experts is not None and config.layers * experts.count > MAX_MATRICES:
         what = f"{config.layers} layers of {experts.count} experts"
-        raise ModelFileError(f"{where}: {what}: too many; at most {MOST_MATRICES} experts in all layers are read")
+        raise ModelFileError(f"{where}: {what}: too many; at most {MAX_MATRICES} experts in all layers are read")
     groups = keys("experts.groups", "experts.top_groups")
     if experts is not None and experts.groups <= 1 < experts.top_groups:
         what = f"experts are chosen from {experts.top_groups} groups, but there is only one"

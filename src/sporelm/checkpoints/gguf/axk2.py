@@ -8,7 +8,7 @@ from sporelm.checkpoints.gguf_tensors import expert_tensors
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.sparse_keys import SparseGgufSchema
 from sporelm.models.architectures.axk2 import AXK2
-from sporelm.models.config import MOST_WIDTH
+from sporelm.models.config import MAX_WIDTH
 
 # Norms with a gate -> their names in files.
 GATED_NORMS: Final = {"attn_norm": "attn_norm", "ffn_gated_norm": "ffn_norm"}
@@ -20,7 +20,7 @@ class Axk2Gguf(SparseGgufSchema):
 
     names = ("axk2",)
     architecture = AXK2
-    keys = (*DEEPSEEK32_KEYS, Key("gated_norm_rank", "attention.norm_rank", "u32", 1, MOST_WIDTH))
+    keys = (*DEEPSEEK32_KEYS, Key("gated_norm_rank", "attention.norm_rank", "u32", 1, MAX_WIDTH))
     tensors = {
         **DEEPSEEK32_TENSORS,
         **expert_tensors(),

@@ -9,7 +9,7 @@ from sporelm.checkpoints.gguf.cohere import COHERE_KEYS
 from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN, GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS
 from sporelm.checkpoints.hybrid_layers import GGUF_ROPE_PATTERN, read_rope_pattern
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.cohere2 import Cohere2
 from sporelm.models.config import ModelConfig
@@ -27,7 +27,7 @@ class CohereCompassGguf(GgufSchema):
     keys = gguf_keys(
         *COHERE_KEYS,
         Key("head_dim", "attention.key_length", "u32"),
-        Key("local_theta", "rope.freq_base_swa", "f32", 0.0, MOST_THETA, 0.0),
+        Key("local_theta", "rope.freq_base_swa", "f32", 0.0, MAX_THETA, 0.0),
     )
     constants = COMPASS_CONSTANTS
     tensors = DECODER_TENSORS

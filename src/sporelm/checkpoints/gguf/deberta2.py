@@ -10,7 +10,7 @@ from sporelm.checkpoints.encoder_schema import EncoderGgufSchema
 from sporelm.checkpoints.gguf.bert import BERT_CONSTANTS, BERT_TENSORS
 from sporelm.checkpoints.gguf_schema import GgufModel
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.deberta2 import DISTANCES, DebertaV2, DebertaV2Config
@@ -19,7 +19,7 @@ from sporelm.ops.disentangled_attention import MAX_BUCKETS
 
 BUCKETS: Final = Key("distance_buckets", "attention.relative_buckets_count", "u32", 2, MAX_BUCKETS)
 # -1 stands for the number of positions.
-MAX_DISTANCE: Final = Key("max_distance", "attention.relative_farthest", "u32", -1, MOST_CONTEXT, -1)
+MAX_DISTANCE: Final = Key("max_distance", "attention.relative_farthest", "u32", -1, MAX_CONTEXT, -1)
 
 
 def with_distances(config: EncoderConfig, values: ConfigValues) -> EncoderConfig:

@@ -9,7 +9,7 @@ from sporelm.checkpoints.gguf.gemma2 import LOGIT_CAP_KEY, find_other_score_scal
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, POST_NORM_TENSORS
 from sporelm.checkpoints.hf_windows import every_nth_layer
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.gemma3 import Gemma3
 from sporelm.models.config import ModelConfig
@@ -25,7 +25,7 @@ class Gemma3Gguf(GgufSchema):
 
     names = ("gemma3",)
     architecture = Gemma3
-    keys = gguf_keys(LOGIT_CAP_KEY, Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, LOCAL_THETA))
+    keys = gguf_keys(LOGIT_CAP_KEY, Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, LOCAL_THETA))
     tensors = DECODER_TENSORS | POST_NORM_TENSORS | HEAD_NORM_TENSORS
     has_window_pattern = True
 

@@ -25,7 +25,7 @@ from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import Shape, TakePart
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.gemma3n import Gemma3n, Gemma3nConfig
-from sporelm.models.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_LAYERS, MAX_WIDTH, ModelConfig
 
 STREAMS: Final = 4  # matrices of the other three are one tensor
 WINDOW_STEP: Final = 5  # layers from one without a window to the next
@@ -81,9 +81,9 @@ class Gemma3nGguf(GgufSchema):
     names = ("gemma3n",)
     architecture = Gemma3n
     keys = gguf_keys(
-        Key("per_layer_input_size", "embedding_length_per_layer_input", "u32", 1, MOST_WIDTH),
+        Key("per_layer_input_size", "embedding_length_per_layer_input", "u32", 1, MAX_WIDTH),
         Key("altup_num_inputs", "altup.num_inputs", "u32", STREAMS, STREAMS),
-        Key("num_kv_shared_layers", SHARED_LAYERS, "u32", 0, MOST_LAYERS, 0),
+        Key("num_kv_shared_layers", SHARED_LAYERS, "u32", 0, MAX_LAYERS, 0),
         OPTIONAL_LOGIT_CAP_KEY,
         LOCAL_THETA_KEY,
     )

@@ -9,12 +9,12 @@ from sporelm.checkpoints.expert_keys import gguf_expert_keys
 from sporelm.checkpoints.gguf.gemma2 import LOGIT_CAP_KEY
 from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN, GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, POST_NORM_TENSORS, expert_tensors
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.gemma4 import Gemma4, Gemma4Config
-from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig, Scales
+from sporelm.models.config import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH, ModelConfig, Scales
 
 KV_HEADS: Final = "attention.head_count_kv"
 FFN_WIDTHS: Final = "feed_forward_length"
@@ -26,7 +26,7 @@ LOCAL_KV_HEADS: Final = "local_kv_heads"
 HAS_DOUBLE_WIDE_MLP: Final = "has_double_wide_mlp"
 # A cap of 0 means none: llama.cpp has one for a file that lacks the key.
 OPTIONAL_LOGIT_CAP_KEY: Final = LOGIT_CAP_KEY._replace(low=0.0)
-LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, 10000.0)
+LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, 10000.0)
 # The rows that a token has for each layer (llama.cpp's llama-arch.cpp).
 PER_LAYER_INPUT_TENSORS: Final[TensorTable] = {
     "layer_embedding.weight": "per_layer_token_embd.weight",
@@ -112,11 +112,11 @@ class Gemma4Gguf(GgufSchema):
     keys = gguf_keys(
         Key("head_dim", "attention.key_length", "u32"),
         Key("head_dim", "attention.value_length", "u32"),
-        Key("local_head_dim", "attention.key_length_swa", "u32", 2, MOST_HEAD_DIM),
-        Key("local_head_dim", "attention.value_length_swa", "u32", 2, MOST_HEAD_DIM),
-        Key("local_head_dim", "rope.dimension_count_swa", "u32", 2, MOST_HEAD_DIM),
-        Key("num_kv_shared_layers", SHARED_LAYERS, "u32", 0, MOST_LAYERS, 0),
-        Key("per_layer_input_size", "embedding_length_per_layer_input", "u32", 0, MOST_WIDTH, 0),
+        Key("local_head_dim", "attention.key_length_swa", "u32", 2, MAX_HEAD_DIM),
+        Key("local_head_dim", "attention.value_length_swa", "u32", 2, MAX_HEAD_DIM),
+        Key("local_head_dim", "rope.dimension_count_swa", "u32", 2, MAX_HEAD_DIM),
+        Key("num_kv_shared_layers", SHARED_LAYERS, "u32", 0, MAX_LAYERS, 0),
+        Key("per_layer_input_size", "embedding_length_per_layer_input", "u32", 0, MAX_WIDTH, 0),
         *gguf_expert_keys("count", "used", "ffn", optional=True),
         OPTIONAL_LOGIT_CAP_KEY,
         LOCAL_THETA_KEY,
@@ -141,7 +141,7 @@ class Gemma4Gguf(GgufSchema):
         config = replace(
             config,
             has_double_wide_mlp=values.flag(HAS_DOUBLE_WIDE_MLP, False),
-            local_kv_heads=values.integer(LOCAL_KV_HEADS, 1, MOST_HEADS),
+            local_kv_heads=values.integer(LOCAL_KV_HEADS, 1, MAX_HEADS),
             full_layers=frozenset(layer for layer, has_window in enumerate(pattern) if not has_window),
         )
         config = with_checked_layers(config, values)

@@ -12,7 +12,7 @@ from sporelm.checkpoints.gguf.gemma3 import LARGEST, LOCAL_THETA, WINDOW_STEP
 from sporelm.checkpoints.gguf_schema import GgufModel, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, POST_NORM_TENSORS
 from sporelm.checkpoints.hf_windows import every_nth_layer
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.gemma_embedding import GemmaEmbedding
 from sporelm.models.config import ModelConfig
@@ -25,7 +25,7 @@ class GemmaEmbeddingGguf(EncoderGgufSchema):
 
     names = ("gemma-embedding",)
     architecture = GemmaEmbedding
-    keys = gguf_keys(Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, LOCAL_THETA))
+    keys = gguf_keys(Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, LOCAL_THETA))
     tensors = DECODER_TENSORS | POST_NORM_TENSORS | HEAD_NORM_TENSORS
     has_window_pattern = True
     has_dense_modules = True

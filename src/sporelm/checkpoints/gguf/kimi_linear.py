@@ -21,13 +21,13 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, with_alternatives
 from sporelm.checkpoints.transforms import Squeeze
 from sporelm.models.architectures.kimi_linear import KimiLinear, KimiLinearConfig
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, ModelConfig
 
 # Attention and delta nets have as many heads.
 KDA_CONSTANTS: Final = {"delta_net.num_key_heads": 0, "delta_net.num_value_heads": 0}
 KDA_GGUF_KEYS: Final = (
     Key("delta_net.conv_kernel", "ssm.conv_kernel", "u32", 2, MAX_CONV_KERNEL),
-    Key("delta_net.key_head_dim", "kda.head_dim", "u32", 1, MOST_HEAD_DIM),
+    Key("delta_net.key_head_dim", "kda.head_dim", "u32", 1, MAX_HEAD_DIM),
 )
 KIMI_CONSTANTS: Final = {"rotary": 0, "experts.renormalize": True, **V3_ROUTING}
 # The tensors that delta nets of Kimi Linear and Ling 3 have in common, without their decays.

@@ -18,7 +18,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.window_head_keys import HEADS_KEY, LOCAL_THETA_KEY, with_gguf_heads, with_window_heads
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.laguna import Laguna, LagunaConfig
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 from sporelm.models.rope_scaling import UNSCALED, Yarn
 
 LAGUNA_ROUTING: Final = {**V3_ROUTING, "experts.shared": 1, "experts.renormalize": True}
@@ -45,7 +45,7 @@ class LagunaGguf(GgufSchema):
     keys = gguf_keys(
         *gguf_expert_keys("count", "used", "ffn", "shared_ffn", "leading", "scale", "renormalize", "scores"),
         LOCAL_THETA_KEY,
-        Key("local_rotary", "rope.dimension_count_swa", "u32", 2, MOST_HEAD_DIM, OPTIONAL),
+        Key("local_rotary", "rope.dimension_count_swa", "u32", 2, MAX_HEAD_DIM, OPTIONAL),
     )
     constants = LAGUNA_ROUTING
     tensors = {

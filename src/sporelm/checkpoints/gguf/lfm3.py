@@ -7,7 +7,7 @@ from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN, GgufModel, GgufSchem
 from sporelm.checkpoints.gguf_tensors import POST_NORM_TENSORS
 from sporelm.checkpoints.hybrid_layers import kv_heads_metadata, with_types_by_kv_heads
 from sporelm.checkpoints.lfm2_layers import with_window_or_conv_layers
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.lfm3 import Lfm3, Lfm3Config
 from sporelm.models.config import ModelConfig
@@ -25,7 +25,7 @@ class Lfm3Gguf(GgufSchema):
         Key("attention_out_bias", "", "bool", tensor="layers.{}.attn_o.bias"),
         Key("has_attention_gate", "", "bool", tensor="layers.{}.attn_gate.weight"),
         Key("has_post_norms", "", "bool", tensor="layers.{}.attn_post_norm.weight"),
-        Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, 10000.0),
+        Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, 10000.0),
     )
     tensors = {**LFM2_TENSORS, **POST_NORM_TENSORS, "layers.{}.attn_gate.weight": "blk.{}.attn_gate.weight"}
     has_window_pattern = True

@@ -9,7 +9,7 @@ from sporelm.checkpoints.expert_keys import find_unsupported_routing, gguf_exper
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, expert_tensors
 from sporelm.checkpoints.hf_windows import every_nth_layer
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.qwen3 import Qwen3
 from sporelm.models.config import ModelConfig
@@ -31,7 +31,7 @@ class MellumGguf(GgufSchema):
     architecture = Qwen3
     keys = gguf_keys(
         *gguf_expert_keys("count", "used", "ffn"),
-        Key("local_theta", "rope.freq_base_swa", "f32", 0.0, MOST_THETA, OPTIONAL),
+        Key("local_theta", "rope.freq_base_swa", "f32", 0.0, MAX_THETA, OPTIONAL),
     )
     tensors = DECODER_TENSORS | HEAD_NORM_TENSORS | expert_tensors()
     has_window_pattern = True

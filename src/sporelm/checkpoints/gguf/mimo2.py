@@ -8,7 +8,7 @@ from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.expert_keys import V3_ROUTING, gguf_expert_keys, with_experts_where_routers_are
 from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN, GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS_TENSORS, DECODER_TENSORS, expert_tensors
-from sporelm.checkpoints.rope_fields import MOST_FACTOR, MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_FACTOR, MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.mimo2 import Mimo2, Mimo2Config
@@ -19,8 +19,8 @@ KV_HEADS: Final = "attention.head_count_kv"
 KEY_LENGTH: Final = "attention.key_length"
 VALUE_LENGTH: Final = "attention.value_length"
 VALUE_HEAD_DIM: Final = "value_head_dim"  # where the width of values stands among the values
-VALUE_SCALE_KEY: Final = Key("value_scale", "attention.value_scale", "f32", 0, MOST_FACTOR, 1.0)
-LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, 10000.0)
+VALUE_SCALE_KEY: Final = Key("value_scale", "attention.value_scale", "f32", 0, MAX_FACTOR, 1.0)
+LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, 10000.0)
 MIMO2_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
 
 

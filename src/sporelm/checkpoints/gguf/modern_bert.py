@@ -9,12 +9,12 @@ from sporelm.checkpoints.encoder_keys import GGUF_LAYER_NORM_EPS
 from sporelm.checkpoints.encoder_schema import EncoderGgufSchema
 from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN, GgufModel
 from sporelm.checkpoints.gguf_tensors import FUSED_GATE_UP_TENSORS, FUSED_QKV_TENSORS
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.modern_bert import ModernBert
-from sporelm.models.config import MOST_LAYERS
+from sporelm.models.config import MAX_LAYERS
 from sporelm.models.encoder_config import EncoderConfig
 
 FULL_STEP: Final = 3  # the first of each three layers has no window
@@ -49,7 +49,7 @@ class ModernBertGguf(EncoderGgufSchema):
     architecture = ModernBert
     keys = gguf_keys(
         GGUF_LAYER_NORM_EPS,
-        Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, LOCAL_THETA),
+        Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, LOCAL_THETA),
         HEAD_POOLING_KEY,
         without=("head_dim", "kv_heads"),
     )
@@ -66,7 +66,7 @@ class ModernBertGguf(EncoderGgufSchema):
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> EncoderConfig:
         config = super().config_from_metadata(gguf, values)
-        step = gguf.values.integer(WINDOW_PATTERN, 1, MOST_LAYERS, FULL_STEP)
+        step = gguf.values.integer(WINDOW_PATTERN, 1, MAX_LAYERS, FULL_STEP)
         activation = gguf.values.get("hidden_activation", "gelu")
         if activation != "gelu":
             what = f"modern-bert.hidden_activation {activation!r:.40}"

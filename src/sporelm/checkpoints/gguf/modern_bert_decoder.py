@@ -4,7 +4,7 @@ from sporelm.checkpoints.config_keys import Key, gguf_keys
 from sporelm.checkpoints.encoder_keys import GGUF_LAYER_NORM_EPS
 from sporelm.checkpoints.gguf.modern_bert import FULL_STEP, LOCAL_THETA, MODERN_BERT_TENSORS, first_of_each
 from sporelm.checkpoints.gguf_schema import GgufSchema
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.modern_bert_decoder import ModernBertDecoder
 
@@ -17,7 +17,7 @@ class ModernBertDecoderGguf(GgufSchema):
     architecture = ModernBertDecoder
     keys = gguf_keys(
         GGUF_LAYER_NORM_EPS,
-        Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MOST_THETA, LOCAL_THETA),
+        Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, LOCAL_THETA),
         Key("has_decoder_bias", "", "bool", tensor="output.bias"),
         without=("head_dim", "kv_heads"),
     )

@@ -24,14 +24,14 @@ from sporelm.checkpoints.mamba_keys import (
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.nemotron_h import ATTENTION, DENSE, MAMBA, MOE, NemotronH, NemotronHConfig
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 KV_HEADS: Final = "attention.head_count_kv"
 FFN: Final = "feed_forward_length"
 RMS_EPS: Final = "attention.layer_norm_rms_epsilon"
 LAYER_NORM_EPS: Final = "attention.layer_norm_epsilon"  # llama.cpp requires it
 NEMOTRON_H_CONSTANTS: Final = {"rotary": 0, "experts.plain": "relu_squared", **V3_ROUTING}
-LATENT_KEY: Final = Key("experts.latent", "moe_latent_size", "u32", 0, MOST_WIDTH, OPTIONAL)
+LATENT_KEY: Final = Key("experts.latent", "moe_latent_size", "u32", 0, MAX_WIDTH, OPTIONAL)
 
 
 def with_types_by_lengths(values: ConfigValues) -> ConfigValues:

@@ -14,12 +14,12 @@ from sporelm.checkpoints.gguf_tensors import FUSED_QKV_TENSORS, PARTS, expert_te
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.nomic_bert import UNGATED, NomicBert
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 from sporelm.models.encoder_config import EncoderConfig
 
 EXPERTS_BIAS: Final = "layers.{}.ffn_mixture.bias"
 EXPERT_STEP: Final = 2  # every second layer has experts
-STEP_KEY: Final = Key("experts.step", "moe_every_n_layers", "u32", 0, MOST_LAYERS, 0)
+STEP_KEY: Final = Key("experts.step", "moe_every_n_layers", "u32", 0, MAX_LAYERS, 0)
 NOMIC_CONSTANTS: Final = {"experts.plain": "gelu"}
 
 

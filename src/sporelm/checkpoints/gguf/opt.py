@@ -10,7 +10,7 @@ from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, NORM_BIAS_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.models.architectures.opt import ACTIVATIONS, Opt, OptConfig
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 EPS: Final = 1e-5  # which folders do not say
 OPT_BIASES: Final = ("attention_bias", "attention_out_bias", "mlp_bias")
@@ -37,7 +37,7 @@ class OptGguf(GgufSchema):
         Key("ffn", "feed_forward_length", "u32"),
         Key("eps", "attention.layer_norm_epsilon", "f32"),
         activation_key(GGUF_ACTIVATION_KEY, "relu", ACTIVATIONS),
-        Key("embedding_width", "embedding_length_in", "u32", 1, MOST_WIDTH, OPTIONAL),
+        Key("embedding_width", "embedding_length_in", "u32", 1, MAX_WIDTH, OPTIONAL),
         Key("is_pre_norm", "norm_before", "bool", default=True),
         Key("skips_last_norm", "skip_final_norm", "bool", default=False),
         Key("has_norm_weights", "", "bool", default=True, tensor="layers.{}.attn_norm.weight"),

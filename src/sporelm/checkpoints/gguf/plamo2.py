@@ -21,7 +21,7 @@ from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import TakeRows, Transpose
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.plamo2 import Plamo2, Plamo2Config
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, MAX_WIDTH, ModelConfig
 
 HEADS: Final = "attention.head_count"
 MIN_RANK: Final = 64
@@ -63,9 +63,9 @@ class Plamo2Gguf(GgufSchema):
         Key("head_dim", "attention.key_length", "u32"),
         Key("head_dim", "attention.value_length", "u32"),
         Key("mamba.conv_kernel", "ssm.conv_kernel", "u32", 2, MAX_CONV_KERNEL),
-        Key("mamba.num_heads", "ssm.time_step_rank", "u32", 1, MOST_HEADS),
-        Key("mamba.state_size", "ssm.state_size", "u32", 1, MOST_HEAD_DIM),
-        Key("mamba.inner_size", "ssm.inner_size", "u32", 1, MOST_WIDTH),
+        Key("mamba.num_heads", "ssm.time_step_rank", "u32", 1, MAX_HEADS),
+        Key("mamba.state_size", "ssm.state_size", "u32", 1, MAX_HEAD_DIM),
+        Key("mamba.inner_size", "ssm.inner_size", "u32", 1, MAX_WIDTH),
     )
     constants = PLAMO2_CONSTANTS
     tensors = {

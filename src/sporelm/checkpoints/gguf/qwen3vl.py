@@ -10,9 +10,9 @@ from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.qwen2vl import Qwen2VLConfig
 from sporelm.models.architectures.qwen3vl import Qwen3VL
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
-DEEPSTACK_KEY: Final = Key("deepstack_layers", "n_deepstack_layers", "u32", 0, MOST_LAYERS, 0)
+DEEPSTACK_KEY: Final = Key("deepstack_layers", "n_deepstack_layers", "u32", 0, MAX_LAYERS, 0)
 DEFAULT_SECTION: Final = (24, 20, 20)
 
 

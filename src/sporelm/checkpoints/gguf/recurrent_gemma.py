@@ -20,7 +20,7 @@ from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import Transpose
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.recurrent_gemma import RecurrentGemma, RecurrentGemmaConfig
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_WIDTH, ModelConfig
 
 MIN_CAP: Final = 1e-3
 MAX_CAP: Final = 1e6
@@ -37,7 +37,7 @@ class RecurrentGemmaGguf(GgufSchema):
     keys = gguf_keys(
         Key("logit_cap", "final_logit_softcapping", "f32", MIN_CAP, MAX_CAP, LOGIT_CAP),
         Key("conv_kernel", "ssm.conv_kernel", "u32", 2, MAX_CONV_KERNEL),
-        Key("lru_width", "ssm.inner_size", "u32", 1, MOST_WIDTH),
+        Key("lru_width", "ssm.inner_size", "u32", 1, MAX_WIDTH),
     )
     constants = RECURRENT_GEMMA_CONSTANTS
     tensors = {

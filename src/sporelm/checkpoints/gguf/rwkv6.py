@@ -21,7 +21,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable, with_alternatives
 from sporelm.models.architectures.rwkv6 import Rwkv6, Rwkv6Config
 from sporelm.models.architectures.rwkv7 import GROUP_NORM_EPS
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 TENSORS: TensorTable = {
     "embedding.weight": "token_embd.weight",
@@ -55,7 +55,7 @@ class Rwkv6Gguf(GgufSchema):
         Key("head_dim", "wkv.head_size", "u32"),
         Key("eps", "attention.layer_norm_epsilon", "f32"),
         *RWKV6_GGUF_KEYS,
-        Key("rescale_every", "rescale_every_n_layers", "u32", 0, MOST_LAYERS, 0),
+        Key("rescale_every", "rescale_every_n_layers", "u32", 0, MAX_LAYERS, 0),
         GROUP_NORM_KEY,
         without=("kv_heads", "rotary", "window"),
     )

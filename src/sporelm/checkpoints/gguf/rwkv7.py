@@ -19,7 +19,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import Shape, Squeeze, TakePart, Unflatten
 from sporelm.models.architectures.rwkv7 import GROUP_NORM_EPS, Rwkv7, Rwkv7Config
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 RWKV7_MIXES: Final = "rwkvag"  # receptance, decays, keys, values, in-context learning rates, gate
 LORA_PARTS: Final = ("_a.weight", ".weight", ".bias")  # of a product of two: the first, the second and its bias
@@ -34,10 +34,10 @@ class Rwkv7Gguf(GgufSchema):
     keys = gguf_keys(
         Key("head_dim", "wkv.head_size", "u32"),
         Key("eps", "attention.layer_norm_epsilon", "f32"),
-        Key("lora_ranks.decay", "attention.decay_lora_rank", "u32", 1, MOST_WIDTH),
-        Key("lora_ranks.iclr", "attention.iclr_lora_rank", "u32", 1, MOST_WIDTH),
-        Key("lora_ranks.value_residual", "attention.value_residual_mix_lora_rank", "u32", 1, MOST_WIDTH),
-        Key("lora_ranks.gate", "attention.gate_lora_rank", "u32", 1, MOST_WIDTH),
+        Key("lora_ranks.decay", "attention.decay_lora_rank", "u32", 1, MAX_WIDTH),
+        Key("lora_ranks.iclr", "attention.iclr_lora_rank", "u32", 1, MAX_WIDTH),
+        Key("lora_ranks.value_residual", "attention.value_residual_mix_lora_rank", "u32", 1, MAX_WIDTH),
+        Key("lora_ranks.gate", "attention.gate_lora_rank", "u32", 1, MAX_WIDTH),
         GROUP_NORM_KEY,
         without=("kv_heads", "rotary", "window"),
     )

@@ -21,7 +21,7 @@ from sporelm.checkpoints.transforms import Shape
 from sporelm.checkpoints.window_head_keys import HEADS_KEY, LOCAL_THETA_KEY, with_gguf_heads, with_window_heads
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.step35 import Step35, Step35Config
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 from sporelm.models.rope_scaling import Llama3, RopeScaling
 
 STEP35_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
@@ -46,7 +46,7 @@ class Step35Gguf(GgufSchema):
     keys = gguf_keys(
         *gguf_expert_keys("count", "used", "ffn", "shared_ffn", "leading", "scale", "renormalize", "scores"),
         LOCAL_THETA_KEY,
-        Key("local_rotary", "rope.dimension_count", "u32", 2, MOST_HEAD_DIM, OPTIONAL),
+        Key("local_rotary", "rope.dimension_count", "u32", 2, MAX_HEAD_DIM, OPTIONAL),
         without=("rotary",),
     )
     constants = STEP35_ROUTING

@@ -11,7 +11,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.t5_encoder import GATED_GELU, RELU, UNGATED, T5Encoder
 from sporelm.models.biased_encoder import DISTANCE_BIASES
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 from sporelm.models.distances import BUCKETS
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -41,7 +41,7 @@ class T5EncoderGguf(EncoderGgufSchema):
         Key("width", "embedding_length", "u32"),
         Key("ffn", "feed_forward_length", "u32"),
         Key("heads", "attention.head_count", "u32"),
-        Key("head_dim", "attention.key_length", "u32", 2, MOST_HEAD_DIM),
+        Key("head_dim", "attention.key_length", "u32", 2, MAX_HEAD_DIM),
         Key("head_dim", "attention.value_length", "u32"),
         Key("eps", "attention.layer_norm_rms_epsilon", "f32"),
         without=("kv_heads", "rotary", "window"),

@@ -13,7 +13,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, alternatives
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.zamba2 import MAX_HYBRID_LAYERS, Zamba2, Zamba2Config
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 HAS_ROPE: Final = "rope.scaling.finetuned"
 # Of a shared block: parameters, and stored names.
@@ -71,7 +71,7 @@ class Zamba2Gguf(GgufSchema):
         Key("head_dim", "attention.value_length", "u32"),
         Key("mamba.min_time_step", "ssm.time_step_min", "f32", 0.0, 1.0, 0.001),
         Key("num_mem_blocks", "shared_block_count", "u32", 1, MAX_HYBRID_LAYERS),
-        Key("adapter_rank", "adapter_rank", "u32", 1, MOST_WIDTH),
+        Key("adapter_rank", "adapter_rank", "u32", 1, MAX_WIDTH),
         Key("has_attention_adapters", "", "bool", tensor=f"{SHARED}attn_q_a0.weight"),
         Key("mlp_bias", "", "bool", tensor=f"{SHARED}ffn_down.bias"),
     )

@@ -22,7 +22,7 @@ from sporelm.checkpoints.hf_tensors import (
 from sporelm.checkpoints.hf_windows import every_nth_layer, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.afmoe import Afmoe
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 
 @register
@@ -80,7 +80,7 @@ class AfmoeForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         config = super().config_from_json(values, dtype)
-        step = values.integer("global_attn_every_n_layers", 1, MOST_LAYERS, WINDOW_STEP)
+        step = values.integer("global_attn_every_n_layers", 1, MAX_LAYERS, WINDOW_STEP)
         full_layers = every_nth_layer(step)(config.layers)
         if values.has("layer_types"):
             full_layers = read_full_layers(values, config.layers)

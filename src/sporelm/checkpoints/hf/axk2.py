@@ -14,7 +14,7 @@ from sporelm.checkpoints.sparse_keys import SPARSE_SUPPORTED, SparseHfSchema
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import TakeRows
 from sporelm.models.architectures.axk2 import AXK2
-from sporelm.models.config import MOST_WIDTH
+from sporelm.models.config import MAX_WIDTH
 from sporelm.models.latent_config import LatentConfig
 
 # Norms with a gate -> their modules.
@@ -42,7 +42,7 @@ class AXK2ForCausalLM(SparseHfSchema):
 
     model_type = "axk2"
     architecture = AXK2
-    keys = (*DEEPSEEK32_KEYS, Key("gated_norm_rank", "gated_norm_rank", "u32", 1, MOST_WIDTH))
+    keys = (*DEEPSEEK32_KEYS, Key("gated_norm_rank", "gated_norm_rank", "u32", 1, MAX_WIDTH))
     class_keys = RENORMALIZE_KEY
     defaults = {
         "kv_lora_rank": 128,

@@ -7,7 +7,7 @@ from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.baichuan import ALIBI_LAYERS, ALIBI_OCTAVES
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import ATTENTION, DECODER_TENSORS, fused_qkv_tensors
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import NormalizeRows
@@ -42,7 +42,7 @@ class BaichuanForCausalLM(HfSchema):
         config = replace(config, has_normalized_head=is_baichuan2)
         if config.layers != ALIBI_LAYERS and values.has("max_position_embeddings"):
             return config
-        length = values.integer("model_max_length", 1, MOST_CONTEXT, config.context_length)
+        length = values.integer("model_max_length", 1, MAX_CONTEXT, config.context_length)
         return replace(config, alibi=ALIBI_OCTAVES, context_length=length)
 
 

@@ -29,7 +29,7 @@ from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, alternatives
 from sporelm.checkpoints.transforms import NegativeExp
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.bailingmoe3 import BailingMoe3, BailingMoe3Config
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 # Keys of transformers' class -> those of its makers.
 MAKERS_KEYS: Final = {
@@ -74,7 +74,7 @@ def _with_makers_keys(values: ConfigValues) -> ConfigValues:
         found["rope_parameters"] = {name: value for name, value in rope.items() if name != PARTIAL}
     layers = values.get("num_hidden_layers")
     for name in (LIMITS, SHARED_LIMITS):
-        if isinstance(limits := values.get(name), list) and type(layers) is int and layers <= MOST_LAYERS:
+        if isinstance(limits := values.get(name), list) and type(layers) is int and layers <= MAX_LAYERS:
             found[name] = limits + [0] * (layers - len(limits))
     return with_leading_dense_layers(values.with_values(found))
 
@@ -161,7 +161,7 @@ class BailingHybridForCausalLM(LatentHfSchema):
         assert isinstance(config, BailingMoe3Config)
         layer_types = values.get("layer_types")
         if layer_types is None:
-            size = values.integer("layer_group_size", 1, MOST_LAYERS)
+            size = values.integer("layer_group_size", 1, MAX_LAYERS)
             rest = self.first_ungrouped_layer(config.layers, size)
             layer_types = [LAYER_TYPES[n >= rest or (n + 1) % size == 0] for n in range(config.layers)]
         config = with_kda_layers(config, layer_types, values)

@@ -19,7 +19,7 @@ from sporelm.checkpoints.hf_windows import every_nth_layer, layer_types_of, read
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.cohere2moe import Cohere2Moe
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 # `expert_selection_fn` -> scores of `ops.route`.
 SCORES_BY_NAME: Final = {"softmax": "softmax_of_chosen", "sigmoid": "sigmoid"}
@@ -45,7 +45,7 @@ def with_usual_keys(values: ConfigValues) -> ConfigValues:
 def read_full_layers_of_step(values: ConfigValues, layers: int) -> frozenset[int]:
     """Return the layers without a window: as `layer_types` says, else the dense layers and each nth layer after them.
     Here `first_k_dense_replace` counts the dense layers, whatever `mlp_layer_types` says."""
-    step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, WINDOW_STEP)
+    step = values.integer("sliding_window_pattern", 1, MAX_LAYERS, WINDOW_STEP)
     num_dense = values.integer(NUM_DENSE_LAYERS, 0, layers, 0)
     if values.has("layer_types"):
         return read_full_layers(values, layers)

@@ -12,7 +12,7 @@ from sporelm.checkpoints.hf.cohere import COHERE_DEFAULTS, COHERE_KEYS
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS
 from sporelm.checkpoints.hf_windows import LAYER_TYPES, layer_types_of, read_full_layers, read_window
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.errors import UnsupportedModel
@@ -77,7 +77,7 @@ class CohereCompassForCausalLM(HfSchema):
         if window is None and sliding in layer_types:
             what = f"layers are {sliding}, but sliding_window is null"
             raise UnsupportedModel(f"{values.where}: {what}: not supported")
-        local_theta = ConfigValues(bases, values.where).number(sliding, 0, MOST_THETA, 0.0)
+        local_theta = ConfigValues(bases, values.where).number(sliding, 0, MAX_THETA, 0.0)
         return replace(
             config,
             window=window,

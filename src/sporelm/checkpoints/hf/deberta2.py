@@ -10,7 +10,7 @@ from sporelm.checkpoints.gguf.bert import BERT_CONSTANTS
 from sporelm.checkpoints.gguf.deberta2 import BUCKETS, MAX_DISTANCE, with_distances
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.hf.bert import TRAINING_HEADS, BertNames
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import UnsupportedModel
@@ -97,7 +97,7 @@ class DebertaV2Model(EncoderHfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> EncoderConfig:
         values = values.with_values(_with_attention_options(dict(values.values)))
         config = with_distances(super().config_from_json(values, dtype), values)
-        if values.integer("embedding_size", 1, MOST_CONTEXT, config.width) != config.width:
+        if values.integer("embedding_size", 1, MAX_CONTEXT, config.width) != config.width:
             raise UnsupportedModel(f"{values.where}: embedding_size must be hidden_size, {config.width}")
         return config
 

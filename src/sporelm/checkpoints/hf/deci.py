@@ -9,7 +9,7 @@ from sporelm.checkpoints.per_layer_shapes import whole_numbers, with_hf_lists, w
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.deci import Deci
-from sporelm.models.config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_HEADS, MAX_WIDTH, ModelConfig
 from sporelm.models.layer_shapes import LayerShapesConfig
 
 FFN_DIVISOR: Final = 256  # widths of feed-forward blocks are rounded up to multiples of it
@@ -34,8 +34,8 @@ def with_block_configs(values: ConfigValues) -> ConfigValues:
     blocks: Any = values.get("block_configs")
     if not isinstance(blocks, list) or not blocks:
         return values
-    width = values.integer("hidden_size", 1, MOST_WIDTH)
-    heads = values.integer("num_attention_heads", 1, MOST_HEADS)
+    width = values.integer("hidden_size", 1, MAX_WIDTH)
+    heads = values.integer("num_attention_heads", 1, MAX_HEADS)
     lists: dict[str, list[int]] = {"layer_heads": [], "layer_kv_heads": [], "layer_ffn": []}
     for block in blocks:
         attention, ffn = _read_block(block, values.where)
@@ -46,7 +46,7 @@ def with_block_configs(values: ConfigValues) -> ConfigValues:
         is_linear = attention.flag("replace_with_linear", False)
         lists["layer_heads"].append(heads if group or is_linear else 0)
         lists["layer_kv_heads"].append(heads // group if group else 0)
-        factor = ffn.number("ffn_mult", 0, MOST_WIDTH) if ffn.get("ffn_mult") else 0.0
+        factor = ffn.number("ffn_mult", 0, MAX_WIDTH) if ffn.get("ffn_mult") else 0.0
         lists["layer_ffn"].append(-(-int(2 * factor * width / 3) // FFN_DIVISOR) * FFN_DIVISOR)
     return with_hf_lists(values, lists)
 

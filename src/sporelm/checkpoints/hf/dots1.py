@@ -16,7 +16,7 @@ from sporelm.checkpoints.hf_tensors import (
 from sporelm.checkpoints.hf_windows import read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.qwen3 import Qwen3
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 
 @register
@@ -35,7 +35,7 @@ class Dots1ForCausalLM(HfSchema):
         config = super().config_from_json(values, dtype)
         full_layers = read_full_layers(values, config.layers)
         if not values.has("layer_types"):
-            first = values.integer("max_window_layers", 0, MOST_LAYERS, 62)
+            first = values.integer("max_window_layers", 0, MAX_LAYERS, 62)
             full_layers = frozenset(range(min(first, config.layers)))
         window = read_window(values, "sliding_window", 4096)
         if len(full_layers) == config.layers:

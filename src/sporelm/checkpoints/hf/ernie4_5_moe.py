@@ -18,7 +18,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import Squeeze
 from sporelm.models.architectures.llama import Llama
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 
 @register
@@ -63,6 +63,6 @@ class Ernie4_5_MoeForCausalLM(HfSchema):
         config = super().config_from_json(values, dtype)
         experts = config.experts
         assert experts is not None
-        last = values.integer("moe_layer_end_index", -1, MOST_LAYERS, -1)
+        last = values.integer("moe_layer_end_index", -1, MAX_LAYERS, -1)
         dense = frozenset(range(last + 1, config.layers)) if last >= 0 else frozenset()
         return replace(config, experts=replace(experts, dense=dense, shared_ffn=experts.shared * experts.ffn))

@@ -10,7 +10,7 @@ from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, P
 from sporelm.checkpoints.hf_windows import every_nth_layer, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.exaone4 import Exaone4
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -25,7 +25,7 @@ def with_exaone_windows(config: Config, values: ConfigValues) -> Config:
         if isinstance(pattern, str):
             full_layers = frozenset(index for index in range(config.layers) if pattern[index % len(pattern)] == "G")
         else:
-            step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, WINDOW_STEP)
+            step = values.integer("sliding_window_pattern", 1, MAX_LAYERS, WINDOW_STEP)
             full_layers = every_nth_layer(step)(config.layers)
     return replace(config, window=window, full_layers=full_layers)
 

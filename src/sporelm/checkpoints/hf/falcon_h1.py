@@ -14,7 +14,7 @@ from sporelm.checkpoints.mamba_keys import mamba2_hf_keys, mamba2_hf_tensors, wi
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.falcon_h1 import FalconH1, FalconH1Config
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 SSM_MULTIPLIERS: Final = "ssm_multipliers"
 MLP_MULTIPLIERS: Final = "mlp_multipliers"
@@ -90,7 +90,7 @@ class FalconH1ForCausalLM(HfSchema):
         assert isinstance(config, FalconH1Config)
         config = with_hf_mamba2_sizes(config, values)
         mamba = config.mamba
-        if (inner_size := values.integer("mamba_d_ssm", 1, MOST_WIDTH)) != mamba.inner_size:
+        if (inner_size := values.integer("mamba_d_ssm", 1, MAX_WIDTH)) != mamba.inner_size:
             what = f"{mamba.num_heads} heads of {mamba.head_dim} numbers"
             raise ModelFileError(f"{values.where}: mamba_d_ssm is {inner_size}, which are not {what}")
         if values.has(SSM_MULTIPLIERS):

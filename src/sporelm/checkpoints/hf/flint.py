@@ -22,7 +22,7 @@ from sporelm.checkpoints.hf_windows import layer_types_of, read_full_layers, rea
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.flint import Flint
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 DEFAULT_DENSE_LAYERS: Final = (0, 1)
 
@@ -82,7 +82,7 @@ class FlintForCausalLM(HfSchema):
         window = read_window(values, "sliding_window", 513)
         if window is None:
             raise UnsupportedModel(f"{values.where}: sliding_window is null, and layers without one are not rotated")
-        step = values.integer("decoder_sparse_step", 1, MOST_LAYERS, 1)
+        step = values.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
         dense = read_mlp_only_layers(values, DEFAULT_DENSE_LAYERS)
         dense |= {layer for layer in range(layers) if (layer + 1) % step}
         experts = replace(experts, dense=dense & {*range(layers)})

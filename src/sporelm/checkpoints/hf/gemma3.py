@@ -13,7 +13,7 @@ from sporelm.checkpoints.hf.gemma2 import AROUND_NORMS_LESS_ONE, query_scalar_js
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS
 from sporelm.checkpoints.hf_windows import every_nth_layer, with_windows
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.models.architectures.gemma3 import Gemma3
@@ -46,7 +46,7 @@ class Gemma3ForCausalLM(HfSchema):
 
     model_type = "gemma3_text"
     architecture = Gemma3
-    keys = hf_keys(LOGIT_CAP_KEY, Key("local_theta", "rope_local_base_freq", "f32", 1.0, MOST_THETA, LOCAL_THETA))
+    keys = hf_keys(LOGIT_CAP_KEY, Key("local_theta", "rope_local_base_freq", "f32", 1.0, MAX_THETA, LOCAL_THETA))
     class_keys = {"sliding_window": "window"}
     defaults = GEMMA3_DEFAULTS
     supported = {"hidden_activation": ("gelu_pytorch_tanh",), **GEMMA_SUPPORTED}

@@ -25,7 +25,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.models.architectures.gemma3n import Gemma3n, Gemma3nConfig
-from sporelm.models.config import MOST_LAYERS, MOST_VOCAB, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig
 
 DEFAULT_WINDOW: Final = 512
 FFN_WIDTHS: Final = "intermediate_size"
@@ -69,11 +69,11 @@ class Gemma3nForCausalLM(HfSchema):
     model_type = "gemma3n_text"
     architecture = Gemma3n
     keys = hf_keys(
-        Key("per_layer_input_size", "hidden_size_per_layer_input", "u32", 1, MOST_WIDTH),
+        Key("per_layer_input_size", "hidden_size_per_layer_input", "u32", 1, MAX_WIDTH),
         Key("altup_num_inputs", "altup_num_inputs", "u32", STREAMS, STREAMS),
-        Key("num_kv_shared_layers", "num_kv_shared_layers", "u32", 0, MOST_LAYERS, 0),
-        Key("laurel_rank", "laurel_rank", "u32", 1, MOST_WIDTH),
-        Key("per_layer_vocab", PER_LAYER_VOCAB, "u32", 1, MOST_VOCAB),
+        Key("num_kv_shared_layers", "num_kv_shared_layers", "u32", 0, MAX_LAYERS, 0),
+        Key("laurel_rank", "laurel_rank", "u32", 1, MAX_WIDTH),
+        Key("per_layer_vocab", PER_LAYER_VOCAB, "u32", 1, MAX_VOCAB),
         OPTIONAL_LOGIT_CAP_KEY,
         LOCAL_THETA_KEY._replace(key="rope_local_base_freq"),
     )

@@ -33,7 +33,7 @@ from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.gemma4 import Gemma4, Gemma4Config
-from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH, ModelConfig
 
 DEFAULT_HEAD_DIM: Final = 256
 DEFAULT_WINDOW: Final = 512
@@ -75,7 +75,7 @@ def with_numbers_by_type(values: ConfigValues) -> ConfigValues:
     if not found.get("enable_moe_block"):
         found |= dict.fromkeys(EXPERT_KEYS.values())
     if found.get("layer_types") is None and isinstance(layers := found.get("num_hidden_layers"), int):
-        count = min(layers, MOST_LAYERS)
+        count = min(layers, MAX_LAYERS)
         found["layer_types"] = [SLIDING if (layer + 1) % WINDOW_STEP else FULL for layer in range(count)]
     if isinstance(types := found.get("layer_types"), list) and types:
         found["layer_types"] = types = [*types[:-1], FULL]  # as transformers has it
@@ -116,10 +116,10 @@ class Gemma4ForCausalLM(HfSchema):
     keys = hf_keys(
         Key("head_dim", GLOBAL_HEAD_DIM, "u32"),
         Key("kv_heads", GLOBAL_KV_HEADS, "u32"),
-        Key("local_head_dim", "head_dim", "u32", 2, MOST_HEAD_DIM),
-        Key("local_kv_heads", "num_key_value_heads", "u32", 1, MOST_HEADS),
-        Key("num_kv_shared_layers", "num_kv_shared_layers", "u32", 0, MOST_LAYERS, 0),
-        Key("per_layer_input_size", "hidden_size_per_layer_input", "u32", 0, MOST_WIDTH, 0),
+        Key("local_head_dim", "head_dim", "u32", 2, MAX_HEAD_DIM),
+        Key("local_kv_heads", "num_key_value_heads", "u32", 1, MAX_HEADS),
+        Key("num_kv_shared_layers", "num_kv_shared_layers", "u32", 0, MAX_LAYERS, 0),
+        Key("per_layer_input_size", "hidden_size_per_layer_input", "u32", 0, MAX_WIDTH, 0),
         *hf_expert_keys(optional=True, **EXPERT_KEYS),
         Key("has_tied_values", "attention_k_eq_v", "bool", default=False),
         Key("has_double_wide_mlp", "use_double_wide_mlp", "bool", default=False),

@@ -11,7 +11,7 @@ from sporelm.checkpoints.hf.gemma2 import query_scalar_json, with_query_scalar
 from sporelm.checkpoints.hf.gemma3 import GEMMA3_DEFAULTS, Gemma3ForCausalLM, with_rope_of_full_layers
 from sporelm.checkpoints.hf_tensors import without_prefix
 from sporelm.checkpoints.hf_windows import every_nth_layer, with_windows
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.gemma_embedding import GemmaEmbedding
 from sporelm.models.config import ModelConfig
@@ -24,7 +24,7 @@ class Gemma3TextModel(EncoderHfSchema):
 
     model_type = "gemma3_text"
     architecture = GemmaEmbedding
-    keys = hf_keys(Key("local_theta", "rope_local_base_freq", "f32", 1.0, MOST_THETA, LOCAL_THETA))
+    keys = hf_keys(Key("local_theta", "rope_local_base_freq", "f32", 1.0, MAX_THETA, LOCAL_THETA))
     class_keys = {"sliding_window": "window"}
     defaults = GEMMA3_DEFAULTS
     supported = {

@@ -13,7 +13,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.gptj import GPTJ
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 
 GPTJ_TENSORS: Final[TensorTable] = {
     **DECODER_TENSORS,
@@ -47,7 +47,7 @@ class GPTJForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         config = super().config_from_json(values, dtype)
-        rotary = values.integer("rotary_dim", 2, min(config.head_dim, MOST_HEAD_DIM))
+        rotary = values.integer("rotary_dim", 2, min(config.head_dim, MAX_HEAD_DIM))
         if rotary % 2:
             raise ModelFileError(f"{values.where}: rotary_dim is {rotary}; numbers are rotated in pairs")
         return replace(config, rotary=rotary)

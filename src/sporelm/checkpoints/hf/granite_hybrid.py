@@ -17,7 +17,7 @@ from sporelm.checkpoints.rope_fields import PARTIAL
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.granite_hybrid import GraniteHybrid, GraniteHybridConfig
-from sporelm.models.config import MOST_LAYERS, ModelConfig, Scales
+from sporelm.models.config import MAX_LAYERS, ModelConfig, Scales
 
 ATTENTION: Final = "attention"
 MAMBA: Final = "mamba"
@@ -51,7 +51,7 @@ def with_granite_keys(values: ConfigValues) -> ConfigValues:
     attention = values.get("attn_layer_indices") or []
     if not isinstance(attention, list) or any(type(layer) is not int for layer in attention):
         raise ModelFileError(f"{values.where}: attn_layer_indices is {shown(attention)}; it must be numbers of layers")
-    layers = values.integer("num_hidden_layers", 1, MOST_LAYERS)
+    layers = values.integer("num_hidden_layers", 1, MAX_LAYERS)
     kinds = [(ATTENTION_TYPES if layer in attention else RECURRENT_TYPES)[0] for layer in range(layers)]
     return values.updated(
         {

@@ -15,7 +15,7 @@ from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import TakeRows
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.gte import Gte
-from sporelm.models.config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_HEADS, MAX_WIDTH, ModelConfig
 from sporelm.models.encoder_config import EncoderConfig
 
 PREFIXES: Final = ("new.", "gte.")
@@ -65,8 +65,8 @@ def with_linear_scaling(values: ConfigValues) -> ConfigValues:
     given = values.updated(scaling)
     factor = given.number("factor", 1.0, MAX_FACTOR)
     theta = given.number("rope_theta", 1.0, MAX_THETA, 10000.0)
-    width = given.integer("hidden_size", 1, MOST_WIDTH)
-    head_dim = width // given.integer("num_attention_heads", 1, MOST_HEADS)
+    width = given.integer("hidden_size", 1, MAX_WIDTH)
+    head_dim = width // given.integer("num_attention_heads", 1, MAX_HEADS)
     linear = {"rope_type": "linear", "factor": factor ** (2 / max(head_dim, 1))}
     return values.updated({"rope_theta": theta * factor, "rope_scaling": linear})
 

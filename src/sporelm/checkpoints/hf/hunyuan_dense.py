@@ -6,11 +6,11 @@ from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import ATTENTION, DECODER_TENSORS
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.models.architectures.hunyuan import Hunyuan
-from sporelm.models.config import MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, MAX_HEADS, MAX_WIDTH, ModelConfig
 
 HUNYUAN_HEAD_NORM_TENSORS: Final[TensorTable] = {
     "layers.{}.attn_q_norm.weight": f"{ATTENTION}query_layernorm.weight",
@@ -25,11 +25,11 @@ def with_ntk_theta(values: ConfigValues) -> ConfigValues:
         rope = values.get(key)
         if isinstance(rope, dict) and rope.get("alpha") and rope.get("rope_type", rope.get("type")) == "dynamic":
             inner = ConfigValues({**values.values, **rope}, "config.json")
-            width = inner.integer("hidden_size", 1, MOST_WIDTH)
-            heads = inner.integer("num_attention_heads", 1, MOST_HEADS)
-            dim = inner.integer("head_dim", 4, MOST_HEAD_DIM, width // heads)
-            factor = inner.number("alpha", 1.0, MOST_THETA) ** (dim / (dim - 2))
-            theta = inner.number("rope_theta", 1.0, MOST_THETA, 10000.0) * factor
+            width = inner.integer("hidden_size", 1, MAX_WIDTH)
+            heads = inner.integer("num_attention_heads", 1, MAX_HEADS)
+            dim = inner.integer("head_dim", 4, MAX_HEAD_DIM, width // heads)
+            factor = inner.number("alpha", 1.0, MAX_THETA) ** (dim / (dim - 2))
+            theta = inner.number("rope_theta", 1.0, MAX_THETA, 10000.0) * factor
             return values.updated({key: None, "rope_theta": theta})
     return values
 

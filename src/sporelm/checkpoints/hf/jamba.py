@@ -16,7 +16,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.jamba import Jamba, JambaConfig
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 MLP: Final = f"{LAYER}feed_forward."
 # The norms and the feed-forward block.
@@ -36,7 +36,7 @@ PERIODS: Final = {"attn_layer": (8, 4), "expert_layer": (2, 1)}  # period and of
 def read_periodic_layers(values: ConfigValues, name: str, layers: int) -> frozenset[int]:
     """Return the layers that a period and an offset mean."""
     default_period, default_offset = PERIODS[name]
-    period = values.integer(f"{name}_period", 1, MOST_LAYERS, default_period)
+    period = values.integer(f"{name}_period", 1, MAX_LAYERS, default_period)
     offset = values.integer(f"{name}_offset", 0, period - 1, default_offset)
     return frozenset(range(offset, layers, period))
 

@@ -22,7 +22,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import NegativeExp, Squeeze
 from sporelm.models.architectures.kimi_linear import KimiLinear, KimiLinearConfig
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, MOST_HEADS, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, ModelConfig
 
 MOE: Final = f"{LAYER}block_sparse_moe."
 LINEAR_CONFIG: Final = "linear_attn_config"
@@ -45,8 +45,8 @@ MAKERS_KEYS: Final = {
 }
 KDA_HF_KEYS: Final = (
     Key("delta_net.conv_kernel", "linear_conv_kernel_dim", "u32", 2, MAX_CONV_KERNEL),
-    Key("delta_net.num_value_heads", "linear_num_heads", "u32", 1, MOST_HEADS),
-    Key("delta_net.key_head_dim", "linear_head_dim", "u32", 1, MOST_HEAD_DIM),
+    Key("delta_net.num_value_heads", "linear_num_heads", "u32", 1, MAX_HEADS),
+    Key("delta_net.key_head_dim", "linear_head_dim", "u32", 1, MAX_HEAD_DIM),
 )
 
 

@@ -12,7 +12,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import Squeeze, TakeRows, Transpose
 from sporelm.models.architectures.lfm2 import Lfm2, Lfm2Config
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_WIDTH, ModelConfig
 
 MLP: Final = f"{LAYER}feed_forward."
 LFM2_HF_KEYS: Final = (
@@ -54,7 +54,7 @@ def with_adjusted_width(values: ConfigValues) -> ConfigValues:
     multiple, factor = values.get("block_multiple_of", 256), values.get("block_ffn_dim_multiplier", 1.0)
     if values.get("block_auto_adjust_ff_dim", True) and type(ffn) is int and type(multiple) is int and multiple > 0:
         ffn = 2 * ffn // 3
-        if isinstance(factor, int | float) and 0 < factor < 1e3 and ffn <= MOST_WIDTH:
+        if isinstance(factor, int | float) and 0 < factor < 1e3 and ffn <= MAX_WIDTH:
             ffn = int(factor * ffn)
         ffn = multiple * -(-ffn // multiple)
     tied = values.get("tie_embedding", values.get("tie_word_embeddings", True))

@@ -18,7 +18,7 @@ from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import ATTENTION, HEAD_NORM_TENSORS, LAYER
 from sporelm.checkpoints.hf_windows import read_window
 from sporelm.checkpoints.lfm2_layers import LAYER_TYPES, list_layer_types, with_window_or_conv_layers
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.lfm3 import Lfm3, Lfm3Config
@@ -41,7 +41,7 @@ class Lfm3ForCausalLM(HfSchema):
         *HF_ATTENTION_BIAS,
         Key("has_attention_gate", "use_attention_gate", "bool", default=True),
         Key("has_post_norms", "use_sandwich_norm", "bool", default=True),
-        Key("local_theta", LOCAL_THETA_KEY, "f32", 1.0, MOST_THETA, 10000.0),
+        Key("local_theta", LOCAL_THETA_KEY, "f32", 1.0, MAX_THETA, 10000.0),
     )
     class_keys = {
         "attention_bias": "attention_bias",

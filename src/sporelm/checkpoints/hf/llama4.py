@@ -17,7 +17,7 @@ from sporelm.checkpoints.hf.smollm3 import with_nope_layers
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, LAYER, expert_tensors, shared_expert_tensors
 from sporelm.checkpoints.hf_windows import every_nth_layer, read_full_layers
-from sporelm.checkpoints.rope_fields import MOST_CONTEXT, MOST_FACTOR
+from sporelm.checkpoints.rope_fields import MAX_CONTEXT, MAX_FACTOR
 from sporelm.checkpoints.row_numbers import EXPERT_GATE_UP_ROWS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
@@ -93,8 +93,8 @@ class Llama4ForCausalLM(HfSchema):
             step="interleave_moe_layer_step",
         ),
         Key("has_qk_norm", "use_qk_norm", "bool", default=True),
-        Key("temperature_floor", "floor_scale", "u32", 1, MOST_CONTEXT, TEMPERATURE_FLOOR),
-        Key("temperature_scale", "attn_scale", "f32", 0, MOST_FACTOR, TEMPERATURE_SCALE),
+        Key("temperature_floor", "floor_scale", "u32", 1, MAX_CONTEXT, TEMPERATURE_FLOOR),
+        Key("temperature_scale", "attn_scale", "f32", 0, MAX_FACTOR, TEMPERATURE_SCALE),
     )
     class_keys = {"attention_chunk_size": "window", "use_qk_norm": "has_qk_norm"}
     defaults = {
@@ -134,7 +134,7 @@ class Llama4ForCausalLM(HfSchema):
             full_layers = read_full_layers(values, config.layers)
         config = with_moe_layers(config, values)
         is_full = len(full_layers) == config.layers
-        window = None if is_full else values.integer("attention_chunk_size", 1, MOST_CONTEXT)
+        window = None if is_full else values.integer("attention_chunk_size", 1, MAX_CONTEXT)
         return replace(config, window=window, full_layers=full_layers)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sporelm.checkpoints.hf_layer_types import layer_types_json, rope_by_layer_t
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, expert_tensors
 from sporelm.checkpoints.hf_windows import every_nth_layer, read_full_layers, read_window
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.qwen3 import Qwen3
 from sporelm.models.config import ModelConfig
@@ -43,7 +43,7 @@ class MellumForCausalLM(HfSchema):
             renormalize="norm_topk_prob",
         ),
         *HF_ATTENTION_BIAS,
-        Key("local_theta", "rope_local_base_freq", "f32", 0.0, MOST_THETA, OPTIONAL),
+        Key("local_theta", "rope_local_base_freq", "f32", 0.0, MAX_THETA, OPTIONAL),
     )
     class_keys = {
         "attention_bias": "attention_bias",

@@ -21,7 +21,7 @@ from sporelm.checkpoints.rope_fields import PARTIAL
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.mimo2 import Mimo2, Mimo2Config
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 
 DEFAULT_SHARE: Final = 0.334  # of each head that is rotated
 DEFAULT_WINDOW: Final = 129
@@ -79,7 +79,7 @@ class MiMoV2FlashForCausalLM(HfSchema):
     architecture = Mimo2
     keys = hf_keys(
         Key("attention_bias", "attention_bias", "bool"),
-        Key("value_head_dim", "v_head_dim", "u32", 1, MOST_HEAD_DIM),
+        Key("value_head_dim", "v_head_dim", "u32", 1, MAX_HEAD_DIM),
         VALUE_SCALE_KEY._replace(key="attention_value_scale"),
         LOCAL_THETA_KEY._replace(key=LOCAL_THETA),
         *hf_expert_keys(

@@ -10,7 +10,7 @@ from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.llama import Llama
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -18,7 +18,7 @@ Config = TypeVar("Config", bound=ModelConfig)
 def with_depth_scales(config: Config, values: ConfigValues) -> Config:
     """Return the configuration with scales that follow from a depth and a base width."""
     depth = values.number("scale_depth", MIN_SCALE, MAX_SCALE, 1.0)
-    base = values.number("dim_model_base", 1, MOST_WIDTH, 1.0)
+    base = values.number("dim_model_base", 1, MAX_WIDTH, 1.0)
     scales = replace(config.scales, residual=depth / config.layers**0.5, logits=config.width / base)
     return replace(config, scales=scales)
 

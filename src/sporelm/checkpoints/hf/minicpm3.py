@@ -12,7 +12,7 @@ from sporelm.checkpoints.latent_keys import LATENT_HF_KEYS, LatentHfSchema
 from sporelm.checkpoints.latent_tensors import LATENT_HF_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.minicpm3 import MiniCPM3
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 
 @register
@@ -48,7 +48,7 @@ def _with_absent_numbers(values: ConfigValues) -> ConfigValues:
     found: dict[str, Any] = {}
     width, heads, layers = map(values.get, ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if values.get("scale_depth") is None and isinstance(layers, int):
-        found["scale_depth"] = min(max(layers, 0), MOST_LAYERS) ** 0.5
+        found["scale_depth"] = min(max(layers, 0), MAX_LAYERS) ** 0.5
     if values.get("dim_model_base") is None:
         found["dim_model_base"] = width
     if values.get("v_head_dim") is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:

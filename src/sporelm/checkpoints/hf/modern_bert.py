@@ -10,19 +10,19 @@ from sporelm.checkpoints.gguf.modern_bert import FULL_STEP, HEAD_POOLING_KEY, LO
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import fused_gate_up_tensors, fused_qkv_tensors
 from sporelm.checkpoints.hf_windows import read_full_layers, read_window
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.modern_bert import ModernBert
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 from sporelm.models.encoder_config import EncoderConfig
 
 DEFAULT_WINDOW: Final = 128
 DEFAULT_THETA: Final = 160000.0
 MODERN_BERT_KEYS: Final = (
     Key("eps", "norm_eps", "f32"),
-    Key("local_theta", "local_rope_theta", "f32", 1.0, MOST_THETA, LOCAL_THETA),
+    Key("local_theta", "local_rope_theta", "f32", 1.0, MAX_THETA, LOCAL_THETA),
 )
 MODERN_BERT_SUPPORTED: Final = {
     "hidden_activation": ("gelu",),
@@ -74,7 +74,7 @@ def with_two_bases(values: ConfigValues) -> ConfigValues:
 
 def read_step_or_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
     """Return the layers without a window: from `layer_types`, else the first of each `global_attn_every_n_layers`."""
-    step = values.integer("global_attn_every_n_layers", 1, MOST_LAYERS, FULL_STEP)
+    step = values.integer("global_attn_every_n_layers", 1, MAX_LAYERS, FULL_STEP)
     return read_full_layers(values, layers) if values.has("layer_types") else first_of_each(step, layers)
 
 

@@ -15,7 +15,7 @@ from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import NegativeExp
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.olmo_hybrid import OlmoHybrid, OlmoHybridConfig
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 DELTA_NET: Final = f"{LAYER}linear_attn."
 
@@ -35,7 +35,7 @@ def with_default_heads(values: ConfigValues) -> ConfigValues:
             found[name] = heads
     key_heads = found["linear_num_key_heads"]
     if found.get("linear_key_head_dim") is None and all(type(each) is int and each > 0 for each in (key_heads, width)):
-        found["linear_key_head_dim"] = 3 * min(width, MOST_WIDTH) // (4 * key_heads)
+        found["linear_key_head_dim"] = 3 * min(width, MAX_WIDTH) // (4 * key_heads)
     key_head_dim = found.get("linear_key_head_dim")
     if found.get("linear_value_head_dim") is None and type(key_head_dim) is int:
         found["linear_value_head_dim"] = 2 * key_head_dim

@@ -10,7 +10,7 @@ from sporelm.checkpoints.per_layer_shapes import whole_numbers, with_hf_lists, w
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.openelm import OpenELM
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 from sporelm.models.layer_shapes import LayerShapesConfig
 
 LAYER: Final = "transformer.layers.{}."
@@ -21,11 +21,11 @@ def with_shapes_of_layers(values: ConfigValues) -> ConfigValues:
     """Return the values with lists of the heads and of the feed-forward width of each layer. Raises ModelFileError if
     they do not say them."""
     values = values.with_values({"ffn_dim_divisor": FFN_DIVISOR, **values.values})
-    width = values.integer("model_dim", 1, MOST_WIDTH)
-    divisor = values.integer("ffn_dim_divisor", 1, MOST_WIDTH)
+    width = values.integer("model_dim", 1, MAX_WIDTH)
+    divisor = values.integer("ffn_dim_divisor", 1, MAX_WIDTH)
     factors: Any = values.get("ffn_multipliers")
     if not isinstance(factors, list) or not all(
-        isinstance(factor, int | float) and 0 < factor < MOST_WIDTH for factor in factors
+        isinstance(factor, int | float) and 0 < factor < MAX_WIDTH for factor in factors
     ):
         what = f"ffn_multipliers is {shown(factors)}; it must be a number for each layer"
         raise ModelFileError(f"{values.where}: {what}")

@@ -11,7 +11,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import SkipRows
 from sporelm.models.architectures.opt import ACTIVATIONS, Opt
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 PREFIX: Final = "model.decoder."
 UNUSED_POSITIONS: Final = 2  # rows in front of the position table
@@ -50,7 +50,7 @@ class OPTForCausalLM(HfSchema):
         Key("ffn", "ffn_dim", "u32"),
         Key("eps", "", "f32"),
         activation_key("activation_function", "relu", ACTIVATIONS),
-        Key("embedding_width", "word_embed_proj_dim", "u32", 1, MOST_WIDTH, OPTIONAL),
+        Key("embedding_width", "word_embed_proj_dim", "u32", 1, MAX_WIDTH, OPTIONAL),
         Key("is_pre_norm", "do_layer_norm_before", "bool", default=True),
         Key("skips_last_norm", "_remove_final_layer_norm", "bool", default=False),
         Key("has_norm_weights", "layer_norm_elementwise_affine", "bool", default=True),

@@ -15,7 +15,7 @@ from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import AddConstant, NegativeExp, TakeRows
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.plamo2 import Plamo2, Plamo2Config
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, ModelConfig
 
 LAYER: Final = "model.layers.layers.{}."
 MIXER: Final = f"{LAYER}mixer."
@@ -60,8 +60,8 @@ class Plamo2ForCausalLM(HfSchema):
     keys = hf_keys(
         Key("head_dim", "hidden_size_per_head", "u32"),
         Key("mamba.conv_kernel", "mamba_d_conv", "u32", 2, MAX_CONV_KERNEL),
-        Key("mamba.num_heads", "mamba_num_heads", "u32", 1, MOST_HEADS),
-        Key("mamba.state_size", "mamba_d_state", "u32", 1, MOST_HEAD_DIM),
+        Key("mamba.num_heads", "mamba_num_heads", "u32", 1, MAX_HEADS),
+        Key("mamba.state_size", "mamba_d_state", "u32", 1, MAX_HEAD_DIM),
     )
     defaults = {
         "num_key_value_heads": 4,
@@ -102,7 +102,7 @@ class Plamo2ForCausalLM(HfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         config = super().config_from_json(values, dtype)
         assert isinstance(config, Plamo2Config)
-        step = values.integer("mamba_step", 2, MOST_LAYERS, DEFAULT_STEP)
+        step = values.integer("mamba_step", 2, MAX_LAYERS, DEFAULT_STEP)
         attention_layers = periodic_attention_layers(step, config.layers)
         inner_size = config.mamba.num_heads * config.head_dim
         config = replace(config, mamba=replace(config.mamba, inner_size=inner_size, head_dim=config.head_dim))

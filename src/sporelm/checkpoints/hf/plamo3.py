@@ -8,7 +8,7 @@ from sporelm.checkpoints.gguf.plamo3 import LOCAL_THETA, WINDOW_STEP
 from sporelm.checkpoints.hf.plamo2 import MIXER, PLAMO_TENSORS
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_windows import every_nth_layer, with_windows
-from sporelm.checkpoints.rope_fields import MOST_THETA
+from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import AddConstant
@@ -48,7 +48,7 @@ class Plamo3ForCausalLM(HfSchema):
 
     model_type = "plamo3"
     architecture = Plamo3
-    keys = hf_keys(Key("local_theta", "rope_local_theta", "f32", 1.0, MOST_THETA, LOCAL_THETA))
+    keys = hf_keys(Key("local_theta", "rope_local_theta", "f32", 1.0, MAX_THETA, LOCAL_THETA))
     class_keys = {"window_size": "window"}
     defaults = {"head_dim": 128, "num_key_value_heads": 4, "rope_theta": 150000, "tie_word_embeddings": True}
     supported = {"hidden_activation": ("swiglu",), "attention_bias": (False,), "scale_embedding": (False,)}

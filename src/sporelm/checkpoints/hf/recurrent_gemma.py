@@ -22,7 +22,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import AddConstant, Squeeze, Transpose
 from sporelm.models.architectures.recurrent_gemma import RecurrentGemma, RecurrentGemmaConfig
-from sporelm.models.config import MAX_CONV_KERNEL, MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_CONV_KERNEL, MAX_WIDTH, ModelConfig
 
 BLOCK: Final = f"{LAYER}temporal_block."
 LRU: Final = f"{BLOCK}rg_lru."
@@ -49,7 +49,7 @@ class RecurrentGemmaForCausalLM(HfSchema):
         Key("attention_bias", "attention_bias", "bool"),
         Key("logit_cap", "logits_soft_cap", "f32", MIN_CAP, MAX_CAP, LOGIT_CAP),
         Key("conv_kernel", "conv1d_width", "u32", 2, MAX_CONV_KERNEL),
-        Key("lru_width", "lru_width", "u32", 1, MOST_WIDTH),
+        Key("lru_width", "lru_width", "u32", 1, MAX_WIDTH),
     )
     class_keys = {"attention_bias": "attention_bias"}
     defaults = {

@@ -14,7 +14,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, with_alternatives
 from sporelm.checkpoints.transforms import TakeRows
 from sporelm.models.architectures.refact import Refact
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 FFN_UNIT: Final = 256  # of which the width of the feed-forward block is a multiple
 FUSED_TENSORS: Final[TensorTable] = {
@@ -63,7 +63,7 @@ class GPTRefactForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         numbers = ConfigValues(values.values, "config.json")
-        inner = numbers.integer("n_inner", 1, MOST_WIDTH, 4 * numbers.integer("n_embd", 1, MOST_WIDTH))
+        inner = numbers.integer("n_inner", 1, MAX_WIDTH, 4 * numbers.integer("n_embd", 1, MAX_WIDTH))
         values = values.updated({"intermediate_size": -(-int(2 * inner / 3) // FFN_UNIT) * FFN_UNIT})
         return replace(super().config_from_json(values, dtype), kv_heads=1)
 

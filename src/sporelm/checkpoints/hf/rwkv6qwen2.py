@@ -9,7 +9,7 @@ from sporelm.checkpoints.hf_tensors import ATTENTION, DECODER_TENSORS
 from sporelm.checkpoints.rwkv_keys import MAX_POSITIONS, RWKV_CONSTANTS, rwkv6_mix_tensors
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.rwkv6qwen2 import Rwkv6Qwen2
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 LARGE_WIDTH: Final = 4096  # from here on the default ranks are doubled
 
@@ -32,8 +32,8 @@ class RWKV6Qwen2ForCausalLM(HfSchema):
     keys = hf_keys(
         Key("head_dim", "head_dim", "u32"),
         Key("attention_bias", "attention_bias", "bool", default=True),
-        Key("token_shift_lora_rank", "lora_rank_tokenshift", "u32", 1, MOST_WIDTH),
-        Key("decay_lora_rank", "lora_rank_decay", "u32", 1, MOST_WIDTH),
+        Key("token_shift_lora_rank", "lora_rank_tokenshift", "u32", 1, MAX_WIDTH),
+        Key("decay_lora_rank", "lora_rank_decay", "u32", 1, MAX_WIDTH),
     )
     class_keys = {"attention_bias": "attention_bias"}
     constants = RWKV_CONSTANTS

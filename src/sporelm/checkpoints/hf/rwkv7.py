@@ -15,7 +15,7 @@ from sporelm.checkpoints.tensor_table import StoredAs
 from sporelm.checkpoints.transforms import Squeeze, TakePart
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.rwkv7 import Rwkv7, Rwkv7Config
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 TIME_MIX: Final = f"{LAYER}attn."
 CHANNEL_MIX: Final = f"{LAYER}ffn."
@@ -37,7 +37,7 @@ def with_shape(values: ConfigValues) -> ConfigValues:
     if type(width) is int and type(head_dim) is int and head_dim > 0:
         heads = width // head_dim
     if ffn is None and type(width) is int and isinstance(ratio, int | float):
-        is_sane = width <= MOST_WIDTH and 0 < ratio < 1e3
+        is_sane = width <= MAX_WIDTH and 0 < ratio < 1e3
         ffn = -(-int(width * ratio) // 32) * 32 if is_sane else None
     shape = {"num_attention_heads": heads, "intermediate_size": ffn, "max_position_embeddings": MAX_POSITIONS}
     return values.updated(shape)
@@ -52,10 +52,10 @@ class RWKV7ForCausalLM(HfSchema):
     keys = hf_keys(
         Key("head_dim", "head_dim", "u32"),
         Key("eps", "norm_eps", "f32"),
-        Key("lora_ranks.decay", "decay_low_rank_dim", "u32", 1, MOST_WIDTH),
-        Key("lora_ranks.iclr", "a_low_rank_dim", "u32", 1, MOST_WIDTH),
-        Key("lora_ranks.value_residual", "v_low_rank_dim", "u32", 1, MOST_WIDTH),
-        Key("lora_ranks.gate", "gate_low_rank_dim", "u32", 1, MOST_WIDTH),
+        Key("lora_ranks.decay", "decay_low_rank_dim", "u32", 1, MAX_WIDTH),
+        Key("lora_ranks.iclr", "a_low_rank_dim", "u32", 1, MAX_WIDTH),
+        Key("lora_ranks.value_residual", "v_low_rank_dim", "u32", 1, MAX_WIDTH),
+        Key("lora_ranks.gate", "gate_low_rank_dim", "u32", 1, MAX_WIDTH),
         without=("kv_heads",),
     )
     defaults = {"norm_eps": 1e-5, "head_dim": 64, "hidden_ratio": 4.0}

@@ -12,7 +12,7 @@ from sporelm.checkpoints.hf_windows import every_nth_layer
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import ModelFileError
 from sporelm.models.architectures.llama import Llama
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -20,7 +20,7 @@ Config = TypeVar("Config", bound=ModelConfig)
 def with_nope_layers(config: Config, values: ConfigValues) -> Config:
     """Return the configuration with the layers that are not rotated: `no_rope_layers` has 1 for each layer that is;
     without it, an interval counts."""
-    interval = values.integer("no_rope_layer_interval", 1, MOST_LAYERS, NOPE_STEP)
+    interval = values.integer("no_rope_layer_interval", 1, MAX_LAYERS, NOPE_STEP)
     found = every_nth_layer(interval)(config.layers)
     marks = values.get("no_rope_layers")
     if marks is not None:

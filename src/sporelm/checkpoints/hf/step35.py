@@ -25,7 +25,7 @@ from sporelm.checkpoints.swiglu_limits import read_swiglu_limits
 from sporelm.checkpoints.window_head_keys import LOCAL_HEADS, with_hf_windows, with_window_heads
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.step35 import Step35, Step35Config
-from sporelm.models.config import MOST_LAYERS, ModelConfig
+from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 DEFAULT_LEADING: Final = 3  # dense layers in front
 LIMITS: Final = "swiglu_limits"
@@ -49,7 +49,7 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
     found = dict(values.values)
     found |= {new: found[old] for old, new in PUBLISHED_KEYS.items() if found.get(old) is not None}
     layers = found.get("num_hidden_layers")
-    count = min(layers, MOST_LAYERS) if isinstance(layers, int) else 0
+    count = min(layers, MAX_LAYERS) if isinstance(layers, int) else 0
     found |= {key: found[key][:count] for key in LISTS if isinstance(found.get(key), list)}
     if not isinstance(found.get("layer_types"), list):
         found["layer_types"] = [FULL] * count

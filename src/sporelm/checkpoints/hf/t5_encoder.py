@@ -10,7 +10,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.t5_encoder import GATED_GELU, RELU, UNGATED, T5Encoder
 from sporelm.models.biased_encoder import DISTANCE_BIASES
-from sporelm.models.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 from sporelm.models.distances import BUCKETS, FARTHEST
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -51,7 +51,7 @@ class T5EncoderModel(EncoderHfSchema):
         Key("width", "d_model", "u32"),
         Key("ffn", "d_ff", "u32"),
         Key("heads", "num_heads", "u32"),
-        Key("head_dim", "d_kv", "u32", 2, MOST_HEAD_DIM),
+        Key("head_dim", "d_kv", "u32", 2, MAX_HEAD_DIM),
         Key("eps", "layer_norm_epsilon", "f32"),
         Key("activation", "feed_forward_proj", "str", default=RELU, choices=(RELU, GATED_GELU)),
         without=("kv_heads",),

@@ -15,7 +15,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.transforms import TakeRows
 from sporelm.models.architectures.zamba2 import MAX_HYBRID_LAYERS, Zamba2, Zamba2Config
-from sporelm.models.config import MOST_WIDTH, ModelConfig
+from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 BLOCK: Final = f"{LAYER}shared_transformer."
 KINDS: Final = "layers_block_type"
@@ -68,7 +68,7 @@ class Zamba2ForCausalLM(HfSchema):
         Key("head_dim", "attention_head_dim", "u32"),
         Key("mamba.min_time_step", "time_step_min", "f32", 0.0, 1.0, 0.001),
         Key("num_mem_blocks", "num_mem_blocks", "u32", 1, MAX_HYBRID_LAYERS),
-        Key("adapter_rank", "adapter_rank", "u32", 1, MOST_WIDTH),
+        Key("adapter_rank", "adapter_rank", "u32", 1, MAX_WIDTH),
         Key("has_attention_adapters", "use_shared_attention_adapter", "bool"),
         Key("mlp_bias", "add_bias_linear", "bool"),
     )

@@ -15,7 +15,7 @@ from sporelm.checkpoints.tensor_names import GGUF
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.gguf import GgufFile, open_gguf
 
-MOST_ALPHA = 1e6
+MAX_ALPHA = 1e6
 SIDES = {".lora_a": "a", ".lora_b": "b"}
 
 
@@ -24,7 +24,7 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
     with open_gguf(path) as file:
         fields = Fields(file.metadata, str(path))
         _check(fields, base)
-        alpha = fields.number("adapter.lora.alpha", 0.0, MOST_ALPHA)
+        alpha = fields.number("adapter.lora.alpha", 0.0, MAX_ALPHA)
 
         def scale_of(name: str, rank: int) -> float:
             return scale * (alpha / rank if alpha else 1.0)

@@ -24,8 +24,8 @@ from sporelm.files.tensor_messages import quote
 from sporelm.ops.add_lora import MAX_RANK
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-MOST_ALPHA = 1e6
-MOST_PATTERNS = 1 << 14
+MAX_ALPHA = 1e6
+MAX_PATTERNS = 1 << 14
 FLOATS = ("F32", "F16", "BF16")
 PREFIX = "base_model.model."
 
@@ -122,13 +122,10 @@ def _scales(fields: Fields) -> Scales:
         )
     return Scales(
         fields.integer("r", 1, MAX_RANK),
-        fields.number("lora_alpha", -MOST_ALPHA, MOST_ALPHA),
+        fields.number("lora_alpha", -MAX_ALPHA, MAX_ALPHA),
         fields.flag("use_rslora", False),
         {key: values.integer(key, 1, MAX_RANK) for key, values in _patterns(fields, "rank_pattern").items()},
-        {
-            key: values.number(key, -MOST_ALPHA, MOST_ALPHA)
-            for key, values in _patterns(fields, "alpha_pattern").items()
-        },
+        {key: values.number(key, -MAX_ALPHA, MAX_ALPHA) for key, values in _patterns(fields, "alpha_pattern").items()},
     )
 
 
@@ -136,8 +133,8 @@ def _patterns(fields: Fields, key: str) -> dict[str, Fields]:
     """The names in a pattern, in their order, each with where its value is read. Raises UnsupportedModel for regular
     expressions, which a file could make to take for ever."""
     given = fields.values.get(key) or {}
-    if not isinstance(given, dict) or len(given) > MOST_PATTERNS:
-        raise ModelFileError(f"{fields.where}: {key} must map at most {MOST_PATTERNS} names of modules to numbers")
+    if not isinstance(given, dict) or len(given) > MAX_PATTERNS:
+        raise ModelFileError(f"{fields.where}: {key} must map at most {MAX_PATTERNS} names of modules to numbers")
     values = Fields(given, f"{fields.where}: {key}")
     for name in given:
         if not re.fullmatch(r"\^?[\w.\\-]+\$?", name):

@@ -25,7 +25,7 @@ from sporelm.quant import F32, TQ2_0, QuantFormat, format_of
 from sporelm.quant.packing import join_bit_pairs, to_halves
 
 EACH = 4  # numbers of a byte
-LEAST_MEAN = np.float32(1e-5)
+MIN_MEAN = np.float32(1e-5)
 MATRICES, TABLES = "_proj.weight", ("embed_tokens.weight", "lm_head.weight")
 OPTIONS = {"linear_class": ("bitlinear", "autobitlinear"), "quantization_mode": ("offline", "online")}
 ROUNDED = "rows that they multiply are rounded to int8 by runs of columns, not whole"
@@ -92,7 +92,7 @@ class BitNet:
         def mean() -> np.float32:
             starts = range(0, out, step)
             sums = (np.abs(values(start, start + step)).sum(dtype=np.float64) for start in starts)
-            return np.maximum(np.float32(sum(sums) / (out * width)), LEAST_MEAN)
+            return np.maximum(np.float32(sum(sums) / (out * width)), MIN_MEAN)
 
         def values(start: int, stop: int) -> NDArray[np.float32]:
             return self.parts.floats(name, (out, width), slice(start, stop))

@@ -26,7 +26,7 @@ from sporelm.errors import ModelNotFound, UnsupportedModel, UsageError
 from sporelm.files.gguf import GgufFile
 from sporelm.files.json_object import read_object
 from sporelm.models import build
-from sporelm.models.config import MOST_VOCAB, ModelConfig
+from sporelm.models.config import MAX_VOCAB, ModelConfig
 from sporelm.models.params import Param
 from sporelm.models.rope_scaling import DynamicNtk, Linear
 from sporelm.quant import F16, F32, FORMATS, QuantFormat, dequantize_tensor
@@ -128,7 +128,7 @@ def _convert_vocabulary(folder: Path, pre: str | None) -> GgufConversion:
     """The tokenizer alone, as llama.cpp's vocabulary files have it."""
     path = folder / "config.json"
     values = read_object(path) if path.is_file() else {}
-    vocab = ConfigValues(values, str(path)).integer("vocab_size", 1, MOST_VOCAB) if "vocab_size" in values else None
+    vocab = ConfigValues(values, str(path)).integer("vocab_size", 1, MAX_VOCAB) if "vocab_size" in values else None
     try:
         architectures = text_values(values, str(path)).get("architectures")
         name = architectures[0] if isinstance(architectures, list) and architectures else ""
