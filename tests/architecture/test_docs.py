@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLE
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 ADR = re.compile(r"\d{4}-[a-z0-9-]+\.md")
+WALKS = ("A prompt's ids to the kernel", "A weight's bytes to the kernel", "An HTTP request to its tokens")
 
 
 def read(path: Path) -> str:
@@ -89,10 +91,26 @@ def test_decisions_are_numbered_and_have_a_status() -> None:
     assert len(numbers) == len(set(numbers)), "two decisions have one number"
 
 
-def test_architecture_follows_a_request_in_eight_steps() -> None:
-    text = read(DOCS / "architecture.md")
-    life = text[text.index("## Life of a request") :]
-    assert [int(number) for number in re.findall(r"^(\d)\. ", life, re.MULTILINE)] == list(range(1, 9))
+def walks() -> dict[str, str]:
+    """The text of each walk through the code in docs/architecture.md, by its heading."""
+    sections = re.split(r"^## (.+)$", read(DOCS / "architecture.md"), flags=re.MULTILINE)
+    return {head: text for head, text in zip(sections[1::2], sections[2::2], strict=True) if head in WALKS}
+
+
+def test_architecture_walks_through_the_code_in_numbered_steps() -> None:
+    found = walks()
+    assert tuple(found) == WALKS
+    for head, text in found.items():
+        numbers = [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+        assert len(numbers) >= 8, head
+        assert numbers == list(range(1, len(numbers) + 1)), head
+
+
+def test_each_file_of_a_walk_exists_and_is_named_once() -> None:
+    named = Counter(re.findall(r"`(\w[\w/]*\.py)`", "".join(walks().values())))
+    wrong = [f"{name} does not exist" for name in named if not (PACKAGE / name).is_file()]
+    wrong += [f"{name} is named {times} times" for name, times in named.items() if times > 1]
+    assert not wrong, f"the walks of docs/architecture.md: {wrong}"
 
 
 def test_each_module_has_a_docstring() -> None:
