@@ -136,6 +136,11 @@ NAMES = (
     Names("cut left drawn Edit", "filters, apply_filters, sample, LogitsProcessor", SAMPLING),
     Names("Guess _Habit said", "draft, DraftBackoff, output tokens", ENGINE),
     Names(
+        "Adapted Replayed Reading Watch Pace RowText TextLine TextSteps",
+        "LoraRuntime, ReplayResult, EncoderRequest, EngineObserver, PrefillBudget, PromptRowsRequest and its queue",
+        ENGINE,
+    ),
+    Names(
         "incoming watching pump stepwise machine Opened Told",
         "model_loader, trace_and_record, engine_thread, cooperative, cpu_count, LoadedEngine, RenderedPrefix",
         API,

@@ -105,7 +105,7 @@ async def settle(load: Load) -> None:
     load.talks.clear()
     gc.collect()
     engine, until = load.llm.llm.engine, time.monotonic() + PATIENCE_S
-    while not engine.scheduler.idle and time.monotonic() < until:
+    while not engine.scheduler.is_idle and time.monotonic() < until:
         await asyncio.sleep(0.05)
     await load.llm.run_between_steps(engine.check_integrity)
     held = {

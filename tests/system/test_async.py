@@ -91,7 +91,7 @@ def test_leaving_a_stream_or_its_task_cancels_that_request_alone(story: Path, al
             with pytest.raises(asyncio.CancelledError):
                 await task
             answer = await other
-            while not llm.llm.engine.scheduler.idle:
+            while not llm.llm.engine.scheduler.is_idle:
                 await asyncio.sleep(0.001)
             await llm.run_between_steps(llm.llm.engine.check_integrity)
             return answer, len(llm.llm.engine.kv_cache.sequences)
@@ -126,7 +126,7 @@ def test_the_loop_goes_on_while_a_step_runs(story: Path) -> None:
             leave.set()
             said = len((await first).token_ids) + len((await second).token_ids)
             await llm.run_between_steps(lambda: None)
-            assert llm.llm.engine.scheduler.idle, "who has left before he was added is added and stays"
+            assert llm.llm.engine.scheduler.is_idle, "who has left before he was added is added and stays"
             return said
 
     assert run(beats()) > 20

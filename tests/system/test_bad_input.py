@@ -62,7 +62,7 @@ def served_or_refused(llm: LLM, steady: list[int], call: Callable[[], Any]) -> N
     for piece in pieces:
         said = said + piece.token_ids
     assert said == steady
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
     llm.engine.check_integrity()
 
 
@@ -129,7 +129,7 @@ def test_odd_arguments(llm: LLM, value: Any) -> None:
             call()
         except SporeError as reason:
             check(reason)
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_odd_options(story: Path, name: str, value: Any) -> None:
 def test_what_would_measure_something_else(llm: LLM, call: Callable[[LLM], float]) -> None:
     with pytest.raises(RequestError):
         call(llm)
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 @pytest.mark.parametrize("value", [5, [], object(), "\0", b"x", {}, "none"])

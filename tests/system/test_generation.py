@@ -198,7 +198,7 @@ def test_a_stream_can_be_closed_while_its_prompt_is_computed(name: str, story: P
         assert [next(stream) for _ in range(3)] == [Piece("", [])] * 3
         stream.close()
         assert len(recorder.steps) == 3
-        assert llm.engine.scheduler.idle
+        assert llm.engine.scheduler.is_idle
         assert llm.engine.kv_cache.pages.num_free == free
         assert llm.generate(PROMPT, GREEDY)[0].token_ids == STORY_IDS
 
@@ -257,7 +257,7 @@ def test_ids_may_come_as_arrays(llm: LLM) -> None:
 def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         llm.generate(prompts)
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 def test_slips_of_other_calls_are_one_line(llm: LLM) -> None:
@@ -375,7 +375,7 @@ def test_measurements_run_what_they_say(llm: LLM) -> None:
         llm.bench_decode(500, depth=100)
     with pytest.raises(ContextOverflow, match="600 tokens"):
         llm.bench_decode(8, depth=600)
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 def test_the_pipeline_that_others_know(name: str, story: Path) -> None:

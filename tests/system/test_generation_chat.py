@@ -199,7 +199,7 @@ def test_closing_the_iterator_keeps_the_partial_answer(llm: LLM, conversation: C
     parts = [next(stream).text for _ in range(4)]
     stream.close()
     assert conversation.messages[1] == {"role": "assistant", "content": "".join(parts)}
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
     after = say(conversation, TURNS[1])
     assert after.cached_tokens >= 6 + 3
     assert after.token_ids == fresh(llm, conversation).token_ids
@@ -208,7 +208,7 @@ def test_closing_the_iterator_keeps_the_partial_answer(llm: LLM, conversation: C
 def test_an_answer_that_is_not_begun_leaves_nothing(llm: LLM, conversation: Conversation) -> None:
     conversation.ask(TURNS[0], GREEDY)
     assert conversation.messages == []
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 def test_an_answer_cut_at_a_stop_string_stays_cut_in_the_history(llm: LLM, conversation: Conversation) -> None:

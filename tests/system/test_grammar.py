@@ -113,7 +113,7 @@ def test_several_answers_have_the_form_each(llm: LLM) -> None:
 def test_what_cannot_be_used_is_refused_before_anything_runs(llm: LLM, grammar: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         llm.generate("A", params(Grammar(**grammar)))
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 def chain(count: int) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def test_a_grammar_that_would_cost_too_much_is_refused(llm: LLM, bomb: str) -> N
     grammar, message = BOMBS[bomb]
     with pytest.raises(RequestError, match=message):
         llm.generate("A", params(Grammar(**grammar)))
-    assert llm.engine.scheduler.idle
+    assert llm.engine.scheduler.is_idle
 
 
 @pytest.mark.parametrize(

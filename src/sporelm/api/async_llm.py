@@ -69,7 +69,7 @@ class AsyncLLM:
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
-        return self.llm.engine.scheduler.idle
+        return self.llm.engine.scheduler.is_idle
 
     @property
     def num_waiting(self) -> int:

@@ -134,7 +134,7 @@ class EngineThread:
                 self._step_task()
                 scheduler = self.engine.scheduler
                 if (
-                    not scheduler.idle or scheduler.prompt_rows.has_waiting
+                    not scheduler.is_idle or scheduler.prompt_rows.has_waiting
                 ):  # texts of another thread, whose turn it may be
                     self._step_engine()
                 self._report_progress()

@@ -102,7 +102,7 @@ class Engine:
         tokens were being sampled may fail.
         """
         with self.lock:
-            if self.scheduler.idle:
+            if self.scheduler.is_idle:
                 self.prompt_rows_runner.step()
                 return []
             try:
@@ -140,7 +140,7 @@ class Engine:
         """Roll back after a failed step.
 
         Its copies may not have been made, and random generators and grammars may be ahead of the output. Keep full
-        pages only, which the step did not touch. End the requests whose sampling began, and those that had finished.
+        pages only, which the step did not touch. End the requests whose sampling began, and requests that had finished.
         """
         step, self._sampling_step = self._sampling_step, None
         sampling_ids = (

@@ -205,10 +205,12 @@ class Metrics:
                 "counter", "Requests that lost their pages for a while.", self.preemptions
             ),
             f"{drafts}drafts_total": single("counter", "Drafts that were checked.", self.drafts),
-            f"{drafts}draft_tokens_total": single("counter", "Tokens that were guessed.", self.draft_tokens),
-            f"{drafts}accepted_tokens_total": single("counter", "Guesses that were right.", self.accepted_tokens),
+            f"{drafts}draft_tokens_total": single("counter", "Draft tokens that were checked.", self.draft_tokens),
+            f"{drafts}accepted_tokens_total": single(
+                "counter", "Draft tokens that were accepted.", self.accepted_tokens
+            ),
             f"{drafts}accepted_tokens_per_pos_total": several(
-                "counter", "Guesses that were right, by their place in the draft.", "position", positions
+                "counter", "Draft tokens that were accepted, by their place in the draft.", "position", positions
             ),
             "sporelm:step_seconds_total": several("counter", "Time of steps, by what was done.", "part", parts),
         }

@@ -31,7 +31,7 @@ RowsCallback = Callable[[Rows], object]
 
 @dataclass(eq=False)
 class PromptRowsRequest:
-    """One prompt. `compute` returns a step's rows, `on_rows` is called with those that are new."""
+    """One prompt. `compute` returns a step's rows, `on_rows` is called with the new ones."""
 
     after_id: int  # the number of the last request that came before it
     token_ids: Sequence[int]

@@ -104,7 +104,7 @@ class Scheduler:
         return any(request.sequence is sequence for request in (*self.waiting, *self.running.values()))
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request waits or runs."""
         return not self.running and not self.waiting.queues
 
@@ -117,7 +117,7 @@ class Scheduler:
         self._fill(builder)
         if not builder.scheduled:
             self._fill(builder)  # a request that was preempted has released pages
-        if not builder.scheduled and not self.idle and not self.prompt_rows:
+        if not builder.scheduled and not self.is_idle and not self.prompt_rows:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
         return Step(list(builder.scheduled.values()), builder.copies, self.kv_cache.pop_state_copies())
 
@@ -201,8 +201,10 @@ class Scheduler:
     def _append_tokens(
         self, request: Request, scheduled: ScheduledSequence, tokens: list[int], sampled: SamplerOutput
     ) -> list[StepOutput]:
-        """Append tokens, of which all but the last were drafts, and those that a grammar forces, until the request
-        ends. Changes the request."""
+        """Append accepted draft tokens, the last sampled one and forced ones, until the request ends.
+
+        Changes the request.
+        """
         logprobs, forced = sampled.logprobs.get(request.id, []), sampled.forced.get(request.id, [])
         sequence, outputs = request.sequence, list[StepOutput]()
         assert sequence is not None
@@ -329,7 +331,7 @@ class Scheduler:
             and request.sequence is not None
             and self.kv_cache.is_offloaded(request.sequence)
         ):
-            return False  # restoring writes to pages at once, which may be those that the step copies
+            return False  # restoring writes at once, maybe to pages that the step copies
         sequence = request.sequence or self._new_sequence(request)
         self.kv_cache.acquire(sequence)
         num_cached = self._attach_cached_prefix(request, sequence)

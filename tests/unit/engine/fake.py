@@ -16,7 +16,7 @@ VOCAB = 97
 
 
 def next_token(history: Sequence[int], vocab: int = VOCAB) -> int:
-    """What the fake model says after a history."""
+    """Return the fake model's token after a history."""
     return sum((place + 1) * (token + 3) for place, token in enumerate(history)) % vocab
 
 
@@ -114,11 +114,11 @@ class Oracle:
         """Nothing has to be read."""
 
     def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
-        found = {request.id: self.propose(request, most) for request, most in wanted}
+        found = {request.id: self.propose(request, limit) for request, limit in wanted}
         return {request: DraftTokens(guess, [0.95] * len(guess)) for request, guess in found.items() if guess}
 
-    def propose(self, request: Request, most: int) -> list[int]:
-        guesses = expected(request.context_ids, most)
+    def propose(self, request: Request, limit: int) -> list[int]:
+        guesses = expected(request.context_ids, limit)
         for place in range(len(guesses)):
             if self.wrong and (len(request.context_ids) + place) % self.wrong == 0:
                 guesses[place] = (guesses[place] + 1) % VOCAB

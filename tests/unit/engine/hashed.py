@@ -26,18 +26,18 @@ MODULUS = (1 << 24) - 3  # a prime; what is below it a float32 holds exactly
 _tables = np.random.default_rng(0).normal(scale=2, size=(2, 256, VOCAB)).astype(np.float32)
 
 
-def following(cell: int, token: int, position: int) -> int:
-    """What the cache holds of a token after a cell."""
+def next_cell(cell: int, token: int, position: int) -> int:
+    """Return the cell of a token after another cell."""
     return (cell * 31_337 + 1021 * position + token + 1) % MODULUS
 
 
 def cells_of(tokens: Sequence[int], cell: int = 0, position: int = 0) -> NDArray[np.int64]:
-    """What the cache holds of tokens from a position on, after a cell."""
-    found = []
+    """Return the cells of tokens from a position on, after a cell."""
+    cells = []
     for place, token in enumerate(tokens, position):
-        cell = following(cell, token, place)
-        found.append(cell)
-    return np.array(found, np.int64)
+        cell = next_cell(cell, token, place)
+        cells.append(cell)
+    return np.array(cells, np.int64)
 
 
 def scores_after(cells: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -51,7 +51,7 @@ def scores_of(digest: int) -> NDArray[np.float32]:
 
 
 def state_of(tokens: Sequence[int]) -> NDArray[np.float32]:
-    """What a recurrent state of this model is after a text: its last cell, and the halves of the digest of all."""
+    """Return the recurrent state of this model after a text: its last cell, and the halves of the digest of all."""
     cells = cells_of(tokens)
     digest = crc32(cells.tobytes())
     return np.array([cells[-1], digest & 0xFFFF, digest >> 16], np.float32)
@@ -121,7 +121,7 @@ class HashedRunner:
                 place = int(arrays["positions"][row])
                 before = arrays["pages"][index, (place - 1) // PAGE] * PAGE + (place - 1) % PAGE
                 cell = int(self.cells[before]) if place else 0
-                self.cells[arrays["slots"][row]] = following(cell, int(arrays["tokens"][row]), place)
+                self.cells[arrays["slots"][row]] = next_cell(cell, int(arrays["tokens"][row]), place)
                 row += 1
 
     def _scores(self, row: int, cells: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -188,7 +188,7 @@ class StatefulRunner(HashedRunner):
                 cell, low, high = map(int, self.states[scheduled.state_slot])
                 digest = low | high << 16
             for place, token in enumerate(scheduled.tokens, scheduled.position):
-                cell = following(cell, token, place)
+                cell = next_cell(cell, token, place)
                 digest = crc32(np.int64(cell).tobytes(), digest)
                 self.digests.append(digest)
             self.states[scheduled.state_slot] = (cell, digest & 0xFFFF, digest >> 16)
@@ -202,15 +202,15 @@ class Form:
     """A constraint: even tokens, each fourth one forced, whole after `length`; `fails` at the same place instead."""
 
     def __init__(self, length: int, *, fails: bool = False) -> None:
-        self.length, self.fails, self.said = length, fails, 0
+        self.length, self.fails, self.count = length, fails, 0
 
     @property
     def failure(self) -> str | None:
-        return "it cannot go on" if self.fails and self.said >= self.length else None
+        return "it cannot go on" if self.fails and self.count >= self.length else None
 
     @property
     def ended(self) -> bool:
-        return not self.fails and self.said >= self.length
+        return not self.fails and self.count >= self.length
 
     def words(self) -> NDArray[np.int32]:
         allowed = np.arange(-(-VOCAB // 32) * 32) % 2 == 0
@@ -225,12 +225,12 @@ class Form:
 
     def accept(self, token: int) -> None:
         assert self.allows(token)
-        self.said += 1
+        self.count += 1
 
     def forced(self) -> list[int]:
-        if self.said % 4 != 3 or self.said >= self.length:
+        if self.count % 4 != 3 or self.count >= self.length:
             return []
-        return [10 + self.said % 7]
+        return [10 + self.count % 7]
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,8 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What came of a wish."""
+class ExpectedOutput:
+    """The output of a wish."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs]
@@ -258,60 +258,60 @@ class Said:
 
 
 class SteadySpeculation(Speculation):
-    """Believes that a step takes so long as its rows say, so that what it does depends on no clock."""
+    """Takes the number of rows for the time of a step, so that its drafts depend on no clock."""
 
     def propose(self, decoding: Sequence[Request], max_context: int) -> dict[int, list[int]]:
         found = super().propose(decoding, max_context)
         self._proposing_seconds = 0.01
         return found
 
-    def observe_step(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
-        super().observe_step(step, said, 1 + 0.02 * step.num_tokens)
+    def observe_step(self, step: Step, sampled_tokens: Sequence[Sequence[int]], seconds: float) -> None:
+        super().observe_step(step, sampled_tokens, 1 + 0.02 * step.num_tokens)
 
 
-class SteadyPace(PrefillBudget):
-    """The same of the pace of prompts."""
+class SteadyPrefillBudget(PrefillBudget):
+    """The same for the prefill budget."""
 
     def observe(self, decoding: int, tokens: int, seconds: float) -> None:
         super().observe(decoding, tokens, 1 + 0.02 * (decoding + tokens))
 
 
 @lru_cache(4096)
-def alone(prompt: tuple[int, ...]) -> tuple[int, NDArray[np.float32]]:
-    """The greedy token after a text, and all scores."""
+def predict(prompt: tuple[int, ...]) -> tuple[int, NDArray[np.float32]]:
+    """Return the greedy token after a text, and the logits."""
     logits = scores_after(cells_of(prompt))
     return int(logits.argmax()), logits
 
 
-def left_of(text: Sequence[int], room: int) -> list[int]:
-    """What a context that rolls shows of a text: as long as it is too long, a half goes after the first quarter."""
+def rolled_context(text: Sequence[int], room: int) -> list[int]:
+    """Return a rolling context: as long as a text is too long, a half is dropped after the first quarter."""
     left = list(text)
     while len(left) > room:
         del left[room // 4 : room // 4 + max(1, room // 2)]
     return left
 
 
-def said_alone(wish: Wish, max_context: int) -> Said:
-    """What the model says to one wish by itself: no pages, no chunks, no batch, no guesses."""
+def expected_output(wish: Wish, max_context: int) -> ExpectedOutput:
+    """Return the output for one wish by itself: no pages, no chunks, no batch, no drafts."""
     sampler, constraint = Sampler(), wish.constraint()
     sampler.add(1, wish.sampling, wish.prompt, sorted(wish.stop_ids), VOCAB, constraint)
     known, scores = list(wish.prompt), list[TokenLogprobs]()
     while True:
-        best, logits = alone(tuple(left_of(known, max_context) if wish.roll else known))
+        best, logits = predict(tuple(rolled_context(known, max_context) if wish.roll else known))
         step = Step([ScheduledSequence(1, known[-1:], len(known) - 1, (), 1)], [])
         picked = sampler.sample(np.array([best], np.int32), logits[None].copy(), step)
         if 1 in picked.failures:
-            return Said(known[len(wish.prompt) :], scores, "error")
+            return ExpectedOutput(known[len(wish.prompt) :], scores, "error")
         scores += picked.logprobs.get(1, [])
         for token in (*picked.tokens[0], *picked.forced.get(1, [])):
             known.append(token)
-            said = known[len(wish.prompt) :]
+            sampled_tokens = known[len(wish.prompt) :]
             if token in wish.stop_ids:
-                return Said(said, scores, "stop")
-            if len(said) == wish.max_tokens or (len(known) > max_context and not wish.roll):
-                return Said(said, scores, "length")
+                return ExpectedOutput(sampled_tokens, scores, "stop")
+            if len(sampled_tokens) == wish.max_tokens or (len(known) > max_context and not wish.roll):
+                return ExpectedOutput(sampled_tokens, scores, "length")
         if 1 in picked.ended:
-            return Said(said, scores, "stop")
+            return ExpectedOutput(sampled_tokens, scores, "stop")
 
 
 class Guesses:
@@ -320,7 +320,7 @@ class Guesses:
     def __init__(self, wrong: int) -> None:
         self.wrong = wrong
 
-    def read(self, requests: Sequence[Request], alone: bool) -> None:
+    def read(self, requests: Sequence[Request], predict: bool) -> None:
         """Nothing has to be read."""
 
     def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, DraftTokens]:
@@ -328,7 +328,7 @@ class Guesses:
         for request, most in wanted:
             known = list(request.context_ids)
             for _ in range(min(most, rows)):
-                token = alone(tuple(known))[0]
+                token = predict(tuple(known))[0]
                 known.append((token + (len(known) % self.wrong == 0)) % VOCAB)
                 rows -= 1
             if len(known) > len(request.context_ids):

@@ -25,7 +25,7 @@ def test_sizes_are_read(text: int | str, nbytes: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "G", "1.5.2G", "-1G", "2 gigabytes", "1e9", "0", "0.1", "nan", "9" * 15 + "T", "1" * 400, 0, -5, True]
 )
-def test_what_is_no_size_is_refused(text: int | str) -> None:
+def test_an_invalid_size_is_refused(text: int | str) -> None:
     with pytest.raises(RequestError, match=r"kv_memory is .*: give bytes, or a size such as 512M, 2G or 1\.5GiB"):
         size_in_bytes("kv_memory", text)
 

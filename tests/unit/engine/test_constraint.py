@@ -53,7 +53,7 @@ class Pattern:
 
 
 def allowed_best(known: list[int], allowed: Sequence[int]) -> int:
-    """What the fake model takes of these: its token, or else the lowest."""
+    """Return the fake model's token if it is allowed, or else the lowest allowed one."""
     best = next_token(known)
     return best if best in allowed else min(allowed)
 
@@ -203,7 +203,7 @@ def test_what_is_drawn_again_keeps_the_distribution_of_what_is_allowed(temperatu
     assert ((found - wanted) ** 2 / wanted).sum() < 18.5, "chi-square, 4 degrees of freedom: 1 in 1000"
 
 
-def test_scores_that_are_no_numbers_are_not_the_grammars_fault():
+def test_nan_logits_are_not_the_grammars_fault():
     sampler = Sampler()
     sampler.add(1, Sampling(), [1], [], VOCAB, Pattern([None]))
     logits = np.zeros((1, VOCAB), np.float32)

@@ -102,7 +102,7 @@ def test_guesses_of_many_requests_are_made_in_the_same_steps() -> None:
 
 
 def test_answers_in_a_given_form_are_the_same() -> None:
-    def said(speculation: Speculation | None) -> list[Request]:
+    def answers(speculation: Speculation | None) -> list[Request]:
         made = engine(speculation)
         free: list[int] | None = None
         form = [[3, 4], [5], free, free, [7], list(range(40)), free, free, free, [2, 1]]
@@ -115,7 +115,7 @@ def test_answers_in_a_given_form_are_the_same() -> None:
         made.check_integrity()
         return requests
 
-    plain, quick = said(None), said(Speculation(drafter(3)))
+    plain, quick = answers(None), answers(Speculation(drafter(3)))
     assert [(request.context_ids, request.finish_reason) for request in quick] == [
         (request.context_ids, request.finish_reason) for request in plain
     ]
@@ -151,7 +151,7 @@ def test_a_request_that_lost_its_pages_goes_on_as_before() -> None:
     assert all(request.generated == expected(request.prompt, 90) for request in requests)
     parts = [scheduled for step in made.runner.steps for scheduled in step.sequences]
     places = [[scheduled.position for scheduled in parts if scheduled.request_id == request.id] for request in requests]
-    assert any(each != sorted(each) for each in places)  # somebody computed something again
+    assert any(each != sorted(each) for each in places)  # some request was recomputed
     assert all(request.num_draft_tokens > 10 for request in requests)
     guesses.check_integrity()
 
@@ -212,7 +212,7 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others() -> None:
     assert sum(reading) < 230
 
 
-def test_scores_that_are_no_numbers_are_no_guess() -> None:
+def test_nan_logits_give_no_draft() -> None:
     guesses = drafter()
     guesses.runner.broken = True
     made = drafting(guesses)
@@ -269,9 +269,9 @@ def joint(scores: np.ndarray, start: Sequence[int], length: int) -> dict[tuple[i
     exact = np.exp(scores.astype(np.float64))
     exact /= exact.sum(axis=-1, keepdims=True)
     found = {}
-    for said in product(range(SMALL), repeat=length):
-        known = [*start, *said]
-        found[said] = float(np.prod([exact[known[at], known[at + 1], known[at + 2]] for at in range(length)]))
+    for tokens in product(range(SMALL), repeat=length):
+        known = [*start, *tokens]
+        found[tokens] = float(np.prod([exact[known[at], known[at + 1], known[at + 2]] for at in range(length)]))
     return found
 
 
@@ -281,10 +281,10 @@ def surprise(counts: dict[tuple[int, ...], int], chances: dict[tuple[int, ...], 
     Cells of fewer than five expected answers are taken together.
     """
     total = sum(counts.values())
-    rare = {said for said, chance in chances.items() if chance * total < 5}
-    cells = [(counts.get(said, 0), chance * total) for said, chance in chances.items() if said not in rare]
+    rare = {tokens for tokens, chance in chances.items() if chance * total < 5}
+    cells = [(counts.get(tokens, 0), chance * total) for tokens, chance in chances.items() if tokens not in rare]
     if rare:
-        cells.append((sum(counts.get(said, 0) for said in rare), sum(chances[said] for said in rare) * total))
+        cells.append((sum(counts.get(tokens, 0) for tokens in rare), sum(chances[tokens] for tokens in rare) * total))
     square = sum((seen - wanted) ** 2 / wanted for seen, wanted in cells)
     freedom = len(cells) - 1
     spread = 2 / (9 * freedom)
@@ -307,14 +307,14 @@ def answers(large: np.ndarray, small: np.ndarray, many: int, length: int) -> Ite
 
 @pytest.mark.parametrize("other", [0, 1], ids=["the same model", "another model"])
 def test_sampling_keeps_its_distribution(other: int) -> None:
-    """Many seeds: the first tokens together are as likely as the model says, whoever guessed at them."""
+    """Many seeds: the first tokens together are as likely as the model says, with any drafter."""
     large, small = table(0), table(other)
     counts: dict[tuple[int, ...], int] = {}
     drafted = accepted = 0
     reasons = set[FinishReason | None]()
     for request in answers(large, small, 2400, 3):
-        said = tuple(request.generated[:3])
-        counts[said] = counts.get(said, 0) + 1
+        tokens = tuple(request.generated[:3])
+        counts[tokens] = counts.get(tokens, 0) + 1
         drafted, accepted = drafted + request.num_draft_tokens, accepted + request.num_accepted_tokens
         reasons.add(request.finish_reason)
     assert reasons == {"length"}

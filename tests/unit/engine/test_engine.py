@@ -47,7 +47,7 @@ def test_requests_are_served_in_the_order_of_their_arrival():
     made = engine(max_batch=1)
     requests = [made.add(Request(prompt(5, seed), max_tokens=3)) for seed in range(3)]
     ended = []
-    while not made.scheduler.idle:
+    while not made.scheduler.is_idle:
         ended += [advance.request for advance in made.step() if advance.finish_reason]
     assert ended == requests
 
@@ -330,4 +330,4 @@ def test_a_request_for_whose_choosing_there_is_no_memory_does_not_wait(monkeypat
     with pytest.raises(MemoryError):
         made.add(request)
     assert request.finish_reason == "error"
-    assert made.scheduler.idle
+    assert made.scheduler.is_idle

@@ -11,7 +11,7 @@ from sporelm.engine.kv.page_allocator import PageAllocator
 from sporelm.engine.kv.prefix_cache import PrefixCache
 from sporelm.errors import BackendError
 from unit.engine.fake import VOCAB, Oracle, engine, expected
-from unit.engine.hashed import SteadyPace, SteadySpeculation
+from unit.engine.hashed import SteadyPrefillBudget, SteadySpeculation
 
 
 def test_a_pool_hands_out_the_page_freed_last():
@@ -67,7 +67,7 @@ class Use(RuleBasedStateMachine):
         super().__init__()
         guesses = SteadySpeculation(Oracle(5), 16)  # what is drawn must not depend on the clock
         self.engine = engine(guesses, num_pages=9, max_batch=3, max_context=256, token_budget=40)
-        self.engine.scheduler.prefill_budget = SteadyPace()
+        self.engine.scheduler.prefill_budget = SteadyPrefillBudget()
         self.requests: list[Request] = []
         self.sequences: list[KvSequence] = []
         self.histories: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Adapters in the engine: whatever is shared, forked, evicted or woken, nobody reads what another adapter computed."""
+"""Adapters in the engine: with sharing, forks, eviction and sessions no sequence reads the KV of another adapter."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -37,7 +37,7 @@ class AdaptedRunner(HashedRunner):
 
 
 @lru_cache
-def said_alone(prompt: tuple[int, ...], adapter: int, count: int) -> list[int]:
+def expected_output(prompt: tuple[int, ...], adapter: int, count: int) -> list[int]:
     tokens = list(prompt)
     while len(tokens) < len(prompt) + count:
         cells = cells_of([token + SHIFT * adapter for token in tokens])
@@ -45,11 +45,11 @@ def said_alone(prompt: tuple[int, ...], adapter: int, count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def engine_of(asleep: Path | None = None) -> Engine:
+def engine_of(folder: Path | None = None) -> Engine:
     limits = EngineConfig(5 * PAGE, 5 * PAGE, VOCAB, 96, 4, 12)
     runner = AdaptedRunner(limits)
-    dormitory = OffloadStore(asleep, runner, lambda: "model") if asleep else None
-    engine = Engine(runner, limits, offload_store=dormitory)
+    store = OffloadStore(folder, runner, lambda: "model") if folder else None
+    engine = Engine(runner, limits, offload_store=store)
     engine.use_adapters(ADAPTERS, None)
     return engine
 
@@ -59,13 +59,13 @@ def ask(engine: Engine, prompt: Sequence[int], adapter: int, count: int = 4, **o
 
 
 def assert_alone(request: Request) -> None:
-    expected = said_alone(tuple(request.prompt), request.adapter_id, request.max_tokens)
+    expected = expected_output(tuple(request.prompt), request.adapter_id, request.max_tokens)
     assert request.generated == expected, f"adapter {request.adapter_id}, prompt of {request.num_prompt}"
 
 
 @pytest.mark.parametrize("sleeping", [False, True])
-def test_everybody_hears_what_they_would_alone(tmp_path: Path, sleeping: bool) -> None:
-    """Shared beginnings, twins, sequences that change their adapter, forks; over a pool that is too small for them."""
+def test_each_request_gets_the_same_output_as_alone(tmp_path: Path, sleeping: bool) -> None:
+    """Shared prefixes, child requests, sequences that change their adapter, forks; in a pool that is too small."""
     random, engine = np.random.default_rng(3), engine_of(tmp_path / "asleep" if sleeping else None)
     sequences = [engine.sequence() for _ in range(3)]
     waiting: list[Request] = []
@@ -94,7 +94,7 @@ def test_everybody_hears_what_they_would_alone(tmp_path: Path, sleeping: bool) -
         engine.kv_cache.offload_store.close()
 
 
-def test_a_sequence_is_computed_anew_for_another_adapter(tmp_path: Path) -> None:
+def test_a_sequence_is_computed_again_for_another_adapter(tmp_path: Path) -> None:
     engine = engine_of()
     sequence = engine.sequence()
     held = []

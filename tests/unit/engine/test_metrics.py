@@ -95,7 +95,7 @@ def test_the_ends_of_requests():
     assert value(metrics, "vllm:generation_tokens_total") == 2  # a step that fails says nothing
 
 
-def test_prefixes_that_are_found_and_those_that_are_not():
+def test_prefixes_that_are_found_and_prefixes_that_are_missed():
     made = engine()
     text = [number % 90 for number in range(140)]
     for prompt in (text, text, [*text[:70], 91, *text[71:]]):

@@ -1,4 +1,4 @@
-"""Sequences that give way sleep in a folder, and wake as they were; whatever goes wrong there, answers stay right."""
+"""KV offload: evicted sequences are written to a folder and restored; answers stay right when files are lost."""
 
 import os
 import threading
@@ -22,9 +22,9 @@ PAGE_BYTES = 512  # of the fake model
 OTHERS = count(100)
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Engine]:
-    """An engine of 6 pages whose sequences sleep in a folder."""
+@pytest.fixture(name="made")
+def offloading_engine(tmp_path: Path) -> Iterator[Engine]:
+    """An engine of 6 pages that offloads sequences to a folder."""
     made = engine_at(tmp_path / "asleep", num_pages=6, max_batch=3)
     yield made
     made.check_integrity()
@@ -32,28 +32,28 @@ def made(tmp_path: Path) -> Iterator[Engine]:
     assert not list((tmp_path / "asleep").iterdir())
 
 
-def engine_at(path: Path, most_bytes: int = 1 << 20, **changes: int) -> Engine:
+def engine_at(path: Path, max_bytes: int = 1 << 20, **changes: int) -> Engine:
     chosen = limits(**changes)
     runner = FakeRunner(chosen)
-    return Engine(runner, chosen, offload_store=OffloadStore(path, runner, lambda: "model a", most_bytes))
+    return Engine(runner, chosen, offload_store=OffloadStore(path, runner, lambda: "model a", max_bytes))
 
 
 def ask(made: Engine, sequence: KvSequence | None, ids: list[int], wanted: int = 5) -> Request:
-    """One request, to its end; its answer must be right."""
+    """Run one request; its answer must be right."""
     request = made.add(Request(ids, max_tokens=wanted, sequence=sequence))
     made.run([request])
     assert request.generated == expected(ids, wanted)
     return request
 
 
-def begun(made: Engine, seed: int = 0, length: int = 150) -> tuple[KvSequence, list[int]]:
-    """A sequence, and what is known of its text."""
+def start_sequence(made: Engine, seed: int = 0, length: int = 150) -> tuple[KvSequence, list[int]]:
+    """Return a sequence, and its context."""
     sequence = made.sequence()
     return sequence, ask(made, sequence, prompt(length, seed)).context_ids
 
 
 def crowd(made: Engine) -> None:
-    """Use every page for others."""
+    """Use every page for other requests."""
     others = [made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)]
     made.run(others)
     settle(made)
@@ -72,7 +72,7 @@ def files(made: Engine) -> list[Path]:
 
 
 def test_what_gave_way_is_woken_and_not_computed(made):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     (file,) = files(made)
     assert sequence.length == 0
@@ -87,7 +87,7 @@ def test_what_gave_way_is_woken_and_not_computed(made):
     assert ask(made, sequence, [*again.context_ids, 2]).cached_tokens == 164
 
 
-def test_without_a_folder_it_is_computed_anew():
+def test_without_a_folder_it_is_computed_again():
     made = engine(num_pages=6, max_batch=3)
     sequence = made.sequence()
     known = ask(made, sequence, prompt(150)).context_ids
@@ -97,21 +97,21 @@ def test_without_a_folder_it_is_computed_anew():
 
 
 def test_pages_that_are_still_there_are_not_read_again(made):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     ask(made, None, prompt(240, next(OTHERS)))
     assert made.kv_cache.is_offloaded(sequence)
     assert ask(made, sequence, [*known, 1]).cached_tokens == 154
 
 
 def test_short_sequences_do_not_sleep(made):
-    sequence, known = begun(made, length=100)
+    sequence, known = start_sequence(made, length=100)
     crowd(made)
     assert not files(made)
     assert ask(made, sequence, [*known, 1]).cached_tokens == 0
 
 
 def test_only_what_the_new_text_begins_with_is_woken(made):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     again = ask(made, sequence, [*known[:100], *prompt(60, 9)])
     assert again.cached_tokens == 100
@@ -126,7 +126,7 @@ def test_a_wake_before_the_disk_has_it_takes_the_copy(made, monkeypatch):
         return write(*given)
 
     monkeypatch.setattr(offload, "write_session", slow)
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     made.run([made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)])
     assert ask(made, sequence, [*known, 1]).cached_tokens == 154
     gate.set()
@@ -141,7 +141,7 @@ def test_while_others_run_the_file_is_read_beside_them(made, monkeypatch):
         return read(*given)
 
     monkeypatch.setattr(offload, "read_session", slow)
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     other = made.add(Request(prompt(10), max_tokens=60))
     made.step()
@@ -156,7 +156,7 @@ def test_while_others_run_the_file_is_read_beside_them(made, monkeypatch):
 
 
 def test_a_cancelled_request_leaves_it_asleep(made):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     busy = [made.add(Request(prompt(150, next(OTHERS)), max_tokens=20)) for _ in range(2)]
     for _ in range(8):
@@ -174,7 +174,7 @@ def test_a_disk_that_does_not_take_it_loses_it_with_the_reason(made, monkeypatch
         raise RequestError("talk.session cannot be written: no space left on device")
 
     monkeypatch.setattr(offload, "write_session", full)
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     assert not files(made)
     again = ask(made, sequence, [*known, 1])
@@ -186,7 +186,7 @@ def test_a_disk_that_does_not_take_it_loses_it_with_the_reason(made, monkeypatch
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "another's"])
 def test_a_file_that_is_not_what_was_written_is_not_believed(made, harm):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     (file,) = files(made)
     if harm == "changed":
@@ -210,7 +210,7 @@ def test_the_longest_asleep_goes_when_the_folder_is_full(tmp_path):
     made = engine_at(tmp_path, 7 * PAGE_BYTES, num_pages=6, max_batch=3)
     sequences = []
     for seed in range(3):
-        sequences.append(begun(made, seed))
+        sequences.append(start_sequence(made, seed))
         crowd(made)
     assert [made.kv_cache.is_offloaded(sequence) for sequence, _ in sequences] == [False, True, True]
     assert len(files(made)) == 2
@@ -218,7 +218,7 @@ def test_the_longest_asleep_goes_when_the_folder_is_full(tmp_path):
     assert cached == [154, 154, 0]
     assert "more than session_bytes" in settle(made).last_loss
     tiny = engine_at(tmp_path / "tiny", PAGE_BYTES, num_pages=6, max_batch=3)
-    sequence, _ = begun(tiny)
+    sequence, _ = start_sequence(tiny)
     crowd(tiny)
     assert not tiny.kv_cache.is_offloaded(sequence)
     assert "larger than session_bytes" in settle(tiny).last_loss
@@ -226,14 +226,14 @@ def test_the_longest_asleep_goes_when_the_folder_is_full(tmp_path):
 
 def test_a_slow_disk_holds_no_memory_without_end(made, monkeypatch):
     monkeypatch.setattr(offload, "MAX_UNWRITTEN_BYTES", 2 * PAGE_BYTES)
-    sequence, _ = begun(made)
+    sequence, _ = start_sequence(made)
     crowd(made)
     assert not made.kv_cache.is_offloaded(sequence)
     assert "too slow" in settle(made).last_loss
 
 
 def test_a_fork_of_what_sleeps_sleeps_too(made):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     child = made.fork(sequence)
     assert ask(made, child, [*known, 1]).cached_tokens == 154
@@ -246,14 +246,14 @@ def test_a_fork_of_what_sleeps_sleeps_too(made):
 
 
 def test_dropping_removes_the_file(made):
-    sequence, _ = begun(made)
+    sequence, _ = start_sequence(made)
     crowd(made)
     made.drop(sequence)
     assert not files(made)
 
 
 def test_what_sleeps_can_be_written_to_a_named_file(made, tmp_path):
-    sequence, known = begun(made)
+    sequence, known = start_sequence(made)
     crowd(made)
     made.save_session(sequence, tmp_path / "named", "model a", {"who": "me"})
     woken, notes = made.load_session(tmp_path / "named", "model a")
@@ -262,10 +262,10 @@ def test_what_sleeps_can_be_written_to_a_named_file(made, tmp_path):
 
 
 def test_nothing_is_woken_over_pages_that_are_still_to_be_copied(made):
-    """A fork that goes on copies the page both write to; in that very step nobody is woken."""
-    sleeper, slept = begun(made, length=130)
+    """A fork that goes on copies the page both write to; in that very step no sequence is restored."""
+    sleeper, slept = start_sequence(made, length=130)
     crowd(made)
-    source, known = begun(made, 1, 70)
+    source, known = start_sequence(made, 1, 70)
     child = made.fork(source)
     left = made.add(Request([*known, 1], max_tokens=4, sequence=source))
     right = made.add(Request([*known, 2], max_tokens=4, sequence=child))
@@ -277,9 +277,12 @@ def test_nothing_is_woken_over_pages_that_are_still_to_be_copied(made):
     assert third.cached_tokens == 134
 
 
-def test_leftovers_of_the_dead_go_and_nothing_else(tmp_path):
+def test_stale_files_of_dead_processes_are_removed_and_no_others(tmp_path):
     old, new = f"sporelm-{'a' * 32}.session", f"sporelm-{'b' * 32}.session"
-    part, lock = f".sporelm-{'c' * 32}.session.12-00112233.3.part", ".sporelm-12-00112233.lock"  # which nobody holds
+    part, lock = (
+        f".sporelm-{'c' * 32}.session.12-00112233.3.part",
+        ".sporelm-12-00112233.lock",
+    )  # which no process holds
     names = [old, new, part, lock, "mine.session", "sporelm-notes.txt"]
     for name in names:
         (tmp_path / name).write_bytes(b"x")
@@ -291,11 +294,11 @@ def test_leftovers_of_the_dead_go_and_nothing_else(tmp_path):
 
 def test_a_living_process_touches_its_files(made, monkeypatch):
     monkeypatch.setattr(offload, "TOUCH_SECONDS", -1.0)
-    begun(made)
+    start_sequence(made)
     crowd(made)
     (file,) = files(made)
     os.utime(file, (1, 1))
-    begun(made, 1)
+    start_sequence(made, 1)
     crowd(made)
     assert file.stat().st_mtime > 1
 
@@ -313,7 +316,7 @@ def test_random_turns_among_more_conversations_than_pages(tmp_path, monkeypatch,
     """Conversations take turns, are forked, go back and are dropped; every answer is right, and no page is lost."""
     monkeypatch.setattr(os, "fsync", lambda number: None)
     made, rng = engine_at(tmp_path, 20 * PAGE_BYTES, num_pages=9, max_batch=3), np.random.default_rng(seed)
-    talks = [begun(made, number) for number in range(4)]
+    talks = [start_sequence(made, number) for number in range(4)]
     for turn in range(60):
         chosen = rng.permutation(len(talks))[: rng.integers(1, 4)].tolist()
         requests = []
@@ -337,24 +340,24 @@ def test_random_turns_among_more_conversations_than_pages(tmp_path, monkeypatch,
     assert not list(tmp_path.iterdir())
 
 
-class TakenAway(offload.OffloadEntry):
-    """The reader, who found the file damaged, takes away what reads it as soon as somebody has looked at it once."""
+class VanishingEntry(offload.OffloadEntry):
+    """The reader, which found the file damaged, removes the prefetch as soon as it was read once."""
 
     @property
     def prefetch(self) -> Any:
-        found, self.found = self.found, None
-        return found
+        future, self._future = self._future, None
+        return future
 
     @prefetch.setter
     def prefetch(self, value: Any) -> None:
-        self.found = value
+        self._future = value
 
 
 @pytest.mark.parametrize("how", ["is_ready", "load"])
 def test_a_file_that_is_found_damaged_meanwhile_is_lost_and_nothing_else(how, tmp_path, monkeypatch):
     made = engine_at(tmp_path, num_pages=6, max_batch=3)
-    sequence, known = begun(made)
-    monkeypatch.setattr(offload, "OffloadEntry", TakenAway)
+    sequence, known = start_sequence(made)
+    monkeypatch.setattr(offload, "OffloadEntry", VanishingEntry)
     crowd(made)
     folder = settle(made)
     files(made)[0].unlink()

@@ -1,4 +1,4 @@
-"""What was computed once is found again: by whom, until when, and why not."""
+"""The prefix cache: which requests find a prefix, until when, and the reason of a miss."""
 
 import pytest
 
@@ -85,8 +85,8 @@ def test_pages_are_taken_from_the_longest_unused_and_that_is_said():
     for seed in (1, 2):
         ask(made, prompt(150, seed))  # two full pages each
     ask(made, prompt(150, 1))  # used again
-    ask(made, prompt(250, 3), 1)  # the last blank pages, of which one is blank again
-    ask(made, prompt(150, 4), 1)  # three pages: those of prompt 2 go
+    ask(made, prompt(250, 3), 1)  # the last uncached pages, one is uncached again
+    ask(made, prompt(150, 4), 1)  # three pages: the pages of prompt 2 go
     kept = ask(made, prompt(150, 1))
     lost = ask(made, prompt(150, 2))
     assert (kept.cached_tokens, lost.cached_tokens, lost.cache_miss) == (128, 0, "evicted")
@@ -110,7 +110,7 @@ def test_numbers_that_are_wrong_are_never_found():
     assert ask(made, prompt(150)).cached_tokens == 0
 
 
-def test_a_page_written_anew_is_no_longer_found_by_what_it_held():
+def test_a_page_written_again_is_no_longer_found_by_its_old_content():
     made = engine()
     sequence = made.sequence()
     ids = prompt(128)

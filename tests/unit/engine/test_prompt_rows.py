@@ -1,4 +1,4 @@
-"""Texts of which every position's row is wanted: in steps of their own, between which others' steps run."""
+"""Prompts with an output row at every position: computed in steps of their own, between the steps of requests."""
 
 from collections.abc import Generator
 
@@ -55,14 +55,14 @@ def test_requests_go_on_between_two_steps_of_a_text():
     for _ in rows.steps:
         made.step()
     assert np.array_equal(rows.whole, alone)
-    assert [len(chunk) for chunk in rows.chunks] == [16] * 12 + [8]  # short ones: somebody waits for the next token
+    assert [len(chunk) for chunk in rows.chunks] == [16] * 12 + [8]  # short ones: a request decodes
     assert request.num_generated == 13
     made.run([request])
     assert request.generated == expected(request.prompt, 40)
     assert_nothing_is_held(made)
 
 
-def test_a_text_takes_whole_steps_where_nobody_waits_for_tokens():
+def test_a_text_takes_whole_steps_where_no_request_decodes():
     made = engine(prefill_tokens=16)
     rows = Rows(made)
     assert sum(rows.steps) == 4
@@ -98,7 +98,7 @@ def test_a_text_that_fails_gives_its_pages_back(monkeypatch, after):
     assert len(rows_of(made, TEXT)) == 200
 
 
-def test_nobody_finds_what_was_computed_for_a_text():
+def test_no_request_finds_what_was_computed_for_a_text():
     made = engine()
     rows = Rows(made)
     next(rows.steps)
@@ -143,8 +143,8 @@ def test_a_request_that_came_later_waits_for_a_text_and_does_not_take_its_pages(
     assert_nothing_is_held(made)
 
 
-def test_whoever_steps_computes_a_text_for_which_all_wait():
-    """Nobody else may be there to do it."""
+def test_a_step_computes_a_text_for_which_all_requests_wait():
+    """Its own caller may be busy."""
     made = engine(num_pages=5)
     rows = Rows(made)
     next(rows.steps)
@@ -156,7 +156,7 @@ def test_whoever_steps_computes_a_text_for_which_all_wait():
     assert_nothing_is_held(made)
 
 
-def test_whoever_steps_computes_the_first_text_that_need_not_wait():
+def test_a_step_computes_the_first_text_that_need_not_wait():
     """The first in line lost its pages and waits for a request, and that for the second one's end."""
     made = engine(num_pages=5, max_batch=1)
     small, large = (made.add(Request(prompt(length, 3), max_tokens=3)) for length in (10, 250))
@@ -250,8 +250,8 @@ def test_texts_do_not_pass_a_request_that_found_no_pages():
     assert_nothing_is_held(made)
 
 
-def test_a_text_robbed_again_and_again_comes_to_its_end():
-    """Requests that grow take its pages; then nobody begins who came later, until it is done."""
+def test_a_text_that_is_evicted_again_and_again_finishes():
+    """Requests that grow take its pages; then no later request starts until it is done."""
     made = engine(num_pages=6, max_batch=4)
     growing = [made.add(Request(prompt(60, seed), max_tokens=190)) for seed in range(2)]
     made.step()
@@ -276,7 +276,7 @@ def test_a_text_robbed_again_and_again_comes_to_its_end():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_texts_without_an_engine_thread_wait_too(count):
-    """Who waits serves the others meanwhile: they may be a stream that nobody reads now."""
+    """A caller that waits runs the steps of other requests: their streams may not be read now."""
     made = engine(num_pages=4, max_batch=1)
     request = made.add(Request(prompt(150), max_tokens=90))
     for _ in range(30):
@@ -297,7 +297,7 @@ def test_a_text_is_left_where_those_it_waits_for_cannot_be_served():
     run, made.runner.run = made.runner.run, lambda step: 1 // 0  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError) as held:
         run_to_completion(pool_texts(made, [TEXT], "mean", 0), made)
-    assert not made.scheduler.prompt_rows, "whoever keeps the error keeps others waiting"
+    assert not made.scheduler.prompt_rows, "a caller that keeps the error keeps others waiting"
     assert held.value
     made.runner.run = run  # type: ignore[method-assign]
     made.run([request])

@@ -52,7 +52,7 @@ def test_a_checksum_sees_every_bit():
     assert checksums(rows[:0]) == []
 
 
-def begun(path: Path, **more: Any) -> RecordingFile:
+def new_recording(path: Path, **more: Any) -> RecordingFile:
     file = RecordingFile(path, **more)
     file.line({MARK: 1, "limits": {}})
     return file
@@ -60,7 +60,7 @@ def begun(path: Path, **more: Any) -> RecordingFile:
 
 def test_lines_end_where_the_file_was_cut(tmp_path):
     path = tmp_path / "r.jsonl"
-    file = begun(path)
+    file = new_recording(path)
     for number in range(3):
         file.line({"drop": number})
     file.close()
@@ -73,7 +73,7 @@ def test_lines_end_where_the_file_was_cut(tmp_path):
 
 def test_a_full_recording_says_so(tmp_path):
     path = tmp_path / "r.jsonl"
-    file = begun(path, max_bytes=100)
+    file = new_recording(path, max_bytes=100)
     for number in range(50):
         file.line({"drop": number})
     file.close()
@@ -86,14 +86,14 @@ def test_a_full_recording_says_so(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
 def test_a_recording_is_for_its_owner(tmp_path):
-    begun(tmp_path / "r.jsonl").close()
+    new_recording(tmp_path / "r.jsonl").close()
     assert (tmp_path / "r.jsonl").stat().st_mode & 0o077 == 0
 
 
 def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):
     path = tmp_path / "r.jsonl"
-    begun(path).close()
-    begun(path).close()
+    new_recording(path).close()
+    new_recording(path).close()
     RecordingFile(tmp_path / "unused.jsonl").close()
     assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
     path.write_text("notes", encoding="utf-8")
@@ -115,7 +115,7 @@ def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):
         ('{"sporelm recording": 1, "limits": {"max_context": 3}}\n', "does not say the limits"),
     ],
 )
-def test_what_is_no_recording(tmp_path, text, message):
+def test_other_files_are_refused(tmp_path, text, message):
     path = tmp_path / "r.jsonl"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RequestError, match=message):
@@ -124,7 +124,7 @@ def test_what_is_no_recording(tmp_path, text, message):
 
 def test_a_step_with_an_adapter_ends_the_replay(tmp_path):
     path = tmp_path / "r.jsonl"
-    file = begun(path)
+    file = new_recording(path)
     step = Step([GOOD._replace(adapter_id=2)], [])
     file.line({"step": step.to_json(), "best": [1], "logits": [1], "s": 0.1})
     file.close()

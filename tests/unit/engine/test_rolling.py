@@ -14,8 +14,8 @@ from unit.engine.test_offload import engine_at
 ROOM = 256  # of the fake engine; its first quarter is a page
 
 
-def shown(text: list[int], room: int = ROOM) -> list[int]:
-    """What is left of a text: as long as it is too long, a half goes after the first quarter."""
+def rolled(text: list[int], room: int = ROOM) -> list[int]:
+    """Return a rolling context: as long as a text is too long, a half is dropped after the first quarter."""
     left = list(text)
     while len(left) > room:
         del left[room // 4 : room // 4 + max(1, room // 2)]
@@ -25,7 +25,7 @@ def shown(text: list[int], room: int = ROOM) -> list[int]:
 def continued(ids: list[int], count: int, room: int = ROOM) -> list[int]:
     text = list(ids)
     for _ in range(count):
-        text.append(next_token(shown(text, room)))
+        text.append(next_token(rolled(text, room)))
     return text[len(ids) :]
 
 
@@ -45,7 +45,7 @@ def test_a_text_goes_on_past_the_context(length):
     assert request.prompt == prompt(length)
     assert request.num_generated == 400
     assert request.context_ids == [
-        *shown(request.all_token_ids[:-1]),
+        *rolled(request.all_token_ids[:-1]),
         request.all_token_ids[-1],
     ]  # the last token is never shown
     assert len(request.context_ids) == len(request.all_token_ids) - request.num_dropped
@@ -127,7 +127,7 @@ def test_others_find_no_wrong_pages_and_share_the_right_ones():
     assert plain.cached_tokens == 64  # what a rolling text holds of it is its first quarter
 
 
-def test_twins_share_a_prompt_that_was_too_long():
+def test_children_share_a_prompt_that_was_too_long():
     made = engine()
     first = made.add(Request(prompt(300), max_tokens=80, roll=True))
     others = [made.add(Request(prompt(300), max_tokens=80, roll=True, parent=first)) for _ in range(2)]
@@ -146,7 +146,7 @@ def test_the_next_turn_finds_what_the_last_one_held(tmp_path):
         assert asked.generated == continued(asked.prompt, 20)
         # Unless it rolled again, in this prompt, all is there.
         assert asked.cached_tokens in (before, num_pinned_positions(ROOM))
-        assert asked.num_context_prompt == len(shown(asked.prompt))
+        assert asked.num_context_prompt == len(rolled(asked.prompt))
         text = asked.all_token_ids
     made.close()
 

@@ -1,4 +1,4 @@
-"""What a decode step costs beside the model: no memory that grows, and no arrays made anew."""
+"""The cost of a decode step beside the model: memory does not grow, and no arrays are allocated."""
 
 import tracemalloc
 from collections.abc import Sequence

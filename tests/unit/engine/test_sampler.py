@@ -65,7 +65,7 @@ def rows(size: int, seed: int, levels: int | None = None) -> np.ndarray:
 
 
 def kept_of(logits: np.ndarray, sampling: Sampling, coin: float = 1.0) -> list[int] | None:
-    """What the vectorised cut leaves of one row; None for all of it."""
+    """Return the ids that the vectorised filters keep of one row; None for all of them."""
     count = num_first_candidates(sampling, len(logits))
     if count == 0:
         return None
@@ -237,10 +237,10 @@ def test_dry_takes_more_the_longer_a_repetition_is(text, allowed, breaks):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 20), st.booleans())
-def test_dry_knows_of_a_prompt_what_it_would_have_learnt_token_by_token(text, reach, breaks):
-    options = {"dry_multiplier": 0.5, "dry_range": reach, "dry_breakers": frozenset({3} if breaks else ())}
+def test_dry_knows_of_a_prompt_what_it_would_have_learnt_token_by_token(text, dry_range, breaks):
+    options = {"dry_multiplier": 0.5, "dry_range": dry_range, "dry_breakers": frozenset({3} if breaks else ())}
     sampling = Sampling(**options)
-    seen = text[-reach:]
+    seen = text[-dry_range:]
     slowly = DryPenalty(sampling, seen[:1])
     for token in seen[1:]:
         slowly.accept(token)
@@ -311,7 +311,7 @@ def test_greedy_takes_the_lowest_id_among_equals():
 
 @pytest.mark.parametrize("options", [*OPTIONS, {"top_k": 3, "top_p": 0.5, "min_p": 0.1}], ids=str)
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_logits_without_a_finite_best_are_no_choice(options, value):
+def test_logits_without_a_finite_best_give_no_token(options, value):
     assert sample_rows(np.full((1, 100), value, np.float32), [choice(temperature=1.0, **options)]) == [NOT_A_TOKEN]
 
 

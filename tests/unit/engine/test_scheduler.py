@@ -1,4 +1,4 @@
-"""Who runs when: streams that do not stall, urgency, fairness, a bounded queue, twins."""
+"""The order of requests: streams that do not stall, urgency, fairness, a bounded queue, child requests."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from unit.engine.fake import engine, expected, limits
 from unit.engine.test_engine import prompt
 
 
-def test_those_that_decode_have_a_token_in_every_step_while_prompts_are_computed():
+def test_requests_that_decode_have_a_token_in_every_step_while_prompts_are_computed():
     made = engine(token_budget=40, prefill_tokens=16)
     early = made.add(Request(prompt(10), max_tokens=60))
     made.step()
@@ -31,31 +31,31 @@ def test_prompts_alone_take_the_whole_step():
     assert made.runner.steps[-1].num_tokens == 40
 
 
-def paced(step_s: float, token_s: float) -> PrefillBudget:
+def measured_budget(step_seconds: float, token_seconds: float) -> PrefillBudget:
     """A pace that has learnt from steps which take so long, and so much more a token."""
-    pace = PrefillBudget()
+    budget = PrefillBudget()
     for _ in range(200):
-        pace.observe(4, 0, step_s + 4 * token_s)
-        pace.observe(4, 100, step_s + 104 * token_s)
-    return pace
+        budget.observe(4, 0, step_seconds + 4 * token_seconds)
+        budget.observe(4, 100, step_seconds + 104 * token_seconds)
+    return budget
 
 
 def test_the_pace_lets_prompts_take_so_long_as_it_is_told():
     assert PrefillBudget().num_allowed() == INITIAL_TOKENS
     assert PrefillBudget(7).num_allowed(4, 12) == 7
-    pace = paced(0.010, 0.0002)
+    budget = measured_budget(0.010, 0.0002)
     for decoding in (1, 4, 40):
         wanted = MAX_STALL * (0.010 + decoding * 0.0002) / 0.0002
-        assert pace.num_allowed(decoding) == pytest.approx(wanted, rel=0.03)
-        assert pace.num_allowed(decoding, 1 if decoding > 4 else 0) == pace.num_allowed(decoding)
-    assert paced(0.001, 0.01).num_allowed() == MIN_TOKENS
+        assert budget.num_allowed(decoding) == pytest.approx(wanted, rel=0.03)
+        assert budget.num_allowed(decoding, 1 if decoding > 4 else 0) == budget.num_allowed(decoding)
+    assert measured_budget(0.001, 0.01).num_allowed() == MIN_TOKENS
 
 
-def test_a_crowd_that_begins_may_make_a_pause_that_nobody_notices():
-    pace = paced(0.002, 0.0002)
-    assert pace.num_allowed(8, 1) < 30
-    assert pace.num_allowed(8, 2) == pytest.approx(UNNOTICED_SECONDS / 0.0002, rel=0.03)
-    slow = paced(0.2, 0.02)  # a large model: what others bear counts there
+def test_a_crowd_that_begins_may_make_an_unnoticed_pause():
+    budget = measured_budget(0.002, 0.0002)
+    assert budget.num_allowed(8, 1) < 30
+    assert budget.num_allowed(8, 2) == pytest.approx(UNNOTICED_SECONDS / 0.0002, rel=0.03)
+    slow = measured_budget(0.2, 0.02)  # a large model: what others bear counts there
     assert slow.num_allowed(8, 8) == slow.num_allowed(8)
 
 
@@ -63,12 +63,12 @@ def test_urgent_requests_are_served_first():
     made = engine(max_batch=1)
     requests = [made.add(Request(prompt(5, seed), max_tokens=3, priority=-seed)) for seed in range(3)]
     ended = []
-    while not made.scheduler.idle:
+    while not made.scheduler.is_idle:
         ended += [advance.request for advance in made.step() if advance.finish_reason]
     assert ended == [requests[2], requests[1], requests[0]]
 
 
-def test_of_equals_those_are_served_of_whom_the_fewest_run():
+def test_of_equals_the_tenant_with_the_fewest_running_is_served():
     made = engine(max_batch=2)
     many = [made.add(Request(prompt(5, seed), max_tokens=4, tenant="busy")) for seed in range(5)]
     one = made.add(Request(prompt(6), max_tokens=4, tenant="rare"))
@@ -95,7 +95,7 @@ def test_what_is_urgent_keeps_its_pages():
         assert request.generated == expected(request.prompt, request.max_tokens)
 
 
-def test_only_so_many_requests_wait():
+def test_the_queue_is_bounded():
     made = engine(max_batch=1, max_waiting=2)
     first = [made.add(Request(prompt(3, seed), max_tokens=2)) for seed in range(2)]
     refused = Request(prompt(4), max_tokens=2)
@@ -123,10 +123,10 @@ def test_who_waits_can_be_asked_while_others_come_and_go():
     assert [request.tenant for request in (first, *asking)] == ["anna", "anna", "ben"]
 
 
-def test_nobody_fills_the_places_of_everybody():
+def test_no_tenant_fills_the_queue_for_the_others():
     made = engine(max_batch=1, max_waiting=6)
 
-    def taken(tenant: str) -> int:
+    def fill_queue(tenant: str) -> int:
         count = 0
         while True:
             try:
@@ -135,15 +135,15 @@ def test_nobody_fills_the_places_of_everybody():
                 return count
             count += 1
 
-    assert taken("anna") == 6
-    assert taken("ben") == 3
-    assert taken("cleo") == 2
-    assert taken("dora") == 1  # twice the limit: nobody else finds a place
-    assert taken("emil") == 0
-    assert taken("anna") == 0
+    assert fill_queue("anna") == 6
+    assert fill_queue("ben") == 3
+    assert fill_queue("cleo") == 2
+    assert fill_queue("dora") == 1  # twice the limit: no other tenant finds a place
+    assert fill_queue("emil") == 0
+    assert fill_queue("anna") == 0
 
 
-def test_twins_share_what_one_of_them_computes():
+def test_children_share_what_their_parent_computes():
     made = engine(max_batch=4, token_budget=40)
     ids = prompt(100)
     first = made.add(Request(ids, max_tokens=20))
@@ -157,7 +157,7 @@ def test_twins_share_what_one_of_them_computes():
     made.check_integrity()
 
 
-def test_a_twin_that_was_cancelled_leaves_the_other_alone():
+def test_a_parent_that_was_cancelled_leaves_its_child_alone():
     made = engine(token_budget=16)
     ids = prompt(100)
     first = made.add(Request(ids, max_tokens=20))

@@ -17,7 +17,7 @@ from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
 
 
-def begun(made: Engine, length: int = 150) -> KvSequence:
+def start_sequence(made: Engine, length: int = 150) -> KvSequence:
     sequence = made.sequence()
     made.run([made.add(Request(prompt(length), max_tokens=5, sequence=sequence))])
     return sequence
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
     """A session of 154 tokens."""
     made = engine()
     path = tmp_path / "talk.session"
-    assert made.save_session(begun(made), path, "model a", {"who": "me"}) == path.stat().st_size
+    assert made.save_session(start_sequence(made), path, "model a", {"who": "me"}) == path.stat().st_size
     return path
 
 
@@ -90,7 +90,7 @@ def test_an_empty_sequence_sleeps_too(tmp_path):
 
 
 def rewrite(file: Path, *, honest: bool = True, **changes: object) -> None:
-    """Change the header of a file, its data stays; unless `honest` the hash is made anew, as a forger would."""
+    """Change the header of a file, its data stays; unless `honest` the hash is computed again, as a forger would."""
     data = file.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -168,7 +168,7 @@ def test_a_file_that_was_changed_is_refused_and_nothing_is_kept(file, changes, e
     ],
     ids=["a list", "cut", "deep", "a long number", "large"],
 )
-def test_notes_that_nobody_wrote_are_refused(file, notes, message):
+def test_invalid_notes_are_refused(file, notes, message):
     rewrite(file, honest=False, notes=notes)
     refused(file, ModelFileError, message)
 
@@ -193,7 +193,7 @@ def test_an_unknown_token_is_found_though_the_hash_fits(file):
 
 def test_idle_sequences_give_way_to_one_that_wakes(file):
     made = engine(num_pages=4)
-    idle = begun(made)
+    idle = start_sequence(made)
     sequence, _ = made.load_session(file, "model a")
     assert (idle.length, sequence.length) == (0, 154)
     made.check_integrity()
@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_said(file):
 
 def test_a_sequence_in_use_does_not_sleep_and_a_bad_place_leaves_nothing(tmp_path):
     made = engine()
-    sequence = begun(made, 20)
+    sequence = start_sequence(made, 20)
     with pytest.raises(RequestError, match="cannot be written"):
         made.save_session(sequence, tmp_path / "none" / "file", "m", {})
     with pytest.raises(RequestError, match="session notes: too large"):
@@ -251,7 +251,7 @@ def test_a_sequence_in_use_does_not_sleep_and_a_bad_place_leaves_nothing(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_session_is_not_replaced(tmp_path: Path) -> None:
+def test_other_files_are_not_replaced(tmp_path: Path) -> None:
     mine, empty, folder = tmp_path / "mine", tmp_path / "empty", tmp_path / "folder"
     mine.write_text("mine")
     empty.touch()

@@ -142,10 +142,10 @@ def test_the_likeliest_tokens_are_taken_while_they_are_worth_their_rows():
 def test_a_guess_from_the_text_is_what_followed_the_longest_match():
     drafter = NgramDrafter()
 
-    def guess(known: list[int], most: int = 3) -> list[int]:
+    def guess(known: list[int], limit: int = 3) -> list[int]:
         request = Request(known)
         request.id = 7
-        found = drafter.propose(request, most)
+        found = drafter.propose(request, limit)
         drafter.end(request)
         return found.tokens
 

@@ -36,11 +36,11 @@ from unit.engine.hashed import (
     Guesses,
     HashedRunner,
     StatefulRunner,
-    SteadyPace,
+    SteadyPrefillBudget,
     SteadySpeculation,
     Wish,
     cells_of,
-    said_alone,
+    expected_output,
     scores_after,
     state_of,
 )
@@ -61,7 +61,7 @@ SAMPLINGS = (
     Sampling(dry_multiplier=0.8, logprobs=0),
     Sampling(min_tokens=5, logit_bias={3: 5.0, 40: -100.0}),
 )
-# Texts of which prompts are beginnings, so that prompts share their own.
+# Prompts are prefixes of these texts, so that they share prefixes.
 STEMS = [np.random.default_rng(seed).integers(0, VOCAB, CONTEXT + 10).tolist() for seed in range(2)]
 STEMS.append([*STEMS[0][:PAGE], *STEMS[1][PAGE:]])  # the same pages after others
 
@@ -94,7 +94,7 @@ def depth_of(key: bytes, index: PrefixCache) -> int | None:
 
 
 class InterruptedSampler(Sampler):
-    """May be interrupted after it has chosen, before anybody hears of it."""
+    """May be interrupted after it has sampled, before the tokens are committed."""
 
     def __init__(self, runner: HashedRunner) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.asleep = OffloadStore(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
             self.asleep._writer = self.asleep._reader = AtOnce()
         self.engine = Engine(self.runner, limits, SteadySpeculation(drafter) if drafter else None, self.asleep)
-        self.engine.scheduler.prefill_budget = SteadyPace(prefill)
+        self.engine.scheduler.prefill_budget = SteadyPrefillBudget(prefill)
         self.engine.sampler = InterruptedSampler(self.runner)
 
     @rule(
@@ -189,16 +189,16 @@ class EngineMachine(RuleBasedStateMachine):
             self.sequences.append(self.engine.sequence(cache_salt))
 
     @precondition(lambda self: self.sequences)
-    @rule(which=wholes, kept=st.one_of(st.just(1.0), shares), stem=wholes, end=lengths, tail=tails, manner=manners,
+    @rule(which=wholes, share=st.one_of(st.just(1.0), shares), stem=wholes, end=lengths, tail=tails, manner=manners,
           service=services, finishes=st.booleans())  # fmt: skip
     def go_on(
-        self, which: int, kept: float, stem: int, end: int, tail: list[int], manner: Any, service: Any, finishes: bool
+        self, which: int, share: float, stem: int, end: int, tail: list[int], manner: Any, service: Any, finishes: bool
     ) -> None:
         """Continue a sequence after all that it holds or held before it gave way, or go back to an earlier place."""
         sequence = self.sequences[which % len(self.sequences)]
         slept = self.asleep.tokens_of(sequence) if self.asleep is not None else []
         whole = max(sequence.tokens, slept, key=len)
-        held = whole[: int(kept * len(whole))]
+        held = whole[: int(share * len(whole))]
         prompt = (*held, *STEMS[stem % len(STEMS)][len(held) : end])[: CONTEXT - len(tail)] + tuple(tail)
         if self.engine.scheduler.uses(sequence):
             with pytest.raises(RequestError, match="still answering"):
@@ -312,10 +312,10 @@ class EngineMachine(RuleBasedStateMachine):
         for place in {0, len(held) // 2, len(held) - 1} if rows else ():
             assert (held[place] == scores_after(cells_of(ids[: place + 1]))).all()
 
-    @precondition(lambda self: not self.engine.scheduler.idle)
+    @precondition(lambda self: not self.engine.scheduler.is_idle)
     @rule(when=st.sampled_from(["before", "copying", "after", "chosen"]))
     def interrupt(self, when: str) -> None:
-        """A step does not come to its end, as by Ctrl-C: the next ones go on."""
+        """A step is interrupted, as by Ctrl-C: the next ones go on."""
         self.runner.fail = when
         for _ in range(8):
             try:
@@ -362,7 +362,7 @@ class EngineMachine(RuleBasedStateMachine):
         except QueueFull:
             assert len(waiting) >= waiting.limit
             return None
-        # Those that gave way wait too; beyond the limit only who has not filled it alone.
+        # Preempted requests wait too; beyond the limit only tenants that have not filled the queue alone.
         assert len(waiting) <= waiting.limit or others
         self.wishes[request.id] = request, wish
         return request
@@ -388,7 +388,7 @@ class EngineMachine(RuleBasedStateMachine):
             if request.finish_reason is None:
                 continue
             del self.wishes[number]
-            expected = said_alone(wish, CONTEXT)
+            expected = expected_output(wish, CONTEXT)
             place = f"{request} of {wish}"
             if request.finish_reason == "cancelled" or (request.error or "").startswith("logits are not numbers"):
                 assert request.generated == expected.tokens[: request.num_generated], place
@@ -464,12 +464,12 @@ class EngineMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def _drain(self) -> None:
-        """Whatever was asked for ends, and all pages are free at last."""
+        """All requests end, and all pages are free at last."""
         for _ in range(PATIENCE):
-            if self.engine.scheduler.idle:
+            if self.engine.scheduler.is_idle:
                 break
             self._step()
-        assert self.engine.scheduler.idle, "requests are stuck"
+        assert self.engine.scheduler.is_idle, "requests are stuck"
         for _, _, work in self.texts:
             work.close()
         self.all_is_well()
@@ -495,7 +495,7 @@ class StatefulMachine(EngineMachine):
 
 
 def machine_run(examples: int, steps: int, machine: type[EngineMachine] = EngineMachine) -> Callable[[], None]:
-    """The machine, so many times so many steps, the same ones in every run."""
+    """Return a test of `examples` machines of `steps` steps, the same ones in every run."""
     chosen = settings(
         max_examples=examples,
         stateful_step_count=steps,

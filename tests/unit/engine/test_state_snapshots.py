@@ -1,5 +1,4 @@
-"""Recurrent states beside pages: whatever is asked of an engine, a state is never one of another text, and what is
-found, kept and lost is said."""
+"""Recurrent states beside pages: a state is never that of another text, and hits and misses are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from unit.engine.hashed import (
     StatefulRunner,
     SteadySpeculation,
     Wish,
-    said_alone,
+    expected_output,
     state_of,
 )
 
@@ -37,16 +36,16 @@ def limits(**changes: int) -> EngineConfig:
     return EngineConfig(max_context=CONTEXT, model_context=CONTEXT, vocab=VOCAB, **values)
 
 
-def engine(paged: bool = True, speculation: Speculation | None = None, dormitory: Any = None, **changes: int) -> Engine:
+def engine(paged: bool = True, speculation: Speculation | None = None, store: Any = None, **changes: int) -> Engine:
     chosen = limits(**changes)
     runner = StatefulRunner(chosen, paged=paged)
-    if isinstance(dormitory, Path):
-        dormitory = OffloadStore(dormitory, runner, lambda: "model")
-    return Engine(runner, chosen, speculation, dormitory)
+    if isinstance(store, Path):
+        store = OffloadStore(store, runner, lambda: "model")
+    return Engine(runner, chosen, speculation, store)
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
-    return said_alone(Wish(tuple(prompt), GREEDY, count), CONTEXT).tokens
+    return expected_output(Wish(tuple(prompt), GREEDY, count), CONTEXT).tokens
 
 
 def ask(made: Engine, prompt: list[int], count: int = 3, sequence: KvSequence | None = None) -> Request:
@@ -168,7 +167,7 @@ def test_a_salt_finds_nothing_of_another(paged: bool) -> None:
     assert (request.cached_tokens, request.cache_miss) == (0, "first request with this salt")
 
 
-def test_twins_share_what_is_kept_of_their_prompt(paged: bool) -> None:
+def test_children_share_what_is_kept_of_their_prompt(paged: bool) -> None:
     made = engine(paged)
     first = made.add(Request(TEXT[:150], max_tokens=9))
     children = [made.add(Request(TEXT[:150], max_tokens=9, parent=first)) for _ in range(3)]
@@ -255,13 +254,13 @@ def test_a_window_rolls_over_its_states(paged: bool) -> None:
     made, wish = engine(paged, max_batch=1), Wish(tuple(TEXT[:300]), GREEDY, 400, roll=True)
     request = made.add(Request(wish.prompt, max_tokens=400, roll=True))
     made.run([request])
-    assert request.generated == said_alone(wish, CONTEXT).tokens
+    assert request.generated == expected_output(wish, CONTEXT).tokens
     assert request.num_dropped == CONTEXT // 2
     made.check_integrity()
 
 
 def test_a_conversation_that_gives_way_sleeps_with_its_state(paged: bool, tmp_path: Path) -> None:
-    made = engine(paged, num_states=2, dormitory=tmp_path)
+    made = engine(paged, num_states=2, store=tmp_path)
     talk = made.sequence()
     first = ask(made, TEXT[:150], 20, talk)
     for number in range(3):
@@ -278,7 +277,7 @@ def test_a_conversation_that_gives_way_sleeps_with_its_state(paged: bool, tmp_pa
 
 
 def test_what_sleeps_wakes_over_a_prefix_that_is_known(paged: bool, tmp_path: Path) -> None:
-    made = engine(paged, dormitory=tmp_path)
+    made = engine(paged, store=tmp_path)
     talk = made.sequence()
     first = ask(made, TEXT[:300], 15, talk)
     made.kv_cache.evict_until(lambda: False)
@@ -287,8 +286,8 @@ def test_what_sleeps_wakes_over_a_prefix_that_is_known(paged: bool, tmp_path: Pa
     made.close()
 
 
-def test_a_beginning_of_what_sleeps_is_computed_anew(paged: bool, tmp_path: Path) -> None:
-    made = engine(paged, dormitory=tmp_path)
+def test_a_beginning_of_what_sleeps_is_computed_again(paged: bool, tmp_path: Path) -> None:
+    made = engine(paged, store=tmp_path)
     talk = made.sequence()
     ask(made, TEXT[:300], 20, talk)
     made.kv_cache.evict_until(lambda: False)
@@ -359,7 +358,7 @@ def test_a_full_house_says_what_is_lacking(tmp_path: Path) -> None:
 # ---- texts, guesses, interruptions
 
 
-def test_a_text_whose_step_is_interrupted_in_anothers_turn_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_whose_step_is_interrupted_in_anothers_turn_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made, rows = engine(num_states=1, token_budget=20), list[np.ndarray]()
     text = made.logits(TEXT[:90], lambda chunk: rows.append(chunk.copy()))
     next(text)
@@ -389,7 +388,7 @@ def test_texts_have_states_of_their_own(paged: bool) -> None:
     assert made.kv_cache.states is not None
     for _ in made.logits(TEXT[:230], lambda chunk: rows.append(chunk.copy())):
         made.step()
-        assert len(made.kv_cache.states.slot_of_hash) <= 2, "of a text that nobody can go on from nothing is kept"
+        assert len(made.kv_cache.states.slot_of_hash) <= 2, "no snapshots are kept of a private sequence"
     assert [int(row.argmax()) for row in np.concatenate(rows)[199:]] == [
         expected(TEXT[: place + 1], 1)[0] for place in range(199, 230)
     ]
@@ -442,7 +441,7 @@ def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
         assert request.generated == expected(request.prompt, 90)
         assert (request.num_accepted_tokens == request.num_draft_tokens) != strange
         assert request.num_accepted_tokens > 0
-    assert sum(computed) < 320, "texts of 260 tokens, and 100 guesses, most of which are right"
+    assert sum(computed) < 320, "texts of 260 tokens, and 100 draft tokens; most are accepted"
     assert drafter.kv_cache.states is not None
     assert drafter.kv_cache.states.num_free == 8
 

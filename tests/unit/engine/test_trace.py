@@ -155,7 +155,9 @@ def test_a_step_is_its_parts_and_its_calls(tmp_path):
         ("sample", 9000, 1000), ("commit", 10000, 1000),
     ]  # fmt: skip
     assert spans[0]["args"] == {
-        "tokens": 3, "sequences": 1, "rows": 1, "regime": "few", "copied pages": 1, "requests": [7],
+        "tokens": 3, "sequences": 1, "rows": 1,
+        "regime": "few",  # old name: a key that is written
+        "copied pages": 1, "requests": [7],
     }  # fmt: skip
     calls = [(span["tid"], round(span["ts"]), round(span["dur"])) for span in spans if span["tid"] > ENGINE_ROW]
     assert calls == [(2, 1500, 200), (2, 4000, 2000), (3, 4000, 4000)]

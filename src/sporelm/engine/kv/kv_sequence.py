@@ -36,7 +36,7 @@ class KvSequence:
         # The pages as a tuple: the same object until the pages change, which is how readers notice a change.
         self.page_table: tuple[int, ...] = ()
         self.is_in_use = False  # by a running request: it must not be evicted
-        # The rest is for models that keep recurrent states (sequence_states.py); for others nothing is behind it.
+        # The rest is for models that keep recurrent states (state_snapshots.py); for others nothing is behind it.
         self.state_slot = 0  # of the state after the last token
         self.draft_base_slot = NO_STATE  # of the state before a draft, until it is known how much of it is accepted
         self.snapshot_positions: tuple[int, ...] = ()  # where a snapshot is kept, besides the regular interval

@@ -35,7 +35,7 @@ class Sampling:
                         reaches typical_p (Meister et al. 2022)
     top_p               of those, keep the fewest of the greatest whose probability reaches top_p (Holtzman et al. 2020)
     min_p               of those, keep tokens of at least min_p times the probability of the likeliest
-    xtc_probability     with this probability, of those that have at least xtc_threshold, drop all but the least likely
+    xtc_probability     with this probability, of the tokens with at least xtc_threshold, drop all but the least likely
                         ("Exclude Top Choices", p-e-w 2024)
     seed                of the generator
     logprobs            report the logarithm of each token's probability, and of this number of alternatives; None: off.

@@ -2,9 +2,9 @@
 
 It has a worker and pages of its own. For each request it holds the KV of the context, catches up when that grows, and
 samples the next tokens one after the other, for all requests in the same steps: the likeliest ones, or where the
-request samples, those that the request's own random numbers choose of the draft model's logits. Where both models'
-logits are alike the same numbers choose the same tokens, so that drafts of sampled answers are accepted as well as
-those of greedy ones. The target model decides which draft tokens are accepted.
+request samples, the tokens that its own random numbers draw from the draft model's logits. Where both models'
+logits are alike the same numbers choose the same tokens, so that drafts are accepted for sampled
+answers as for greedy ones. The target model decides which draft tokens are accepted.
 """
 
 from collections.abc import Sequence
