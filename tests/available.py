@@ -12,8 +12,8 @@ BACKENDS = sorted(OWN, key=lambda name: (name != "reference", name))  # referenc
 ORDER_BY_ROWS = ("reference", "torch")
 
 
-def opened(name: str, **options: Any) -> Any:
-    """The back-end of this name; skips, with the reason, where it cannot run."""
+def open_available(name: str, **options: Any) -> Any:
+    """Open the back-end of this name; skip the test, with the reason, where it cannot run."""
     try:
         return open_backend(name, **options)
     except BackendError as reason:

@@ -42,9 +42,10 @@ def _finite_bits(source: Source, n: int) -> np.ndarray:
     return np.where((bits & 0x7F80_0000) == 0x7F80_0000, bits & 0xBFFF_FFFF, bits).astype("<u4").view("<f4")
 
 
-# What makes float32 [n, WIDTH] from a source.
+NORMAL = "bell"  # old name: the name seeds the values of stored goldens
+# Functions that make float32 [n, WIDTH] from a source.
 CASES: dict[str, Callable[[Source, int], np.ndarray]] = {
-    "bell": lambda s, n: s.gaussian(n, WIDTH),  # old name: the name seeds the values of stored goldens
+    NORMAL: lambda s, n: s.gaussian(n, WIDTH),
     "rows of many sizes": lambda s, n: s.spread(-20, 20, n, WIDTH),
     "groups of many sizes": lambda s, n: s.spread(-12, 12, n, 16),
     "groups far apart": lambda s, n: s.spread(-60, 30, n, 16),

@@ -1,4 +1,4 @@
-"""What a conformance case is, and the values it is made of."""
+"""A conformance case, and the random values of its tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.stored_tensor import StoredTensor
 
 Arrays = list[np.ndarray]
-Work = Callable[["On"], Any]
+RunOp = Callable[["On"], Any]
 
-FORMAT_NAMES = tuple(form.name for form in sorted(FORMS, key=lambda form: form.ggml_id))
+FORMAT_NAMES = tuple(each.name for each in sorted(FORMS, key=lambda each: each.ggml_id))
 # What does not depend on the format is tried on few of them, where for each it would be one more kernel.
 FEW_FORMATS = ("F32", "Q4_1", "Q6_K")
 # One of each kind of panels: products of several weights are tried with these on lesser targets.
 EACH_KIND = ("F32", "F16", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "Q3_K")
 
 
-def width_of(form: str, blocks: int) -> int:
-    """Columns of so many blocks; of formats without blocks, of so many runs of 32."""
-    return blocks * (FORMATS[form].values if FORMATS[form].values > 1 else 32)
+def width_of(format_name: str, blocks: int) -> int:
+    """Return the columns of this number of blocks, or of runs of 32 numbers for a format without blocks."""
+    return blocks * (FORMATS[format_name].values if FORMATS[format_name].values > 1 else 32)
 
 
 class On:
@@ -48,48 +48,48 @@ class On:
         """A tensor of normal random values."""
         return self.tensor(self.values(*shape, scale=scale))
 
-    def weight(self, form: str, out: int, width: int, change: Callable[[np.ndarray], None] | None = None) -> Any:
+    def weight(self, format_name: str, out: int, width: int, change: Callable[[np.ndarray], None] | None = None) -> Any:
         """A packed random matrix of a number format; `change` may alter the values before they are rounded."""
         matrix = self.values(out, width)
         if change:
             change(matrix)
-        return self.pack(FORMATS[form], matrix.shape, _blocks(form, matrix.shape, matrix.tobytes()))
+        return self.pack(FORMATS[format_name], matrix.shape, _blocks(format_name, matrix.shape, matrix.tobytes()))
 
-    def experts(self, form: str, experts: int, out: int, width: int) -> Any:
+    def experts(self, format_name: str, experts: int, out: int, width: int) -> Any:
         """Packed random matrices of experts."""
         values = self.values(experts * out, width)
-        blocks = _blocks(form, values.shape, values.tobytes())
-        return self.pack(FORMATS[form], (experts, out, width), blocks)
+        blocks = _blocks(format_name, values.shape, values.tobytes())
+        return self.pack(FORMATS[format_name], (experts, out, width), blocks)
 
     @staticmethod
-    def activation(form: str) -> str:
-        """What a format's weights multiply."""
-        return FORMATS[form].activation
+    def activation(format_name: str) -> str:
+        """Return the number format of the activations that a format's weights multiply."""
+        return FORMATS[format_name].activation
 
-    def pack(self, form: type[QuantFormat], shape: tuple[int, ...], blocks: np.ndarray) -> Any:
-        return self.backend.pack(StoredTensor("weight", form, shape, np.ascontiguousarray(blocks)))
+    def pack(self, number_format: type[QuantFormat], shape: tuple[int, ...], blocks: np.ndarray) -> Any:
+        return self.backend.pack(StoredTensor("weight", number_format, shape, np.ascontiguousarray(blocks)))
 
 
 @lru_cache(maxsize=512)
-def _blocks(form: str, shape: tuple[int, ...], values: bytes) -> np.ndarray:
+def _blocks(format_name: str, shape: tuple[int, ...], values: bytes) -> np.ndarray:
     """The blocks of a float32 matrix; the same ones are asked for on every back-end."""
-    return blocks_of(FORMATS[form], np.frombuffer(values, np.float32).reshape(shape))
+    return blocks_of(FORMATS[format_name], np.frombuffer(values, np.float32).reshape(shape))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One op on one set of values. Only --all runs `rare` ones, and on lesser targets those that are not `common`."""
+    """One op on one set of values. Only --all runs `rare` cases, and on lesser targets cases that are not `common`."""
 
     op: str
     name: str
-    work: Work
+    run_op: RunOp
     exact: bool = False
     common: bool = True
     rare: bool = False
 
     def run(self, backend: Any) -> Arrays:
         """The results as arrays."""
-        results = self.work(On(backend, f"{self.op} {self.name}"))
+        results = self.run_op(On(backend, f"{self.op} {self.name}"))
         results = results if isinstance(results, tuple) else (results,)
         return [result if isinstance(result, np.ndarray) else result.numpy() for result in results]
 
@@ -97,10 +97,10 @@ class Case:
         return f"{self.op} {self.name}"
 
 
-def case(op: str, name: str, work: Callable[..., Any], *args: Any, **marks: bool) -> Case:
-    """A case whose work takes an `On` and these arguments."""
-    return Case(op, name, partial(_call, work, args), **marks)
+def case(op: str, name: str, run_op: Callable[..., Any], *args: Any, **marks: bool) -> Case:
+    """A case whose function takes an `On` and these arguments."""
+    return Case(op, name, partial(_call, run_op, args), **marks)
 
 
-def _call(work: Callable[..., Any], args: tuple[Any, ...], on: On) -> Any:
-    return work(on, *args)
+def _call(run_op: Callable[..., Any], args: tuple[Any, ...], on: On) -> Any:
+    return run_op(on, *args)

@@ -12,27 +12,29 @@ from sporelm.backends.cpu.lowering.block_conversion import DEQUANTIZED_FORMATS, 
 from sporelm.quant import FORMATS
 
 COMMON = ("F16", "Q4_0", "Q4_K", "Q8_0")  # tried on every target
-ELSEWHERE = ("NVFP4",)  # one of those that the numpy meaning alone makes and reads
+ELSEWHERE = ("NVFP4",)  # only the numpy reference reads and writes such formats
 SHAPES = ((1, 1), (7, 3), (37, 1), (5, 9))  # rows, and blocks (of formats without: runs of 7 numbers) of each
 
 
-def rounded(on: On, form: str, rows: int, blocks: int) -> Any:
-    return ops.quantize_blocks(on.rows(rows, columns(form, blocks)), format=form)
+def rounded(on: On, format_name: str, rows: int, blocks: int) -> Any:
+    return ops.quantize_blocks(on.rows(rows, columns(format_name, blocks)), format=format_name)
 
 
-def weighed(on: On, form: str, rows: int, blocks: int) -> Any:
-    width = columns(form, blocks)
+def weighed(on: On, format_name: str, rows: int, blocks: int) -> Any:
+    width = columns(format_name, blocks)
     importance = on.values(width) ** 2
     importance[::5] = 0
-    return ops.quantize_blocks(on.rows(rows, width), on.tensor(importance), format=form)
+    return ops.quantize_blocks(on.rows(rows, width), on.tensor(importance), format=format_name)
 
 
-def widened(on: On, form: str, rows: int, blocks: int) -> Any:
-    kind = FORMATS[form]
-    count = columns(form, blocks) // kind.values
-    found = ops.dequantize_blocks(on.tensor(patterns(form, kind.nbytes, rows * count).reshape(rows, -1)), format=form)
+def widened(on: On, format_name: str, rows: int, blocks: int) -> Any:
+    kind = FORMATS[format_name]
+    count = columns(format_name, blocks) // kind.values
+    found = ops.dequantize_blocks(
+        on.tensor(patterns(format_name, kind.nbytes, rows * count).reshape(rows, -1)), format=format_name
+    )
     numbers = found.numpy()
-    return np.where(np.isnan(numbers), np.float32(-1), numbers)  # the bits of a NaN are nobody's business
+    return np.where(np.isnan(numbers), np.float32(-1), numbers)  # the bits of a NaN may differ
 
 
 def counted(on: On, rows: int, width: int) -> Any:
@@ -42,23 +44,25 @@ def counted(on: On, rows: int, width: int) -> Any:
     return ops.count_nonfinite(on.tensor(x))
 
 
-def columns(form: str, blocks: int) -> int:
-    """Columns of so many blocks."""
-    return blocks * (FORMATS[form].values if FORMATS[form].values > 1 else 7)
+def columns(format_name: str, blocks: int) -> int:
+    """Return the columns of this number of blocks, or of runs of 7 numbers for a format without blocks."""
+    return blocks * (FORMATS[format_name].values if FORMATS[format_name].values > 1 else 7)
 
 
 def cases() -> Iterator[Case]:
     kinds = (("quantize_blocks", rounded, QUANTIZED_FORMATS), ("dequantize_blocks", widened, DEQUANTIZED_FORMATS))
     for op, work, formats in kinds:
-        for form in (*sorted(formats), *ELSEWHERE):
+        for format_name in (*sorted(formats), *ELSEWHERE):
             for rows, blocks in SHAPES:
-                common = form in COMMON and rows != 5
-                yield case(op, f"{form} {rows}x{blocks}", work, form, rows, blocks, exact=True, common=common)
-    for form in sorted(QUANTIZED_FORMATS):
-        if FORMATS[form].can_weigh:
+                common = format_name in COMMON and rows != 5
+                yield case(
+                    op, f"{format_name} {rows}x{blocks}", work, format_name, rows, blocks, exact=True, common=common
+                )
+    for format_name in sorted(QUANTIZED_FORMATS):
+        if FORMATS[format_name].can_weigh:
             for rows, blocks in SHAPES:
-                name = f"{form} {rows}x{blocks} with importance"
-                common = form in COMMON and rows == 7
-                yield case("quantize_blocks", name, weighed, form, rows, blocks, exact=True, common=common)
+                name = f"{format_name} {rows}x{blocks} with importance"
+                common = format_name in COMMON and rows == 7
+                yield case("quantize_blocks", name, weighed, format_name, rows, blocks, exact=True, common=common)
     for rows, width in ((1, 1), (7, 33), (40, 320)):
         yield case("count_nonfinite", f"{rows}x{width}", counted, rows, width, exact=True)

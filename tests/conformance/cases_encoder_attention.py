@@ -18,7 +18,7 @@ def attended(
     on: On,
     heads: tuple[int, int, int],
     texts: tuple[int, ...],
-    reach: int | None,
+    half_window: int | None,
     gain: float,
     slope: float = 0.0,
     bias: float = 0.0,
@@ -29,10 +29,12 @@ def attended(
     starts = on.ints(np.concatenate([[0], np.cumsum(texts)]))
     more = [on.tensor(np.abs(on.values(group * kv_heads, scale=slope)))] if slope else []
     more += [*([] if slope else [None]), on.rows(group * kv_heads, 640, scale=bias)] if bias else []
-    return ops.encoder_attention(*given, starts, *more, head_dim=head_dim, scale=head_dim**-0.5, half_window=reach)
+    return ops.encoder_attention(
+        *given, starts, *more, head_dim=head_dim, scale=head_dim**-0.5, half_window=half_window
+    )
 
 
-def apart(on: On, heads: tuple[int, int], texts: tuple[int, ...], buckets: int) -> Any:
+def attend_disentangled(on: On, heads: tuple[int, int], texts: tuple[int, ...], buckets: int) -> Any:
     head_dim, count = heads
     tokens, width = sum(texts), head_dim * count
     rows = [on.rows(tokens, width) for _ in range(3)]
@@ -53,27 +55,33 @@ def cases() -> Iterator[Case]:
             yield case("mean_rows", f"{width} of {texts}", averaged, width, texts, common=width in (16, 33))
     for heads in HEADS:
         for texts in TEXTS:
-            for reach in REACHES:
-                name = f"{heads} {texts} reach {reach}"
-                marks = {"common": heads in HEADS[:3:2] and reach in (None, 64), "rare": heads not in HEADS[:4]}
-                yield case("encoder_attention", name, attended, heads, texts, reach, 1.0, **marks)
+            for half_window in REACHES:
+                name = f"{heads} {texts} reach {half_window}"
+                marks = {"common": heads in HEADS[:3:2] and half_window in (None, 64), "rare": heads not in HEADS[:4]}
+                yield case("encoder_attention", name, attended, heads, texts, half_window, 1.0, **marks)
     for heads in HEADS[:3]:
-        for reach, slope in ((None, 0.1), (None, 2.0), (64, 0.5)):
-            name = f"{heads} {TEXTS[3]} reach {reach} slopes of {slope:g}"
+        for half_window, slope in ((None, 0.1), (None, 2.0), (64, 0.5)):
+            name = f"{heads} {TEXTS[3]} reach {half_window} slopes of {slope:g}"
             marks = {"common": heads == HEADS[0]}
-            yield case("encoder_attention", name, attended, heads, TEXTS[3], reach, 1.0, slope, **marks)
+            yield case("encoder_attention", name, attended, heads, TEXTS[3], half_window, 1.0, slope, **marks)
     for heads in HEADS:
         for texts in TEXTS:
-            for reach, slope in ((None, 0.0), (64, 0.5)):
-                name = f"{heads} {texts} reach {reach} slopes of {slope:g} biases"
+            for half_window, slope in ((None, 0.0), (64, 0.5)):
+                name = f"{heads} {texts} reach {half_window} slopes of {slope:g} biases"
                 marks = {"common": heads == HEADS[0], "rare": heads not in HEADS[:4]}
-                yield case("encoder_attention", name, attended, heads, texts, reach, 1.0, slope, 3.0, **marks)
+                yield case("encoder_attention", name, attended, heads, texts, half_window, 1.0, slope, 3.0, **marks)
     for own in ((64, 2), (10, 7), (2, 1)):
         for texts in TEXTS:
             for buckets in (2, 32):
                 marks = {"common": own == (10, 7) and buckets == 32, "rare": own == (2, 1)}
                 yield case(
-                    "disentangled_attention", f"{own} {texts} buckets {buckets}", apart, own, texts, buckets, **marks
+                    "disentangled_attention",
+                    f"{own} {texts} buckets {buckets}",
+                    attend_disentangled,
+                    own,
+                    texts,
+                    buckets,
+                    **marks,
                 )
     for gain in (0.0, 8.0):
         name = f"{HEADS[0]} {TEXTS[3]} queries of {gain:g}"

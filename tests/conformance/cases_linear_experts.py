@@ -63,33 +63,33 @@ def spread(on: On, tokens: int, experts: int, k: int, how: str) -> np.ndarray:
     return ids
 
 
-def matrices(on: On, form: str, experts: int, out: int, width: int) -> Any:
-    return on.experts(form, experts, out, width)
+def matrices(on: On, format_name: str, experts: int, out: int, width: int) -> Any:
+    return on.experts(format_name, experts, out, width)
 
 
-def product(on: On, form: str, shape: tuple[int, int, int], tokens: int, k: int, how: str, extra: str) -> Any:
+def product(on: On, format_name: str, shape: tuple[int, int, int], tokens: int, k: int, how: str, extra: str) -> Any:
     """`extra`: "each" has a row of x for each pair, "bias" adds one."""
     experts, out, width = shape
     ids = spread(on, tokens, experts, k, how)
-    weight = matrices(on, form, experts, out, width)
+    weight = matrices(on, format_name, experts, out, width)
     x = on.tensor(on.values(*((tokens, k, width) if extra == "each" else (tokens, width))))
     bias = (on.rows(experts, out),) if extra == "bias" else ()
     return ops.linear_experts(x, weight, on.ints(ids), *bias)
 
 
-def gated(on: On, form: str, shape: tuple[int, int, int], tokens: int, k: int, how: str) -> Any:
+def gated(on: On, format_name: str, shape: tuple[int, int, int], tokens: int, k: int, how: str) -> Any:
     ids = on.ints(spread(on, tokens, shape[0], k, how))
-    gate, up = (matrices(on, form, *shape) for _ in range(2))
+    gate, up = (matrices(on, format_name, *shape) for _ in range(2))
     return ops.linear_experts_silu_mul(on.rows(tokens, shape[2]), gate, up, ids)
 
 
-def with_nan(on: On, form: str, tokens: int) -> Any:
+def with_nan(on: On, format_name: str, tokens: int) -> Any:
     """NaN in one token's row: it shows in that token's results alone."""
-    width = width_of(form, 3)
+    width = width_of(format_name, 3)
     x = on.values(tokens, width)
     x[tokens // 2, 20] = np.nan
     ids = on.ints(spread(on, tokens, 5, 2, "skewed"))
-    return ops.linear_experts(on.tensor(x), matrices(on, form, 5, 33, width), ids)
+    return ops.linear_experts(on.tensor(x), matrices(on, format_name, 5, 33, width), ids)
 
 
 def idle(on: On, tokens: int, k: int) -> Any:
@@ -121,17 +121,17 @@ def of_three(on: On, op: Any, tokens: int, width: int, **options: Any) -> Any:
     return op(x, y, **options)
 
 
-def rounded(on: On, form: str) -> Any:
+def rounded(on: On, format_name: str) -> Any:
     """Rounded rows for each pair, multiplied as they are."""
-    width = width_of(form, 2)
-    x = ops.quantize_rows(on.tensor(on.values(7, 2, width)), activation=on.activation(form))
-    return ops.linear_experts(x, matrices(on, form, 4, 33, width), on.ints(spread(on, 7, 4, 2, "even")))
+    width = width_of(format_name, 2)
+    x = ops.quantize_rows(on.tensor(on.values(7, 2, width)), activation=on.activation(format_name))
+    return ops.linear_experts(x, matrices(on, format_name, 4, 33, width), on.ints(spread(on, 7, 4, 2, "even")))
 
 
 def cases() -> Iterator[Case]:
     yield from routing_cases()
-    for form in FORMAT_NAMES:
-        yield from format_cases(form)
+    for format_name in FORMAT_NAMES:
+        yield from format_cases(format_name)
     for tokens in (1, 7, 33):
         for k, width in ((1, 1), (2, 33), (8, 96), (10, 320)):
             yield case("combine_experts", f"{k}x{width} x{tokens}", combined, tokens, k, width, common=tokens == 7)
@@ -178,27 +178,40 @@ def routing_cases() -> Iterator[Case]:
         yield case("route", f"{kind} zeros", routed_ties, kind, (0.0, -0.0))
 
 
-def format_cases(form: str) -> Iterator[Case]:
+def format_cases(format_name: str) -> Iterator[Case]:
     """Each format in every bucket, which are as many kernels: by default those for many, of each kind of panels; they
     hold the way of few pairs too."""
-    light, each = form in LIGHT, form in EACH_KIND
-    width = width_of(form, 3)
-    shapes = (((5, 33, width), 2), ((4, 50, width_of(form, 1)), 3), ((3, 7, width), 1))
+    light, each = format_name in LIGHT, format_name in EACH_KIND
+    width = width_of(format_name, 3)
+    shapes = (((5, 33, width), 2), ((4, 50, width_of(format_name, 1)), 3), ((3, 7, width), 1))
     for tokens in TOKENS:
         most = tokens == TOKENS[-1]
         for (shape, k), how in itertools.product(shapes, SPREADS):
             main = how == "skewed" and k == 2
-            name = f"{form} {shape} {k} {how} x{tokens}"
+            name = f"{format_name} {shape} {k} {how} x{tokens}"
             marks = {"common": main and light, "rare": not (light if main or most else light and k == 2)}
             if main and each:
                 marks["rare"] = not (light or most)
-            yield case("linear_experts", name, product, form, shape, tokens, k, how, "", **marks)
+            yield case("linear_experts", name, product, format_name, shape, tokens, k, how, "", **marks)
         for extra in ("each", "bias"):
-            name = f"{form} {extra} x{tokens}"
-            marks = {"common": form == "Q4_1" and most, "rare": not light}
-            yield case("linear_experts", name, product, form, (5, 33, width), tokens, 2, "skewed", extra, **marks)
+            name = f"{format_name} {extra} x{tokens}"
+            marks = {"common": format_name == "Q4_1" and most, "rare": not light}
+            yield case(
+                "linear_experts", name, product, format_name, (5, 33, width), tokens, 2, "skewed", extra, **marks
+            )
         for how in SPREADS:
-            name, main = f"{form} {how} x{tokens}", how == "skewed"
-            marks = {"common": main and form == "Q4_1", "rare": not (light or (main and most and form == "Q4_K"))}
-            yield case("linear_experts_silu_mul", name, gated, form, (5, 33, width), tokens, 2, how, **marks)
-        yield case("linear_experts", f"{form} NaN x{tokens}", with_nan, form, tokens, common=False, rare=not light)
+            name, main = f"{format_name} {how} x{tokens}", how == "skewed"
+            marks = {
+                "common": main and format_name == "Q4_1",
+                "rare": not (light or (main and most and format_name == "Q4_K")),
+            }
+            yield case("linear_experts_silu_mul", name, gated, format_name, (5, 33, width), tokens, 2, how, **marks)
+        yield case(
+            "linear_experts",
+            f"{format_name} NaN x{tokens}",
+            with_nan,
+            format_name,
+            tokens,
+            common=False,
+            rare=not light,
+        )

@@ -57,7 +57,7 @@ def filled(on: On, shape: Latents, values: np.ndarray | None = None) -> Any:
 
 
 def attend(on: On, shape: Latents, step: tuple[int, ...], gain: float, beside_nan: bool) -> Any:
-    """beside_nan: places past a sequence's end, and pages of nobody, hold NaN."""
+    """beside_nan: places past a sequence's end, and pages that no sequence holds, are NaN."""
     tables, values = page_tables(on, LENGTHS), on.values(PAGES, 1, 1, PAGE, shape.width)
     if beside_nan:
         owned = np.zeros((PAGES, PAGE), bool)
@@ -78,26 +78,26 @@ def stored(on: On, shape: Latents, tokens: int, style: str) -> Any:
     positions = on.ints(np.arange(tokens) * 53 % 400 * (shape.kv == "f32"))
     table = on.tensor(rope_table(400, shape.rotary))
     rows = on.values(tokens, shape.width)
-    if shape.kv != "f32":  # a root mean square of which the norm rounds nothing
+    if shape.kv != "f32":  # the norm divides by such a root mean square without rounding
         rows[:, : shape.rank] = np.sign(rows[:, : shape.rank])
     where = (positions, table) if style != "still" else (None, None)
     ops.store_latent(on.tensor(rows), weight, *where, cache, slots, eps=0.0, style=style)
     return on.backend.export_pages(cache, range(PAGES)).astype(np.float32)
 
 
-def multiplied(on: On, form: str, heads: int, out: int, width: int, head_dim: int, tokens: int) -> Any:
+def multiplied(on: On, format_name: str, heads: int, out: int, width: int, head_dim: int, tokens: int) -> Any:
     """x has NaN in the columns that are left out."""
     x = on.values(tokens, heads, head_dim)
     x[..., : head_dim - width] = np.nan
-    return ops.linear_heads(on.tensor(x.reshape(tokens, -1)), on.experts(form, heads, out, width))
+    return ops.linear_heads(on.tensor(x.reshape(tokens, -1)), on.experts(format_name, heads, out, width))
 
 
 def cases() -> Iterator[Case]:
-    for form, heads, out, width, rest in PRODUCTS:
-        assert width % max(1, FORMATS[form].values) == 0 or width == width_of(form, 1)
+    for format_name, heads, out, width, rest in PRODUCTS:
+        assert width % max(1, FORMATS[format_name].values) == 0 or width == width_of(format_name, 1)
         for tokens in (1, 7, 33):
-            name = f"{form} {heads} of {out}x{width} x{tokens}"
-            yield case("linear_heads", name, multiplied, form, heads, out, width, width + rest, tokens)
+            name = f"{format_name} {heads} of {out}x{width} x{tokens}"
+            yield case("linear_heads", name, multiplied, format_name, heads, out, width, width + rest, tokens)
     for shape in CHOSEN:
         mark, large = shape in COMMON, shape.rank > 100
         for tokens in (1, 33):

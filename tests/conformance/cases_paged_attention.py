@@ -57,7 +57,7 @@ EVERY = tuple(Heads(d, g, 2, kv) for d in HEAD_DIMS for g in range(1, 10) for kv
 
 
 def page_tables(on: On, lengths: tuple[int, ...]) -> np.ndarray:
-    """Scattered pages for each sequence, int32 [sequences, TABLE]; entries past a sequence's end are no pages."""
+    """Scattered pages for each sequence, int32 [sequences, TABLE]; entries past a sequence's end name none."""
     free = iter(on.random.permutation(PAGES))
     tables = np.full((len(lengths), TABLE), 2**31 - 1, np.int32)
     for sequence, length in enumerate(lengths):
@@ -102,7 +102,7 @@ def attend(
 
 
 def attend_beside_nan(on: On, heads: Heads, step: tuple[int, ...]) -> Any:
-    """Places past a sequence's end, and pages of nobody, hold NaN: they must not be seen."""
+    """Places past a sequence's end, and pages that no sequence holds, are NaN: they must not be seen."""
     tables = page_tables(on, LENGTHS)
     dtype = KV_TYPES[heads.kv]
     cache = on.backend.allocate_pages(PAGES, [(heads.kv_heads, heads.head_dim)], dtype)[0]

@@ -52,14 +52,14 @@ def delta(on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, orde
 
 
 def delta_by_row(
-    on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, decays_each: bool, least: float = 0.0
+    on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, decays_each: bool, min_log_decay: float = 0.0
 ) -> Any:
     """Queries, keys and values apart; a decay for each row of a state, or for each head."""
     widths = key_heads * key_dim, key_heads * key_dim, heads * value_dim
     x, keys, values = (on.rows(ROWS, width) for width in widths)
     count = heads * key_dim if decays_each else heads
     given = x, on.rows(ROWS, count), on.rows(ROWS, heads), decays(on, heads), on.tensor(on.values(count))
-    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "max_beta": 2.0, "min_log_decay": least}
+    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "max_beta": 2.0, "min_log_decay": min_log_decay}
     return stepped(
         on,
         (heads * key_dim, value_dim),

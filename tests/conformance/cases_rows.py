@@ -93,8 +93,8 @@ def pairwise(on: On, name: str, tokens: int, width: int, scale: float) -> Any:
     return ops.ALL[name](on.rows(tokens, width, scale=scale), on.rows(tokens, width))
 
 
-def embedded(on: On, form: str, width: int) -> Any:
-    return ops.embedding(on.ints(IDS), on.weight(form, 33, width))
+def embedded(on: On, format_name: str, width: int) -> Any:
+    return ops.embedding(on.ints(IDS), on.weight(format_name, 33, width))
 
 
 def rotated(on: On, tokens: int, heads: int, head_dim: int, rotary: int, style: str) -> Any:
@@ -149,7 +149,7 @@ def top(on: On, rows: int, vocab: int, k: int, kind: str) -> Any:
 
 
 def rounded(on: On, tokens: int, width: int, activation: str, kind: str) -> Any:
-    """What the products see of quantize_rows: an identity matrix gives each rounded value back."""
+    """Return the rounded values of quantize_rows as products read them: a product with an identity matrix."""
     x, run = on.values(tokens, width), int(activation.partition("/")[2])
     if kind == "halves":  # peak 127: the integers are the values, ties to even
         x = np.round(x * 16) / 2
@@ -162,16 +162,16 @@ def rounded(on: On, tokens: int, width: int, activation: str, kind: str) -> Any:
     return ops.linear(rows, identity(on, "Q8_0" if run == 32 else "Q6_K", width))
 
 
-def identity(on: On, form: str, width: int) -> Any:
+def identity(on: On, format_name: str, width: int) -> Any:
     """A matrix of ones on its diagonal, without rounding: [width, width]."""
-    kind = FORMATS[form]
+    kind = FORMATS[format_name]
     blocks = np.zeros((width, width // kind.values, kind.nbytes), np.uint8)
     one = np.frombuffer(np.float16(1).tobytes(), np.uint8)
-    if form == "Q6_K":
+    if format_name == "Q6_K":
         blocks[..., 128:192] = 0xAA  # the upper bits of 32, which stands for 0
     for row in range(width):
         block = blocks[row, row // kind.values]
-        if form == "Q8_0":
+        if format_name == "Q8_0":
             block[:2], block[2 + row % 32] = one, 1
         else:  # of each half of 128 values the first and third 32 lie in low nibbles, the others in high ones
             half, rest = divmod(row % 256, 128)
@@ -183,11 +183,17 @@ def identity(on: On, form: str, width: int) -> Any:
 
 def cases() -> Iterator[Case]:
     yield from plain_cases()
-    for form in FORMAT_NAMES:
-        widths = tuple(width_of(form, blocks) for blocks in (1, 3, 10)) if FORMATS[form].values > 1 else (1, 7, 33, 96)
+    for format_name in FORMAT_NAMES:
+        widths = (
+            tuple(width_of(format_name, blocks) for blocks in (1, 3, 10))
+            if FORMATS[format_name].values > 1
+            else (1, 7, 33, 96)
+        )
         for width in widths:
-            common = form not in ALIKE
-            yield case("embedding", f"{form} width {width}", embedded, form, width, exact=True, common=common)
+            common = format_name not in ALIKE
+            yield case(
+                "embedding", f"{format_name} width {width}", embedded, format_name, width, exact=True, common=common
+            )
     for head_dim in HEAD_DIMS:
         for style in ("half", "adjacent", "halves"):
             for rotary in sorted({2, head_dim // 4 * 2 or 2, head_dim}):

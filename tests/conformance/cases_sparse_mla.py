@@ -19,8 +19,8 @@ LIMITS = (1, 5, 64, 300, 1000)
 
 
 def whole_keys(on: On, width: int, kv: str) -> Any:
-    """A cache of whole numbers, of which every kind of pages holds each exactly, and sums are exact: who chooses, and
-    between equals, is beyond doubt. Few of them, so that there are equals."""
+    """A cache of whole numbers. Every kind of pages holds them exactly and sums are exact, so that the choice of keys,
+    also between equal scores, is certain. There are few numbers, so that scores are equal."""
     values = on.random.integers(-2, 3, (PAGES, 1, 1, PAGE, width)).astype(np.float32)
     values[..., ::32] = 127  # the greatest of a block: its scale is 1
     dtype = KV_TYPES[kv]
@@ -50,7 +50,7 @@ def choose_among_nan(on: On, k: int) -> Any:
 
 
 def attend(on: On, shape: Latents, rows: int, k: int, gain: float) -> Any:
-    """Random slots, of the first row one; between them rows of NaN, which nobody chose."""
+    """Random slots, of the first row one; between them rows of NaN, which are not selected."""
     slots = np.full((rows, k), NO_SLOT, np.int32)
     free = on.random.permutation(PAGES * PAGE)[: PAGES * PAGE * 3 // 4]
     for row in range(rows):

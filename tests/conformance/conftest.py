@@ -26,7 +26,7 @@ def expected(reference: ReferenceBackend) -> Callable[[Case], Arrays]:
 @pytest.fixture(scope="session")
 def open_cpus() -> Iterator[Callable[[str], GuardedCpu]]:
     """The CPU on each target, opened when it is first asked for. A fixture that had the targets as its parameters would
-    be closed, and opened anew, after each row of a test's own list of (target, case)."""
+    be closed, and opened again, after each row of a test's own list of (target, case)."""
     opened: dict[str, GuardedCpu] = {}
 
     def of(target: str) -> GuardedCpu:

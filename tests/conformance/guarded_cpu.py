@@ -1,6 +1,6 @@
 """A CPU back-end whose values stand between canaries and begin as NaN.
 
-A kernel that writes too much, or reads what nobody wrote, is found.
+A kernel that writes too much, or reads memory that was never written, is found.
 """
 
 from typing import Any

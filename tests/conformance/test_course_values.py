@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from close import assert_close
 from sporelm import ops
 from sporelm.ops import Spec, trace
@@ -23,7 +23,7 @@ from sporelm.tensor import dtype
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
-    backend = opened(request.param)
+    backend = open_available(request.param)
     yield backend
     backend.close()
 

@@ -1,4 +1,4 @@
-"""What `spore doctor --conformance` runs on a user's machine: every op, and it can tell a wrong result."""
+"""`spore doctor --conformance` runs every op on a user's machine and detects a wrong result."""
 
 from typing import Any
 

@@ -21,36 +21,40 @@ from sporelm.evals.conformance import ALIKE
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.ops.paged_attention import PAGE
 
-MOST = 131  # rows of the whole batch: one past a block of tokens, and some
+MAX_ROWS = 131  # rows of the whole batch: one past a block of tokens, and some
 BATCHES = (1, 2, 3, 7, FEW_TOKENS, FEW_TOKENS + 1, 33, 120, 121)
 
 
-def products(on: On, form: str, width: int) -> dict[str, Callable[[Any], Any]]:
+def products(on: On, format_name: str, width: int) -> dict[str, Callable[[Any], Any]]:
     """Every kind of product."""
-    weights = tuple(on.weight(form, out, width) for out in (65, 33, 7))
+    weights = tuple(on.weight(format_name, out, width) for out in (65, 33, 7))
     bias = on.tensor(on.values(65))
     return {
         "linear": lambda x: (ops.linear(x, weights[0]),),
         "bias": lambda x: (ops.linear(x, weights[0], bias),),
         "group": lambda x: ops.linear_group(x, weights),
-        "gated": lambda x: (ops.linear_silu_mul(x, weights[0], on.weight(form, 65, width)),),
+        "gated": lambda x: (ops.linear_silu_mul(x, weights[0], on.weight(format_name, 65, width)),),
     }
 
 
 KINDS = [
-    pytest.param(form, kind, marks=[pytest.mark.all] if form in ALIKE or (rare and form not in FEW_FORMATS) else [])
-    for form in FORMAT_NAMES
+    pytest.param(
+        format_name,
+        kind,
+        marks=[pytest.mark.all] if format_name in ALIKE or (rare and format_name not in FEW_FORMATS) else [],
+    )
+    for format_name in FORMAT_NAMES
     for kind, rare in (("linear", False), ("bias", True), ("group", True), ("gated", False))
 ]
 
 
-@pytest.mark.parametrize(("form", "kind"), KINDS)
-def test_a_row_of_a_product_is_the_same_in_any_batch(cpu: Any, form: str, kind: str) -> None:
-    """So the kernels for one, few and many tokens reduce in one order."""
-    on = On(cpu, form)
-    width = width_of(form, 5 if width_of(form, 1) == 32 else 2)
-    product = products(on, form, width)[kind]
-    x = on.values(MOST, width)
+@pytest.mark.parametrize(("format_name", "kind"), KINDS)
+def test_a_row_of_a_product_is_the_same_in_any_batch(cpu: Any, format_name: str, kind: str) -> None:
+    """The kernels for one, few and many tokens reduce in one order."""
+    on = On(cpu, format_name)
+    width = width_of(format_name, 5 if width_of(format_name, 1) == 32 else 2)
+    product = products(on, format_name, width)[kind]
+    x = on.values(MAX_ROWS, width)
     state = on.random.bit_generator.state
 
     def run(rows: np.ndarray) -> list[np.ndarray]:
@@ -59,28 +63,28 @@ def test_a_row_of_a_product_is_the_same_in_any_batch(cpu: Any, form: str, kind: 
 
     whole = run(x)
     for batch in BATCHES:
-        for start in {0, MOST - batch}:
+        for start in {0, MAX_ROWS - batch}:
             for found, expected in zip(run(x[start : start + batch]), whole, strict=True):
                 assert_same(found, expected[start : start + batch])
 
 
-def embedded(on: On, form: str, x: np.ndarray) -> Any:
-    table = On(on.backend, form).weight(form, 64, width_of(form, 2))
+def embedded(on: On, format_name: str, x: np.ndarray) -> Any:
+    table = On(on.backend, format_name).weight(format_name, 64, width_of(format_name, 2))
     return ops.embedding(on.ints(np.abs(x[:, 0] * 20) % 64), table)
 
 
 def row_ops(on: On) -> dict[str, Callable[[np.ndarray], Any]]:
     """Ops that treat each row by itself."""
     weight = on.tensor(on.values(90))
-    other = on.values(MOST, 90)
+    other = on.values(MAX_ROWS, 90)
     return {
         "rms_norm": lambda x: ops.rms_norm(on.tensor(x), weight, eps=1e-5),
         "add_rms_norm": lambda x: ops.add_rms_norm(on.tensor(x), on.tensor(x * 2), weight, eps=1e-5)[0],
         "silu_mul": lambda x: ops.silu_mul(on.tensor(x), on.tensor(np.flip(x, 1))),
-        **{f"embedding {form}": partial(embedded, on, form) for form in FORMAT_NAMES},
+        **{f"embedding {format_name}": partial(embedded, on, format_name) for format_name in FORMAT_NAMES},
         "top_k": lambda x: ops.top_k(on.tensor(x), k=7)[0],
         "select_columns": lambda x: ops.select_columns(on.tensor(x), on.ints(np.arange(x.shape[1])[::-1])),
-        "select_rows": lambda x: ops.select_rows(on.tensor(other), on.ints(np.abs(x[:, 0] * 20) % MOST)),
+        "select_rows": lambda x: ops.select_rows(on.tensor(other), on.ints(np.abs(x[:, 0] * 20) % MAX_ROWS)),
     }
 
 
@@ -92,7 +96,7 @@ OTHERS = ("rms_norm", "add_rms_norm", "silu_mul", "top_k", "select_columns", "se
 def test_a_row_of_other_ops_is_the_same_in_any_batch(cpu: Any, name: str) -> None:
     on = On(cpu, name)
     run = row_ops(on)[name]
-    x = on.values(MOST, 90)
+    x = on.values(MAX_ROWS, 90)
     whole = run(x).numpy()
     for batch in BATCHES:
         assert_same(run(x[5 : 5 + batch]).numpy(), whole[5 : 5 + batch])
@@ -107,7 +111,7 @@ class Prompts:
         """kind "sinks": with sinks, and with scores that are bounded as Gemma 2 does it; "slopes": as MPT; "chunks": of
         `window` positions."""
         self.on, self.heads = On(cpu, f"{heads} {lengths}"), heads
-        self.reach = {"chunk" if kind == "chunks" else "window": window}
+        self.span = {"chunk" if kind == "chunks" else "window": window}
         self.lengths = lengths
         self.tables = cases_paged_attention.page_tables(self.on, lengths)
         self.cache = cases_paged_attention.filled(self.on, heads)
@@ -127,7 +131,7 @@ class Prompts:
         tensors = [self.on.ints(values) for values in numbers]
         scale = self.heads.head_dim**-0.5
         q_tensor = self.on.tensor(np.concatenate(q))
-        options = {"scale": scale, "softcap": self.softcap, **self.reach}
+        options = {"scale": scale, "softcap": self.softcap, **self.span}
         out = ops.attention(q_tensor, self.cache, *tensors, *self.numbers, **options).numpy()
         return np.split(out, starts[1:-1])
 

@@ -17,22 +17,22 @@ from sporelm.quant.activations import quantize_int8
 
 OUT, TOKENS = 67, (1, 7, 33)
 ROUNDED = {"int8/32": 32, "int8/256": 256}
-FLOATS = [form for form in FORMAT_NAMES if FORMATS[form].values == 1]
-BLOCKS = [form for form in FORMAT_NAMES if FORMATS[form].activation in ROUNDED]
+FLOATS = [format_name for format_name in FORMAT_NAMES if FORMATS[format_name].values == 1]
+BLOCKS = [format_name for format_name in FORMAT_NAMES if FORMATS[format_name].activation in ROUNDED]
 BITS = {"NaN": 0x7E01, "infinite": 0x7C00, "minus infinite": 0xFC00, "zero": 0x0000, "subnormal": 0x0001}
 
 
-def anything(on: On, form: str) -> np.ndarray:
+def anything(on: On, format_name: str) -> np.ndarray:
     """Random bytes: about one scale in 32 is NaN or infinite."""
-    return on.random.integers(0, 256, (OUT * 3, FORMATS[form].nbytes), dtype=np.uint8)
+    return on.random.integers(0, 256, (OUT * 3, FORMATS[format_name].nbytes), dtype=np.uint8)
 
 
 def with_scales(bits: int) -> Callable[[On, str], np.ndarray]:
     """Random bytes with plain scales, but one block of every fifth row has these bits in all of its scales."""
 
-    def make(on: On, form: str) -> np.ndarray:
-        blocks = anything(on, form)
-        for offset in halves_of(form):
+    def make(on: On, format_name: str) -> np.ndarray:
+        blocks = anything(on, format_name)
+        for offset in halves_of(format_name):
             blocks[:, offset : offset + 2] = np.frombuffer(np.float16(0.25).tobytes(), np.uint8)
             blocks[1::15, offset : offset + 2] = np.frombuffer(np.uint16(bits).tobytes(), np.uint8)
         return blocks
@@ -40,9 +40,9 @@ def with_scales(bits: int) -> Callable[[On, str], np.ndarray]:
     return make
 
 
-def ones(on: On, form: str) -> np.ndarray:
+def ones(on: On, format_name: str) -> np.ndarray:
     """Every bit set: every scale is NaN."""
-    return np.full((OUT * 3, FORMATS[form].nbytes), 0xFF, np.uint8)
+    return np.full((OUT * 3, FORMATS[format_name].nbytes), 0xFF, np.uint8)
 
 
 KINDS = {"any bytes": anything, "all ones": ones} | {f"{name} scales": with_scales(bits) for name, bits in BITS.items()}
@@ -52,16 +52,16 @@ COMMON = ("any bytes", "NaN scales")
 ON_TARGETS = [  # all on the best target; on the others what holds a little of each
     pytest.param(
         target,
-        form,
+        format_name,
         kind,
-        id=f"{target}-{form}-{kind}",
-        marks=[pytest.mark.all] if target != TARGETS[0] and (form in ALIKE or kind not in COMMON) else [],
+        id=f"{target}-{format_name}-{kind}",
+        marks=[pytest.mark.all] if target != TARGETS[0] and (format_name in ALIKE or kind not in COMMON) else [],
     )
     for target in TARGETS
-    for form in BLOCKS
+    for format_name in BLOCKS
     for kind in KINDS
 ]
-on_targets = pytest.mark.parametrize(("opened_cpu", "form", "kind"), ON_TARGETS, indirect=["opened_cpu"])
+on_targets = pytest.mark.parametrize(("opened_cpu", "format_name", "kind"), ON_TARGETS, indirect=["opened_cpu"])
 
 
 def finite_alike(found: np.ndarray, expected: np.ndarray, magnitude: np.ndarray) -> None:
@@ -74,70 +74,72 @@ def finite_alike(found: np.ndarray, expected: np.ndarray, magnitude: np.ndarray)
     assert (np.abs(found - expected)[there] <= 1e-5 * magnitude[there] + 1e-30).all()
 
 
-def values_of(form: str, blocks: np.ndarray) -> np.ndarray:
-    return dequantize_tensor(FORMATS[form], blocks, (OUT, width_of(form, 3)))
+def values_of(format_name: str, blocks: np.ndarray) -> np.ndarray:
+    return dequantize_tensor(FORMATS[format_name], blocks, (OUT, width_of(format_name, 3)))
 
 
-def activations(form: str, x: np.ndarray) -> np.ndarray:
+def activations(format_name: str, x: np.ndarray) -> np.ndarray:
     """x as the format's products see it."""
-    group = ROUNDED[FORMATS[form].activation]
+    group = ROUNDED[FORMATS[format_name].activation]
     q, scales = quantize_int8(x, group)
     return (q.reshape(*scales.shape, group) * scales[:, :, None]).reshape(len(x), -1)
 
 
-def largest_parts(form: str, blocks: np.ndarray) -> np.ndarray:
+def largest_parts(format_name: str, blocks: np.ndarray) -> np.ndarray:
     """For each weight the largest value that its block could have: what rounding in a kernel is relative to."""
-    values = np.abs(values_of(form, blocks)).reshape(OUT, -1, FORMATS[form].values)
+    values = np.abs(values_of(format_name, blocks)).reshape(OUT, -1, FORMATS[format_name].values)
     parts = values.max(axis=2, keepdims=True)
     return np.broadcast_to(parts, values.shape).reshape(OUT, -1)
 
 
 @on_targets
-def test_products_with_any_blocks_are_the_reference_s(cpu: Any, form: str, kind: str) -> None:
-    on = On(cpu, f"{form} {kind}")
-    blocks = KINDS[kind](on, form)
-    if form == "MXFP4":  # with greater exponents sums, and from 253 on values, leave float32; loaders refuse those
+def test_products_with_any_blocks_are_the_reference_s(cpu: Any, format_name: str, kind: str) -> None:
+    on = On(cpu, f"{format_name} {kind}")
+    blocks = KINDS[kind](on, format_name)
+    if (
+        format_name == "MXFP4"
+    ):  # with greater exponents sums, and from 253 on values, leave float32; loaders refuse those
         blocks[:, 0] = np.minimum(blocks[:, 0], 200)
-    weight = on.pack(FORMATS[form], (OUT, width_of(form, 3)), blocks)
+    weight = on.pack(FORMATS[format_name], (OUT, width_of(format_name, 3)), blocks)
     with np.errstate(invalid="ignore"):  # a NaN that signals is one all the same
-        values = values_of(form, blocks).astype(np.float64)
+        values = values_of(format_name, blocks).astype(np.float64)
     for tokens in TOKENS:
-        x = on.values(tokens, width_of(form, 3))
+        x = on.values(tokens, width_of(format_name, 3))
         found = ops.linear(on.tensor(x), weight).numpy()
         with np.errstate(invalid="ignore", over="ignore"):
-            seen = activations(form, x).astype(np.float64)
+            seen = activations(format_name, x).astype(np.float64)
             expected = seen @ values.T
-            magnitude = np.abs(seen) @ largest_parts(form, blocks).astype(np.float64).T
+            magnitude = np.abs(seen) @ largest_parts(format_name, blocks).astype(np.float64).T
             expected[~np.isfinite(expected.astype(np.float32))] = np.nan
         finite_alike(found, expected, magnitude)
         lost = np.isnan(values).any(axis=1) & ~np.isinf(values).any(axis=1)
-        only_nan = lost & np.array([not infinite_scale(form, blocks, row) for row in range(OUT)])
+        only_nan = lost & np.array([not infinite_scale(format_name, blocks, row) for row in range(OUT)])
         assert np.isnan(found[:, only_nan]).all(), "a NaN in a file must show"
 
 
-def infinite_scale(form: str, blocks: np.ndarray, row: int) -> bool:
+def infinite_scale(format_name: str, blocks: np.ndarray, row: int) -> bool:
     """Whether a block of the row has an infinite scale, which times 0 is NaN too."""
-    mine = blocks.reshape(OUT, -1, FORMATS[form].nbytes)[row]
-    return any(np.isinf(mine[:, at : at + 2].copy().view(np.float16)).any() for at in halves_of(form))
+    mine = blocks.reshape(OUT, -1, FORMATS[format_name].nbytes)[row]
+    return any(np.isinf(mine[:, at : at + 2].copy().view(np.float16)).any() for at in halves_of(format_name))
 
 
 @on_targets
-def test_rows_of_any_blocks_are_the_reference_s(cpu: Any, form: str, kind: str) -> None:
+def test_rows_of_any_blocks_are_the_reference_s(cpu: Any, format_name: str, kind: str) -> None:
     """Looked up, not multiplied: the same float32, NaN and infinity at the same places."""
-    on = On(cpu, f"{form} {kind}")
-    blocks = KINDS[kind](on, form)
-    table = on.pack(FORMATS[form], (OUT, width_of(form, 3)), blocks)
+    on = On(cpu, f"{format_name} {kind}")
+    blocks = KINDS[kind](on, format_name)
+    table = on.pack(FORMATS[format_name], (OUT, width_of(format_name, 3)), blocks)
     found = ops.embedding(on.ints(range(OUT)), table).numpy()
-    assert np.array_equal(found, values_of(form, blocks), equal_nan=True)
+    assert np.array_equal(found, values_of(format_name, blocks), equal_nan=True)
 
 
-@pytest.mark.parametrize("form", FLOATS)
-def test_nan_and_infinity_in_a_row_of_floats_stay_there(cpu: Any, form: str) -> None:
-    on = On(cpu, form)
+@pytest.mark.parametrize("format_name", FLOATS)
+def test_nan_and_infinity_in_a_row_of_floats_stay_there(cpu: Any, format_name: str) -> None:
+    on = On(cpu, format_name)
     matrix = on.values(OUT, 96)
     matrix[1::9, 50], matrix[2::9, 7], matrix[3::9, 95] = np.nan, np.inf, -np.inf
-    weight = on.pack(FORMATS[form], matrix.shape, quantize_tensor(FORMATS[form], matrix))
-    held = dequantize_tensor(FORMATS[form], quantize_tensor(FORMATS[form], matrix), matrix.shape)
+    weight = on.pack(FORMATS[format_name], matrix.shape, quantize_tensor(FORMATS[format_name], matrix))
+    held = dequantize_tensor(FORMATS[format_name], quantize_tensor(FORMATS[format_name], matrix), matrix.shape)
     for tokens in TOKENS:
         x = on.values(tokens, 96)
         expected = x.astype(np.float64) @ np.where(np.isfinite(held), held, 0).T.astype(np.float64)
@@ -147,17 +149,17 @@ def test_nan_and_infinity_in_a_row_of_floats_stay_there(cpu: Any, form: str) -> 
     assert np.array_equal(rows, held, equal_nan=True)
 
 
-@pytest.mark.parametrize("form", FLOATS)
-def test_every_pattern_of_bits_is_looked_up_as_it_is(cpu: Any, form: str) -> None:
+@pytest.mark.parametrize("format_name", FLOATS)
+def test_every_pattern_of_bits_is_looked_up_as_it_is(cpu: Any, format_name: str) -> None:
     """All halves, and random floats: NaN stays NaN, the rest keeps its bits."""
-    on = On(cpu, form)
-    nbytes = FORMATS[form].nbytes
+    on = On(cpu, format_name)
+    nbytes = FORMATS[format_name].nbytes
     blocks = np.arange(65536, dtype=np.uint32) * (65537 if nbytes == 4 else 1)
     blocks = blocks.astype(f"<u{nbytes}").view(np.uint8).reshape(-1, nbytes)
-    table = on.pack(FORMATS[form], (256, 256), blocks)
+    table = on.pack(FORMATS[format_name], (256, 256), blocks)
     found, held = (
         ops.embedding(on.ints(range(256)), table).numpy(),
-        dequantize_tensor(FORMATS[form], blocks, (256, 256)),
+        dequantize_tensor(FORMATS[format_name], blocks, (256, 256)),
     )
     there = ~np.isnan(held)
     assert np.isnan(found[~there]).all()

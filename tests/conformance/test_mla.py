@@ -23,10 +23,10 @@ def test_chunks_are_the_whole(cpu: Any, shape: Latents) -> None:
     assert_same(several, whole[300:333])
 
 
-@pytest.mark.parametrize(("form", "width"), [("F32", 20), ("Q8_0", 64), ("Q4_K", 256)])
-def test_a_row_times_heads_is_the_same_in_any_batch(cpu: Any, form: str, width: int) -> None:
-    on = On(cpu, form)
-    x, weight = on.values(40, 3 * (width + 4)), on.experts(form, 3, 33, width)
+@pytest.mark.parametrize(("format_name", "width"), [("F32", 20), ("Q8_0", 64), ("Q4_K", 256)])
+def test_a_row_times_heads_is_the_same_in_any_batch(cpu: Any, format_name: str, width: int) -> None:
+    on = On(cpu, format_name)
+    x, weight = on.values(40, 3 * (width + 4)), on.experts(format_name, 3, 33, width)
     whole = ops.linear_heads(on.tensor(x), weight).numpy()
     for batch in (1, 2, 7, 33):
         assert_same(ops.linear_heads(on.tensor(x[3 : 3 + batch]), weight).numpy(), whole[3 : 3 + batch])

@@ -42,17 +42,17 @@ def test_every_format_has_cases_on_every_target(op: str) -> None:
     """In every bucket: one token, few, many."""
     names = [case.name for case in CASES if case.op == op and case.common and not case.rare]
     several = op in ("linear_group", "linear_silu_mul")
-    for form in EACH_KIND if several else sorted({*FORMAT_NAMES} - {*ALIKE}):
-        mine = [name for name in names if name.split()[0] == form]
-        assert mine, f"{op} has no case of {form}"
+    for format_name in EACH_KIND if several else sorted({*FORMAT_NAMES} - {*ALIKE}):
+        mine = [name for name in names if name.split()[0] == format_name]
+        assert mine, f"{op} has no case of {format_name}"
         if op != "embedding":
             assert {name.rsplit(" x", 1)[1] for name in mine} >= {"1", "7", "121"}
 
 
-@pytest.mark.parametrize("form", sorted(ALIKE))
-def test_every_other_format_has_cases_on_the_best_target(form: str) -> None:
+@pytest.mark.parametrize("format_name", sorted(ALIKE))
+def test_every_other_format_has_cases_on_the_best_target(format_name: str) -> None:
     names = {f"{case.op} {case.name}" for case in CASES if not case.rare}
-    mine = [name for name in names if name.split()[1] == form]
+    mine = [name for name in names if name.split()[1] == format_name]
     assert {name.rsplit(" x", 1)[1] for name in mine if name.startswith("linear")} >= {"1", "7", "33"}
     assert any(name.startswith("embedding") for name in mine)
 
@@ -65,15 +65,15 @@ def test_the_cpu_has_a_kernel_for_every_op(cpu: Any) -> None:
     assert cpu.missing_kernels() == []
 
 
-@pytest.mark.parametrize("form", [form for form in FORMAT_NAMES if form not in ALIKE])
-def test_ids_outside_the_table_give_nan_and_leave_the_others(cpu: Any, form: str) -> None:
-    table = np.random.default_rng(0).standard_normal((33, width_of(form, 1)), np.float32)
-    blocks = blocks_of(FORMATS[form], table)
-    weight = cpu.pack(StoredTensor("table", FORMATS[form], table.shape, blocks))
+@pytest.mark.parametrize("format_name", [format_name for format_name in FORMAT_NAMES if format_name not in ALIKE])
+def test_ids_outside_the_table_give_nan_and_leave_the_others(cpu: Any, format_name: str) -> None:
+    table = np.random.default_rng(0).standard_normal((33, width_of(format_name, 1)), np.float32)
+    blocks = blocks_of(FORMATS[format_name], table)
+    weight = cpu.pack(StoredTensor("table", FORMATS[format_name], table.shape, blocks))
     ids = np.array([3, -1, 33, 2**31 - 1, -(2**31), 32, 34, 48], np.int32)
     found = ops.embedding(cpu.tensor(ids), weight).numpy()
     assert np.isnan(found[[1, 2, 3, 4, 6, 7]]).all()
-    wanted = dequantize_tensor(FORMATS[form], blocks, table.shape)
+    wanted = dequantize_tensor(FORMATS[format_name], blocks, table.shape)
     assert np.array_equal(found[[0, 5]], wanted[[3, 32]])
     filled = ops.embedding(cpu.tensor(ids), weight, fills=True).numpy()
     assert np.array_equal(filled, wanted[np.where((ids >= 0) & (ids < 33), ids, 0)])

@@ -24,7 +24,10 @@ def poison(plan: Plan) -> None:
 # The second pair has activations of both kinds for one x: values in blocks of 32 beside queries and keys of 256.
 MIXES = ("Q4_K Q6_K", "Q5_K Q8_0", "Q4_0 Q6_K", "Q8_0 F16")
 EVERY_DECODER = [
-    *(pytest.param(form, marks=[] if form in FEW_FORMATS else [pytest.mark.all]) for form in FORMAT_NAMES),
+    *(
+        pytest.param(format_name, marks=[] if format_name in FEW_FORMATS else [pytest.mark.all])
+        for format_name in FORMAT_NAMES
+    ),
     *(pytest.param(mix, marks=[] if mix in MIXES[:2] else [pytest.mark.all]) for mix in MIXES),
 ]
 

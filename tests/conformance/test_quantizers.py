@@ -61,7 +61,7 @@ def test_blocks_of_any_importance_are_those_of_the_meaning(cpu: Any, name: str) 
 @pytest.mark.parametrize(("opened_cpu", "name"), [p.values for p in on_targets()], indirect=["opened_cpu"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_blocks_are_those_of_the_meaning(cpu: Any, name: str, seed: int) -> None:
-    """Sizes, offsets and importances drawn anew for every row, in numbers of rows that fill no vector."""
+    """Sizes, offsets and importances drawn for each row, in numbers of rows that do not fill a vector."""
     source = Source(seed)
     rows, width = int(source.integers(1, 40, 1)[0]), 256 * int(source.integers(1, 6, 1)[0])
     x = source.gaussian(rows, width) + source.integers(-3, 4, rows, 1).astype(np.float32)

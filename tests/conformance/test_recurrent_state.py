@@ -1,4 +1,4 @@
-"""What carries a state from row to row: the same bits however a sequence is cut into steps, in any company."""
+"""Recurrent ops give the same bits however a sequence is cut into steps and batched."""
 
 from collections.abc import Callable
 from typing import Any
@@ -161,7 +161,7 @@ def test_cut_anywhere(cpu: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_in_company(cpu: Any, name: str) -> None:
-    """Three sequences in a step, one of which begins, one without rows between them."""
+    """Three sequences in a step: one begins, and the one between the others has no rows."""
     on = On(cpu, name)
     rows, shape, step = made = MADE[name](on)
     whole = run(on, made, [])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from conformance.all_cases import CASES, assert_agrees
 from conformance.case import Case, On
 from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
@@ -22,19 +22,19 @@ from sporelm.quant.stored_tensor import StoredTensor
 
 @pytest.fixture(scope="module")
 def torch_backend() -> Iterator[Any]:
-    backend = opened("torch", threads=2)
+    backend = open_available("torch", threads=2)
     yield backend
     backend.close()
 
 
-def chosen() -> list[Any]:
-    """Every case with --all; by default those that the lesser CPU targets run too, one in three."""
+def mark_cases() -> list[Any]:
+    """Return every case; without --all only one in three of the cases that lesser CPU targets run too."""
     common = [case for case in CASES if case.common and not case.rare]
     short = {id(case) for case in common[::3]}
     return [pytest.param(case, id=str(case), marks=[] if id(case) in short else [pytest.mark.all]) for case in CASES]
 
 
-@pytest.mark.parametrize("case", chosen())
+@pytest.mark.parametrize("case", mark_cases())
 def test_agrees_with_the_meaning(torch_backend: Any, reference: Any, case: Case) -> None:
     assert_agrees(case.run(torch_backend), case.run(reference), case.exact)
 
@@ -52,9 +52,9 @@ def test_has_a_function_for_every_op_of_models(torch_backend: Any) -> None:
     ]  # of files; the reference stands in
 
 
-@pytest.mark.parametrize("form", ["F32", "F16", "Q4_1", "Q8_0"])
-def test_a_decoder_is_the_same_eager_and_planned(torch_backend: Any, form: str) -> None:
-    eager, planned = (TinyDecoder(On(torch_backend, form), form) for _ in range(2))
+@pytest.mark.parametrize("format_name", ["F32", "F16", "Q4_1", "Q8_0"])
+def test_a_decoder_is_the_same_eager_and_planned(torch_backend: Any, format_name: str) -> None:
+    eager, planned = (TinyDecoder(On(torch_backend, format_name), format_name) for _ in range(2))
     plan, steps = Plan(trace(planned.forward, specs()), torch_backend), Steps()
     for counts, rows in STEPS:
         arrays = steps.step(counts, rows)
@@ -70,13 +70,13 @@ def test_a_decoder_is_the_same_eager_and_planned(torch_backend: Any, form: str) 
         torch_backend.free_pages([decoder.cache])
 
 
-@pytest.mark.parametrize("form", ["F32", "Q8_0"])
-def test_a_step_neither_waits_for_the_device_nor_leaves_it(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("format_name", ["F32", "Q8_0"])
+def test_a_step_neither_waits_for_the_device_nor_leaves_it(format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's device without data: reading a value there, or mixing it with a tensor elsewhere, would raise."""
-    backend = opened("torch")
+    backend = open_available("torch")
     monkeypatch.setattr(backend, "device", pytest.importorskip("torch").device("meta"))
     monkeypatch.setattr(backend, "copy_out", lambda stored: np.zeros(stored.shape, np.float32))
-    decoder, steps = TinyDecoder(On(backend, form), form), Steps()
+    decoder, steps = TinyDecoder(On(backend, format_name), format_name), Steps()
     plan = Plan(trace(decoder.forward, specs()), backend)
     for counts, rows in STEPS:
         arrays = steps.step(counts, rows)

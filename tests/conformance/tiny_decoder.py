@@ -29,22 +29,22 @@ class TinyDecoder:
     """
 
     def __init__(self, on: On, mix: str) -> None:
-        form, other = mix.split()[0], mix.split()[-1]
-        blocks = 256 in (FORMATS[form].values, FORMATS[other].values)
+        format_name, other = mix.split()[0], mix.split()[-1]
+        blocks = 256 in (FORMATS[format_name].values, FORMATS[other].values)
         self.width, hidden, heads = (256, 512, 16) if blocks else (96, 160, 6)
         assert self.width == heads * HEAD_DIM
         self.embedding = on.weight(other, VOCAB, self.width)
         self.norms = [on.tensor(on.values(self.width)) for _ in range(3)]
         outs = {"q": self.width, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM, "o": self.width}
         self.attention = {
-            name: on.weight(other if name == "v" else form, out, self.width) for name, out in outs.items()
+            name: on.weight(other if name == "v" else format_name, out, self.width) for name, out in outs.items()
         }
         self.bias = on.tensor(on.values(self.width))
-        self.gate, self.up = (on.weight(form, hidden, self.width) for _ in range(2))
-        self.down = on.weight(form, self.width, hidden)
+        self.gate, self.up = (on.weight(format_name, hidden, self.width) for _ in range(2))
+        self.down = on.weight(format_name, self.width, hidden)
         self.table = on.tensor(rope_table(TABLE * PAGE, HEAD_DIM))
         self.cache = on.backend.allocate_pages(
-            SEQUENCES * TABLE, [(KV_HEADS, HEAD_DIM)], F32 if form == "F32" else F16
+            SEQUENCES * TABLE, [(KV_HEADS, HEAD_DIM)], F32 if format_name == "F32" else F16
         )[0]
 
     def forward(self, ids: Any, positions: Any, slots: Any, starts: Any, lengths: Any, pages: Any, rows: Any) -> Any:
@@ -71,7 +71,7 @@ def specs() -> dict[str, Spec]:
 
 
 class Steps:
-    """What is fed: the next ids of some sequences, and where they go."""
+    """Inputs of steps: the next ids of some sequences, and the slots that they fill."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(7)
@@ -79,7 +79,7 @@ class Steps:
         self.pages = self.random.permutation(SEQUENCES * TABLE).reshape(SEQUENCES, TABLE)
 
     def step(self, counts: Mapping[int, int], rows: int) -> dict[str, np.ndarray]:
-        """Arrays of a step with `counts[sequence]` new tokens each, of which the last `rows` are scored."""
+        """Arrays of a step with `counts[sequence]` new tokens each; the last `rows` of them are scored."""
         positions, slots, starts, lengths = [], [], [0], []
         for sequence, count in counts.items():
             for position in range(self.lengths[sequence], self.lengths[sequence] + count):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
 from sporelm.models import build
@@ -20,7 +20,7 @@ from tiny_models import Tiny
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Each back-end that runs here."""
-    backend = opened(request.param)
+    backend = open_available(request.param)
     yield backend
     backend.close()
 
@@ -28,7 +28,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def cpu() -> Iterator[Any]:
     """The CPU, with one thread."""
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     yield backend
     backend.close()
 

@@ -31,8 +31,8 @@ EACH = 3  # configurations of a family
 FIRST = 1000  # number of the first draw, beyond those of the live test
 
 
-def drawn(family: Any) -> list[dict[str, Any]]:
-    """A few configurations of a family, of as many of its classes, with transformers' values."""
+def draw_configs(family: Any) -> list[dict[str, Any]]:
+    """Draw a few configurations of a family, of as many of its classes, with transformers' values."""
     own = [name for name in family.names if name in bases() and name in classes()]
     found: list[dict[str, Any]] = []
     number = FIRST
@@ -64,7 +64,7 @@ def main(families: list[str]) -> None:
         held.setdefault(next(each.module for each in MODELS if name in each.names), []).append(entry)
     for family in MODELS:
         if not families or family.module in families:
-            held[family.module] = drawn(family)
+            held[family.module] = draw_configs(family)
             lines = [json.dumps(entry) for each in MODELS for entry in held.get(each.module, ())]
             DRAWN.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     rows = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in class_defaults().items()]

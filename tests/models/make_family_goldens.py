@@ -26,9 +26,9 @@ from sporelm.checkpoints.tensor_names import ignorable  # noqa: E402
 
 
 def transformers_logits(case: Case, folder: Path) -> np.ndarray:
-    """float32 [tokens, vocab] of transformers' own model, read from the folder as anybody reads one.
+    """float32 [tokens, vocab] of transformers' own model, read from the folder as users read one.
 
-    Of an encoder: what it makes of each token, [tokens, width], or the scores of its head, [1, labels].
+    Of an encoder: a vector for each token, [tokens, width], or the scores of its head, [1, labels].
     """
     if case.reads:
         return encoded(case, folder)
@@ -36,7 +36,7 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
 
 
 def decoded(case: Case, folder: Path) -> np.ndarray:
-    """float32 [tokens, vocab] of a case's prompt, by the folder of its model, whoever wrote that."""
+    """float32 [tokens, vocab] of a case's prompt, by the folder of its model."""
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
@@ -52,7 +52,7 @@ def decoded(case: Case, folder: Path) -> np.ndarray:
     if case.model.config.experts:
         plain["experts_implementation"] = "eager"  # the usual one wants widths of whole blocks
     model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
-    unread = ignorable(info["missing_keys"], "hf", OTHERS)  # what sees has no weights here
+    unread = ignorable(info["missing_keys"], "hf", OTHERS)  # vision tensors have no weights here
     info["missing_keys"] = set(info["missing_keys"]) - unread
     told = {kind: [each for each in found if not str(each).endswith(DERIVED)] for kind, found in info.items()}
     strange = {kind: found for kind, found in told.items() if found}
@@ -63,7 +63,7 @@ def decoded(case: Case, folder: Path) -> np.ndarray:
 
 
 def _add_idle_experts(case: Case, folder: Path) -> None:
-    """LongCat-Flash's experts that compute nothing have gates in transformers, whose values nobody reads."""
+    """LongCat-Flash's experts that compute nothing have gates in transformers; their values have no effect."""
     if not case.config.get("zero_expert_num"):
         return
     from safetensors.numpy import load_file, save_file
@@ -77,7 +77,7 @@ def _add_idle_experts(case: Case, folder: Path) -> None:
 
 
 def encoded(case: Case, folder: Path) -> np.ndarray:
-    """What an encoder gives for its prompt, in two parts where it has token types."""
+    """Return an encoder's output for its prompt, in two parts where it has token types."""
     import torch
     import transformers
     from transformers import AutoModel, AutoModelForSequenceClassification

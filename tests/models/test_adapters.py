@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from lora_files import merged, random_pairs, write_peft
@@ -32,7 +32,7 @@ ALPHA = 6.0
 
 @pytest.fixture(scope="module")
 def cpu() -> Iterator[Any]:
-    backend = opened("cpu", threads=2)
+    backend = open_available("cpu", threads=2)
     yield backend
     backend.close()
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -49,7 +49,7 @@ def modules(root: Path) -> Iterator[list[ModuleType]]:
 def test_the_example_runs(modules: list[ModuleType], tmp_path: Path, load: Callable[..., Stepper]) -> None:
     (qwen3,) = (case for case in CASES if case.name == "qwen3")
     example = replace(qwen3, config=qwen3.config | {"architectures": ["ExampleForCausalLM"], "model_type": "example"})
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     folders = [write_case(tmp_path / name, case) for name, case in (("qwen3", qwen3), ("example", example))]
     write_tokenizer(folders[1], tokenizer_json(example.model.config.vocab))
     save_models([OutputFile(tmp_path / "example.gguf", from_hf(folders[1]).model)])

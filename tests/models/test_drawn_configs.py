@@ -86,7 +86,7 @@ def comparable(config: ModelConfig) -> ModelConfig:
 
 @pytest.mark.parametrize("base", PLAIN, ids=lambda base: base["architectures"][0])
 def test_an_absent_key_means_what_the_class_takes_for_it(base: dict[str, Any]) -> None:
-    """A key that is not there is read as if its class's default stood there, or named in an error."""
+    """A missing key is read as its class's default, or named in an error."""
     name = base["architectures"][0]
     for key, default in CLASSES[name]["defaults"].items():
         silent, told = read(without(base, key, {})), read(without(base, key, {key: default}))

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from encoder_files import write_encoder
 from families import ENCODERS, POSITIONS, Case
@@ -65,13 +65,13 @@ def opened_runner(path: Path, backend: Any, *, eager: bool = False) -> EncoderRu
     return EncoderRunner(model, weights, backend, max_tokens=600, max_texts=4, eager=eager)
 
 
-def given(case: Case) -> EncoderText:
+def prompt_text(case: Case) -> EncoderText:
     types = case.types()
     return EncoderText(case.ids(), types.index(1) if 1 in types else None)
 
 
-def made(runner: EncoderRunner, texts: Sequence[EncoderText]) -> list[np.ndarray]:
-    """What the model makes of each text: a row for each token, or of one with a head its scores, [1, labels]."""
+def run_texts(runner: EncoderRunner, texts: Sequence[EncoderText]) -> list[np.ndarray]:
+    """Return the model's output for each text: a row for each token, or with a head the scores, [1, labels]."""
     if runner.model.classifier is None:
         return [np.array(rows) for rows in runner.embed(texts)]
     return [np.array(scores)[None] for scores in runner.score(texts)]
@@ -82,7 +82,7 @@ def run(request: pytest.FixtureRequest, cpu: Any, folder: Callable[[Case], Path]
     """A case, its model planned, and what it makes of the prompt alone."""
     case: Case = request.param
     runner = opened_runner(folder(case), cpu)
-    yield case, runner, made(runner, [given(case)])[0]
+    yield case, runner, run_texts(runner, [prompt_text(case)])[0]
     runner.close()
 
 
@@ -109,22 +109,22 @@ def test_what_it_makes_is_the_references(run: Run) -> None:
 
 
 def test_eager_is_planned(run: Run, cpu: Any, folder: Callable[[Case], Path]) -> None:
-    """In every regime."""
+    """The same in each step bucket."""
     case, planned, alone = run
     eager = opened_runner(folder(case), cpu, eager=True)
-    assert_close(made(eager, [given(case)])[0], alone, "exact")
+    assert_close(run_texts(eager, [prompt_text(case)])[0], alone, "exact")
     for count in (1, 9):
         text = [EncoderText(case.ids()[:count])]
-        assert_close(made(eager, text)[0], made(planned, text)[0], "exact")
+        assert_close(run_texts(eager, text)[0], run_texts(planned, text)[0], "exact")
 
 
 def test_alone_is_among_others(run: Run) -> None:
     case, runner, alone = run
     ids = case.ids()
-    found = made(runner, [EncoderText(ids[:1]), given(case), EncoderText(ids[3:30], 20), given(case)])
+    found = run_texts(runner, [EncoderText(ids[:1]), prompt_text(case), EncoderText(ids[3:30], 20), prompt_text(case)])
     assert_close(found[1], alone, "exact")
     assert_close(found[3], alone, "exact")
-    assert_close(found[2], made(runner, [EncoderText(ids[3:30], 20)])[0], "exact")
+    assert_close(found[2], run_texts(runner, [EncoderText(ids[3:30], 20)])[0], "exact")
 
 
 UNIGRAM = ("xlm-roberta", "xlm-roberta-xl", "camembert", "jina_embeddings_v3")
@@ -146,7 +146,7 @@ def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], 
         return
     save_models([OutputFile(file, from_hf(place, pre=pre_of(case)).model)])
     runners = [opened_runner(path, cpu, eager=True) for path in (place, file)]
-    wanted, found = (made(runner, [given(case)])[0] for runner in runners)
+    wanted, found = (run_texts(runner, [prompt_text(case)])[0] for runner in runners)
     assert_close(found, wanted, "f32")  # numbers of the metadata are float32 in one of them
     save_folder(to_hf(file), back, shard_bytes=1 << 30)
     with open_safetensors(place) as wanted_files, open_safetensors(back) as found_files:
@@ -156,21 +156,23 @@ def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], 
         for name, own in found_names.items():
             assert_close(found_files.tensor(own).dequantize(), wanted_files.tensor(name).dequantize(), "f32")
     again = opened_runner(back, cpu, eager=True)
-    assert_close(made(again, [given(case)])[0], found, "f32")
+    assert_close(run_texts(again, [prompt_text(case)])[0], found, "f32")
 
 
 @pytest.mark.parametrize("kept", [("encoder.embed_tokens.weight",), ("encoder.embed_tokens.weight", "shared.weight")])
 def test_t5s_embedding_has_two_names(
     kept: tuple[str, ...], cpu: Any, folder: Callable[[Case], Path], tmp_path: Path
 ) -> None:
-    """Folders have one of them, or both; and the decoder, of which nothing is read."""
+    """Folders have one of them, or both; the decoder's tensors are not read."""
     case = next(case for case in ENCODERS if case.name == "t5-encoder")
     place = write_encoder(tmp_path / "other", case)
     tensors = case.tensors()
     table = tensors.pop("shared.weight")
     more = {"decoder.final_layer_norm.weight": np.ones(48, np.float32)}
     save_file(tensors | dict.fromkeys(kept, table) | more, place / "model.safetensors", metadata={"format": "pt"})
-    wanted, found = (made(opened_runner(path, cpu, eager=True), [given(case)])[0] for path in (folder(case), place))
+    wanted, found = (
+        run_texts(opened_runner(path, cpu, eager=True), [prompt_text(case)])[0] for path in (folder(case), place)
+    )
     assert_close(found, wanted, "exact")
 
 
@@ -181,9 +183,9 @@ def test_a_head_of_one_layer(cpu: Any, folder: Callable[[Case], Path], tmp_path:
     kept = [tensor for tensor in model.tensors if tensor.name not in ("cls.weight", "cls.bias")]
     save_models([OutputFile(file, replace(model, tensors=kept))])
     runner, weights = opened_runner(file, cpu), case.weights()
-    first = np.array(runner.embed([given(case)])[0][0], np.float64)
+    first = np.array(runner.embed([prompt_text(case)])[0][0], np.float64)
     expected = weights["classifier.weight"].astype(np.float64) @ first + weights["classifier.bias"]
-    assert_close(runner.score([given(case)])[0], expected, "f32")
+    assert_close(runner.score([prompt_text(case)])[0], expected, "f32")
     runner.close()
 
 
@@ -196,7 +198,7 @@ def test_a_reranker_of_gte_as_transformers_5_writes_it(
     tensors = {name.replace("new.", front, 1): each for name, each in case.tensors().items()}
     save_file(tensors, place / "model.safetensors")
     runners = [opened_runner(each, cpu) for each in (folder(case), place)]
-    found = [runner.score([given(case)])[0] for runner in runners]
+    found = [runner.score([prompt_text(case)])[0] for runner in runners]
     assert_close(found[1], found[0], "exact")
     for runner in runners:
         runner.close()
@@ -206,9 +208,9 @@ def test_a_reranker_of_gte_as_transformers_5_writes_it(
 @pytest.mark.parametrize("name", ["reference", "torch"])
 @every_case
 def test_on_other_backends(case: Case, name: str, folder: Callable[[Case], Path]) -> None:
-    backend = opened(name)
+    backend = open_available(name)
     runner = opened_runner(folder(case), backend)
-    assert_like(made(runner, [given(case)])[0], case)
+    assert_like(run_texts(runner, [prompt_text(case)])[0], case)
     runner.close()
     backend.close()
 
@@ -240,7 +242,7 @@ def test_llama_cpp_makes_the_same_of_the_same_file(
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             assert main(["gguf", "quantize", str(plain), "-t", form, "-o", str(file)]) == 0
     runner, config = opened_runner(file, cpu), wide.model.config
-    ours = made(runner, [EncoderText(wide.ids())])[0]
+    ours = run_texts(runner, [EncoderText(wide.ids())])[0]
     runner.close()
     if config.head_labels:
         theirs = peer_scores(peer, file, wide.ids(), config.head_labels)[None]

@@ -1,5 +1,5 @@
-"""What an engine says does not depend on how it is run, in any number format: in chunks, beside others, with a prefix
-that is held, guessing, after giving way, forked, and after a sleep. Bit for bit, sampled with seeds."""
+"""An engine's output does not depend on how it is run, in any number format: in chunks, in a batch, with a cached
+prefix, with drafts, after preemption, forked, and after a sleep. Bit for bit, sampled with seeds."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from available import opened
+from available import open_available
 from models.test_worker import loaded
 from sporelm.engine import Engine, Request, Sampling, Worker
 from sporelm.engine.engine_config import EngineConfig
@@ -30,7 +30,7 @@ FORMATS = [F32, Q4_1, Q4_K, *(pytest.param(form, marks=pytest.mark.all) for form
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     form: type[QuantFormat] = request.param
     path = write_gguf(tmp_path_factory.mktemp("equal") / "tiny.gguf", SUPER, matrices=form)
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     made = Worker(loaded(path, backend, CONTEXT), backend, limits=LIMITS)
     yield made
     made.close()
@@ -42,7 +42,7 @@ def engine(runner: Worker, speculation: Speculation | None = None, **changes: An
     return Engine(runner, replace(LIMITS, **changes), speculation)
 
 
-def said(made: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
+def generate(made: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
     made.run([made.add(request) for request in requests])
     assert [request.finish_reason for request in requests] == ["length"] * len(requests)
     return [(request.generated, request.logprobs) for request in requests]
@@ -50,30 +50,30 @@ def said(made: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
 def test_the_same_is_said_however_it_is_run(runner: Worker, sampling: Sampling, tmp_path: Path) -> None:
-    def asked(prompt: list[int] = PROMPT, **service: Any) -> Request:
+    def make_request(prompt: list[int] = PROMPT, **service: Any) -> Request:
         return Request(prompt, sampling=sampling, max_tokens=24, **service)
 
-    (alone,) = said(engine(runner), asked())
+    (alone,) = generate(engine(runner), make_request())
     for budget in (1, 7, 64):
-        assert said(engine(runner, token_budget=budget), asked()) == [alone], f"chunks of {budget}"
+        assert generate(engine(runner, token_budget=budget), make_request()) == [alone], f"chunks of {budget}"
     company = [Request(other, sampling=replace(SAMPLINGS[1], seed=5), max_tokens=30) for other in OTHERS]
-    assert said(engine(runner), *company, asked())[-1] == alone, "beside others"
+    assert generate(engine(runner), *company, make_request())[-1] == alone, "beside others"
     made = engine(runner)
-    again = [asked(), asked()]
-    assert [said(made, each)[0] for each in again] == [alone] * 2
+    again = [make_request(), make_request()]
+    assert [generate(made, each)[0] for each in again] == [alone] * 2
     assert again[1].cached_tokens == 64
     guessing = engine(runner, Speculation(NgramDrafter()))
-    assert said(guessing, asked()) == [alone], "guessing"
+    assert generate(guessing, make_request()) == [alone], "guessing"
     tight = engine(runner, num_pages=3)
-    assert said(tight, *[asked(cache_salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
+    assert generate(tight, *[make_request(cache_salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
     made = engine(runner)  # those before have written to the pages
     sequence = made.sequence()
-    said(made, Request(PROMPT[:50], max_tokens=1, sequence=sequence))
+    generate(made, Request(PROMPT[:50], max_tokens=1, sequence=sequence))
     child = made.fork(sequence)
-    assert said(made, asked(sequence=sequence), asked(sequence=child)) == [alone] * 2, "forked"
+    assert generate(made, make_request(sequence=sequence), make_request(sequence=child)) == [alone] * 2, "forked"
     made.save_session(child, tmp_path / "a.session", "model", {})
     other = engine(runner)
     woken, _ = other.load_session(tmp_path / "a.session", "model")
-    request = asked(sequence=woken)
-    assert said(other, request) == [alone], "woken"
+    request = make_request(sequence=woken)
+    assert generate(other, request) == [alone], "woken"
     assert request.cached_tokens == len(PROMPT) - 1

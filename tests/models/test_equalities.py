@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import ORDER_BY_ROWS, opened
+from available import ORDER_BY_ROWS, open_available
 from close import assert_close, assert_near_in_nat
 from sporelm.quant import BF16, F16, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, QuantFormat
 from stepping import Stepper
@@ -78,7 +78,7 @@ def assert_same(
 
 @every_model
 def test_eager_is_planned(tiny_model: Any, backend: Any, load: Callable[..., Stepper]) -> None:
-    """Bitwise, in every regime: one token, a few, many."""
+    """Bitwise, in every step bucket: one token, a few, many."""
     tiny, _, path = tiny_model
     runners = [load(path, backend, context=192, eager=eager, sequences=2) for eager in (True, False)]
     ids = tiny.ids()
@@ -141,7 +141,7 @@ def test_a_chunk_may_want_no_row(
 def test_one_trace_serves_every_length(
     backend: Any, folder_of: Callable[[Tiny], Path], load: Callable[..., Stepper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model's code runs once; there are at most as many programs as regimes."""
+    """The model's code runs once; there are at most as many programs as step buckets."""
     runner = load(folder_of(TINY[0]), backend, context=192, eager=False)
     assert runner.plan is not None
 
@@ -164,7 +164,7 @@ def test_one_thread_is_two(tiny_model: Any, load: Callable[..., Stepper]) -> Non
     tiny, _, path = tiny_model
     results = []
     for threads in (1, 2):
-        backend = opened("cpu", threads=threads)
+        backend = open_available("cpu", threads=threads)
         runner = load(path, backend, context=192, sequences=2, eager=False)
         runner.step([(0, tiny.ids()[:60])])
         results.append(runner.step([(0, tiny.ids()[60:70]), (1, tiny.ids()[:1])])["logits"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -57,7 +57,7 @@ def single(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
 
 
 def of_one_row(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Vectors as matrices of one row, as llama.cpp's converter leaves those that folders hold so."""
+    """Vectors as matrices of one row, as folders hold them and llama.cpp's converter leaves them."""
     ends = ("ffn_gate_inp_shexp.weight", "exp_probs_b.bias")
     return {
         name: replace(each, shape=(1, *each.shape)) if name.endswith(ends) else each for name, each in tensors.items()
@@ -85,7 +85,7 @@ def test_experts_held_otherwise(
     load: Callable[..., Stepper],
     tmp_path: Path,
 ) -> None:
-    case, cpu = BY_NAME[name], opened("cpu", threads=1)
+    case, cpu = BY_NAME[name], open_available("cpu", threads=1)
     folder = write_case(tmp_path / "model", case)
     write_tokenizer(folder, tokenizer_json(case.model.config.vocab))
     model = from_hf(folder).model

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from close import assert_close, assert_near_in_nat
 from families import CASES, EVERY, POSITIONS, TOKENS, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -100,7 +100,7 @@ def test_whole_is_chunks(run: Run) -> None:
 def test_eager_is_planned(run: Run, cpu: Any, load: Callable[..., Stepper], folder: Callable[[Case], Path]) -> None:
     case, _, whole = run
     runner = load(folder(case), cpu, context=CONTEXT, eager=True)
-    for part in (slice(0, 66), slice(66, 69), slice(69, 70)):  # in every regime
+    for part in (slice(0, 66), slice(66, 69), slice(69, 70)):  # in every step bucket
         assert_close(runner.step([(0, case.ids()[part])])["logits"], whole[part], "exact")
     runner.close()
 
@@ -171,7 +171,7 @@ def test_as_a_gguf_file_and_back(
 
 
 @pytest.mark.parametrize("listed", MODELS, ids=lambda listed: listed.module)
-def test_what_vouches_for_a_family_is_tested(listed: Any, root: Path) -> None:
+def test_a_family_is_tested_against_its_listed_sources(listed: Any, root: Path) -> None:
     mine = [case for case in EVERY if case.family == listed.module]
     found = {"numpy" if case.numpy else "transformers" for case in mine}
     assert {*listed.verified_against} == found | ({"llama.cpp"} if any(case.wide for case in mine) else set())
@@ -187,7 +187,7 @@ def test_what_vouches_for_a_family_is_tested(listed: Any, root: Path) -> None:
 def test_logits_on_other_backends(
     case: Case, name: str, folder: Callable[[Case], Path], load: Callable[..., Stepper]
 ) -> None:
-    backend = opened(name)
+    backend = open_available(name)
     runner = load(folder(case), backend, context=CONTEXT, eager=False)
     assert_like(runner.logits(case.ids())[list(POSITIONS)], reference(case))
     runner.close()

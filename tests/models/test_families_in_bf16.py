@@ -19,7 +19,7 @@ FIRST = [next(cases) for _, cases in groupby(sorted(CASES, key=lambda case: case
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """float32 values of which BF16 holds all bits."""
+    """Return float32 values that BF16 holds exactly."""
     halves = np.frombuffer(stored(values, BF16), np.uint16).astype(np.uint32) << np.uint32(16)
     return halves.view(np.float32).reshape(values.shape)
 

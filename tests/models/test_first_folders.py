@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from sporelm.checkpoints import config_from_hf
@@ -101,7 +101,7 @@ def keys_of(architecture: str, case: Any, **more: Any) -> dict[str, Any]:
 
 
 def logits_of(paths: list[Path], case: Any, load: Callable[..., Stepper]) -> list[np.ndarray]:
-    backend, logits = opened("reference"), []
+    backend, logits = open_available("reference"), []
     for path in paths:
         runner = load(path, backend, context=64, eager=True)
         logits.append(runner.step([(0, case.ids()[:9])])["logits"])

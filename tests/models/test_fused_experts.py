@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -42,7 +42,7 @@ def test_gates_and_up_parts_in_one_tensor(form: str, load: Callable[..., Stepper
         tensors[both.name] = both
     files = {"apart": model, "joined": replace(model, tensors=list(tensors.values()))}
     save_models([OutputFile(tmp_path / f"{name}.gguf", made) for name, made in files.items()])
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     runners = [load(tmp_path / f"{name}.gguf", cpu, context=64, eager=True) for name in files]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "exact")
@@ -70,7 +70,7 @@ def test_matrices_of_llama_4_by_themselves(inner: str, load: Callable[..., Stepp
         else:
             single[f"{inner}{name}"] = values
     save_file(single, places[1] / "model.safetensors")
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     runners = [load(place, cpu, context=64, eager=True) for place in places]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "exact")

@@ -1,4 +1,4 @@
-"""Gemma 3n: tokens without rows for the layers, tensors that nobody reads, and what its files may say."""
+"""Gemma 3n: tokens without rows for the layers, ignored tensors, and the values that its files may have."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -28,7 +28,7 @@ TABLE = "model.embed_tokens_per_layer.weight"
 
 def logits(load: Callable[..., Stepper], *places: Path) -> list[np.ndarray]:
     """Of all tokens in turn, by the models at these places."""
-    cpu, found = opened("cpu", threads=1), []
+    cpu, found = open_available("cpu", threads=1), []
     for place in places:
         runner = load(place, cpu, context=192, eager=True)
         found.append(runner.step([(0, list(range(131)))])["logits"])
@@ -93,7 +93,7 @@ def test_files_that_do_not_say_it_leave_out_most_of_the_first_ten_layers() -> No
         ({"intermediate_size": [88, 80] * 3 + [88]}, ModelFileError, "intermediate_size is .*; it must be whole"),
     ],
 )
-def test_what_is_not_computed_is_refused(change: dict[str, Any], kind: type[ModelError], message: str) -> None:
+def test_unsupported_values_are_refused(change: dict[str, Any], kind: type[ModelError], message: str) -> None:
     with pytest.raises(kind, match=message):
         config_from_hf(CASE.config | change, "config.json")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantized_folders as made_by
-from available import opened
+from available import open_available
 from close import assert_close, assert_near_in_nat
 from families import CASES, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -18,7 +18,7 @@ from lora_files import merged, random_pairs, write_peft
 from models.test_adapters import Steps
 from models.test_kv_types import answer, assert_forked_and_woken
 from models.test_quantized_folders import FP8, GPTQ, dense
-from models.test_state_equalities import CONTEXT, SAMPLED, Right, prompt_of, said
+from models.test_state_equalities import CONTEXT, SAMPLED, Right, generate, prompt_of
 from models.test_worker import loaded
 from sporelm import LLM
 from sporelm.checkpoints import config_from_hf, open_model
@@ -46,7 +46,7 @@ RANK = {"kv_lora_rank": 32}  # whole blocks of 32
 
 @pytest.fixture
 def cpu() -> Any:
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     yield backend
     backend.close()
 
@@ -168,26 +168,26 @@ def test_an_engine_says_the_same_however_it_is_run(case: Case, cpu: Any, tmp_pat
     def engine(speculation: Speculation | None = None, **changes: Any) -> Engine:
         return Engine(worker, replace(limits, **changes), speculation)
 
-    def asked(**service: Any) -> Request:
+    def make_request(**service: Any) -> Request:
         return Request(prompt, sampling=SAMPLED, max_tokens=9, **service)
 
-    (alone,) = said(engine(), asked())
-    assert said(engine(token_budget=7, max_batch=1), asked()) == [alone]
+    (alone,) = generate(engine(), make_request())
+    assert generate(engine(token_budget=7, max_batch=1), make_request()) == [alone]
     company = [Request(prompt[n : n * 3 + 20], sampling=SAMPLED, max_tokens=12) for n in (1, 40)]
-    assert said(engine(), *company, asked())[-1] == alone
+    assert generate(engine(), *company, make_request())[-1] == alone
     for drafter in (NgramDrafter(), Right(len(prompt), alone[0])):
-        assert said(engine(SteadySpeculation(drafter)), asked()) == [alone]
-    assert said(engine(num_pages=4), *[asked(cache_salt=str(number)) for number in range(2)]) == [alone] * 2
+        assert generate(engine(SteadySpeculation(drafter)), make_request()) == [alone]
+    assert generate(engine(num_pages=4), *[make_request(cache_salt=str(number)) for number in range(2)]) == [alone] * 2
     one = engine()
     sequence = one.sequence()
-    said(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
+    generate(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
     child = one.fork(sequence)
-    assert said(one, asked(sequence=sequence), asked(sequence=child)) == [alone] * 2
+    assert generate(one, make_request(sequence=sequence), make_request(sequence=child)) == [alone] * 2
     one.save_session(child, tmp_path / "a.session", "model", {})
     woken, _ = one.load_session(tmp_path / "a.session", "model")
     further = [*prompt, *alone[0], 5, 6]
     requests = [Request(further, max_tokens=5, sequence=woken), Request(further, max_tokens=5, cache_salt="x")]
-    assert len({str(answer) for answer in said(one, *requests)}) == 1
+    assert len({str(answer) for answer in generate(one, *requests)}) == 1
     assert [request.cached_tokens for request in requests] == [len(prompt) + 8, 0]
     worker.close()
 
@@ -245,8 +245,8 @@ def test_a_run_is_recorded_and_repeated(cpu: Any, tmp_path: Path) -> None:
     recorded, file = Engine(worker, limits), RecordingFile(tmp_path / "run.jsonl")
     file.follow(recorded, worker, {"limits": {**vars(limits)}})
     requests = [Request(prompt, sampling=SAMPLED, max_tokens=5), Request(prompt[:90], max_tokens=9)]
-    said(recorded, requests[0])
-    said(recorded, requests[1])
+    generate(recorded, requests[0])
+    generate(recorded, requests[1])
     file.close()
     worker.recorder = None
     assert requests[1].cached_tokens == 64

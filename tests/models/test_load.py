@@ -104,7 +104,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "NaN in a norm": (with_value("model.norm.weight", NAN), {}, "tensor model.norm.weight holds NaN or infinity"),
     "NaN in a matrix": (with_value(MISSING, NAN), {}, f"tensor {MISSING} holds NaN"),
     "infinity": (with_value(MISSING, -INFINITY), {}, f"tensor {MISSING} holds NaN or infinity"),
-    "tied twins differ": ({}, {"tie_word_embeddings": True}, "lm_head.weight differs from .* set it to false"),
+    "tied embeddings differ": ({}, {"tie_word_embeddings": True}, "lm_head.weight differs from .* set it to false"),
 }
 
 
@@ -117,7 +117,7 @@ def test_folder_refused(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_equal_twins_and_old_angles_are_left_out(tmp_path: Path) -> None:
+def test_equal_tied_embeddings_and_old_angles_are_left_out(tmp_path: Path) -> None:
     embedding = WIDE.weights()["model.embed_tokens.weight"]
     more = {"lm_head.weight": embedding, "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32)}
     weights = loaded(write_folder(tmp_path / "model", WIDE, more, tie_word_embeddings=True))
@@ -139,7 +139,7 @@ def test_damaged_scale_is_named(number_format: type[QuantFormat], tmp_path: Path
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of damaged blocks' values
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_holds_nan_is_what_is_refused(name: str, tmp_path: Path) -> None:
-    """Blocks of random bytes, one by one: words that are no floats must not be taken for damage, nor damage missed."""
+    """Blocks of random bytes, one by one: words that are not floats must not be taken for damage, nor damage missed."""
     number_format = FORMATS[name]
     blocks = np.random.default_rng(7).integers(0, 256, (400, number_format.nbytes), np.uint8)
     blocks[0] = 0
@@ -201,7 +201,7 @@ def test_memory_is_checked_before_loading(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_memory_of_a_device_is_checked_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies on a device need not fit into the host's memory, and what fits there may not fit on the device."""
+    """Weights on a device need not fit into the host's memory; weights that fit there may not fit on the device."""
     source = open_model(write_gguf(tmp_path / "tiny.gguf", WIDE))
     params = build(source.config).params()
     backend = ReferenceBackend()

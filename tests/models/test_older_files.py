@@ -1,4 +1,4 @@
-"""Files of a family that hold its weights in other tensors than those that we write: the model is the same."""
+"""Files of a family that hold its weights in other tensors than our files: the model is the same."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -41,7 +41,7 @@ def test_other_tensors(name: str, names: tuple[str, ...], load: Callable[..., St
     made = from_hf(place).model
     save_models([OutputFile(tmp_path / "usual.gguf", made)])
     other = written(tmp_path / "other.gguf", case, made, names)
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     runners = [load(path, cpu, context=64, eager=True) for path in (tmp_path / "usual.gguf", other)]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "f32")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -25,7 +25,7 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 def logits(load: Callable[..., Stepper], *places: Path) -> list[np.ndarray]:
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     runners = [load(place, backend, context=64, eager=True) for place in places]
     found = [runner.step([(0, list(range(9)))])["logits"] for runner in runners]
     for runner in runners:

@@ -1,4 +1,4 @@
-"""RWKV's folders and files that differ from those that we write."""
+"""RWKV's folders and files that differ from ours."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families.case import write_case
 from families.rwkv import CASES, QRWKV6, RWKV6, RWKV7
@@ -29,7 +29,7 @@ BY_NAME = {case.name: case for case in CASES}
 GOOSE, FINCH = BY_NAME["rwkv7"], BY_NAME["rwkv6"]
 
 
-def test_mixes_in_one_tensor_and_shares_that_nobody_reads(load: Callable[..., Stepper], tmp_path: Path) -> None:
+def test_mixes_in_one_tensor_and_shares_that_are_not_read(load: Callable[..., Stepper], tmp_path: Path) -> None:
     """The first folders of RWKV-7 have "x_x"; some have what shares values in the first layer too."""
     usual, older = (write_case(tmp_path / name, GOOSE) for name in ("usual", "older"))
     tensors = load_file(older / "model.safetensors")
@@ -39,7 +39,7 @@ def test_mixes_in_one_tensor_and_shares_that_nobody_reads(load: Callable[..., St
     for name in [name for name in tensors if ".1.attn.v_lora." in name]:
         tensors[name.replace(".1.", ".0.", 1)] = np.full_like(tensors[name], 7)
     save_file(tensors, older / "model.safetensors", metadata={"format": "pt"})
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     runners = [load(place, backend, context=64, eager=True) for place in (usual, older)]
     found = [runner.step([(0, GOOSE.ids()[:9])])["logits"] for runner in runners]
     assert_close(found[1], found[0], "exact")
@@ -97,7 +97,7 @@ def test_finch_files_of_other_converters(load: Callable[..., Stepper], tmp_path:
     folder, every = tmp_path / "folder", "rescale_every_n_layers"
     files = [as_file(folder, tmp_path / "apart.gguf", apart)]
     files.append(as_file(folder, tmp_path / "halved.gguf", halved, **{every: 1}))
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     runners = [load(place, backend, context=64, eager=True) for place in (folder, *files)]
     wanted, first, second = (runner.step([(0, FINCH.ids()[:9])])["logits"] for runner in runners)
     assert_close(first, wanted, "f32")
@@ -111,7 +111,7 @@ def test_finch_files_of_other_converters(load: Callable[..., Stepper], tmp_path:
 
 
 def test_usual_ranks_of_qrwkv6() -> None:
-    """Those that llama.cpp's converter takes where a folder says none."""
+    """The ranks that llama.cpp's converter takes for a folder without ranks."""
     silent = {key: value for key, value in QRWKV6.items() if not key.startswith("lora_rank")}
     for width, ranks in ((64, (32, 64)), (4096, (64, 128))):
         config = config_from_hf(silent | {"hidden_size": width, "lora_rank_decay": None}, "config.json")

@@ -1,5 +1,5 @@
-"""What an engine says of models that keep recurrent states does not depend on how it is run: in chunks, beside others,
-from a prefix, guessing, after giving way, forked, cut and after a sleep. Bit for bit."""
+"""An engine's output with recurrent models does not depend on how it is run: in chunks, in a batch, from a prefix, with
+drafts, after preemption, forked, cut and after a sleep. Bit for bit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from available import opened
+from available import open_available
 from families import linear_attention, recurrent, rwkv, selective, write_case
 from families.case import Case
 from models.test_worker import loaded
@@ -40,23 +40,25 @@ def prompt_of(case: Case) -> list[int]:
 
 
 @pytest.fixture(scope="module", params=EACH, ids=lambda case: case.name)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Case, Worker]]:
+def loaded_case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Case, Worker]]:
     case: Case = request.param
     path = write_case(tmp_path_factory.mktemp(case.name), case)
-    backend = opened("cpu", threads=1)
+    backend = open_available("cpu", threads=1)
     worker = Worker(loaded(path, backend, CONTEXT), backend, limits=limits_of(case))
     yield case, worker
     worker.close()
     backend.close()
 
 
-def engine(made: tuple[Case, Worker], speculation: Speculation | None = None, **changes: Any) -> Engine:
+def engine(loaded_case: tuple[Case, Worker], speculation: Speculation | None = None, **changes: Any) -> Engine:
     """An engine that knows nothing yet, over the same memory."""
-    case, worker = made
+    case, worker = loaded_case
     return Engine(worker, replace(limits_of(case), **changes), speculation)
 
 
-def said(engine: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
+def generate(engine: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
     engine.run([engine.add(request) for request in requests])
     engine.check_integrity()
     assert [request.finish_reason for request in requests] == ["length"] * len(requests)
@@ -64,72 +66,76 @@ def said(engine: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
-def test_the_same_is_said_however_it_is_run(made: tuple[Case, Worker], sampling: Sampling, tmp_path: Path) -> None:
-    prompt = prompt_of(made[0])
+def test_the_same_is_said_however_it_is_run(
+    loaded_case: tuple[Case, Worker], sampling: Sampling, tmp_path: Path
+) -> None:
+    prompt = prompt_of(loaded_case[0])
 
-    def asked(**service: Any) -> Request:
+    def make_request(**service: Any) -> Request:
         return Request(prompt, sampling=sampling, max_tokens=24, **service)
 
-    (alone,) = said(engine(made), asked())
+    (alone,) = generate(engine(loaded_case), make_request())
     for budget in (1, 7, 64):
-        assert said(engine(made, token_budget=budget, max_batch=1), asked()) == [alone], f"chunks of {budget}"
+        assert generate(engine(loaded_case, token_budget=budget, max_batch=1), make_request()) == [alone], (
+            f"chunks of {budget}"
+        )
     company = [Request(prompt[n : n * 3 + 20], sampling=SAMPLED, max_tokens=30) for n in (1, 17, 40)]
-    assert said(engine(made), *company, asked())[-1] == alone, "beside others"
-    one = engine(made)
-    again = [asked(), asked()]
-    assert [said(one, each)[0] for each in again] == [alone] * 2
+    assert generate(engine(loaded_case), *company, make_request())[-1] == alone, "beside others"
+    one = engine(loaded_case)
+    again = [make_request(), make_request()]
+    assert [generate(one, each)[0] for each in again] == [alone] * 2
     assert again[1].cached_tokens == 128
     for drafter in (NgramDrafter(), Right(len(prompt), alone[0])):
-        guessing = asked()
-        assert said(engine(made, SteadySpeculation(drafter)), guessing) == [alone], "guessing"
+        guessing = make_request()
+        assert generate(engine(loaded_case, SteadySpeculation(drafter)), guessing) == [alone], "guessing"
     assert 0 < guessing.num_accepted_tokens < guessing.num_draft_tokens
-    tight = engine(made, num_pages=4, num_states=1)
-    assert said(tight, *[asked(cache_salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
-    one = engine(made)
+    tight = engine(loaded_case, num_pages=4, num_states=1)
+    assert generate(tight, *[make_request(cache_salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
+    one = engine(loaded_case)
     sequence = one.sequence()
-    said(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
+    generate(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
     child = one.fork(sequence)
-    assert said(one, asked(sequence=sequence), asked(sequence=child)) == [alone] * 2, "forked"
-    cut = asked(sequence=sequence)
-    assert said(one, cut) == [alone], "cut"
+    assert generate(one, make_request(sequence=sequence), make_request(sequence=child)) == [alone] * 2, "forked"
+    cut = make_request(sequence=sequence)
+    assert generate(one, cut) == [alone], "cut"
     assert cut.cached_tokens == 128
     one.save_session(child, tmp_path / "a.session", "model", {})
-    other = engine(made)
+    other = engine(loaded_case)
     woken, _ = other.load_session(tmp_path / "a.session", "model")
     longer, fresh = ([*prompt, *alone[0], 5, 6] for _ in range(2))
     requests = [
         Request(longer, sampling=sampling, max_tokens=9, sequence=woken),
         Request(fresh, sampling=sampling, max_tokens=9, cache_salt="x"),
     ]
-    first, second = said(other, *requests)
+    first, second = generate(other, *requests)
     assert first == second, "woken"
     assert (requests[0].cached_tokens, requests[1].cached_tokens) == (len(prompt) + 23, 0)
 
 
-def test_a_conversation_that_gave_way_goes_on(made: tuple[Case, Worker], tmp_path: Path) -> None:
-    case, worker = made
+def test_a_conversation_that_gave_way_goes_on(loaded_case: tuple[Case, Worker], tmp_path: Path) -> None:
+    case, worker = loaded_case
     prompt, limits = prompt_of(case), replace(limits_of(case), num_states=2)
     folder = OffloadStore(tmp_path, worker, lambda: "model")
     one = Engine(worker, limits, None, folder)
     talk = one.sequence()
-    (first,) = said(one, Request(prompt, max_tokens=9, sequence=talk))
+    (first,) = generate(one, Request(prompt, max_tokens=9, sequence=talk))
     one.kv_cache.evict_until(lambda: False)
     assert one.kv_cache.is_offloaded(talk)
-    said(one, Request(prompt[9:], max_tokens=9), Request(prompt[5:], max_tokens=9))  # take what it held
+    generate(one, Request(prompt[9:], max_tokens=9), Request(prompt[5:], max_tokens=9))  # take what it held
     again = Request([*prompt, *first[0], 7], max_tokens=9, sequence=talk)
-    assert said(one, again) == said(engine(made), Request(again.prompt, max_tokens=9))
+    assert generate(one, again) == generate(engine(loaded_case), Request(again.prompt, max_tokens=9))
     assert again.cached_tokens == len(prompt) + 8
     one.close()
 
 
-def test_a_run_is_recorded_and_repeated_with_its_states(made: tuple[Case, Worker], tmp_path: Path) -> None:
-    case, worker = made
+def test_a_run_is_recorded_and_repeated_with_its_states(loaded_case: tuple[Case, Worker], tmp_path: Path) -> None:
+    case, worker = loaded_case
     prompt, limits = prompt_of(case), limits_of(case)
     recorded, about = Engine(worker, limits), {"limits": {**vars(limits)}}
     file = RecordingFile(tmp_path / "run.jsonl")
     file.follow(recorded, worker, about)
-    said(recorded, Request(prompt, max_tokens=5), Request(prompt[:90], max_tokens=20))
-    said(recorded, Request([*prompt[:130], 1, 2], max_tokens=5))
+    generate(recorded, Request(prompt, max_tokens=5), Request(prompt[:90], max_tokens=20))
+    generate(recorded, Request([*prompt[:130], 1, 2], max_tokens=5))
     file.close()
     worker.recorder = None
     recording = Recording(tmp_path / "run.jsonl")
@@ -141,15 +147,15 @@ def test_a_run_is_recorded_and_repeated_with_its_states(made: tuple[Case, Worker
     assert found.num_sampled == 30
 
 
-def test_the_model_drafts_for_itself(made: tuple[Case, Worker]) -> None:
+def test_the_model_drafts_for_itself(loaded_case: tuple[Case, Worker]) -> None:
     """A draft model that keeps states goes back to where its guesses began."""
-    case, worker = made
+    case, worker = loaded_case
     prompt, small = prompt_of(case), replace(limits_of(case), num_states=4)
     second = Worker(LoadedModel(worker.runner.model, worker.runner.weights), worker.device, limits=small)
     drafter = ModelDrafter(second, small, small.vocab)
     guessed = Request(prompt, sampling=SAMPLED, max_tokens=40)
     plain = Request(prompt, sampling=SAMPLED, max_tokens=40)
-    assert said(engine(made, SteadySpeculation(drafter)), guessed) == said(engine(made), plain)
+    assert generate(engine(loaded_case, SteadySpeculation(drafter)), guessed) == generate(engine(loaded_case), plain)
     drafter.check_integrity()
     assert guessed.num_draft_tokens > 0
     second.close()

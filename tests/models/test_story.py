@@ -52,7 +52,7 @@ def test_stored_values(story: Path, backend: Any) -> None:
         assert_close(values(weights[name], backend).reshape(-1)[index], value, "stored")
 
 
-def test_output_is_the_embeddings_twin(story: Path, backend: Any) -> None:
+def test_output_shares_the_embeddings_weight(story: Path, backend: Any) -> None:
     """The file stores lm_head.weight alone; it is packed once and serves both."""
     source = open_model(story)
     assert source.config.tie_embeddings

@@ -1,4 +1,4 @@
-"""Folders of models that see as well: their text model runs, what sees and what guesses ahead is left unread."""
+"""Folders of models that see as well: their text model runs, vision tensors and draft heads are not read."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from available import opened
+from available import open_available
 from close import assert_close
 from families import CASES, POSITIONS, WHOLE, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
@@ -75,7 +75,7 @@ def test_text_of_a_model_that_sees(
     if name.startswith("qwen"):
         unread += ["mtp.layers.0.mlp.experts.3.up_proj.weight", "mtp.norm.weight"]
     save_file(tensors | dict.fromkeys(unread, np.ones((2, 3), np.float32)), place / "model.safetensors")
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     runners = [load(folder, cpu, context=64, eager=True) for folder in (plain, place)]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "exact")
@@ -100,7 +100,7 @@ def test_an_output_of_its_own_is_heeded(load: Callable[..., Stepper], tmp_path: 
     """Gemma 3's class ties the output, and config.json does not say it; but a folder with both has both."""
     case = replace(BY_NAME["gemma3"], config=BY_NAME["gemma3"].config | {"tie_word_embeddings": False})
     place = write_case(tmp_path / "model", case)
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     wanted = load(place, cpu, context=64, eager=True)
     (place / "config.json").write_text(json.dumps({k: v for k, v in case.config.items() if k != "tie_word_embeddings"}))
     found = load(place, cpu, context=64, eager=True)
@@ -114,7 +114,7 @@ def test_an_output_of_its_own_is_heeded(load: Callable[..., Stepper], tmp_path: 
 
 def logits(load: Callable[..., Stepper], ids: list[int], *places: Path) -> list[np.ndarray]:
     """Of a prompt, by the models in these folders."""
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     found = []
     for place in places:
         runner = load(place, cpu, context=128, eager=True)
@@ -240,7 +240,8 @@ def test_a_whole_that_does_not_say_it_is_tied_where_it_has_no_output(tmp_path: P
     save_file(tensors | {"model.vision_tower.x.weight": np.ones(3, np.float32)}, place / "model.safetensors")
     with closing(open_model(place)) as source:
         assert source.config.tie_embeddings
-        assert source.notes == ("it reads text alone: what sees or hears is left out (model.vision_tower.x.weight)",)
+        note = "it reads text alone: what sees or hears is left out (model.vision_tower.x.weight)"  # old name: message
+        assert source.notes == (note,)
 
 
 def test_a_text_model_has_what_transformers_takes_where_nothing_is_said() -> None:
@@ -300,7 +301,7 @@ def test_three_positions_that_are_one_turn_a_head_as_one_does(by_turns: bool) ->
     sections = config.mrope_section
     runs = [kind for kind, count in enumerate(sections) for _ in range(count)]
     streams = tuple(kind if kind and at < 3 * sections[kind] else 0 for at in range(8) for kind in [at % 3])
-    cpu = opened("cpu", threads=1)
+    cpu = open_available("cpu", threads=1)
     random = np.random.default_rng(0)
     x, table = (cpu.tensor(random.standard_normal((8, width), np.float32)) for width in (32, 16))
     positions = np.array([0, 1, 2, 5, 6, 7, 7, 3], np.int32)
@@ -313,7 +314,7 @@ def test_three_positions_that_are_one_turn_a_head_as_one_does(by_turns: bool) ->
 
 
 def test_every_whole_is_compared_with_transformers() -> None:
-    """Those whose text model is of no other class are among the families' own cases."""
+    """Text models of the whole's own class are among the families' own cases."""
     wholes, families = ({case.config["architectures"][0] for case in cases} for cases in (WHOLE, CASES))
     published = {"HCXVisionV2ForCausalLM"}  # HyperCLOVAXVisionV2ForConditionalGeneration, as its makers call it
     assert wholes <= set(WHOLES) <= wholes | families | published

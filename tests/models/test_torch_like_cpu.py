@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from close import assert_near_in_nat
 from sporelm import LLM, SamplingParams
 from sporelm.evals import compute_kl
@@ -23,7 +23,7 @@ PROMPTS = ["Once upon a time", "The little dog"]
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Any, Any]]:
     """Torch and the CPU."""
-    backends = opened("torch", threads=2), opened("cpu", threads=2)
+    backends = open_available("torch", threads=2), open_available("cpu", threads=2)
     yield backends
     for backend in backends:
         backend.close()
@@ -53,7 +53,7 @@ def test_quantized_models_are_near(
 
 
 def test_the_story_model_tells_the_same_through_the_whole_program(story: Path) -> None:
-    opened("torch").close()
+    open_available("torch").close()
     params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
     told = []
     for backend, eager in (("cpu", False), ("torch", False), ("torch", True)):
@@ -66,7 +66,7 @@ def test_the_story_model_tells_the_same_through_the_whole_program(story: Path) -
 @pytest.mark.all
 def test_smollm2_is_near(smollm2: Path, root: Path) -> None:
     """KL(cpu || torch) on the second halves of windows of 512 tokens of our own documents."""
-    opened("torch").close()
+    open_available("torch").close()
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted((root / "docs").glob("*.md")))
     with (
         LLM(smollm2, backend="torch", max_context=512) as found,

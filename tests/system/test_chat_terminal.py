@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from system.processes import SECONDS, command, environment
 
 if sys.platform == "win32":
@@ -83,7 +83,7 @@ class Terminal:
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each back-end that runs here."""
-    opened(request.param).close()
+    open_available(request.param).close()
     return str(request.param)
 
 

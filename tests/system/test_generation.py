@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from close import assert_close
 from sporelm import LLM, Completion, SamplingParams, pipeline, settings
 from sporelm.api import Piece
@@ -33,7 +33,7 @@ PROMPTS = [PROMPT, "The dog", "Lily and Tom were playing in the park. They", "A"
 @pytest.fixture(scope="module", params=BACKENDS)
 def name(request: pytest.FixtureRequest) -> str:
     """Each back-end that runs here."""
-    opened(request.param).close()
+    open_available(request.param).close()
     return str(request.param)
 
 

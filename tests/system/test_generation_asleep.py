@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from sporelm import LLM, Conversation, SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from system.processes import Spore
@@ -21,7 +21,7 @@ LONG = "Once upon a time there was a little girl named Lily. " * 22  # some 170 
 
 @pytest.fixture(params=BACKENDS)
 def llm(request: pytest.FixtureRequest, talker: Path, tmp_path: Path) -> Iterator[LLM]:
-    opened(request.param).close()
+    open_available(request.param).close()
     with LLM(talker, backend=request.param, threads=1, max_batch=1, session_dir=tmp_path / "asleep") as made:
         yield made
         made.engine.check_integrity()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from copied import copied
 from sporelm import LLM, Completion, Conversation, SamplingParams, pipeline
 from sporelm.engine import ModelOutput, Step
@@ -80,7 +80,7 @@ def words_folder(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
-    opened(request.param).close()
+    open_available(request.param).close()
     with LLM(folder, backend=request.param, threads=1) as made:
         yield made
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from sporelm import LLM
 from sporelm.errors import ContextOverflow
 from system.processes import Spore
@@ -20,7 +20,7 @@ STORY = "Once upon a time, there was a little girl named Lily. She loved to play
 
 @pytest.fixture(params=BACKENDS)
 def llm(request: pytest.FixtureRequest, talker: Path) -> Iterator[LLM]:
-    opened(request.param).close()
+    open_available(request.param).close()
     with LLM(talker, backend=request.param, threads=1, max_context=CONTEXT, max_batch=2) as made:
         yield made
         made.engine.check_integrity()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from sporelm import LLM, SamplingParams
 
 TURNS = [
@@ -27,7 +27,7 @@ GREEDY = SamplingParams(max_tokens=16, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def llm(smollm2: Path) -> Iterator[LLM]:
-    opened("cpu").close()
+    open_available("cpu").close()
     with LLM(smollm2, max_context=2048) as made:
         yield made
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from sporelm import LLM, SamplingParams
 from sporelm.errors import ContextOverflow, RequestError
 
@@ -23,7 +23,7 @@ SLOW = [pytest.param(each, marks=pytest.mark.all) if each == "reference" else ea
 @pytest.fixture(params=SLOW)
 def name(request: pytest.FixtureRequest) -> str:
     """Each back-end that runs here."""
-    opened(request.param).close()
+    open_available(request.param).close()
     return str(request.param)
 
 
@@ -76,7 +76,7 @@ def test_dynamic_scaling_begins_beyond_the_original(story: Path, tmp_path: Path)
 
 @pytest.mark.all
 def test_twenty_thousand_tokens(story: Path, tmp_path: Path) -> None:
-    opened("cpu").close()
+    open_available("cpu").close()
     model, prompt, found = extended(story, tmp_path / "model", YARN), ids(20_000), []
     for budget in (None, 333):
         with LLM(model, backend="cpu", max_context=20_480, token_budget=budget) as llm:

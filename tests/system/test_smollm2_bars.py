@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from available import opened
+from available import open_available
 from sporelm import LLM
 from sporelm.evals import compute_kl
 from sporelm.files import store
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.all
 @pytest.fixture(scope="module")
 def model() -> Path:
     """The default model, if it is in the store."""
-    opened("cpu").close()
+    open_available("cpu").close()
     found = store.find(store.DEFAULT)
     if found is None:
         pytest.skip(f"{store.DEFAULT} is not in the model store: run 'spore pull {store.DEFAULT}'")

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from sporelm.api.cpu_count import usable_cores
 from system.processes import SECONDS, Spore, command, environment, one_line
 
@@ -241,7 +241,7 @@ def test_closed_pipe_is_no_error(story: Path) -> None:
 @POSIX
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_ctrl_c_leaves_quietly(story: Path, backend: str) -> None:
-    opened(backend).close()
+    open_available(backend).close()
     process = started(story, "--backend", backend)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS)

@@ -11,7 +11,7 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
     w, eps = doubled(tensors), config["rms_norm_eps"]
     dim = config["hidden_size"] // config["num_attention_heads"]
 
-    def made(x: Array, name: str) -> Array:
+    def run_mlp(x: Array, name: str) -> Array:
         gate, up, down = (w[f"{name}.{part}.weight"].T for part in ("w1", "w3", "w2"))
         return (silu(x @ gate) * (x @ up)) @ down
 
@@ -22,7 +22,7 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
             chosen = np.argsort(-scores)[: config["num_experts_per_tok"]]
             shares = np.exp(scores[chosen] - scores.max())
             for share, expert in zip(shares / shares.sum(), chosen, strict=True):
-                found[row] += share * made(x[row], f"{at}experts.{expert}")
+                found[row] += share * run_mlp(x[row], f"{at}experts.{expert}")
         return found
 
     x = w["model.embed_tokens.weight"][ids]
@@ -33,6 +33,6 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
         q, k, v = (heads(h @ w[f"{at}self_attn.{part}_proj.weight"].T, dim) for part in "qkv")
         q, k = (rotated(each, config["rope_theta"]) for each in (q, k))
         x = x + attention(q, k, v) @ w[f"{at}self_attn.o_proj.weight"].T
-        x = x + made(rms_norm(x, w[f"{at}residual_layernorm.weight"], eps), f"{at}residual_mlp") + mixed
+        x = x + run_mlp(rms_norm(x, w[f"{at}residual_layernorm.weight"], eps), f"{at}residual_mlp") + mixed
     output = w.get("lm_head.weight", w["model.embed_tokens.weight"])
     return rms_norm(x, w["model.norm.weight"], eps) @ output.T

@@ -1,4 +1,4 @@
-"""Ling's forward pass: the Ling team's reports of 2025 on Ling and on Ling 2.0, names as in its checkpoints."""
+"""Ling's forward pass: Inclusion AI's reports of 2025 on Ling and on Ling 2.0, names as in its checkpoints."""
 
 from typing import Any
 

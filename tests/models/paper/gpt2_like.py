@@ -32,7 +32,7 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
         x = x - x.mean(-1, keepdims=True)
         return rms_norm(x, w[f"{name}.weight"], config["layer_norm_epsilon"]) + w[f"{name}.bias"]
 
-    def made(x: Array, name: str) -> Array:  # Jais has its matrices as [in, out]
+    def linear(x: Array, name: str) -> Array:  # Jais has its matrices as [in, out]
         weight = w[f"{name}.weight"]
         return x @ (weight if jais else weight.T) + w[f"{name}.bias"]
 
@@ -41,17 +41,17 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
     by_width = config.get("scale_qk_dot_by_d", config.get("mup_scale_qk_dot_by_d", False))
     for index in range(config["n_layer"]):
         at = f"transformer.h.{index}."
-        qkv = made(normed(x, f"{at}ln_1"), f"{at}attn.c_attn")
+        qkv = linear(normed(x, f"{at}ln_1"), f"{at}attn.c_attn")
         rest = (qkv.shape[1] - width) // 2
         q, k, v = (heads(each, dim) for each in np.split(qkv, [width, width + rest], axis=1))
         if jais:
             mixed = attention(q * (dim**-0.5 if by_width else 1.0), k, v, slopes(count))
         else:
             mixed = attention(rotated(q, 10000.0), rotated(k, 10000.0), v)
-        x = x + made(mixed, f"{at}attn.c_proj")
+        x = x + linear(mixed, f"{at}attn.c_proj")
         h = normed(x, f"{at}ln_2")
-        up = made(h, f"{at}mlp.c_fc")
-        x = x + made(up * silu(made(h, f"{at}mlp.c_fc2")) if jais else gelu(up), f"{at}mlp.c_proj")
+        up = linear(h, f"{at}mlp.c_fc")
+        x = x + linear(up * silu(linear(h, f"{at}mlp.c_fc2")) if jais else gelu(up), f"{at}mlp.c_proj")
     output = w.get("lm_head.weight", w["transformer.wte.weight"])
     scale = config.get("width_scale", config.get("mup_output_alpha", 1.0) * config.get("mup_width_scale", 1.0))
     return normed(x, "transformer.ln_f") @ output.T * scale

@@ -9,7 +9,7 @@ from models.paper.plain import doubled, heads
 
 
 def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int], types: list[int]) -> np.ndarray:
-    """What it makes of each token, of the first text or of the second: float64 [tokens, width]."""
+    """Return a vector for each token of the first text or of the second: float64 [tokens, width]."""
     w, eps, count = doubled(tensors), config["layer_norm_eps"], config["num_attention_heads"]
     dim = config["hidden_size"] // count
 

@@ -17,17 +17,17 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
         x = x - x.mean(-1, keepdims=True)
         return rms_norm(x, w[f"{name}.weight"], eps) + w[f"{name}.bias"]
 
-    def made(x: Array, name: str) -> Array:
+    def linear(x: Array, name: str) -> Array:
         return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
 
     x = w["model.embed_tokens.weight"][ids]
     for index in range(config["num_hidden_layers"]):
         at = f"model.layers.{index}."
         h = normed(x, f"{at}input_layernorm")
-        q, k, v = (heads(made(h, f"{at}self_attn.{part}_proj"), dim) for part in "qkv")
+        q, k, v = (heads(linear(h, f"{at}self_attn.{part}_proj"), dim) for part in "qkv")
         q, k = (rotated(each, config["rope_theta"]) for each in (q, k))
-        x = x + made(attention(q, k, v), f"{at}self_attn.o_proj")
+        x = x + linear(attention(q, k, v), f"{at}self_attn.o_proj")
         h = normed(x, f"{at}post_attention_layernorm")
-        x = x + made(silu(made(h, f"{at}mlp.gate_proj")) * made(h, f"{at}mlp.up_proj"), f"{at}mlp.down_proj")
+        x = x + linear(silu(linear(h, f"{at}mlp.gate_proj")) * linear(h, f"{at}mlp.up_proj"), f"{at}mlp.down_proj")
     output = w.get("lm_head.weight", w["model.embed_tokens.weight"])
     return normed(x, "model.norm") @ output.T

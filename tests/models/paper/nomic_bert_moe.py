@@ -1,5 +1,6 @@
 """Nomic Embed v2's forward: Nussbaum, Duderstadt 2025, section 3: BERT with rotary positions, and in every other layer
-experts of which the two with the highest shares count by these, which are not summed to one. Names as in its folder."""
+experts. The two experts with the highest shares count by their shares, which are not summed to one. Names as in its
+folder."""
 
 from math import erf
 from typing import Any
@@ -10,7 +11,7 @@ from models.paper.plain import doubled, heads
 
 
 def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int], types: list[int]) -> np.ndarray:
-    """What it makes of each token: float64 [tokens, width]."""
+    """Return a vector for each token: float64 [tokens, width]."""
     w, eps, count = doubled(tensors), config["layer_norm_epsilon"], config["n_head"]
     dim, inner, experts = config["n_embd"] // count, config["n_inner"], config["num_experts"]
 

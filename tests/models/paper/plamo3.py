@@ -8,7 +8,7 @@ from models.paper.plain import Array, attention, doubled, heads, rms_norm, rotat
 
 
 def feed_forward(x: Array, at: str, w: dict[str, Array], eps: float) -> Array:
-    """What the second half of a layer of PLaMo 2 or 3 adds."""
+    """Return the sum that the second half of a layer of PLaMo 2 or 3 adds."""
     h = rms_norm(x, w[f"{at}pre_mlp_norm.weight"] + 1, eps)
     gate, up = np.split(h @ w[f"{at}mlp.gate_up_proj.weight"].T, 2, axis=-1)
     return rms_norm((silu(gate) * up) @ w[f"{at}mlp.down_proj.weight"].T, w[f"{at}post_mlp_norm.weight"] + 5**-1.5, eps)

@@ -1,4 +1,4 @@
-"""The thread that steps an engine: whoever waits hears of every end, whatever fails."""
+"""The thread that steps an engine: callers that wait hear of every end, whatever fails."""
 
 from threading import Event, Semaphore
 from typing import Any
@@ -100,15 +100,15 @@ def test_a_step_that_fails_once_is_tried_again(monkeypatch):
 
 
 class Ends:
-    """Who hears of the ends of works."""
+    """A recorder of the results and errors of tasks."""
 
     def __init__(self) -> None:
         self.reported = Semaphore(0)
-        self.found: list[tuple[int, Any, BaseException | None]] = []
+        self.results: list[tuple[int, Any, BaseException | None]] = []
 
-    def work(self, number: int, steps: CooperativeTask[Any]) -> EngineTask:
+    def make_task(self, number: int, steps: CooperativeTask[Any]) -> EngineTask:
         def ended(result: Any, error: BaseException | None) -> None:
-            self.found.append((number, result, error))
+            self.results.append((number, result, error))
             self.reported.release()
 
         return EngineTask(steps, ended)
@@ -135,7 +135,7 @@ def test_steps_of_texts_and_of_requests_take_turns():
     requests, ends = followed(thread, 3)
     texts = Ends()
     thread.run_between_steps(
-        lambda: [thread.submit_task(texts.work(number, pooled_texts(made, 40))) for number in range(3)] and None
+        lambda: [thread.submit_task(texts.make_task(number, pooled_texts(made, 40))) for number in range(3)] and None
     )
     texts.wait(3)
     assert all(ends.acquire(timeout=60) for _ in requests)
@@ -143,7 +143,7 @@ def test_steps_of_texts_and_of_requests_take_turns():
     assert "ttt" not in kinds.rstrip("t")  # one step of a text, and then one of those who wait for tokens
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
     alone = run_to_completion(pooled_texts(engine(), 40), engine())
-    assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.found)
+    assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.results)
     assert_nothing_is_held(thread)
     thread.close()
 
@@ -156,7 +156,7 @@ def test_texts_wait_while_all_pages_are_held_and_can_be_left_meanwhile():
     def begin() -> None:
         thread.add_request(request, lambda news: ended.release() if news.finish_reason else None)
         made.step()  # now it has all pages
-        works = [texts.work(number, pooled_texts(made, 200)) for number in range(3)]
+        works = [texts.make_task(number, pooled_texts(made, 200)) for number in range(3)]
         for work in works:
             thread.submit_task(work)
         thread.cancel_task(works[1])
@@ -166,22 +166,22 @@ def test_texts_wait_while_all_pages_are_held_and_can_be_left_meanwhile():
     assert ended.acquire(timeout=60)
     assert request.generated == expected(request.prompt, 6)
     alone = run_to_completion(pooled_texts(engine(), 200), engine())
-    assert [number for number, _, _ in texts.found] == [0, 2]
-    assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.found)
+    assert [number for number, _, _ in texts.results] == [0, 2]
+    assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.results)
     assert made.metrics.preemptions == 0
     assert_nothing_is_held(thread)
     thread.close()
 
 
-def test_a_text_that_nobody_computes_does_not_hold_up_those_that_wait_for_it():
+def test_a_text_that_is_not_being_computed_does_not_hold_up_waiting_texts():
     made = engine(num_pages=4, token_budget=8)
     chunks: list[Any] = []
     theirs = made.hidden(prompt(200, 1), lambda chunk: chunks.append(chunk.copy()))
     assert next(theirs) is True  # it has its pages, and its caller is busy elsewhere
     thread, texts = EngineThread(made), Ends()
-    thread.submit_task(texts.work(0, pooled_texts(made, 200)))
+    thread.submit_task(texts.make_task(0, pooled_texts(made, 200)))
     texts.wait()
-    assert texts.found[0][2] is None
+    assert texts.results[0][2] is None
     assert sum(map(len, chunks)) == 200
     assert not list(theirs)
     assert_nothing_is_held(thread)
@@ -201,15 +201,15 @@ def test_a_text_that_is_left_in_the_middle_gives_its_pages_back():
 
     made.runner.embed = embed  # type: ignore[method-assign]
     texts = Ends()
-    work = texts.work(0, pooled_texts(made, 200))
+    work = texts.make_task(0, pooled_texts(made, 200))
     thread.submit_task(work)
     assert begun.wait(60)
     thread.cancel_task(work)
     go_on.set()
     assert_nothing_is_held(thread)
     assert len(made.runner.steps) == 3
-    assert not texts.found
-    thread.cancel_task(work)  # once more, when it has gone
+    assert not texts.results
+    thread.cancel_task(work)  # again, when it has gone
     assert_nothing_is_held(thread)
     thread.close()
 
@@ -225,18 +225,18 @@ def test_many_lists_of_texts_hold_few_pages_and_pass_each_other():
 
     made.runner.embed = embed  # type: ignore[method-assign]
     texts = Ends()
-    works = [texts.work(0, pooled_texts(made, *[250] * 4)), texts.work(1, pooled_texts(made, *[9] * 100))]
-    works += [texts.work(number, pooled_texts(made, 9)) for number in range(2, 20)]
+    works = [texts.make_task(0, pooled_texts(made, *[250] * 4)), texts.make_task(1, pooled_texts(made, *[9] * 100))]
+    works += [texts.make_task(number, pooled_texts(made, 9)) for number in range(2, 20)]
     thread.run_between_steps(lambda: [thread.submit_task(work) for work in works] and None)
     texts.wait(20)
     assert most[0] == MAX_TASKS_WITH_PAGES
-    assert [number for number, _, _ in texts.found[:18]] == list(range(2, 20))  # before those that have many
-    assert not [error for _, _, error in texts.found if error is not None]
+    assert [number for number, _, _ in texts.results[:18]] == list(range(2, 20))  # before the lists of many texts
+    assert not [error for _, _, error in texts.results if error is not None]
     assert_nothing_is_held(thread)
     thread.close()
 
 
-def test_only_so_many_works_are_taken_and_each_that_ends_or_is_left_gives_its_place_back():
+def test_the_queue_of_tasks_is_limited_and_an_ended_or_cancelled_task_gives_its_place_back():
     made = engine(max_waiting=2, token_budget=8)
     thread, texts = EngineThread(made), Ends()
     may = Event()
@@ -246,16 +246,16 @@ def test_only_so_many_works_are_taken_and_each_that_ends_or_is_left_gives_its_pl
 
     for _ in range(2):
         thread.submit(hold)
-        works = [texts.work(number, pooled_texts(made, length)) for number, length in enumerate((9, 257))]
+        works = [texts.make_task(number, pooled_texts(made, length)) for number, length in enumerate((9, 257))]
         for work in works:
             thread.submit_task(work)
         with pytest.raises(QueueFull, match="2 lists of texts"):
-            thread.submit_task(texts.work(2, pooled_texts(made, 9)))
+            thread.submit_task(texts.make_task(2, pooled_texts(made, 9)))
         may.set()
         texts.wait(2)  # one of them fails
         may.clear()
     for number in range(4):
-        work = texts.work(number, pooled_texts(made, *[250] * 4))
+        work = texts.make_task(number, pooled_texts(made, *[250] * 4))
         thread.submit_task(work)
         thread.cancel_task(work)
         thread.run_between_steps(lambda: None)
@@ -263,22 +263,22 @@ def test_only_so_many_works_are_taken_and_each_that_ends_or_is_left_gives_its_pl
     thread.close()
 
 
-def test_those_whose_texts_fail_or_are_left_over_hear_of_it():
+def test_callers_hear_of_texts_that_fail_or_remain_at_the_end():
     made = engine(token_budget=8)
     thread = EngineThread(made)
     texts = Ends()
-    thread.submit_task(texts.work(0, pooled_texts(made, 257)))
+    thread.submit_task(texts.make_task(0, pooled_texts(made, 257)))
     texts.wait()
-    assert isinstance(texts.found[0][2], ContextOverflow)
+    assert isinstance(texts.results[0][2], ContextOverflow)
     requests, ends = followed(thread, 1)
     assert ends.acquire(timeout=60)
     assert requests[0].finish_reason == "length"
     thread.run_between_steps(
-        lambda: [thread.submit_task(texts.work(number, pooled_texts(made, 250))) for number in (1, 2, 3)] and None
+        lambda: [thread.submit_task(texts.make_task(number, pooled_texts(made, 250))) for number in (1, 2, 3)] and None
     )
     thread.close()
     texts.wait(3)
-    for _, result, error in texts.found[1:]:
+    for _, result, error in texts.results[1:]:
         assert result is not None or (isinstance(error, BackendError) and "was closed" in str(error))
     made.check_integrity()
     assert made.kv_cache.pages.num_free == made.limits.num_pages

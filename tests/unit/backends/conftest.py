@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A back-end with two threads."""
-    backend = opened(request.param, threads=2)
+    backend = open_available(request.param, threads=2)
     yield backend
     backend.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from sporelm.backends.backend_registry import open_backend
 from sporelm.backends.protocol import Backend
 from sporelm.errors import BackendError, ContextError
@@ -16,7 +16,7 @@ SHAPES = [shape for layer in LAYERS for shape in layer]
 
 @pytest.fixture(params=["cpu", "reference", "torch"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    made = opened(request.param, threads=1)
+    made = open_available(request.param, threads=1)
     yield made
     made.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import opened
+from available import open_available
 from sporelm import ops
 from sporelm.backends.backend_registry import open_backend
 from sporelm.errors import BackendError, ContextError
@@ -69,7 +69,7 @@ def test_torch_is_not_imported_without_need(command: list[str], story: Path) -> 
 
 
 def test_a_missing_device_is_reported_in_one_line() -> None:
-    opened("torch").close()
+    open_available("torch").close()
     for device in ("cuda:99", "nonsense", "", "meta"):
         with pytest.raises(BackendError, match=f"has no device '{device}' here: .*; try --device cpu") as caught:
             open_backend("torch", device=device)
@@ -77,7 +77,7 @@ def test_a_missing_device_is_reported_in_one_line() -> None:
 
 
 def test_the_number_of_threads_is_ours_only_while_we_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = opened("torch", threads=3)
+    backend = open_available("torch", threads=3)
     torch = pytest.importorskip("torch")
     before, seen = torch.get_num_threads(), list[int]()
     add = backend.functions["add"]
@@ -105,7 +105,7 @@ def test_the_number_of_threads_is_ours_only_while_we_compute(monkeypatch: pytest
 
 
 def test_defaults_that_others_set_in_torch_do_not_matter() -> None:
-    backend = opened("torch")
+    backend = open_available("torch")
     torch = pytest.importorskip("torch")
     try:
         torch.set_default_dtype(torch.float64)
@@ -120,7 +120,7 @@ def test_defaults_that_others_set_in_torch_do_not_matter() -> None:
 
 
 def test_a_text_that_is_not_a_number_is_in_no_others_mean() -> None:
-    backend, rows = opened("torch"), np.ones((4, 8), np.float32)
+    backend, rows = open_available("torch"), np.ones((4, 8), np.float32)
     rows[0] = np.nan
     bounds = (backend.tensor(np.array(numbers, np.int32)) for numbers in ((0, 2), (2, 4)))
     assert np.array_equal(ops.mean_rows(backend.tensor(rows), *bounds).numpy()[1], rows[2])
@@ -128,7 +128,7 @@ def test_a_text_that_is_not_a_number_is_in_no_others_mean() -> None:
 
 
 def test_a_program_is_stored_and_bound_again() -> None:
-    backend, other = opened("torch"), opened("torch")
+    backend, other = open_available("torch"), open_available("torch")
     plan = doubled(backend)
     program: Any = plan.bucket_program("any").program
     first = plan.run(*STEP)["y"]
@@ -148,7 +148,7 @@ def test_a_program_is_stored_and_bound_again() -> None:
 
 
 def test_pages_belong_to_their_pool_and_leaks_are_told() -> None:
-    backend = opened("torch")
+    backend = open_available("torch")
     caches = backend.allocate_pages(2, [(1, 16), (2, 8)], F16)
     assert [cache.shape for cache in caches] == [(2, 2, 1, 64, 16), (2, 2, 2, 64, 8)]
     canonical = np.random.default_rng(0).standard_normal((1, 2, 2, 64, 8)).astype(np.float16)
@@ -173,7 +173,7 @@ def test_pages_belong_to_their_pool_and_leaks_are_told() -> None:
 
 
 def test_memory_of_the_device_is_asked_for_where_it_has_its_own() -> None:
-    backend = opened("torch")
+    backend = open_available("torch")
     assert backend.free_bytes() is None, "the host's memory is counted by the host"
     found = backend.measure_limits()
     assert found.keys() == {"stream_bytes_s", "stream_median_bytes_s", "int8_dot_ops_s", "f32_ops_s"}

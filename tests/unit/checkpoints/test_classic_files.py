@@ -1,4 +1,4 @@
-"""What files of the decoders in tests/families/classic.py may say, and what is refused in one line."""
+"""Values in files of the decoders in tests/families/classic.py: the allowed ones, and refusals in one line."""
 
 from typing import Any
 

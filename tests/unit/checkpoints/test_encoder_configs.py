@@ -171,7 +171,7 @@ def test_what_a_gguf_file_tells_by_its_tensors_and_its_tokenizer() -> None:
         config_from_gguf(METADATA | {"bert.pooling_type": 5}, SHAPES, "m.gguf")
 
 
-def test_t5_has_so_many_numbers_for_distances() -> None:
+def test_t5_has_exactly_32_buckets_for_distances() -> None:
     metadata = {key.replace("bert.", "t5encoder."): value for key, value in METADATA.items()}
     metadata |= {"general.architecture": "t5encoder", "t5encoder.attention.layer_norm_rms_epsilon": 1e-6}
     for count in (16, [32], np.zeros(0, np.int32)):

@@ -1,4 +1,4 @@
-"""What families' files may say: options that would change the result are refused, rows of fused tensors add up."""
+"""Values in families' files: options that would change the result are refused, rows of fused tensors add up."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What of a repository is fetched as a Hugging Face folder."""
+"""The files of a repository that are fetched as a Hugging Face folder."""
 
 from sporelm.files.store.hub_address import folder_files
 

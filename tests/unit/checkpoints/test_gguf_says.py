@@ -1,4 +1,4 @@
-"""What GGUF files say by lists and by the weights that they have."""
+"""Facts that GGUF files state by lists and by the weights that they have."""
 
 from typing import Any
 

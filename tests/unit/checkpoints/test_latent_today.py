@@ -1,4 +1,4 @@
-"""What the configurations of Ling 3, LongCat-Flash, Youtu-LLM and their kin may say, and what is refused."""
+"""Configurations of Ling 3, LongCat-Flash, Youtu-LLM and their kin: allowed and refused values."""
 
 import json
 from dataclasses import replace

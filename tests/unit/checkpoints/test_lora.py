@@ -102,7 +102,7 @@ def test_a_gguf_without_alpha_is_not_scaled(tmp_path: Path) -> None:
     assert_is(read_adapter(write_gguf_adapter(tmp_path / "a.gguf", WIDE, PAIRS, 0.0), BASE), PAIRS, lambda name: 1.0)
 
 
-def test_biases_norms_and_the_ends_of_a_model_are_no_matrices_of_layers() -> None:
+def test_biases_norms_and_the_ends_of_a_model_are_not_matrices_of_layers() -> None:
     assert set(BASE.stored_matrices("hf")) == {name.removesuffix(".weight") for name in random_pairs(WIDE, 1)}
     assert len(BASE.shapes) == 2 * len(ALL_LINEAR)
 
@@ -182,8 +182,8 @@ def test_configurations_that_change_more_are_refused(tmp_path: Path, config: Any
 @pytest.mark.parametrize(
     ("meta", "error", "message"),
     [
-        ({"general__type": "model"}, ModelFileError, "is no adapter: its general.type is 'model'"),
-        ({"general__type": None}, ModelFileError, "is no adapter"),
+        ({"general__type": "model"}, ModelFileError, "is no adapter: its general.type is 'model'"),  # old name: message
+        ({"general__type": None}, ModelFileError, "is no adapter"),  # old name: message
         ({"adapter__type": "control_vector"}, UnsupportedModel, "of type 'control_vector'"),
         ({"general__architecture": "qwen2"}, UnsupportedModel, "is for the architecture 'qwen2'"),
         ({"adapter__lora__alpha": None}, ModelFileError, "adapter.lora.alpha is missing"),
@@ -191,7 +191,7 @@ def test_configurations_that_change_more_are_refused(tmp_path: Path, config: Any
         ({"adapter__alora__invocation_tokens": [1, 2]}, UnsupportedModel, "aLoRA"),
     ],
 )  # fmt: skip
-def test_gguf_files_that_are_no_such_adapter(tmp_path: Path, meta: Any, error: Any, message: str) -> None:
+def test_gguf_files_that_are_not_such_adapters(tmp_path: Path, meta: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         read_adapter(write_gguf_adapter(tmp_path / "a.gguf", WIDE, PAIRS, **meta), BASE)
 
@@ -217,7 +217,7 @@ def test_multipliers_in_weights_want_adapters_of_their_kind(architecture: str | 
         base.stored_matrices(other)
 
 
-def test_what_is_not_there_or_is_no_adapter(tmp_path: Path) -> None:
+def test_missing_files_and_files_without_an_adapter(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("no adapter")
     pickled = write_peft(tmp_path / "pickled", PAIRS)
@@ -244,7 +244,7 @@ def test_what_memory_does_not_hold_is_not_read(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("seed", range(12))
 def test_files_with_changed_bytes_give_an_error_or_numbers(tmp_path: Path, seed: int) -> None:
-    """Whatever is damaged: no other exception."""
+    """Any damage raises no other exception."""
     random = np.random.default_rng(seed)
     folder, file = write_peft(tmp_path / "a", PAIRS), write_gguf_adapter(tmp_path / "a.gguf", WIDE, PAIRS)
     for path in (folder / "adapter_config.json", folder / "adapter_model.safetensors", file):
@@ -284,7 +284,9 @@ def test_joined_matrices_share_what_reads(tmp_path: Path) -> None:
         ("qwen3moe", "model.layers.0.mlp.experts.1.gate_proj", "of experts, whose matrices are stacked"),
     ],
 )
-def test_what_is_no_cut_of_rows_is_refused_by_what_it_is(tmp_path: Path, name: str, module: str, message: str) -> None:
+def test_a_matrix_that_is_not_a_slice_of_rows_is_refused_by_its_kind(
+    tmp_path: Path, name: str, module: str, message: str
+) -> None:
     case = next(case for case in EVERY if case.name == name)
     base = lora_base(case.model.params(), case.model.config)
     pairs = {f"{module}.weight": (np.ones((2, 8), np.float32), np.ones((4, 2), np.float32))}
@@ -308,14 +310,14 @@ def test_every_matrix_of_layers_is_in_one_tensor_or_refused(kind: Any) -> None:
 
 
 def test_names_of_a_text_model_that_sees(tmp_path: Path) -> None:
-    """As PEFT has them of a whole of which only the text model is run."""
+    """Names of PEFT for a multimodal model; only its text model is run."""
     renamed: dict[str, Any] = {}
     for name, array in peft_tensors(PAIRS).items():
         renamed |= {name: None, name.replace("model.model.", "model.model.language_model."): array}
     assert_is(read_adapter(write_peft(tmp_path / "a", PAIRS, tensors=renamed), BASE), PAIRS, lambda name: 4.0)
 
 
-def test_no_adapter_adds_to_what_is_no_product() -> None:
+def test_adapters_add_only_to_products() -> None:
     """Tables that are looked up by row, decays, biases of experts, lists of numbers: it would be left out."""
     for case in EVERY:
         shapes = lora_base(case.model.params(), case.model.config).shapes

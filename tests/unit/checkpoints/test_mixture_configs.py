@@ -1,4 +1,4 @@
-"""What files say of mixtures: which layers have experts, how they are chosen, and what cannot be."""
+"""Configurations of mixtures of experts: the layers with experts, the routing, and refused values."""
 
 from typing import Any
 
@@ -182,7 +182,7 @@ def test_gguf_files_of_mimo_v2_count_further_layers_in_their_lists() -> None:
         config_from_gguf({"general.architecture": "mimo2", **metadata}, shapes, "x")
 
 
-def test_a_gating_function_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_gating_function_is_refused() -> None:
     with pytest.raises(ModelFileError, match="expert_gating_func is 9; it must be whole, from 0 to 3"):
         experts_of_gguf("glm4moe", expert_gating_func=9)
 
@@ -200,19 +200,19 @@ def test_words_and_numbers_that_cannot_be_are_refused(name: str, change: dict[st
         of_hf(name, **change)
 
 
-def test_more_experts_than_anybody_has_are_refused_at_once() -> None:
+def test_far_too_many_experts_are_refused_at_once() -> None:
     with pytest.raises(ModelFileError, match="4096 layers of 4096 experts: too many; at most 65536"):
         of_hf("qwen3moe", num_hidden_layers=4096, num_experts=4096)
 
 
 @pytest.mark.parametrize("groups", [None, 0, 1])
-def test_one_group_is_no_choice_of_groups(groups: int | None) -> None:
+def test_one_group_does_not_allow_a_choice_of_groups(groups: int | None) -> None:
     with pytest.raises(ModelFileError, match="experts are chosen from 2 groups, but there is only one"):
         of_hf("deepseek3", n_group=groups, topk_group=2)
 
 
-def test_null_is_no_number_of_its_own() -> None:
-    """Of a norm's epsilon and a rotary base."""
+def test_null_means_the_default_number() -> None:
+    """A norm's epsilon and a rotary base."""
     null = {"rms_norm_eps": None, "rope_theta": None}
     plain = {key: value for key, value in BY_NAME["mixtral"].config.items() if key not in null}
     silent = config_from_hf(plain, "config.json")

@@ -114,7 +114,7 @@ def test_older_folders_have_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_weights_not_converted_are_read_as_they_are(tmp_path: Path) -> None:
-    """Modules left out by name are those whose plain weight is there."""
+    """A module with its plain weight is left out by name."""
     plain = {f"{DOWN[:-7]}.{part}": None for part in ("qweight", "qzeros", "scales", "g_idx", "bias")}
     write(tmp_path / "model", WIDE, made_by.gptq(), GPTQ, plain | {DOWN: WIDE.weights()[DOWN]})
     with open_model(tmp_path / "model").files as files:
@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
         made_by.gptq(3), GPTQ | {"bits": 3}, {f"{UP}.qweight": np.zeros((10, 160), np.int32)},
         ModelFileError, "10 words a column, which end amid 3 bits",
     ),
-    "group that is not there": (
+    "missing group": (
         WORDS, GPTQ, {f"{UP}.g_idx": np.full(96, 3, np.int32)}, ModelFileError, "holds groups 3 to 3; the weight has"
     ),
     "negative group": (

@@ -130,7 +130,7 @@ def test_what_is_moved_is_moved_back_bit_for_bit(name: str, number_format: type[
 
 
 def whole_halves(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Values of which sums and products with halves are exact."""
+    """Random values whose sums, and products with halves, are exact."""
     return (np.random.RandomState(seed).randint(-1024, 1024, shape) / 2).astype(np.float32)
 
 

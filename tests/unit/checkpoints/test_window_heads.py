@@ -59,7 +59,7 @@ def test_what_is_refused(name: str, change: dict[str, Any], kind: type[Exception
 
 
 def test_words_of_its_makers_and_those_of_transformers() -> None:
-    """What transformers writes of a Step folder means the same: records of layers, parameters of types."""
+    """A Step folder written by transformers means the same: records of layers, parameters of types."""
     plain = read("step35", rope_scaling=None)
     kinds = {FULL: {"rope_theta": 5e6, "partial_rotary_factor": 0.5}, LOCAL: {"partial_rotary_factor": 1.0}}
     again = {"rope_parameters": kinds, "per_layer_config": {each: {"num_attention_heads": 4} for each in ("01", "02")}}
@@ -77,7 +77,7 @@ LAYERS = [FULL if layer % 4 == 0 else LOCAL for layer in range(48)]
 
 
 def test_the_configuration_of_laguna_xs() -> None:
-    """What poolside published of Laguna XS 2.1, as far as it says how to compute."""
+    """The published configuration of poolside's Laguna XS 2.1, as far as it defines the computation."""
     full = {"rope_theta": 500000.0, "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 8192}
     full |= {"beta_slow": 1.0, "beta_fast": 64.0, "attention_factor": 1.3465735902799727, "partial_rotary_factor": 0.5}
     values: dict[str, Any] = {"architectures": ["LagunaForCausalLM"], "model_type": "laguna", "vocab_size": 100352}
@@ -98,7 +98,7 @@ def test_the_configuration_of_laguna_xs() -> None:
 
 
 def test_the_configuration_of_step() -> None:
-    """What StepFun published of Step 3.5 Flash, likewise: three layers that predict further ahead are in its lists."""
+    """The published configuration of StepFun's Step 3.5 Flash, likewise: its lists also have three MTP layers."""
     local = [kind == LOCAL for kind in LAYERS]
     values: dict[str, Any] = {"architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "vocab_size": 128896}
     values |= {"hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45, "num_attention_heads": 64}

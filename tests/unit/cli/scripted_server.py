@@ -14,7 +14,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass
 class Request:
-    """What was asked."""
+    """A request that the server received."""
 
     line: str
     headers: dict[str, str]

@@ -28,7 +28,7 @@ def talk(url: str, **more: Any) -> RemoteConversation:
     return RemoteServer(url, model="m", **more).conversation("Be brief.")
 
 
-def said(conversation: RemoteConversation, text: str = "Hi", params: RemoteParams = PLAIN) -> RemoteCompletion:
+def complete_turn(conversation: RemoteConversation, text: str = "Hi", params: RemoteParams = PLAIN) -> RemoteCompletion:
     *_, last = conversation.ask(text, params)
     assert isinstance(last, RemotePiece)
     assert last.completion is not None
@@ -40,7 +40,7 @@ def failure(*scripts: Any, **more: Any) -> str:
     with scripted(*scripts) as server:
         conversation = talk(server.url, **more)
         with pytest.raises(RemoteError) as caught:
-            said(conversation)
+            complete_turn(conversation)
         assert len(conversation.messages) == 1
     return str(caught.value)
 
@@ -56,8 +56,8 @@ def test_a_key_with_a_colon_that_is_refused_has_a_hint(key: str, hint: bool) -> 
 def test_an_answer_joins_the_messages_and_the_next_turn_has_them() -> None:
     with scripted(answer("Hel", "lo"), answer("Bye")) as server:
         conversation = talk(server.url, key="s3cret")
-        assert said(conversation, "Hi", RemoteParams(temperature=0.5, top_k=3)).text == "Hello"
-        assert said(conversation, "Go").text == "Bye"
+        assert complete_turn(conversation, "Hi", RemoteParams(temperature=0.5, top_k=3)).text == "Hello"
+        assert complete_turn(conversation, "Go").text == "Bye"
         first, second = server.requests
     assert first.line == "POST /v1/chat/completions HTTP/1.1"
     assert first.headers["authorization"] == "Bearer s3cret"
@@ -70,7 +70,7 @@ def test_an_answer_joins_the_messages_and_the_next_turn_has_them() -> None:
         "top_k": 3,
     }
     assert [each["content"] for each in second.body["messages"]] == ["Be brief.", "Hi", "Hello", "Go"]
-    assert not {"temperature", "max_tokens"} & set(second.body), "what was not given is the server's to decide"
+    assert not {"temperature", "max_tokens"} & set(second.body), "the server decides values that were not given"
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
@@ -95,19 +95,19 @@ def test_a_stream_in_odd_pieces_is_read_whole() -> None:
         connection.sendall(b"0\r\n\r\n")
 
     with scripted(send) as server:
-        assert said(talk(server.url)).text == "é\U0001f600"
+        assert complete_turn(talk(server.url)).text == "é\U0001f600"
 
 
 def test_halves_of_characters_do_not_come_through() -> None:
     with scripted(STREAM + b'data: {"choices":[{"delta":{"content":"a\\ud800b"}}]}\n\n' + DONE) as server:
-        assert said(talk(server.url)).text == "a\ufffdb"
+        assert complete_turn(talk(server.url)).text == "a\ufffdb"
 
 
 def test_an_end_without_done_is_one_if_the_reason_came() -> None:
     with scripted(STREAM + chunk(content="whole") + chunk("length")) as server:
-        assert said(talk(server.url)).finish_reason == "length"
+        assert complete_turn(talk(server.url)).finish_reason == "length"
     with scripted((STREAM + chunk(content="whole") + DONE).removesuffix(b"\n\n")) as server:
-        assert said(talk(server.url)).text == "whole"
+        assert complete_turn(talk(server.url)).text == "whole"
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_what_a_server_does_not_know_is_asked_in_another_way_and_kept_to() -> No
     usage = reply(422, {"detail": "extra fields: stream_options"})
     with scripted(length, usage, answer("a")) as server:
         conversation = talk(server.url)
-        assert said(conversation, params=RemoteParams(max_tokens=5)).text == "a"
-        assert said(conversation, params=RemoteParams(max_tokens=5)).text == "a"
+        assert complete_turn(conversation, params=RemoteParams(max_tokens=5)).text == "a"
+        assert complete_turn(conversation, params=RemoteParams(max_tokens=5)).text == "a"
         bodies = [request.body for request in server.requests]
     assert len(bodies) == 4
     assert all(body["max_completion_tokens"] == 5 and "max_tokens" not in body for body in bodies[1:])
@@ -228,7 +228,7 @@ def test_leaving_before_the_answer_keeps_nothing() -> None:
 
 
 def test_a_reader_that_is_behind_holds_little() -> None:
-    """What was not taken waits at the server, and leaving does not wait for it."""
+    """Pieces that the reader has not taken wait at the server, and leaving does not wait for them."""
 
     def flood(connection: socket.socket) -> None:
         connection.sendall(STREAM)
@@ -269,8 +269,8 @@ def test_lists_of_models_that_are_none(script: bytes, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_nobody_is_there() -> None:
-    with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
+def test_no_server_listens() -> None:
+    with socket.socket() as silent:  # keeps its port for itself and does not listen
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         with pytest.raises(RemoteError, match=f":{port} refuses connections: is the server running"):
@@ -350,7 +350,7 @@ def test_compressed_answers_are_not_expanded() -> None:
     compressed = STREAM.replace(b"Connection", b"Content-Encoding: gzip\r\nConnection")
     with scripted(compressed + bomb) as server:
         with pytest.raises(RemoteError, match="ended its stream"):
-            said(talk(server.url))
+            complete_turn(talk(server.url))
         assert server.requests[0].headers["accept-encoding"] == "identity"
 
 
@@ -388,9 +388,9 @@ def test_other_files_are_neither_loaded_nor_written_over(tmp_path: Path, text: s
 def test_forks_go_their_own_way() -> None:
     with scripted(answer("a")) as server:
         conversation = talk(server.url)
-        twin = conversation.fork()
-        said(twin)
-        assert (len(conversation.messages), len(twin.messages)) == (1, 3)
+        child = conversation.fork()
+        complete_turn(child)
+        assert (len(conversation.messages), len(child.messages)) == (1, 3)
         conversation.close()
 
 

@@ -112,8 +112,8 @@ def test_ctrl_c_before_the_first_piece(spoken: Chat) -> None:
     assert [each["content"] for each in server.requests[1].body["messages"]] == ["Again"]
 
 
-def test_nobody_is_there(spoken: Chat) -> None:
-    with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
+def test_no_server_listens(spoken: Chat) -> None:
+    with socket.socket() as silent:  # keeps its port for itself and does not listen
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         code, out, err = spoken(["--url", f"http://127.0.0.1:{port}"], "Hi")

@@ -1,4 +1,4 @@
-"""`spore doctor --models`: which families run, and what vouches for each."""
+"""`spore doctor --models`: which families run, and what each is verified against."""
 
 import json
 
@@ -17,7 +17,8 @@ def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--models"]) == 0
     shown = capsys.readouterr().out
     (line,) = (line for line in shown.splitlines() if line.startswith("llama "))
-    assert line.split(" ", 1)[1].strip() == f"{llama['models']}: compared with {' and '.join(llama['vouched'])}"
+    verified_against = llama["vouched"]  # old name: a key of the JSON output
+    assert line.split(" ", 1)[1].strip() == f"{llama['models']}: compared with {' and '.join(verified_against)}"
     assert len({len(line) - len(line.lstrip()) for line in shown.splitlines()[1::2]}) == 1
 
 

@@ -26,7 +26,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
 
 
 @needs_links
-def test_a_link_is_no_free_place(tmp_path: Path) -> None:
+def test_a_link_is_not_a_free_place(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(RequestError, match="is there already"):
         write_beside([Job(tmp_path / "link", lambda file: file.write(b"new"))], replace=False)

@@ -38,7 +38,7 @@ def tensor(name: str | bytes, dims: list[int], type_id: int = 0, offset: int = 0
     return text(name) + pack(f"<I{len(dims)}QIQ", len(dims) if rank is None else rank, *dims, type_id, offset)
 
 
-def made(
+def build_file(
     entries: list[bytes] = [],  # noqa: B006 - never changed
     tensors: list[bytes] = [],  # noqa: B006
     data: bytes = b"",
@@ -47,7 +47,7 @@ def made(
     magic: bytes = b"GGUF",
     alignment: int = 32,
 ) -> bytes:
-    """A file as it claims to be."""
+    """Return the bytes of a file with the header that it claims."""
     tensor_count, key_count = counts or (len(tensors), len(entries))
     head = magic + pack("<IQQ", version, tensor_count, key_count) + b"".join(entries) + b"".join(tensors)
     return head + bytes(-len(head) % alignment) + data if data else head
@@ -55,83 +55,107 @@ def made(
 
 ALIGN = "general.alignment"
 LIES: dict[str, tuple[bytes, str]] = {
-    "no magic": (made(magic=b"GGML"), "starts with b'GGML', not b'GGUF'"),
+    "no magic": (build_file(magic=b"GGML"), "starts with b'GGML', not b'GGUF'"),
     "three bytes": (b"GGU", "the magic number needs 4 bytes"),
     "no version": (b"GGUF\x03\0", "the version needs 4 bytes at 4, the file ends at 6"),
-    "version 1": (made(version=1), "GGUF version 1 is not supported, only 2 and 3"),
-    "version 0": (made(version=0), "GGUF version 0"),
+    "version 1": (build_file(version=1), "GGUF version 1 is not supported, only 2 and 3"),
+    "version 0": (build_file(version=0), "GGUF version 0"),
     "version 4, big-endian": (b"GGUF" + pack(">IQQ", 4, 0, 0), "GGUF version 4"),
-    "no counts": (made()[:12], "number of tensors needs 8 bytes"),
-    "tensor count": (made(counts=(TOP, 0)), f"number of tensors is {TOP}, the limit is 262144"),
-    "tensor count for the file": (made(counts=(1000, 0)), "number of tensors is 1000, the 8 bytes left cannot hold"),
-    "key count": (made(counts=(0, 1 << 40)), f"metadata entries is {1 << 40}, the limit is 65536"),
-    "key count for the file": (made([entry("a", 4, bytes(4))], counts=(0, 9)), "the 17 bytes left cannot hold"),
-    "key length": (made([pack("<Q", TOP) + bytes(20)]), f"metadata entry 0 is {TOP} bytes long, the limit is 65535"),
-    "key beyond the end": (made([pack("<Q", 999) + bytes(20)]), "metadata entry 0 needs 999 bytes"),
-    "key not UTF-8": (made([entry(b"\xff\xfe", 4, bytes(4))]), "metadata entry 0 at byte 32 is not UTF-8"),
-    "key twice": (made([entry("k", 4, bytes(4))] * 2), "metadata 'k' appears twice"),
-    "value type": (made([entry("k", 13, bytes(8))]), "'k' has value type 13, known are 0 to 12"),
-    "value cut": (made([entry("k", 10, bytes(4))]), "metadata 'k' needs 8 bytes"),
-    "bool of 2": (made([entry("k", 7, b"\2")]), "is a bool with the value 2"),
-    "string length": (made([entry("k", 8, pack("<Q", 1 << 50))]), f"'k' is {1 << 50} bytes long, the limit is"),
-    "string beyond the end": (made([entry("k", 8, pack("<Q", 100))]), "metadata 'k' needs 100 bytes"),
-    "string not UTF-8": (made([entry("k", 8, text(b"\x80"))]), "metadata 'k' at byte 45 is not UTF-8"),
-    "element type": (made([entry("k", 9, array(77, 1, b"abcd"))]), "element type 77"),
-    "array length": (made([entry("k", 9, array(4, TOP))]), f"the length of metadata 'k' is {TOP}, the limit is"),
-    "array beyond the end": (made([entry("k", 9, array(4, 1000))]), "is 1000, the 0 bytes left cannot hold"),
-    "bools of 3": (made([entry("k", 9, array(7, 2, b"\1\3"))]), "a bool that is not 0 or 1"),
-    "strings count": (made([entry("k", 9, array(8, 1 << 60))]), f"is {1 << 60}, the limit is 16777216"),
+    "no counts": (build_file()[:12], "number of tensors needs 8 bytes"),
+    "tensor count": (build_file(counts=(TOP, 0)), f"number of tensors is {TOP}, the limit is 262144"),
+    "tensor count for the file": (
+        build_file(counts=(1000, 0)),
+        "number of tensors is 1000, the 8 bytes left cannot hold",
+    ),
+    "key count": (build_file(counts=(0, 1 << 40)), f"metadata entries is {1 << 40}, the limit is 65536"),
+    "key count for the file": (build_file([entry("a", 4, bytes(4))], counts=(0, 9)), "the 17 bytes left cannot hold"),
+    "key length": (
+        build_file([pack("<Q", TOP) + bytes(20)]),
+        f"metadata entry 0 is {TOP} bytes long, the limit is 65535",
+    ),
+    "key beyond the end": (build_file([pack("<Q", 999) + bytes(20)]), "metadata entry 0 needs 999 bytes"),
+    "key not UTF-8": (build_file([entry(b"\xff\xfe", 4, bytes(4))]), "metadata entry 0 at byte 32 is not UTF-8"),
+    "key twice": (build_file([entry("k", 4, bytes(4))] * 2), "metadata 'k' appears twice"),
+    "value type": (build_file([entry("k", 13, bytes(8))]), "'k' has value type 13, known are 0 to 12"),
+    "value cut": (build_file([entry("k", 10, bytes(4))]), "metadata 'k' needs 8 bytes"),
+    "bool of 2": (build_file([entry("k", 7, b"\2")]), "is a bool with the value 2"),
+    "string length": (build_file([entry("k", 8, pack("<Q", 1 << 50))]), f"'k' is {1 << 50} bytes long, the limit is"),
+    "string beyond the end": (build_file([entry("k", 8, pack("<Q", 100))]), "metadata 'k' needs 100 bytes"),
+    "string not UTF-8": (build_file([entry("k", 8, text(b"\x80"))]), "metadata 'k' at byte 45 is not UTF-8"),
+    "element type": (build_file([entry("k", 9, array(77, 1, b"abcd"))]), "element type 77"),
+    "array length": (build_file([entry("k", 9, array(4, TOP))]), f"the length of metadata 'k' is {TOP}, the limit is"),
+    "array beyond the end": (build_file([entry("k", 9, array(4, 1000))]), "is 1000, the 0 bytes left cannot hold"),
+    "bools of 3": (build_file([entry("k", 9, array(7, 2, b"\1\3"))]), "a bool that is not 0 or 1"),
+    "strings count": (build_file([entry("k", 9, array(8, 1 << 60))]), f"is {1 << 60}, the limit is 16777216"),
     "strings beyond the end": (
-        made([entry("k", 9, array(8, 2, text("ab") + pack("<Q", 1 << 40)))]),
+        build_file([entry("k", 9, array(8, 2, text("ab") + pack("<Q", 1 << 40)))]),
         "'k' needs 1099511627794 bytes at 49",
     ),
     "strings by overflow": (
-        made([entry("k", 9, array(8, 3, pack("<QQQ", 0, TOP - 15, 0)))]),
+        build_file([entry("k", 9, array(8, 3, pack("<QQQ", 0, TOP - 15, 0)))]),
         "'k' runs beyond the end of the file",
     ),
     "arrays too deep": (
-        made([entry("k", 9, array(9, 1, array(9, 1, array(9, 1, array(9, 1, array(4, 0))))))]),
+        build_file([entry("k", 9, array(9, 1, array(9, 1, array(9, 1, array(9, 1, array(4, 0))))))]),
         "nests arrays deeper than 4",
     ),
-    "arrays without end": (made([entry("k", 9, array(9, 1 << 20))]), "is 1048576, the limit is 65536"),
+    "arrays without end": (build_file([entry("k", 9, array(9, 1 << 20))]), "is 1048576, the limit is 65536"),
     "many small arrays": (
-        made([entry(key, 9, array(9, 40_000, array(4, 0) * 40_000)) for key in "kl"]),
+        build_file([entry(key, 9, array(9, 40_000, array(4, 0) * 40_000)) for key in "kl"]),
         "more than 65536 arrays inside arrays",
     ),
-    "alignment 0": (made([entry(ALIGN, 4, pack("<I", 0))]), "general.alignment is 0, it must be a power of two"),
-    "alignment 48": (made([entry(ALIGN, 4, pack("<I", 48))]), "general.alignment is 48"),
-    "alignment 2^31": (made([entry(ALIGN, 4, pack("<I", 1 << 31))]), "a power of two up to 1048576"),
-    "alignment as text": (made([entry(ALIGN, 8, text("32"))]), "is of type str, it must be u32"),
-    "tensor name length": (made(tensors=[pack("<Q", 5000) + bytes(6000)]), "is 5000 bytes long, the limit is 1024"),
-    "rank": (made(tensors=[tensor("t", [1] * 5)]), "tensor 't' has 5 axes, the limit is 4"),
-    "rank 2^32": (made(tensors=[tensor("t", [1], rank=0xFFFFFFFF)]), "has 4294967295 axes"),
-    "axis of 0": (made(tensors=[tensor("t", [4, 0])], data=bytes(64)), r"shape [0, 4], an axis of length 0"),
+    "alignment 0": (build_file([entry(ALIGN, 4, pack("<I", 0))]), "general.alignment is 0, it must be a power of two"),
+    "alignment 48": (build_file([entry(ALIGN, 4, pack("<I", 48))]), "general.alignment is 48"),
+    "alignment 2^31": (build_file([entry(ALIGN, 4, pack("<I", 1 << 31))]), "a power of two up to 1048576"),
+    "alignment as text": (build_file([entry(ALIGN, 8, text("32"))]), "is of type str, it must be u32"),
+    "tensor name length": (
+        build_file(tensors=[pack("<Q", 5000) + bytes(6000)]),
+        "is 5000 bytes long, the limit is 1024",
+    ),
+    "rank": (build_file(tensors=[tensor("t", [1] * 5)]), "tensor 't' has 5 axes, the limit is 4"),
+    "rank 2^32": (build_file(tensors=[tensor("t", [1], rank=0xFFFFFFFF)]), "has 4294967295 axes"),
+    "axis of 0": (build_file(tensors=[tensor("t", [4, 0])], data=bytes(64)), r"shape [0, 4], an axis of length 0"),
     "overflowing product": (
-        made(tensors=[tensor("t", [1 << 32, 1 << 32, 1 << 1])], data=bytes(64)),
+        build_file(tensors=[tensor("t", [1 << 32, 1 << 32, 1 << 1])], data=bytes(64)),
         "the file at",
     ),
-    "product that wraps to 0": (made(tensors=[tensor("t", [1 << 32] * 4)], data=bytes(64)), "truncated or damaged"),
+    "product that wraps to 0": (
+        build_file(tensors=[tensor("t", [1 << 32] * 4)], data=bytes(64)),
+        "truncated or damaged",
+    ),
     "broken block": (
-        made(tensors=[tensor("t", [33], 8)], data=bytes(64)),
+        build_file(tensors=[tensor("t", [33], 8)], data=bytes(64)),
         "rows of 33 values, not a multiple of the 32 of a Q8_0 block",
     ),
-    "unknown type": (made(tensors=[tensor("t", [32], 999)], data=bytes(64)), "tensor type unknown (999)"),
-    "retired type": (made(tensors=[tensor("t", [32], 4)], data=bytes(64)), "tensor type Q4_2 (4)"),
-    "offset beyond the end": (made(tensors=[tensor("t", [4], offset=1 << 60)], data=bytes(64)), "truncated or damaged"),
-    "offset near 2^64": (made(tensors=[tensor("t", [4], offset=TOP - 31)], data=bytes(64)), "truncated or damaged"),
+    "unknown type": (build_file(tensors=[tensor("t", [32], 999)], data=bytes(64)), "tensor type unknown (999)"),
+    "retired type": (build_file(tensors=[tensor("t", [32], 4)], data=bytes(64)), "tensor type Q4_2 (4)"),
+    "offset beyond the end": (
+        build_file(tensors=[tensor("t", [4], offset=1 << 60)], data=bytes(64)),
+        "truncated or damaged",
+    ),
+    "offset near 2^64": (
+        build_file(tensors=[tensor("t", [4], offset=TOP - 31)], data=bytes(64)),
+        "truncated or damaged",
+    ),
     "offset not aligned": (
-        made(tensors=[tensor("t", [4], offset=8)], data=bytes(64)),
+        build_file(tensors=[tensor("t", [4], offset=8)], data=bytes(64)),
         "offset 8, not a multiple of 32",
     ),
-    "name twice": (made(tensors=[tensor("t", [4])] * 2, data=bytes(64)), "tensor 't' appears twice"),
+    "name twice": (build_file(tensors=[tensor("t", [4])] * 2, data=bytes(64)), "tensor 't' appears twice"),
     "overlap": (
-        made(tensors=[tensor("a", [16]), tensor("b", [4], offset=32)], data=bytes(128)),
+        build_file(tensors=[tensor("a", [16]), tensor("b", [4], offset=32)], data=bytes(128)),
         "tensors 'a' and 'b' overlap",
     ),
-    "same place": (made(tensors=[tensor("a", [4]), tensor("b", [4])], data=bytes(64)), "tensors 'a' and 'b' overlap"),
-    "data cut": (made(tensors=[tensor("a", [16])], data=bytes(63)), "tensor 'a' ends at byte 128, the file at 127"),
-    "no data at all": (made(tensors=[tensor("a", [16])]), "tensor 'a' ends at byte"),
-    "name to fool a terminal": (made(tensors=[tensor("a\n\x1b[2J", [16] * 5)]), r"'a\n\x1b[2J' has 5 axes"),
+    "same place": (
+        build_file(tensors=[tensor("a", [4]), tensor("b", [4])], data=bytes(64)),
+        "tensors 'a' and 'b' overlap",
+    ),
+    "data cut": (
+        build_file(tensors=[tensor("a", [16])], data=bytes(63)),
+        "tensor 'a' ends at byte 128, the file at 127",
+    ),
+    "no data at all": (build_file(tensors=[tensor("a", [16])]), "tensor 'a' ends at byte"),
+    "name to fool a terminal": (build_file(tensors=[tensor("a\n\x1b[2J", [16] * 5)]), r"'a\n\x1b[2J' has 5 axes"),
 }
 
 
@@ -155,7 +179,7 @@ def test_lies_are_named_in_one_line(tmp_path: Path, name: str) -> None:
 def test_the_builder_makes_good_files_too(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(
-        made(
+        build_file(
             [entry("k", 9, array(8, 2, text("a") + text("b")))],
             [tensor("a", [4]), tensor("b", [8], offset=32)],
             bytes(64),
@@ -167,7 +191,7 @@ def test_the_builder_makes_good_files_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"\x01\0", 70_000, -1])
-def test_split_counts_that_are_no_counts(tmp_path: Path, value: Any) -> None:
+def test_invalid_split_counts(tmp_path: Path, value: Any) -> None:
     writer = GgufWriter(tmp_path / "m-00001-of-00002.gguf")
     writer.add("split.count", value if isinstance(value, int) else "2")
     writer.write()
@@ -177,7 +201,7 @@ def test_split_counts_that_are_no_counts(tmp_path: Path, value: Any) -> None:
 
 def test_a_string_that_is_not_utf8_is_found_when_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    path.write_bytes(made([entry("k", 9, array(8, 2, text("a") + text(b"\xc3\x28")))]))
+    path.write_bytes(build_file([entry("k", 9, array(8, 2, text("a") + text(b"\xc3\x28")))]))
     words = open_gguf(path).metadata["k"]
     assert words[0] == "a"
     for read in (words.decode_all, partial(words.__getitem__, 1)):

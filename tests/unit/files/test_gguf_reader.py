@@ -195,7 +195,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         open_gguf(path).tensor("t.Q8_3")
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="does not exist"):
         open_gguf(tmp_path / "none.gguf")
     with pytest.raises(ModelFileError, match="is a folder; give a file"):
@@ -260,7 +260,7 @@ class TestSplits:
 
 
 class TestWriter:
-    """What the writer infers and what it refuses."""
+    """Values that the writer infers and inputs that it refuses."""
 
     def test_kinds_follow_values(self, tmp_path: Path) -> None:
         writer = GgufWriter(tmp_path / "m.gguf")

@@ -1,4 +1,4 @@
-"""What models say about themselves: their weights, their memory, their tables; and names on disk."""
+"""Facts that models report about themselves: their weights, their memory, their tables; and names on disk."""
 
 import subprocess
 import sys

@@ -22,7 +22,7 @@ WIDTH = 16
 SPECS = {"x": Spec((Symbol("tokens", 20), WIDTH), F32), "rows": Spec((Symbol("rows", 6),), I32)}
 
 
-class Regimes(ReferenceBackend):
+class StepBuckets(ReferenceBackend):
     """The reference with three step buckets, real sizes, and a list of the programs requested."""
 
     step_buckets: Mapping[str, int] = {"one": 1, "few": 4, "many": 16}
@@ -48,7 +48,7 @@ def twice_and_more(x: Any, rows: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def plan() -> Plan:
-    return Plan(trace(twice_and_more, SPECS), Regimes())
+    return Plan(trace(twice_and_more, SPECS), StepBuckets())
 
 
 def step(plan: Plan, tokens: int, rows: int) -> dict[str, np.ndarray]:
@@ -89,7 +89,7 @@ def test_arena_is_smaller_than_all_values(plan: Plan) -> None:
             x = ops.linear(x, square)
         return {"y": x}
 
-    plan = Plan(trace(chain, {"x": SPECS["x"]}), Regimes())
+    plan = Plan(trace(chain, {"x": SPECS["x"]}), StepBuckets())
     plan.prepare(["many"])
     assert plan.arena_bytes["many"] == 2 * 16 * WIDTH * 4
     assert plan.num_programs == 1
@@ -193,14 +193,14 @@ def test_an_unknown_step_bucket_is_an_error(plan: Plan) -> None:
 def test_one_bound_per_symbol() -> None:
     specs = {"x": Spec((Symbol("tokens", 4), 2), F32), "y": Spec((Symbol("tokens", 5), 2), F32)}
     with pytest.raises(OpError, match="symbol tokens is bounded by 5 and 4"):
-        Plan(trace(lambda x, y: {"x": ops.add(x, x), "y": ops.add(y, y)}, specs), Regimes())
+        Plan(trace(lambda x, y: {"x": ops.add(x, x), "y": ops.add(y, y)}, specs), StepBuckets())
 
 
 def test_illegal_graph_is_refused() -> None:
     graph = trace(twice_and_more, SPECS)
     graph.calls.pop(0)
     with pytest.raises(GraphError, match="before it is defined"):
-        Plan(graph, Regimes())
+        Plan(graph, StepBuckets())
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20))
@@ -214,7 +214,7 @@ def test_results_never_share_with_arguments_still_in_use(steps: list[tuple[bool,
             values.append(ops.add(one, other) if adding else ops.select_rows(one, rows))
         return {"y": values[-1]}
 
-    backend = Regimes()
+    backend = StepBuckets()
     specs = {"x": Spec((Symbol("tokens", 4), WIDTH), F32), "rows": Spec((Symbol("tokens", 4),), I32)}
     Plan(trace(function, specs), backend).prepare(["few"])
     ((_, graph, placement),) = backend.requests

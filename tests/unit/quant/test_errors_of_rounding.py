@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quant_inputs import values
+from quant_inputs import NORMAL, values
 from sporelm.quant import FORMATS, dequantize_tensor, format_of, quantize_tensor
 
 BLOCKED = sorted(name for name, kind in FORMATS.items() if kind.values > 1 and kind.can_quantize)
 EXACT = [name for name in BLOCKED if name not in ("MXFP4", "NVFP4")]  # scales are any number, to float16's precision
 
-# Root mean square error / root mean square of bell-shaped values, at most; and the largest error of a value in
+# Root mean square error / root mean square of normally distributed values, at most; and the largest error of a value in
 # parts of the largest magnitude of its block.
 COSTS = {
     "Q4_0": (0.09, 1 / 7),
@@ -45,13 +45,13 @@ def round_trip(name: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", BLOCKED)
 def test_error_of_normal_values(name: str) -> None:
-    x = values("bell", 64)
+    x = values(NORMAL, 64)
     error = round_trip(name, x) - x
     assert np.sqrt(np.mean(error**2) / np.mean(x**2)) < COSTS[name][0]
 
 
 def test_more_bits_have_less_error() -> None:
-    x = values("bell", 64)
+    x = values(NORMAL, 64)
     costs = {name: float(np.mean((round_trip(name, x) - x) ** 2)) for name in BLOCKED}
     assert costs["Q8_0"] < costs["Q6_K"] < costs["Q5_K"] < costs["Q5_0"] < costs["Q4_K"] < costs["Q4_0"]
     assert costs["Q5_1"] < costs["Q4_1"] < costs["Q4_0"]
@@ -98,7 +98,7 @@ def test_values_too_large_for_the_scale_do_not_warn(name: str, case: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name in BLOCKED if name != "NVFP4"])
 def test_values_up_to_the_range_of_float16_are_kept(name: str) -> None:
-    x = values("bell", 8) * np.float32(16_000)
+    x = values(NORMAL, 8) * np.float32(16_000)
     assert np.abs(x).max() > 50_000
     back = round_trip(name, x)
     assert np.sqrt(np.mean((back - x) ** 2) / np.mean(x**2)) < COSTS[name][0]

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quant_inputs import CASES, IMPORTANCES, checksums, importance, values
+from quant_inputs import CASES, IMPORTANCES, NORMAL, checksums, importance, values
 from sporelm.quant import FORMATS, dequantize_tensor, format_of, quantize_tensor
 
 GOLDENS = np.load(Path(__file__).parents[2] / "data" / "quant_goldens.npz")
 ROWS, WIDTH = 32, 512
 WEIGHTED = sorted(name for name, number_format in FORMATS.items() if number_format.can_weigh)
 SUPER = [name for name in WEIGHTED if FORMATS[name].values == 256]
-COMMON = ("bell", "groups of many sizes", "any finite bits")
+COMMON = (NORMAL, "groups of many sizes", "any finite bits")
 SOME = [pytest.param(case, marks=[] if case in COMMON else [pytest.mark.all]) for case in CASES]
 
 
@@ -30,7 +30,7 @@ def test_blocks_are_those_of_ggml(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_important_columns_have_less_error(name: str) -> None:
-    x = values("bell", 256).reshape(-1, WIDTH)
+    x = values(NORMAL, 256).reshape(-1, WIDTH)
     columns = np.exp2(np.linspace(-6, 6, WIDTH)[np.random.default_rng(1).permutation(WIDTH)]).astype(np.float32)
 
     def cost(given: np.ndarray | None) -> float:
@@ -55,7 +55,7 @@ def test_only_proportions_of_importance_count(name: str, seed: int, power: int) 
 @pytest.mark.parametrize("name", WEIGHTED)
 @pytest.mark.parametrize("kind", ["zeros", "with zeros", "tiny"])
 def test_values_stay_near_whatever_counts(name: str, kind: str) -> None:
-    x = values("bell", 8).reshape(-1, WIDTH)
+    x = values(NORMAL, 8).reshape(-1, WIDTH)
     back = dequantize_tensor(FORMATS[name], quantize_tensor(FORMATS[name], x, importance(kind, WIDTH)), x.shape)
     assert np.isfinite(back).all()
     assert np.abs(back).max() <= 2 * np.abs(x).max()
@@ -63,14 +63,14 @@ def test_values_stay_near_whatever_counts(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", SUPER)
 def test_a_block_with_importance_depends_on_nothing_but_itself(name: str) -> None:
-    x, columns = values("bell", 131), importance("squares", 256)  # more than is searched at once
+    x, columns = values(NORMAL, 131), importance("squares", 256)  # more than is searched at once
     alone = np.concatenate([quantize_tensor(FORMATS[name], row[None], columns) for row in x[-3:]])
     assert np.array_equal(quantize_tensor(FORMATS[name], x, columns)[-3:], alone)
 
 
 @pytest.mark.parametrize("name", [name for name in WEIGHTED if FORMATS[name].values == 32])
 def test_a_row_with_importance_depends_on_nothing_but_itself(name: str) -> None:
-    x, columns = values("bell", 32).reshape(-1, WIDTH), importance("squares", WIDTH)
+    x, columns = values(NORMAL, 32).reshape(-1, WIDTH), importance("squares", WIDTH)
     alone = np.concatenate([quantize_tensor(FORMATS[name], row[None], columns) for row in x])
     assert np.array_equal(quantize_tensor(FORMATS[name], x, columns), alone)
 

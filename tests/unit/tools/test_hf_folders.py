@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantized_folders as made_by
-from available import opened
+from available import open_available
 from gguf_models import contents
 from hf_folders import stored, tokenizer_json, write_model, write_safetensors, write_tokenizer
 from sporelm.checkpoints import open_model
@@ -49,7 +49,7 @@ def back(path: Path, shard_bytes: int = 1 << 30, **options: Any) -> Path:
 
 
 def logits(path: Path, ids: list[int]) -> np.ndarray:
-    backend, source = opened("reference"), open_model(path)
+    backend, source = open_available("reference"), open_model(path)
     model = build(source.config)
     weights = load_parameters(source, model.params(), backend)
     source.close()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from available import BACKENDS, opened
+from available import BACKENDS, open_available
 from sporelm import ops
 from sporelm.ops.canonical_pages import KV_TYPES, canonical_shape, read_canonical, to_canonical
 from sporelm.ops.paged_attention import PAGE, page_shape
@@ -17,7 +17,7 @@ SHAPES = [(2, 64), (3, 26), (1, 80), (576,), (27,)]  # kv heads, head_dim; or th
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
 def test_pages_go_out_as_they_came_in(name: str, kv: str, heads: tuple[int, ...]) -> None:
     """Also the padding of the last block, and whatever bits a scale has."""
-    backend, dtype = opened(name), KV_TYPES[kv]
+    backend, dtype = open_available(name), KV_TYPES[kv]
     caches = backend.allocate_pages(5, [heads, heads], dtype)
     shape = canonical_shape((3, *page_shape(heads)), dtype)
     element = np.uint8 if kv == "q8_0" else dtype.numpy
@@ -38,7 +38,7 @@ def test_pages_go_out_as_they_came_in(name: str, kv: str, heads: tuple[int, ...]
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_blocks_take_half_of_what_halves_take(name: str) -> None:
-    backend = opened(name)
+    backend = open_available(name)
     sizes = [backend.page_bytes((3, 64), KV_TYPES[kv]) for kv in ("f16", "q8_0")]
     assert sizes == [2 * 3 * PAGE * 64 * 2, 2 * 3 * PAGE * 2 * 34]
     backend.close()
@@ -61,7 +61,7 @@ def hard_rows() -> np.ndarray:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_rows_are_rounded_as_blocks_of_files_are(name: str) -> None:
-    backend, rows = opened(name), hard_rows()
+    backend, rows = open_available(name), hard_rows()
     (cache,) = backend.allocate_pages(1, [(1, 64)], Q8_0)
     slots = np.arange(len(rows), dtype=np.int32)
     keys, values = backend.tensor(rows), backend.tensor(rows[::-1].copy())
