@@ -103,15 +103,20 @@ OPTIONS = {
         *{"--no-tensors", "--data", "--no-data", "--json", "--color"},
     }
     | EVERY,
-    "gguf split": {"--max-tensors", "--max-size", "--no-tensor-first-split"} | WRITING | EVERY,
-    "gguf merge": WRITING | EVERY,
-    "gguf set-meta": {"--file", "--delete", "--in-place"} | WRITING | EVERY,
-    "gguf convert": {"-x", "--steps"} | WRITING | EVERY,
-    "gguf from-hf": {"--type", "--pre", "--vocab-only", "--threads"} | WRITING | EVERY,
+    "gguf split": {"--max-tensors", "--max-size", "--no-tensor-first-split", "--no-data"} | WRITING | EVERY,
+    "gguf merge": {"--no-data"} | WRITING | EVERY,
+    "gguf set-meta": {"--file", "--metadata", "--delete", "--in-place", "--no-data"} | WRITING | EVERY,
+    "gguf convert": {"-x", "--steps", "--no-data"} | WRITING | EVERY,
+    "gguf from-hf": {
+        *{"--type", "--pre", "--vocab-only", "--threads", "--no-data"},
+        *{"--split-max-tensors", "--split-max-size", "--no-tensor-first-split"},
+    }
+    | WRITING
+    | EVERY,
     "gguf to-hf": {"--dtype", "--shard-size", "--vocab-only", "--threads"} | WRITING | EVERY,
     "gguf quantize": {
         *{"-t", "--type", "--imatrix", "--tensor", "--output-type", "--embedding-type", "--pure", "--keep-split"},
-        *{"--allow-requantize", "--threads"},
+        *{"--allow-requantize", "--threads", "--no-data"},
     }
     | WRITING
     | EVERY,

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import gguf
 import pytest
 
 from gguf_models import contents, write_model
@@ -83,9 +84,67 @@ def test_a_text_from_a_file(model: Path, tmp_path: Path) -> None:
         assert found.metadata["tokenizer.chat_template"] == "{{ größer }}\n"
 
 
+def test_many_keys_from_a_json_file(model: Path, tmp_path: Path) -> None:
+    keys = {"general.name": "Ours", "my.count": {"type": "u64", "value": 5}, "my.list": ["a", "b"]}
+    (tmp_path / "keys.json").write_text(json.dumps(keys), encoding="utf-8")
+    done = spore(
+        "set-meta",
+        model,
+        "--metadata",
+        tmp_path / "keys.json",
+        "general.name=Mine",
+        "-o",
+        tmp_path / "n.gguf",
+        "--json",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    changes = {"general.name": "changed", "my.count": "added", "my.list": "added"}
+    assert json.loads(done.stdout)["changes"] == changes
+    fields = gguf.GGUFReader(tmp_path / "n.gguf").fields
+    assert [fields[key].contents() for key in changes] == ["Mine", 5, ["a", "b"]]
+    assert fields["my.count"].types == [gguf.GGUFValueType.UINT64]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["split", "{m}", "--max-tensors", "10", "-o", "{out}"],
+        ["merge", "{m}", "-o", "{out}"],
+        ["set-meta", "{m}", "a=1", "-o", "{out}"],
+        ["convert", "{m}", "-x", "sort", "-o", "{out}"],
+        ["quantize", "{m}", "--type", "Q4_K_M", "--allow-requantize", "-o", "{out}"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_files_without_data(model: Path, tmp_path: Path, words: list[str]) -> None:
+    """The header is the one that the same command writes in front of the data."""
+    from sporelm.cli.main import main
+
+    sizes = {}
+    for name in ("whole", "header"):
+        (tmp_path / name).mkdir()
+        filled = [word.format(m=model, out=tmp_path / name / "n.gguf") for word in words]
+        assert main(["gguf", *filled, *(["--no-data"] if name == "header" else [])]) == 0
+        sizes[name] = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    assert set(sizes["whole"]) == set(sizes["header"])
+    for name, header in sizes["header"].items():
+        assert len(header) == gguf.GGUFReader(tmp_path / "whole" / name).data_offset
+        assert sizes["whole"][name][: len(header)] == header
+    shown = spore("show", *(tmp_path / "header").glob("*n-00001*"), *(tmp_path / "header").glob("n.gguf"))
+    assert shown.returncode == 0, shown.stderr
+    assert "tensor data" in shown.stdout
+    assert (
+        spore("diff", *(next(iter(sorted((tmp_path / each).iterdir()))) for each in sizes), "--no-data").returncode == 0
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (["set-meta", "{m}", "a=1", "--no-data", "--in-place"], "--no-data would delete the tensor data"),
+        (["set-meta", "{m}", "a=1", "--no-data", "-o", "{m}", "--force"], "--no-data would delete the tensor data"),
+        (["set-meta", "{m}", "--metadata", "{no}", "--in-place"], "cannot be read: No such file"),
+        (["set-meta", "{m}", "--metadata", "{m}", "--in-place"], "is not UTF-8"),
         (["split", "{m}", "--max-size", "2X"], "size '2X' must be"),
         (["split", "{m}", "--max-size", "2G", "--max-tensors", "3"], "exclude each other"),
         (["split", "{m}", "--max-tensors", "-1"], "--max-tensors is -1"),

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
@@ -87,6 +88,56 @@ def test_vocabularies_alone(folder: Path, tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path / "made").encode("abc") == load_tokenizer(folder).encode("abc")
 
 
+def parts_of(folder: Path) -> list[gguf.GGUFReader]:
+    return [gguf.GGUFReader(path) for path in sorted(folder.glob("*.gguf"))]
+
+
+@pytest.mark.parametrize("no_tensor_first", [False, True])
+@pytest.mark.parametrize("limit", [("--split-max-tensors", "5"), ("--split-max-size", "30K")])
+def test_split_as_the_split_command_does(
+    folder: Path, tmp_path: Path, limit: tuple[str, str], no_tensor_first: bool
+) -> None:
+    first = ["--no-tensor-first-split"] if no_tensor_first else []
+    for name in ("whole", "parts", "cut"):
+        (tmp_path / name).mkdir()
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "whole" / "m.gguf")]) == 0
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "parts" / "m.gguf"), *limit, *first]) == 0
+    words = [str(tmp_path / "whole" / "m.gguf"), limit[0].replace("split-", ""), limit[1], *first]
+    assert main(["gguf", "split", *words, "-o", str(tmp_path / "cut") + "/"]) == 0
+    parts = {path.name: path.read_bytes() for path in (tmp_path / "parts").iterdir()}
+    assert len(parts) > 2
+    assert parts == {path.name: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
+    (whole,), readers = parts_of(tmp_path / "whole"), parts_of(tmp_path / "parts")
+    assert [it.name for reader in readers for it in reader.tensors] == [it.name for it in whole.tensors]
+    assert bool(readers[0].tensors) is not no_tensor_first
+    for number, reader in enumerate(readers):
+        found = [reader.fields[key].contents() for key in ("split.no", "split.count", "split.tensors.count")]
+        assert found == [number, len(readers), len(whole.tensors)]
+
+
+def test_a_model_below_the_limit_is_one_file(folder: Path, tmp_path: Path) -> None:
+    """As llama.cpp's converter has it. Without a limit, --no-tensor-first-split makes two files."""
+    (tmp_path / "one").mkdir()
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "one" / "m.gguf"), "--split-max-size", "1G"]) == 0
+    (one,) = parts_of(tmp_path / "one")
+    assert "split.count" not in one.fields
+    (tmp_path / "two").mkdir()
+    assert (
+        main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "two" / "m.gguf"), "--no-tensor-first-split"]) == 0
+    )
+    assert [len(reader.tensors) for reader in parts_of(tmp_path / "two")] == [0, len(one.tensors)]
+    done = spore("from-hf", folder, "--vocab-only", "--no-tensor-first-split", "-o", tmp_path / "v.gguf", "--json")
+    assert [file["path"] for file in json.loads(done.stdout)["files"]] == [str(tmp_path / "v.gguf")]
+
+
+def test_files_without_data(folder: Path, tmp_path: Path) -> None:
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "m.gguf")]) == 0
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "header.gguf"), "--no-data"]) == 0
+    header = (tmp_path / "header.gguf").read_bytes()
+    assert header == (tmp_path / "m.gguf").read_bytes()[: gguf.GGUFReader(tmp_path / "m.gguf").data_offset]
+    assert main(["gguf", "diff", str(tmp_path / "m.gguf"), str(tmp_path / "header.gguf"), "--no-data"]) == 0
+
+
 def test_notes_are_told(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", WINDOWED)
     done = spore("from-hf", folder, "--dry-run")
@@ -101,6 +152,9 @@ def test_notes_are_told(tmp_path: Path) -> None:
         (["from-hf", "{no}"], "no model at"),
         (["from-hf", "{m}/config.json"], "is not a folder"),
         (["from-hf", "{m}/*.json"], "stands for 3 models"),
+        (["from-hf", "{m}", "--split-max-size", "2X"], "size '2X' must be"),
+        (["from-hf", "{m}", "--split-max-tensors", "0"], "--split-max-tensors is 0"),
+        (["from-hf", "{m}", "--split-max-tensors", "3", "--split-max-size", "2G"], "--split-max-tensors exclude"),
         (["from-hf", "{m}", "--threads", "0"], "--threads is 0"),
         (["from-hf", "{m}", "-o", "{no}/x.gguf"], "there is no folder"),
         (["from-hf", "{m}", "--pre", "x"], "tokenizer.ggml.pre is not supported (got 'x'"),

@@ -24,10 +24,12 @@ def make_parser() -> Parser:
             "spore gguf convert minicpm.gguf -x 'to-llama -> sort' -o llama.gguf",
             "spore gguf convert model.gguf -x 'filter-tensor:!blk.1?.*' -x 'filter-meta:!general.url' -o part.gguf",
             "spore gguf convert 'models/*.gguf' -x sort -o sorted/",
+            "spore gguf convert model.gguf -x merge-linear --no-data -o header.gguf",
         ],
     )
     gguf_inputs.add_files(parser, gguf_inputs.GGUF_FILES_HELP)
     parser.add_argument("-x", "--steps", action="append", default=[], metavar="STEPS", help=STEPS_HELP)
+    gguf_output.add_no_data(parser)
     gguf_output.add_output(parser, "a file, or a folder for NAME.gguf in it; a split model becomes one file")
     return parser
 

@@ -55,7 +55,12 @@ def run(args: argparse.Namespace) -> int:
         if len(matches) != 1:
             raise RequestError(f"{word[:200]!r} stands for {len(matches)} models; diff compares two")
         paths += matches
-    with open_model_files(paths[0]) as first, open_model_files(paths[1]) as second, ProgressLine() as progress:
+    needs_data = args.tensors and (args.data or args.distance)
+    with (
+        open_model_files(paths[0], needs_data=needs_data) as first,
+        open_model_files(paths[1], needs_data=needs_data) as second,
+        ProgressLine() as progress,
+    ):
         difference = compare_models(
             first,
             second,

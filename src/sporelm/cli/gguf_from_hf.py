@@ -18,6 +18,9 @@ def make_parser() -> Parser:
             "spore gguf from-hf ./Llama-3.2-1B --type q8_0 -o llama.gguf",
             "spore gguf from-hf ./my-model --pre qwen2 --json",
             "spore gguf from-hf ./my-model --vocab-only -o vocab.gguf",
+            "spore gguf from-hf ./my-model --split-max-size 2G --no-tensor-first-split --dry-run",
+            "spore gguf from-hf ./my-model --split-max-tensors 128 -o parts/",
+            "spore gguf from-hf ./my-model --no-data -o header.gguf",
         ],
     )
     parser.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, or a stored name")
@@ -30,7 +33,18 @@ def make_parser() -> Parser:
         help="pre-tokenizer (tokenizer.ggml.pre), if it is not recognized; it is not verified",
     )  # fmt: skip
     parser.add_argument("--vocab-only", action="store_true", help="write only the tokenizer")
+    parser.add_argument(
+        "--split-max-tensors", type=int, metavar="N", help="maximum tensors per file; default: one file for all"
+    )
+    parser.add_argument(
+        "--split-max-size", metavar="SIZE",
+        help="maximum bytes of tensors per file, as --max-size of 'spore gguf split'; default: one file for all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-tensor-first-split", action="store_true", help="the first of several files has only metadata"
+    )
     gguf_output.add_threads(parser)
+    gguf_output.add_no_data(parser)
     gguf_output.add_output(
         parser, "a file, or a folder for NAME-TYPE.gguf; default: the parent of FOLDER; if stored, the current folder"
     )
@@ -40,13 +54,15 @@ def make_parser() -> Parser:
 def run(args: argparse.Namespace) -> None:
     from sporelm.cli.gguf_inputs import find_one, print_problem
     from sporelm.tools.hf.from_hf import from_hf
-    from sporelm.tools.model_output import OutputFile
+    from sporelm.tools.split_model import choose_cut, split_above_limit
 
+    cut = choose_cut(args.split_max_tensors, args.split_max_size, prefix="--split-")
     folder = find_one(args.folder)
     result = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
     kind = "vocab" if args.vocab_only else _file_type(result.model)
     path = gguf_output.output_path(folder.resolve(), args.output, f"{folder.resolve().name}-{kind}.gguf")
-    gguf_output.save([OutputFile(path, result.model)], args, notes=list(result.notes))
+    outputs = split_above_limit(result.model, path, cut, no_tensor_first=args.no_tensor_first_split)
+    gguf_output.save(outputs, args, notes=list(result.notes))
     for note in result.notes:
         print_problem(f"note: {note}")
 

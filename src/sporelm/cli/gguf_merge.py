@@ -15,11 +15,13 @@ def make_parser() -> Parser:
         [
             "spore gguf merge model-00001-of-00003.gguf",
             "spore gguf merge 'model-*-of-*.gguf' -o whole.gguf",
+            "spore gguf merge model-00001-of-00003.gguf --no-data -o header.gguf",
         ],
     )
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="the first file of a split model, or a pattern for all"
     )
+    gguf_output.add_no_data(parser)
     gguf_output.add_output(
         parser, "a file or a folder; default: NAME.gguf in the folder of the first file; if stored, the current folder"
     )

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 MAX_DEFAULT_THREADS = 8  # more would wait for the disk
 
 
+def add_no_data(parser: Parser) -> None:
+    """Add --no-data."""
+    parser.add_argument(
+        "--no-data", action="store_true",
+        help="write metadata and the names, types and shapes of tensors, without their data; for 'spore gguf show'",
+    )  # fmt: skip
+
+
 def add_output(parser: Parser, help_text: str) -> None:
     """Add -o, --force, --dry-run, --json and the options of every command."""
     parser.add_argument("-o", "--output", metavar="OUT", help=help_text)
@@ -34,7 +42,12 @@ def save(outputs: "Sequence[OutputFile]", args: argparse.Namespace, **more: Any)
 
     with ProgressLine() as progress, handle_signals():
         written = model_output.save_models(
-            outputs, force=args.force, dry_run=args.dry_run, threads=choose_num_threads(args), progress=progress
+            outputs,
+            force=args.force,
+            dry_run=args.dry_run,
+            has_data=not args.no_data,
+            threads=choose_num_threads(args),
+            progress=progress,
         )
     print_written(written, args, **more)
 
@@ -64,7 +77,12 @@ def save_each(
 
         def write(path: Path, dry_run: bool) -> "list[WrittenFile]":
             return model_output.save_models(
-                models[path], force=args.force, dry_run=dry_run, threads=threads, progress=progress
+                models[path],
+                force=args.force,
+                dry_run=dry_run,
+                has_data=not args.no_data,
+                threads=threads,
+                progress=progress,
             )
 
         paths = list(models)

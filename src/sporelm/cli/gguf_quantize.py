@@ -27,6 +27,7 @@ def make_parser() -> Parser:
             "spore gguf quantize model.gguf --type Q3_K_M --imatrix imatrix.gguf -o small.gguf",
             "spore gguf quantize model.gguf --type Q4_K_M --tensor 'blk.*.ffn_down.weight=Q6_K' --output-type Q8_0",
             "spore gguf quantize 'models/*-BF16.gguf' --type Q6_K -o quantized/ --dry-run",
+            "spore gguf quantize model.gguf --type Q4_K_M --no-data -o header.gguf",
         ],
     )
     gguf_inputs.add_files(parser, gguf_inputs.GGUF_FILES_HELP)
@@ -45,6 +46,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--keep-split", action="store_true", help="write as many files as a split model has")
     gguf_output.add_threads(parser)
+    gguf_output.add_no_data(parser)
     gguf_output.add_output(
         parser, "a file, or a folder for NAME-TYPE.gguf; default: the folder of FILE; if stored, the current folder"
     )

@@ -8,7 +8,7 @@ from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_text import escape_line
 
 if TYPE_CHECKING:
-    from sporelm.tools.set_meta import Assignment
+    from sporelm.tools.set_meta import Assignment, JsonAssignment
 
 MAX_TEXT_BYTES = 64 << 20  # the limit for strings in GGUF files
 
@@ -26,13 +26,21 @@ def make_parser() -> Parser:
             "spore gguf set-meta model.gguf general.tags:[str]=chat,small mine.layers:[u32]=1,2,3 -o new.gguf",
             "spore gguf set-meta model.gguf --file tokenizer.chat_template=template.jinja --in-place",
             "spore gguf set-meta model.gguf --delete 'general.url' --delete 'quantize.imatrix.*' -o new.gguf",
+            "spore gguf set-meta model.gguf --metadata keys.json -o new.gguf",
+            "spore gguf set-meta model.gguf general.name=Tiny --no-data -o header.gguf",
         ],
     )
+    parser.takes_options_between = True
     parser.add_argument("file", metavar="FILE", help=gguf_inputs.GGUF_FILE_HELP)
     parser.add_argument("values", nargs="*", metavar="KEY=VALUE", help="values to set, as KEY=VALUE or KEY:KIND=VALUE")
     parser.add_argument(
         "--file", action="append", default=[], dest="texts", metavar="KEY=PATH",
         help="set a text to the contents of a file; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metadata", metavar="FILE",
+        help="set many keys from a JSON object of KEY: VALUE or KEY: {\"type\": KIND, \"value\": VALUE}; arguments "
+        "KEY=VALUE and --file override it",
     )  # fmt: skip
     parser.add_argument(
         "--delete", action="append", default=[], metavar="GLOB", help="delete matching keys; may be repeated"
@@ -42,25 +50,35 @@ def make_parser() -> Parser:
         action="store_true",
         help="replace FILE; of a split model only its first file, which has the metadata",
     )
+    gguf_output.add_no_data(parser)
     gguf_output.add_output(parser, "a file or a folder; a split model becomes one file")
     return parser
 
 
 def run(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
     from sporelm.errors import RequestError, UsageError
+    from sporelm.files.text_file import read_text_file
     from sporelm.tools import set_meta
     from sporelm.tools.lazy_model import open_lazy_model
     from sporelm.tools.merge_splits import find_split_model
+    from sporelm.tools.metadata_json import parse_metadata
     from sporelm.tools.model_output import OutputFile
     from sporelm.tools.split_model import strip_split_suffix
 
     if bool(args.output) == args.in_place:
         raise UsageError("give either -o OUT for a new file or --in-place to replace the old one")
-    assignments = [set_meta.parse_assignment(word) for word in args.values] + [
-        read_assignment(word) for word in args.texts
-    ]
-    if not assignments and not args.delete:
-        raise UsageError("there is nothing to change: give KEY=VALUE, --file or --delete")
+    if args.in_place and args.no_data:
+        raise UsageError("--no-data would delete the tensor data of FILE. Write another file with -o instead")
+    assignments: list[Assignment | JsonAssignment] = []
+    if args.metadata is not None:
+        text = read_text_file(Path(args.metadata).expanduser(), "the metadata", MAX_TEXT_BYTES)
+        assignments += parse_metadata(text, args.metadata)
+    assignments += [set_meta.parse_assignment(word) for word in args.values]
+    assignments += [read_assignment(word) for word in args.texts]
+    if not assignments and not args.delete and args.metadata is None and not args.no_data:
+        raise UsageError("there is nothing to change: give KEY=VALUE, --metadata, --file or --delete")
     path = find_split_model([args.file])
     model = open_lazy_model(path, alone=args.in_place)
     changed = set_meta.set_meta(model, assignments, args.delete, force=args.force)

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     descriptions = []
 
     def show(path: Path) -> bool:
-        with open_model_files(path) as source:
+        with open_model_files(path, needs_data=False) as source:
             description = describe_files(
                 source,
                 meta=args.filter_meta if args.meta else ["!*"],
@@ -102,6 +102,8 @@ def print_description(page: "Page", description: "FileDescription", args: argpar
     ]
     if description.alignment is not None:
         rows.insert(2, ("alignment", str(description.alignment)))
+    if not description.has_data:
+        rows.insert(2, ("tensor data", "none; the file ends after its header, as --no-data writes it"))
     if description.bits_per_weight is not None:
         rows.append(("bits per weight", f"{description.bits_per_weight:.3f}"))
     page.heading("Header")

@@ -1,7 +1,6 @@
 """`spore gguf split`: split a model into several files."""
 
 import argparse
-from functools import partial
 
 from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
@@ -18,6 +17,7 @@ def make_parser() -> Parser:
             "spore gguf split model.gguf --max-size 2G",
             "spore gguf split model.gguf --max-tensors 64 --no-tensor-first-split -o parts/model",
             "spore gguf split model.gguf --max-size 500M --dry-run --json",
+            "spore gguf split model.gguf --max-tensors 64 --no-data -o headers/model",
         ],
     )
     parser.add_argument("file", metavar="FILE", help=gguf_inputs.GGUF_FILE_HELP)
@@ -27,6 +27,7 @@ def make_parser() -> Parser:
         help="maximum bytes of tensors per file: 500M or 2G, powers of 1000 as in llama.cpp; 2Gi, powers of 1024",
     )  # fmt: skip
     parser.add_argument("--no-tensor-first-split", action="store_true", help="the first file has only metadata")
+    gguf_output.add_no_data(parser)
     gguf_output.add_output(
         parser, "a folder, or the prefix of the names; default: the folder of FILE; if stored, the current folder"
     )
@@ -34,19 +35,13 @@ def make_parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.errors import UsageError
     from sporelm.tools import split_model
     from sporelm.tools.lazy_model import open_lazy_model
     from sporelm.tools.merge_splits import find_split_model
 
-    if args.max_size is not None and args.max_tensors is not None:
-        raise UsageError("--max-size and --max-tensors exclude each other; give one")
-    if args.max_size is not None:
-        cut = partial(split_model.group_by_size, maximum=split_model.parse_size(args.max_size))
-    else:
-        most = split_model.DEFAULT_MAX_TENSORS if args.max_tensors is None else args.max_tensors
-        cut = partial(split_model.group_by_count, maximum=most)
-    cut([])  # fails for an invalid number before any file is opened
+    is_default = args.max_size is None and args.max_tensors is None
+    cut = split_model.choose_cut(split_model.DEFAULT_MAX_TENSORS if is_default else args.max_tensors, args.max_size)
+    assert cut is not None
     path = find_split_model([args.file])
     prefix = gguf_output.output_path(path, args.output, split_model.strip_split_suffix(path))
     model = open_lazy_model(path)

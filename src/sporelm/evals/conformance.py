@@ -1,4 +1,4 @@
-"""Runs each back-end's ops on small random values and compares the results with the ops' numpy meaning.
+"""Runs each back-end's ops on small random values and compares the results with the ops' numpy reference.
 
 What `spore doctor --conformance` shows: a short check on a user's machine. The tests go further.
 """

@@ -94,9 +94,13 @@ class ModelFiles(Closing):
         self._mapped.clear()
 
 
-def open_model_files(path: Path) -> ModelFiles:
-    """Open a model file or folder. Raises ModelNotFound, ModelFileError, UnsupportedModel."""
-    return ModelFiles(path, open_safetensors(path) if is_safetensors(path) else open_gguf(path))
+def open_model_files(path: Path, *, needs_data: bool = True) -> ModelFiles:
+    """Open a model file or folder; without `needs_data` also a GGUF file that was written with `--no-data`.
+
+    Raises ModelNotFound, ModelFileError, UnsupportedModel.
+    """
+    files = open_safetensors(path) if is_safetensors(path) else open_gguf(path, needs_data=needs_data)
+    return ModelFiles(path, files)
 
 
 def is_safetensors(path: Path) -> bool:

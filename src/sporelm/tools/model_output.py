@@ -50,18 +50,22 @@ def save_models(
     *,
     force: bool = False,
     dry_run: bool = False,
+    has_data: bool = True,
     threads: int = 2,
     progress: Progress = lambda stage, done, total: None,
 ) -> list[WrittenFile]:
     """Write all files, or none: beside their places first, then renamed. `dry_run` checks and writes nothing.
+    Without `has_data` each file ends after its header, and no tensor is read.
 
     An output may be one of the files it is read from: the old file stays until the new one is whole. Raises
     RequestError if a file is there already and `force` is not given, if the disk is too small, or if a file cannot be
     written; and whatever reading and computing the tensors raises.
     """
     check_output_paths([output.path for output in outputs], force)
+    if not has_data:
+        check_sources_remain(outputs)
     with ThreadPoolExecutor(threads, "spore-convert") as pool:  # starts none before there is something to compute
-        writers = [_make_writer(output, pool, threads * CHUNKS_AHEAD) for output in outputs]
+        writers = [_make_writer(output, has_data, pool, threads * CHUNKS_AHEAD) for output in outputs]
         written = [
             WrittenFile(output.path, writer.nbytes, len(output.model.metadata), len(output.model.tensors))
             for output, writer in zip(outputs, writers, strict=True)
@@ -69,7 +73,7 @@ def save_models(
         check_space(written)
         if dry_run:
             return written
-        total = sum(tensor.nbytes for output in outputs for tensor in output.model.tensors)
+        total = sum(tensor.nbytes for output in outputs for tensor in output.model.tensors if has_data)
         done = 0
 
         def advance(nbytes: int) -> None:
@@ -101,6 +105,15 @@ def check_output_paths(paths: Sequence[Path], force: bool) -> None:
             raise RequestError(f"{path} is there already; --force overwrites it, -o names another place")
 
 
+def check_sources_remain(outputs: Sequence[OutputFile]) -> None:
+    """Raise RequestError if a file without data would replace a file that its model is read from."""
+    for output in outputs:
+        if output.path.resolve() in {source.resolve() for source in output.model.paths}:
+            raise RequestError(
+                f"{output.path}: --no-data would delete the tensor data of the model. Name another with -o"
+            )
+
+
 def check_space(written: Sequence[WrittenFile]) -> None:
     """Refuse what does not fit on the disks. Old files that will be overwritten stay until the end. Raises
     RequestError."""
@@ -122,10 +135,10 @@ def check_space(written: Sequence[WrittenFile]) -> None:
                 )
 
 
-def _make_writer(output: OutputFile, pool: ThreadPoolExecutor, ahead: int) -> GgufWriter:
+def _make_writer(output: OutputFile, has_data: bool, pool: ThreadPoolExecutor, ahead: int) -> GgufWriter:
     """A writer with all of a model. Raises RequestError or UnsupportedModel for what cannot be written."""
     model = output.model
-    writer = GgufWriter(output.path, byte_order=model.byte_order, version=model.version)
+    writer = GgufWriter(output.path, byte_order=model.byte_order, version=model.version, has_data=has_data)
     for key, entry in model.metadata.items():
         writer.add(key, entry.value, entry.kind)
     for tensor in model.tensors:

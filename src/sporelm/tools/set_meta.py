@@ -45,6 +45,14 @@ class Assignment(NamedTuple):
     text: str
 
 
+class JsonAssignment(NamedTuple):
+    """A key with a value of JSON, which has a type already. The kind is None as for `Assignment`."""
+
+    key: str
+    kind: str | None
+    value: Any
+
+
 def parse_assignment(word: str) -> Assignment:
     """Read KEY=VALUE or KEY:KIND=VALUE. Raises UsageError."""
     left, sign, text = word.partition("=")
@@ -52,21 +60,26 @@ def parse_assignment(word: str) -> Assignment:
     if not sign or found is None:
         raise UsageError(f"{word[:80]!r} is not KEY=VALUE; give for example general.name=Mine or key:u32=4")
     kind = found["kind"]
-    if kind is not None and _element_kind(kind) not in KIND_IDS:
+    if kind is not None and element_kind(kind) not in KIND_IDS:
         raise UsageError(
             f"{word[:80]!r}: there is no kind {kind!r}; there are {', '.join(KIND_IDS)}, [kind] for arrays"
         )
     return Assignment(found["key"], kind, text)
 
 
-def _element_kind(kind: str) -> str:
+def element_kind(kind: str) -> str:
+    """Return the kind of the numbers or texts in arrays of a kind: "u32" for "[[u32]]"."""
     while kind.startswith("[") and kind.endswith("]"):
         kind = kind[1:-1]
     return kind
 
 
 def set_meta(
-    model: LazyModel, assignments: Sequence[Assignment], delete: Sequence[str] = (), *, force: bool = False
+    model: LazyModel,
+    assignments: Sequence[Assignment | JsonAssignment],
+    delete: Sequence[str] = (),
+    *,
+    force: bool = False,
 ) -> LazyModel:
     """The model with keys taken away (patterns, as for `filter_names`) and others set.
 
@@ -90,9 +103,10 @@ def set_meta(
     return replace(model, metadata=metadata)
 
 
-def _make_entry(assignment: Assignment, old: MetadataEntry | None) -> MetadataEntry:
+def _make_entry(assignment: Assignment | JsonAssignment, old: MetadataEntry | None) -> MetadataEntry:
     """The value with its kind, tried against the format."""
-    key, kind, text = assignment
+    key, kind = assignment.key, assignment.kind
+    given: Any = assignment.value if isinstance(assignment, JsonAssignment) else assignment.text
     _check_split_key(key)
     if old is None and any(sign.isspace() or not sign.isprintable() for sign in key):
         raise UsageError(
@@ -100,11 +114,15 @@ def _make_entry(assignment: Assignment, old: MetadataEntry | None) -> MetadataEn
         )
     if kind is None:
         kind = old.kind if old is not None else None
-    if kind is None:
-        value = _guess_value(text)
+    if isinstance(assignment, JsonAssignment):
+        value = given
+        kind = _kind_of_json(key, value) if kind is None else kind
+        _check_json_bools(key, kind, value)
+    elif kind is None:
+        value = _guess_value(given)
         kind = kind_of(key, value)
     else:
-        value = _parse_value(key, kind, text)
+        value = _parse_value(key, kind, given)
     try:
         for _ in encode_value("<", key, kind, value):
             pass
@@ -112,8 +130,26 @@ def _make_entry(assignment: Assignment, old: MetadataEntry | None) -> MetadataEn
         raise UsageError(str(reason)) from None
     _check_finite(key, kind, value)
     if key == ALIGNMENT_KEY and (kind != "u32" or not 1 <= value <= MAX_ALIGNMENT or value & (value - 1)):
-        raise UsageError(f"{ALIGNMENT_KEY} must be a u32, a power of two up to {MAX_ALIGNMENT}, not {text[:40]!r}")
+        raise UsageError(
+            f"{ALIGNMENT_KEY} must be a u32, a power of two up to {MAX_ALIGNMENT}, not {str(given)[:40]!r}"
+        )
     return MetadataEntry(kind, value)
+
+
+def _kind_of_json(key: str, value: Any) -> str:
+    try:
+        return kind_of(key, value)
+    except RequestError as reason:
+        raise UsageError(str(reason)) from None
+
+
+def _check_json_bools(key: str, kind: str, value: Any) -> None:
+    """Refuse true and false as numbers, and numbers as bools, which encoding would convert. Raises UsageError."""
+    if isinstance(value, list):
+        for item in value:
+            _check_json_bools(key, kind, item)
+    elif isinstance(value, bool) != (element_kind(kind) == "bool"):
+        raise _kind_error(key, kind, f"{json.dumps(value)[:40]} is not a {element_kind(kind)}")
 
 
 def _check_split_key(key: str) -> None:
@@ -173,7 +209,7 @@ def _check_finite(key: str, kind: str, value: Any) -> None:
         for item in value:
             _check_finite(key, kind, item)
     elif isinstance(value, float):
-        width = _element_kind(kind)
+        width = element_kind(kind)
         if not isfinite(value) or (width == "f32" and abs(value) >= BEYOND_F32):
             raise _kind_error(key, kind, f"{value} does not fit {width}, which must be finite here")
 

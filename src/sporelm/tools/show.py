@@ -53,6 +53,7 @@ class FileDescription:
     types: tuple[TypeTotal, ...]
     metadata: tuple[MetaEntry, ...]
     tensors: tuple[TensorEntry, ...]
+    has_data: bool = True  # False for GGUF files that end after their header
 
     @property
     def parameters(self) -> int:
@@ -74,6 +75,7 @@ class FileDescription:
             "version": self.version,
             "byte_order": self.byte_order,
             "alignment": self.alignment,
+            "has_data": self.has_data,
             "metadata_count": self.metadata_count,
             "tensor_count": self.tensor_count,
             "parameters": self.parameters,
@@ -121,6 +123,7 @@ def describe_files(
         types=sum_by_type(source.tensors.values()),
         metadata=tuple(entries),
         tensors=tuple(source.tensors[name] for name in filter_names(source.tensors, tensors)),
+        has_data=gguf is None or gguf.has_data,
     )
 
 

@@ -7,6 +7,7 @@ the tensors' data, padded to 32 bytes, and not the headers.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sporelm.errors import RequestError, UsageError
@@ -14,6 +15,8 @@ from sporelm.files.gguf.gguf_limits import ALIGNMENT_KEY, DEFAULT_ALIGNMENT
 from sporelm.files.gguf.splits import COUNT_KEY, MAX_SPLITS, NUMBER_KEY, TENSORS_KEY, split_path
 from sporelm.tools.lazy_model import LazyModel, LazyTensor, MetadataEntry
 from sporelm.tools.model_output import OutputFile
+
+Cut = Callable[[Sequence[LazyTensor]], list[list[LazyTensor]]]
 
 DEFAULT_MAX_TENSORS = 128
 _SIZE_PATTERN = re.compile(r"(?P<number>[0-9]{1,15})(?P<unit>|[KMGT]i?)B?")
@@ -38,10 +41,28 @@ def strip_split_suffix(path: Path) -> str:
     return found[1] if found else path.name
 
 
-def group_by_count(tensors: Sequence[LazyTensor], maximum: int) -> list[list[LazyTensor]]:
+def choose_cut(max_tensors: int | None, max_size: str | None, *, prefix: str = "--") -> Cut | None:
+    """Return how to group tensors by the two limits of the command line, None without a limit.
+
+    `prefix` is that of the options, for errors. Raises UsageError for an invalid limit, or for both.
+    """
+    if max_tensors is not None and max_size is not None:
+        raise UsageError(f"{prefix}max-size and {prefix}max-tensors exclude each other; give one")
+    if max_size is not None:
+        return partial(group_by_size, maximum=parse_size(max_size))
+    if max_tensors is None:
+        return None
+    cut = partial(group_by_count, maximum=max_tensors, option=f"{prefix}max-tensors")
+    cut([])  # checks the number before any file is opened
+    return cut
+
+
+def group_by_count(
+    tensors: Sequence[LazyTensor], maximum: int, *, option: str = "--max-tensors"
+) -> list[list[LazyTensor]]:
     """Group at most `maximum` tensors each. Raises UsageError if that is less than 1."""
     if maximum < 1:
-        raise UsageError(f"--max-tensors is {maximum}: it must be at least 1")
+        raise UsageError(f"{option} is {maximum}: it must be at least 1")
     return [list(tensors[start : start + maximum]) for start in range(0, len(tensors), maximum)]
 
 
@@ -62,7 +83,7 @@ def group_by_size(tensors: Sequence[LazyTensor], maximum: int) -> list[list[Lazy
 def split_model(
     model: LazyModel,
     prefix: Path,
-    cut: Callable[[Sequence[LazyTensor]], list[list[LazyTensor]]],
+    cut: Cut,
     *,
     no_tensor_first: bool = False,
 ) -> list[OutputFile]:
@@ -87,6 +108,20 @@ def split_model(
         path = split_path(prefix.parent, prefix.name, number, count)
         outputs.append(OutputFile(path, replace(model, metadata=metadata, tensors=tensors)))
     return outputs
+
+
+def split_above_limit(
+    model: LazyModel, path: Path, cut: Cut | None, *, no_tensor_first: bool = False
+) -> list[OutputFile]:
+    """Return the model as one file `path`, or as several where it exceeds the limit, as llama.cpp's converter does.
+
+    Without a limit, `no_tensor_first` makes two files: the metadata, and all tensors. Raises as `split_model`.
+    """
+    groups = cut(model.tensors) if cut is not None else [list(model.tensors)]
+    if not model.tensors or (len(groups) == 1 and not no_tensor_first):
+        return [OutputFile(path, model)]
+    prefix = path.with_name(strip_split_suffix(path))
+    return split_model(model, prefix, lambda tensors: groups, no_tensor_first=no_tensor_first)
 
 
 def _alignment_metadata(model: LazyModel) -> dict[str, MetadataEntry]:

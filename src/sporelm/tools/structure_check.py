@@ -138,6 +138,12 @@ class StructureCheck:
     def _places(self, data_start: int) -> None:
         """Alignment, bounds, overlaps and gaps of the tensors' data, which begins at `data_start`."""
         size = len(self.data) - data_start
+        if self.tensors and size <= 0:
+            message = (
+                f"has no tensor data (got {len(self.data)} bytes; the header has {data_start}); it is truncated or "
+            )
+            self._add(ERROR, "place", "", f"{message}damaged, or was written with --no-data")
+            return
         for tensor in self.tensors:
             if tensor.start % self.alignment:
                 self._add(ERROR, "place", tensor.name, f"offset {tensor.start} is not a multiple of {self.alignment}")

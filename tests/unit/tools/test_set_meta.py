@@ -1,5 +1,6 @@
 """set-meta: kinds, arrays, what is protected, and what the gguf package then reads."""
 
+import json
 from pathlib import Path
 
 import gguf
@@ -10,6 +11,7 @@ from gguf_models import META, contents, write_model
 from sporelm.errors import RequestError
 from sporelm.files.gguf import open_gguf
 from sporelm.tools.lazy_model import LazyModel, open_lazy_model
+from sporelm.tools.metadata_json import parse_metadata
 from sporelm.tools.model_output import OutputFile, save_models
 from sporelm.tools.set_meta import describe_changes, parse_assignment, set_meta
 
@@ -118,6 +120,77 @@ def test_values(model: LazyModel, word: str, kind: str, value: object, tmp_path:
 def test_values_that_are_refused(model: LazyModel, word: str, match: str) -> None:
     with pytest.raises(RequestError, match=match):
         changed(model, word)
+
+
+def changed_by_file(model: LazyModel, text: str) -> LazyModel:
+    return set_meta(model, parse_metadata(text, "keys.json"))
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "kind", "value"),
+    [
+        ("n.a", 17, "u32", 17),
+        ("n.a", -17, "i32", -17),
+        ("n.a", 1.5, "f32", 1.5),
+        ("n.a", True, "bool", True),
+        ("n.a", "17", "str", "17"),
+        ("n.a", ["a", "größer"], "[str]", ["a", "größer"]),
+        ("n.a", [1, 2], "[i32]", [1, 2]),
+        ("n.a", [True, False], "[bool]", [True, False]),
+        ("n.a", {"type": "u64", "value": 5}, "u64", 5),
+        ("n.a", {"type": "f64", "value": 2}, "f64", 2.0),
+        ("n.a", {"type": "[u8]", "value": [1, 255]}, "[u8]", [1, 255]),
+        ("x.f", 2, "f32", 2.0),
+        ("x.flag", False, "bool", False),
+        ("general.name", "42", "str", "42"),
+        ("llama.context_length", 4096, "u32", 4096),
+        ("tokenizer.ggml.scores", [1, 2, 0.5], "[f32]", [1.0, 2.0, 0.5]),
+    ],
+)
+def test_values_of_a_json_file(
+    model: LazyModel, key: str, entry: object, kind: str, value: object, tmp_path: Path
+) -> None:
+    save_models([OutputFile(tmp_path / "n.gguf", changed_by_file(model, json.dumps({key: entry})))])
+    with open_gguf(tmp_path / "n.gguf") as found:
+        assert found.kinds[key] == kind
+    field = gguf.GGUFReader(tmp_path / "n.gguf").fields[key]
+    assert field.contents() == value
+    names = {"UINT32": "u32", "UINT64": "u64", "UINT8": "u8", "INT32": "i32", "FLOAT32": "f32", "FLOAT64": "f64"}
+    names |= {"STRING": "str", "BOOL": "bool"}
+    assert names[field.types[-1].name] == kind.strip("[]")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"n.a": 1, "n.a": 2}', "'n.a' appears twice"),
+        ("[1]", r"not an object \(got list; allowed an object of KEY: VALUE\)"),
+        ('{"": 1}', "the key is empty"),
+        ('{"n.a": null}', r"not a metadata value \(got null"),
+        ('{"n.a": {"value": 3}}', "not a metadata value"),
+        ('{"n.a": {"type": 3, "value": 3}}', "not a metadata value"),
+        ('{"n.a": {"type": "u32", "value": {}}}', "not a metadata value"),
+        ('{"n.a": {"type": "u7", "value": 3}}', r"unknown type \(got 'u7'; allowed "),
+        ('{"n.a": {"type": "u8", "value": 300}}', "does not fit"),
+        ('{"n.a": {"type": "u32", "value": 1.5}}', "does not fit"),
+        ('{"n.a": {"type": "u32", "value": true}}', "true is not a u32"),
+        ('{"n.a": {"type": "[bool]", "value": [1]}}', "1 is not a bool"),
+        ('{"n.a": {"type": "str", "value": 3}}', "does not fit"),
+        ('{"n.a": {"type": "[u8]", "value": [[1], [2, 3]]}}', "does not fit"),
+        ('{"n.a": []}', "give its kind"),
+        ('{"n.a": [1, "x"]}', "give its kind"),
+        ('{"n.a": NaN}', "does not fit f32"),
+        ('{"x.flag": 1}', "1 is not a bool"),
+        ('{"llama.context_length": "long"}', "does not fit"),
+        ('{"llama.block_count": 3}', "must fit the tensors; --force"),
+        ('{"split.no": 3}', "'spore gguf split' and 'merge' set it"),
+    ],
+)
+def test_json_files_that_are_refused(model: LazyModel, text: str, match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        changed_by_file(model, text)
 
 
 def test_force_changes_what_is_needed(model: LazyModel) -> None:

@@ -140,7 +140,10 @@ def _numbers(order: str, key: str, kind: str, value: Any) -> bytes:
         given = value
     else:  # whole numbers stay as they are: numpy would make floats of [1, 2^64 - 1]
         is_whole = all(isinstance(item, (int, np.integer)) for item in value)
-        given = np.asarray(value, object if is_whole else None)
+        try:
+            given = np.asarray(value, object if is_whole else None)
+        except ValueError:  # arrays of several lengths
+            raise _misfit(key, kind, value) from None
     if given.ndim != 1 or given.dtype.kind not in "biufO":
         raise _misfit(key, kind, value)
     if name == "bool":

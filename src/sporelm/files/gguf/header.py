@@ -28,6 +28,8 @@ from sporelm.files.gguf.metadata_values import ValueReader
 from sporelm.files.tensor_messages import quote
 from sporelm.quant.ggml_types import GGML_TYPES, ggml_type_name
 
+NO_DATA_HINT = ", or was written with --no-data: 'spore gguf show' and 'diff --no-data' read it"
+
 
 class GgufTensorInfo(NamedTuple):
     """The header's entry of one tensor.
@@ -48,7 +50,7 @@ class GgufTensorInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """Everything in one file but the tensors' data."""
+    """Everything in one file but the tensors' data. `has_data` is False if the file ends after its header."""
 
     version: int
     byte_order: str
@@ -56,11 +58,13 @@ class Header:
     metadata: dict[str, Any]
     kinds: dict[str, str]
     tensors: dict[str, GgufTensorInfo]
+    has_data: bool = True
 
 
-def read_header(data: memoryview, path: Path) -> Header:
+def read_header(data: memoryview, path: Path, *, needs_data: bool = True) -> Header:
     """Read and check the header of the file whose bytes are `data`.
 
+    Without `needs_data` the file may end after its header, as files written with `--no-data` do.
     Raises ModelFileError for anything the format or the size of the file forbids, UnsupportedModel for versions and
     tensor types that are not known.
     """
@@ -72,9 +76,10 @@ def read_header(data: memoryview, path: Path) -> Header:
     alignment = _alignment(cursor, metadata, kinds)
     infos = [_tensor_info(cursor) for _ in range(tensor_count)]
     data_start = -(-cursor.position // alignment) * alignment
-    tensors = _set_offsets(cursor, infos, data_start, alignment)
+    has_data = not infos or len(data) > data_start
+    tensors = _set_offsets(cursor, infos, data_start, alignment, checks_end=has_data or needs_data)
     byte_order = "big" if cursor.order == ">" else "little"
-    return Header(version, byte_order, alignment, metadata, kinds, tensors)
+    return Header(version, byte_order, alignment, metadata, kinds, tensors, has_data)
 
 
 def _version(cursor: Cursor) -> int:
@@ -145,9 +150,10 @@ def _tensor_info(cursor: Cursor) -> GgufTensorInfo:
 
 
 def _set_offsets(
-    cursor: Cursor, infos: list[GgufTensorInfo], data_start: int, alignment: int
+    cursor: Cursor, infos: list[GgufTensorInfo], data_start: int, alignment: int, *, checks_end: bool
 ) -> dict[str, GgufTensorInfo]:
-    """Check that the tensors lie in the file, aligned and apart; give them offsets from the start of the file."""
+    """Check that the tensors lie in the file (without `checks_end`: a file without data), aligned and apart; give them
+    offsets from the start of the file."""
     size = len(cursor.data)
     tensors: dict[str, GgufTensorInfo] = {}
     for info in infos:
@@ -156,10 +162,10 @@ def _set_offsets(
         if info.offset % alignment:
             raise cursor.fail(f"tensor {quote(info.name)} has offset {info.offset}, not a multiple of {alignment}")
         placed = info._replace(offset=data_start + info.offset)
-        if placed.offset + placed.nbytes > size:
+        if checks_end and placed.offset + placed.nbytes > size:
             raise cursor.fail(
                 f"tensor {quote(info.name)} ends at byte {placed.offset + placed.nbytes}, the file at {size};"
-                " it is truncated or damaged"
+                f" it is truncated or damaged{NO_DATA_HINT if size <= data_start else ''}"
             )
         tensors[info.name] = placed
     for before, after in pairwise(sorted(tensors.values(), key=lambda info: info.offset)):

@@ -30,6 +30,7 @@ class GgufFile(Closing):
     metadata     key -> int, float, bool, str, numpy array, StringArray, or a list of arrays
     kinds        key -> the type the value has in the file: "u32", "str", "[i32]", ...
     tensors      name -> GgufTensorInfo, in the order of the file
+    has_data     False if a file ends after its header; then the tensors cannot be read
 
     The metadata of a split model is that of its first file. Tensors already taken stay valid after `close`.
     """
@@ -50,6 +51,7 @@ class GgufFile(Closing):
                 tensors[name] = info._replace(part=part)
         self.tensors: Mapping[str, GgufTensorInfo] = MappingProxyType(tensors)
         self.byte_orders = tuple(header.byte_order for header in headers)
+        self.has_data = all(header.has_data for header in headers)
         self._data: list[memoryview] | None = data
 
     @property
@@ -94,19 +96,20 @@ class GgufFile(Closing):
         return f"GgufFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
 
 
-def open_gguf(path: str | PathLike[str]) -> GgufFile:
+def open_gguf(path: str | PathLike[str], *, needs_data: bool = True) -> GgufFile:
     """Open a GGUF file, or a split model by its first file.
 
-    The headers are read and checked, the tensors' data is mapped and not read. Raises ModelNotFound, ModelFileError
-    for a file that is damaged or lies about itself, UnsupportedModel for an unknown version or tensor type.
+    The headers are read and checked, the tensors' data is mapped and not read. Without `needs_data`, files written
+    with `--no-data` are opened too. Raises ModelNotFound, ModelFileError for a file that is damaged or lies about
+    itself, UnsupportedModel for an unknown version or tensor type.
     """
     first = Path(path)
     paths, data = [first], [map_file(first)]
-    headers = [read_header(data[0], first)]
+    headers = [read_header(data[0], first, needs_data=needs_data)]
     others = other_splits(first, headers[0])
     for number, other in enumerate(others, 1):
         mapped = map_file(other)
-        header = read_header(mapped, other)
+        header = read_header(mapped, other, needs_data=needs_data)
         check_split(other, header, number, len(others) + 1)
         paths.append(other)
         data.append(mapped)

@@ -54,15 +54,19 @@ class GgufWriter:
     writer.add_tensor("output.weight", tensor)
     writer.write()
 
-    The tensors are aligned to `general.alignment` if that is added, else to 32 bytes.
+    The tensors are aligned to `general.alignment` if that is added, else to 32 bytes. Without `has_data` the file ends
+    after its header: metadata, and the names, types, shapes and offsets of the tensors.
     """
 
-    def __init__(self, path: str | PathLike[str], *, byte_order: str = "little", version: int = 3) -> None:
+    def __init__(
+        self, path: str | PathLike[str], *, byte_order: str = "little", version: int = 3, has_data: bool = True
+    ) -> None:
         """Nothing is written yet. Raises RequestError for a byte order or version that does not exist."""
         if byte_order not in ("little", "big") or version not in VERSIONS:
             raise RequestError(f"GGUF {version} in {byte_order!r} byte order; there are 2 and 3, 'little' and 'big'")
         self.path = Path(path)
         self.version = version
+        self.has_data = has_data
         self._order = "<" if byte_order == "little" else ">"
         self._entries: dict[str, list[bytes]] = {}
         self._tensors: dict[str, _Planned] = {}
@@ -157,7 +161,7 @@ class GgufWriter:
     def nbytes(self) -> int:
         """The size of the file as it is planned now, in bytes."""
         size = self._aligned(sum(len(piece) for piece in self._header()))
-        return size + sum(self._aligned(planned.nbytes) for planned in self._tensors.values())
+        return size + sum(self._aligned(planned.nbytes) for planned in self._tensors.values() if self.has_data)
 
     def write(self) -> int:
         """Write the file and return its size in bytes.
@@ -176,7 +180,7 @@ class GgufWriter:
         """
         for piece in self._header():
             file.write(piece)
-        for planned in self._tensors.values():
+        for planned in self._tensors.values() if self.has_data else ():
             self._pad(file)
             written = 0
             for chunk in planned.produce():
