@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from sporelm.checkpoints.tensor_names import COMMON, templated
 from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, QuantFormat, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
+from tiny_files import gguf_name, has_paired_rows
 from tiny_models import Tiny
 
 Pairs = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -99,14 +99,12 @@ def write_gguf_adapter(
         if value is not None:
             writer.add(key.replace("__", "."), value, "f32" if isinstance(value, float) else None)
     for name, (a, given) in pairs.items():
-        template, layer = templated(name)
-        (names,) = [names for names in COMMON if names.hf == template]
         b = given
-        if names.ours.startswith(("layers.{}.attn_q.", "layers.{}.attn_k.")):
+        if has_paired_rows(name):
             b = given.reshape(-1, 2, tiny.head_dim // 2, given.shape[1]).swapaxes(1, 2).reshape(given.shape)
         for side, values in (("lora_a", a), ("lora_b", np.ascontiguousarray(b))):
             kind = number_format if values.shape[-1] % number_format.values == 0 else F32
-            title = f"{names.gguf.replace('{}', layer)}.{side}"
+            title = f"{gguf_name(name)}.{side}"
             writer.add_tensor(title, StoredTensor(title, kind, values.shape, quantize_tensor(kind, values).reshape(-1)))
     writer.write()
     return path

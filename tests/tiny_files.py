@@ -8,23 +8,35 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from sporelm.checkpoints.tensor_names import COMMON, templated
+from sporelm.checkpoints import gguf_tensors, hf_tensors
+from sporelm.checkpoints.tensor_names import templated
 from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, QuantFormat, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
 from tiny_models import Tiny
+
+PARAMETERS = {stored: parameter for parameter, stored in hf_tensors.DECODER_TENSORS.items()}  # by name in folders
+
+
+def gguf_name(name: str) -> str:
+    """The name that GGUF files have for a tensor of a folder."""
+    template, layer = templated(name)
+    return str(gguf_tensors.DECODER_TENSORS[PARAMETERS[template]]).replace("{}", layer)
+
+
+def has_paired_rows(name: str) -> bool:
+    """Whether llama.cpp's converter stores the rows of a folder's tensor as adjacent pairs."""
+    return PARAMETERS[templated(name)[0]].startswith(("layers.{}.attn_q.", "layers.{}.attn_k."))
 
 
 def gguf_weights(tiny: Tiny) -> dict[str, np.ndarray]:
     """The weights under GGUF names, the rows of query and key in the order of adjacent pairs, as llama.cpp converts."""
     found = {}
     for name, array in tiny.weights().items():
-        template, layer = templated(name)
-        (names,) = [names for names in COMMON if names.hf == template]
-        if names.ours.startswith(("layers.{}.attn_q.", "layers.{}.attn_k.")):
+        if has_paired_rows(name):
             halves = array.reshape(-1, 2, tiny.head_dim // 2, *array.shape[1:])
             array = halves.swapaxes(1, 2).reshape(array.shape)
-        found[names.gguf.replace("{}", layer)] = np.ascontiguousarray(array)
+        found[gguf_name(name)] = np.ascontiguousarray(array)
     return found
 
 

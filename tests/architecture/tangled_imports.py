@@ -1,11 +1,9 @@
-"""Finds import circles inside packages, and what models import from the packages that know files."""
+"""Finds import circles inside packages."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from architecture.sources import PACKAGE, Source, module_name, relative, sources
-
-FILE_PACKAGES = ("checkpoints", "files", "weights")
 
 
 def circles() -> dict[str, list[str]]:
@@ -57,17 +55,4 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def models_and_files() -> dict[str, list[str]]:
-    """The names that files of `models` import from packages that know files."""
-    packages = tuple(f"sporelm.{name}" for name in FILE_PACKAGES)
-    lines = []
-    for each in sources(PACKAGE / "models"):
-        for one in each.imports:
-            if any(one.module == package or one.module.startswith(f"{package}.") for package in packages):
-                lines += [f"{relative(each.path)}:{one.line}: {one.module} {name}" for name in one.names or ("",)]
-            elif one.module == "sporelm":
-                lines += [f"{relative(each.path)}:{one.line}: {name}" for name in one.names if name in FILE_PACKAGES]
-    return {"src/sporelm/models": lines}
-
-
-SUBJECTS = {"modules in import circles": circles, "names that models import from file packages": models_and_files}
+SUBJECTS = {"modules in import circles": circles}

@@ -25,11 +25,11 @@ REGISTRIES = ("_GGUF", "_HF", "_FIRST_GGUF", "_FIRST_HF")
 
 @pytest.fixture
 def modules(root: Path) -> Iterator[list[ModuleType]]:
-    """The modules that the page prints, imported. What they registered is forgotten after the test."""
+    """The modules that the page prints, imported. What they registered is removed after the test, and nothing else:
+    other modules that were imported meanwhile stay in sys.modules and would not register their schemas again."""
     page = (root / "docs" / "adding-a-model.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == len(MODULES)
-    before = {name: dict(getattr(schema_registry, name)) for name in REGISTRIES}
     found = []
     for name, block in zip(MODULES, blocks, strict=True):
         module = ModuleType(f"sporelm.{name}")
@@ -37,9 +37,10 @@ def modules(root: Path) -> Iterator[list[ModuleType]]:
         exec(compile(block, "adding-a-model.md", "exec"), module.__dict__)
         found.append(module)
     yield found
-    for name, values in before.items():
+    names = {module.__name__ for module in found}
+    for name in REGISTRIES:
         registry = getattr(schema_registry, name)
-        for key in registry.keys() - values.keys():
+        for key in [key for key, schema in registry.items() if schema.__module__ in names]:
             del registry[key]
     del architecture_registry._REGISTERED["example"]
     for module in found:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.checkpoints.tensor_names import Names, Stored, Table
-
 IMAGES = ("mrope_section", "mrope_interleaved")  # of rotary parameters: how they place rows of images
 OUTER = ("tie_word_embeddings", "quantization_config")  # beside the text model's own numbers
 # Parts that do not read text, left unread: towers that see or hear, and what brings their rows into the text.
@@ -40,26 +38,3 @@ def without_images(values: dict[str, Any]) -> dict[str, Any]:
             inner |= {name: "default" for name in ("rope_type", "type") if inner.get(name) == "mrope"}
             found = {**found, **said, key: inner}
     return found
-
-
-def inner_names(table: Table, inner: str = "model.language_model.") -> Table:
-    """The names in such folders, where the text model's have `inner` in place of "model." in front."""
-    return tuple(_within(names, "model.", inner) for names in table)
-
-
-def whole_names(table: Table, front: str) -> Table:
-    """The names in folders that have them as they are, with `front` before each."""
-    before = inner_names(table, f"{front}model.")
-    return tuple(_within(names, "lm_head.", f"{front}lm_head.") for names in before)
-
-
-def text_names(table: Table) -> Table:
-    """The names in such folders: those of the text model alone, those of today, and those that transformers 4 wrote."""
-    return (*table, *inner_names(table), *whole_names(table, "language_model."))
-
-
-def _within(names: Names, start: str, other: str) -> Names:
-    hf = names.hf
-    name = hf.name if isinstance(hf, Stored) else hf
-    name = other + name.removeprefix(start) if name.startswith(start) else name
-    return Names(names.ours, names.gguf, Stored(**{**vars(hf), "name": name}) if isinstance(hf, Stored) else name)

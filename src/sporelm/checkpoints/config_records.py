@@ -39,14 +39,12 @@ class ConfigRecords:
         if name not in self._records[record] or values.has(key.key):
             self._records[record][name] = read_key(key, values, is_gguf=is_gguf)
 
-    def build(self, config_class: type[Config], own_class: type | None = None, **shape: Any) -> Config:
+    def build(self, config_class: type[Config], **shape: Any) -> Config:
         """Return the configuration; what was read overrides `shape`. A record has the class that the field of its name
         has in `config_class`."""
         records = dict(self._records)
         found = {**shape, **records.pop("", {})}
-        own, scales, experts = (records.pop(name, {}) for name in ("own", "scales", "experts"))
-        if own_class is not None:
-            found["own"] = own_class(**own)
+        scales, experts = (records.pop(name, {}) for name in ("scales", "experts"))
         if scales:
             found["scales"] = Scales(**scales)
         if experts.get("count"):

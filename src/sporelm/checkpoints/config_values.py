@@ -119,14 +119,6 @@ class ConfigValues:
             return default
         return _decode_float(value)
 
-    # The names by which families that are not converted yet call these.
-    among = list_keys
-    only = refuse_unknown
-
-    @property
-    def called(self) -> Mapping[str, str]:
-        return self.key_names
-
 
 def shown(value: Any) -> str:
     """Return a value for a message, cut short."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.json_object import read_object
 from sporelm.files.safetensors import SafetensorsFiles, joined, open_safetensors
@@ -25,7 +25,7 @@ def dense_of_folder(folder: Path, place: str, number: int, *, unit: bool) -> Den
     Raises UnsupportedModel for what we do not compute, ModelFileError for damaged files.
     """
     path = folder / place / "config.json"
-    values = Fields(read_object(path), str(path))
+    values = ConfigValues(read_object(path), str(path))
     named = values.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if named not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)

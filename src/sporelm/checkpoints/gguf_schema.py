@@ -98,7 +98,6 @@ class GgufSchema(TensorSchema):
     architecture: type[Architecture]
     keys: tuple[Key, ...] = GGUF_SHAPE
     constants: Mapping[str, Any] = {}
-    own_class: type | None = None  # of families that are not converted yet
     has_attention: bool = True
     allows_partial_rotary: bool = False
     has_window_pattern: bool = False
@@ -139,7 +138,6 @@ class GgufSchema(TensorSchema):
         rotary = self._read_rotary(values, gguf.rope_factors, heads["head_dim"], context_length)
         config = records.build(
             self.architecture.config_class,
-            own_class=self.own_class,
             name=ConfigValues(gguf.metadata, gguf.where).name("general.name", gguf.architecture),
             architecture=gguf.architecture,
             model=self.architecture.name,

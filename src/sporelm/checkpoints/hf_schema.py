@@ -68,7 +68,6 @@ class HfSchema(TensorSchema):
     inner_key: str = ""
     positions_key: str = "max_position_embeddings"
     ffn_widths: int = 0
-    own_class: type | None = None  # of families that are not converted yet
     has_attention: bool = True
     allows_partial_rotary: bool = False
     counts_scaled_positions: bool = False
@@ -113,7 +112,6 @@ class HfSchema(TensorSchema):
             records.read(key, values, is_gguf=False)
         config = records.build(
             self.architecture.config_class,
-            own_class=self.own_class,
             name=values.name("_name_or_path", self.class_name[:MAX_TEXT_LENGTH]),
             architecture=self.class_name,
             model=self.architecture.name,

@@ -75,7 +75,7 @@ Llama3: attention divisors factor original low high
 LongRope: attention divisors short long original
 Dense: name width out bias activation unit place
 """
-# Configurations of architectures whose numbers were a record of their own in `ModelConfig.own`: the class of today, the
+# Configurations of architectures whose numbers were a record of their own in the field `own`: the class of today, the
 # record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
 # `mamba`, where they are not listed. "-": an empty set of layers, in place of a field.
 _MAMBA = (
@@ -195,4 +195,4 @@ def _written(value: Any) -> str:
 
 def _read(record: Any, field: str) -> Any:
     """Return the value of a field that was called so in version 0.1.0."""
-    return getattr(record, field)
+    return None if field == "own" else getattr(record, field)

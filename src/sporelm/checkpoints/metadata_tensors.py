@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.tensor_schema import TensorSchema
 
 MAX_NUMBER = 1e6  # of either sign
@@ -25,7 +25,7 @@ def read_metadata_tensors(
         value = metadata.get(key)
         if isinstance(value, np.ndarray):
             value = value.tolist()
-        fields = Fields({key: [value] * layers if isinstance(value, int | float) else value}, where)
+        fields = ConfigValues({key: [value] * layers if isinstance(value, int | float) else value}, where)
         numbers = fields.numbers(key, layers, -MAX_NUMBER, MAX_NUMBER)
         found[key] = np.array(numbers, np.float32).reshape(layers, *shape)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sporelm.checkpoints.beside_vision import OTHERS, OUTER, without_images
-from sporelm.checkpoints.fields import shown
+from sporelm.checkpoints.config_values import shown
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.schema_registry import known_names
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES

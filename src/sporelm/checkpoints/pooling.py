@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.dense import dense_of_folder, dense_words, fitting
-from sporelm.checkpoints.fields import Fields, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.json_object import read_json, read_object
 from sporelm.models.config import ModelConfig
@@ -32,7 +32,7 @@ FOLLOWS = {
 KNOWN = tuple(FOLLOWS)
 
 
-def pooling_of_gguf(fields: Fields) -> str:
+def pooling_of_gguf(fields: ConfigValues) -> str:
     """One of POOLINGS; "" where the file does not say, or says that there is none. Raises ModelFileError."""
     found = GGUF_POOLINGS[fields.integer("pooling_type", 0, len(GGUF_POOLINGS) - 1, 0)]
     return found if found in POOLINGS else ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.pooling import pooling_files
 from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
@@ -48,7 +48,7 @@ class Prompts(NamedTuple):
 def prompts_of(path: Path) -> Prompts:
     """Those of a model's folder; none for a file. Raises ModelFileError for damaged files."""
     place, cases = path / NAME, path / CASES
-    read = Fields(read_object(cases) if cases.is_file() else {}, str(cases))
+    read = ConfigValues(read_object(cases) if cases.is_file() else {}, str(cases))
     lower = read.flag("do_lower_case", False)
     longest = read.integer("max_seq_length", 1, MAX_CONTEXT) if read.has("max_seq_length") else 0
     if not place.is_file():

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import log, sqrt
 from typing import Any, NamedTuple
 
-from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 
@@ -47,7 +47,7 @@ class Rope(NamedTuple):
 
 
 def rope_from_hf(
-    fields: Fields, head_dim: int, context_length: int, *, partial: bool = False, gained: bool = False
+    fields: ConfigValues, head_dim: int, context_length: int, *, partial: bool = False, gained: bool = False
 ) -> Rope:
     """The rotary values of a config.json; `context_length` is its max_position_embeddings, `partial` whether it may say
     that only a part of each head is rotated, `gained` whether that number counts what linear scaling gains.
@@ -66,14 +66,16 @@ def rope_from_hf(
     return _checked(Rope(theta, scaling, context_length, rotary), rotary, fields.where)
 
 
-def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head_dim: int, context_length: int) -> Rope:
+def rope_from_gguf(
+    fields: ConfigValues, stored: Mapping[str, tuple[float, ...]], head_dim: int, context_length: int
+) -> Rope:
     """The rotary values of GGUF metadata, keys without the architecture; `stored` are the factor tensors there are.
 
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for a kind or a key that we lack.
     """
     prefix = "rope.scaling."
     scaled = {key.removeprefix(prefix): None for key in fields.values if key.startswith(prefix)}
-    Fields(scaled, fields.where).only(GGUF_KEYS, "rope.scaling key")
+    ConfigValues(scaled, fields.where).refuse_unknown(GGUF_KEYS, "rope.scaling key")
     theta = fields.number("rope.freq_base", 1.0, MAX_THETA, DEFAULT_THETA)
     factor_key = "rope.scaling.factor" if fields.has("rope.scaling.factor") else "rope.scale_linear"
     silent = "longrope" if SHORT_FACTORS in stored else "linear" if fields.has(factor_key) else "none"
@@ -82,7 +84,8 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
         known = ", ".join(GGUF_KINDS)
         raise UnsupportedModel(f"{fields.where}: rope.scaling.type {shown(kind)} is not supported: {known} are")
     lists = {
-        name: Fields(stored, fields.where).numbers(name, head_dim // 2, MIN_FACTOR, MAX_DIVISOR) for name in stored
+        name: ConfigValues(stored, fields.where).numbers(name, head_dim // 2, MIN_FACTOR, MAX_DIVISOR)
+        for name in stored
     }
     if set(lists.get(FACTORS, ())) == {1.0}:
         del lists[FACTORS]
@@ -92,7 +95,7 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
     return _checked(Rope(theta, scaling, context_length), head_dim, fields.where)
 
 
-def _hf_parameters(fields: Fields) -> Fields:
+def _hf_parameters(fields: ConfigValues) -> ConfigValues:
     """The object that holds the parameters, empty if there is none."""
     held = [fields.values.get(key) for key in ("rope_scaling", "rope_parameters")]
     given = [value for value in held if value not in (None, {})]
@@ -101,14 +104,14 @@ def _hf_parameters(fields: Fields) -> Fields:
             raise ModelFileError(f"{fields.where}: rope parameters must be an object, they are {shown(value)}")
     if len(given) == 2 and given[0] != given[1]:
         raise ModelFileError(f"{fields.where}: rope_scaling and rope_parameters differ; leave one out")
-    inner = Fields(given[0] if given else {}, fields.where)
-    inner.only(HF_KEYS, "rope parameter")
+    inner = ConfigValues(given[0] if given else {}, fields.where)
+    inner.refuse_unknown(HF_KEYS, "rope parameter")
     if fields.has(HF_ORIGINAL):  # beside the object, as Phi-3 has it: counts first in transformers too
-        return Fields({**inner.values, HF_ORIGINAL: fields.values[HF_ORIGINAL]}, fields.where)
+        return ConfigValues({**inner.values, HF_ORIGINAL: fields.values[HF_ORIGINAL]}, fields.where)
     return inner
 
 
-def _hf_rotary(holder: Fields, head_dim: int, partial: bool) -> int:
+def _hf_rotary(holder: ConfigValues, head_dim: int, partial: bool) -> int:
     """How many numbers of a head are rotated, by the fields that say it; all of them where they do not.
 
     transformers rounds an odd number up and keeps it in the frequencies' exponents, which is refused.
@@ -125,7 +128,7 @@ def _hf_rotary(holder: Fields, head_dim: int, partial: bool) -> int:
     return rotary
 
 
-def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) -> RopeScaling:
+def _hf_scaling(kind: str, inner: ConfigValues, head_dim: int, context_length: int) -> RopeScaling:
     if kind == "default":
         return UNSCALED
     if kind == "linear":
@@ -158,7 +161,7 @@ def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) ->
 
 
 def _gguf_scaling(
-    kind: str, fields: Fields, factor_key: str, lists: Mapping[str, tuple[float, ...]], context_length: int
+    kind: str, fields: ConfigValues, factor_key: str, lists: Mapping[str, tuple[float, ...]], context_length: int
 ) -> RopeScaling:
     divisors, attention = lists.get(FACTORS, ()), _factor(fields, "rope.scaling.attn_factor", 1.0)
     if kind == "none":
@@ -183,7 +186,7 @@ def _gguf_scaling(
 
 
 def _gguf_yarn(
-    fields: Fields, factor: float, original: int, divisors: tuple[float, ...], attention: float
+    fields: ConfigValues, factor: float, original: int, divisors: tuple[float, ...], attention: float
 ) -> RopeScaling:
     """YaRN of GGUF keys. `yarn_attn_factor` is transformers' attention_factor, of which the converter makes it."""
     extrapolation = fields.number("rope.scaling.yarn_ext_factor", 0.0, 1.0, 1.0)
@@ -202,14 +205,14 @@ def _gguf_yarn(
     )
 
 
-def _factor(fields: Fields, key: str, default: float | None = None) -> float:
+def _factor(fields: ConfigValues, key: str, default: float | None = None) -> float:
     return fields.number(key, MIN_FACTOR, MAX_FACTOR, default)
 
 
-def _turns(fields: Fields, key: str, default: float) -> float:
+def _turns(fields: ConfigValues, key: str, default: float) -> float:
     """How often a frequency turns at a ramp's end; 0 stands for the default, as in transformers."""
     value = fields.number(key, 0.0, MAX_TURNS, default) or default
-    return Fields({key: value}, fields.where).number(key, MIN_TURNS, MAX_TURNS)
+    return ConfigValues({key: value}, fields.where).number(key, MIN_TURNS, MAX_TURNS)
 
 
 def magnitude(factor: float, weight: float = 1.0) -> float:

@@ -3,7 +3,6 @@ its names is asked for, and no other."""
 
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TypeVar
 
 from sporelm.checkpoints.gguf_schema import GgufSchema
@@ -48,30 +47,21 @@ def find_gguf_schema(architecture: str, where: str = "") -> GgufSchema:
     Raises UnsupportedModel with the nearest known name.
     """
     module = _module_of(architecture, where)
-    if _is_converted("gguf", module):
-        return _GGUF[architecture]()
-    from sporelm.checkpoints.legacy_schema import legacy_gguf_schema
-
-    return legacy_gguf_schema(module)
+    import_module(f"sporelm.checkpoints.gguf.{module}")
+    return _GGUF[architecture]()
 
 
 def find_hf_schema(class_name: str, where: str = "") -> HfSchema:
     """Return the schema of a class of transformers. Raises UnsupportedModel with the nearest known name."""
     module = _module_of(class_name, where)
-    if _is_converted("hf", module):
-        return _HF[class_name]()
-    from sporelm.checkpoints.legacy_schema import legacy_hf_schema
-
-    return legacy_hf_schema(module, class_name)
+    import_module(f"sporelm.checkpoints.hf.{module}")
+    return _HF[class_name]()
 
 
 def gguf_schema_for(schema: HfSchema) -> GgufSchema:
     """Return the schema of the GGUF files that a folder is converted to."""
-    if _is_converted("gguf", schema.module):
-        return _FIRST_GGUF[schema.module]()
-    from sporelm.checkpoints.legacy_schema import legacy_gguf_schema
-
-    return legacy_gguf_schema(schema.module)
+    import_module(f"sporelm.checkpoints.gguf.{schema.module}")
+    return _FIRST_GGUF[schema.module]()
 
 
 def hf_schema_for(schema: GgufSchema, config: ModelConfig) -> HfSchema:
@@ -82,22 +72,8 @@ def hf_schema_for(schema: GgufSchema, config: ModelConfig) -> HfSchema:
 
 def first_hf_schema(schema: GgufSchema) -> HfSchema:
     """Return the schema of the first class of transformers for the architecture of GGUF files."""
-    if _is_converted("hf", schema.module):
-        return _FIRST_HF[schema.module]()
-    from sporelm.checkpoints.legacy_schema import legacy_hf_schema
-
-    return legacy_hf_schema(schema.module)
-
-
-def _is_converted(kind: str, module: str) -> bool:
-    """Return whether there is a module of schemas, imported now."""
-    if module in (_FIRST_GGUF if kind == "gguf" else _FIRST_HF):
-        return True
-    name = f"sporelm.checkpoints.{kind}.{module}"
-    if find_spec(name) is None:
-        return False
-    import_module(name)
-    return True
+    import_module(f"sporelm.checkpoints.hf.{schema.module}")
+    return _FIRST_HF[schema.module]()
 
 
 def _module_of(name: str, where: str) -> str:

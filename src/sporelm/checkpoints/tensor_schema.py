@@ -46,7 +46,6 @@ class TensorSchema:
     """What a schema says about tensors. Schemas set these attributes and override these methods.
 
     module                the name of the module of schemas
-    family                of families that are not converted yet
     kind                  of the files: "gguf" or "hf"
     tensors               the table of stored tensors by parameter, see `tensor_table.py`
     ignored_tensors       templates of stored names that are not read, or starts of them, "...*"
@@ -62,7 +61,6 @@ class TensorSchema:
     """
 
     module: str = ""
-    family: Any = None
     kind: Kind
     tensors: TensorTable = {}
     ignored_tensors: tuple[str, ...] = ()

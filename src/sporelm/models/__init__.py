@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sporelm.models.architecture_registry import architecture, build, model_class
     from sporelm.models.decoder import Decoder
     from sporelm.models.encoder import Encoder
     from sporelm.models.inputs import StepInputs, compute, input_specs, trace_model
     from sporelm.models.params import Columns, Param, Rows
-    from sporelm.models.registry import architecture, build, known_architectures, model_class, model_of
 
 __all__ = [
     "Columns",
@@ -21,16 +21,14 @@ __all__ = [
     "build",
     "compute",
     "input_specs",
-    "known_architectures",
     "model_class",
-    "model_of",
     "trace_model",
 ]
 
 _HOMES = {"Decoder": "decoder", "Encoder": "encoder"}
 _HOMES |= dict.fromkeys(("Columns", "Param", "Rows"), "params")
 _HOMES |= dict.fromkeys(("StepInputs", "compute", "input_specs", "trace_model"), "inputs")
-_HOMES |= dict.fromkeys(("architecture", "build", "known_architectures", "model_class", "model_of"), "registry")
+_HOMES |= dict.fromkeys(("architecture", "build", "model_class"), "architecture_registry")
 
 
 def __getattr__(name: str) -> Any:

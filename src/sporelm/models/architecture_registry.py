@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TypeVar
 
 from sporelm.models.config import ModelConfig
@@ -27,15 +26,18 @@ def architecture(name: str, config_class: type[ModelConfig] = ModelConfig) -> Ca
     return register
 
 
-def is_architecture(name: str) -> bool:
-    """Return whether there is a module of this name."""
-    return name in _REGISTERED or (
-        name.isidentifier() and find_spec(f"sporelm.models.architectures.{name}") is not None
-    )
-
-
 def architecture_named(name: str) -> type[Architecture]:
     """Return the model class of an architecture. Raises ModuleNotFoundError for a name that has no module."""
     if name not in _REGISTERED:
         import_module(f"sporelm.models.architectures.{name}")
     return _REGISTERED[name]
+
+
+def model_class(config: ModelConfig) -> type[Architecture]:
+    """Return the model class of a configuration."""
+    return architecture_named(config.model)
+
+
+def build(config: ModelConfig) -> Architecture:
+    """Return the model of a configuration."""
+    return model_class(config)(config)

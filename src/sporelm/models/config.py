@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.dense_layers import Dense
@@ -114,7 +113,6 @@ class ModelConfig:
     # Positions that a config.json gives, before rotary scaling adds any; 0: it gives none.
     declared_positions: int = field(default=0, compare=False, repr=False)
     model: str = ""  # the name of its architecture in `models.architectures`; `architecture` is what its files call it
-    own: Any = None  # of families that are not converted yet: the record that the family's file declares
 
     def window_of(self, layer: int) -> int | None:
         """How many positions a layer's attention sees; None for all."""

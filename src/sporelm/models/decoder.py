@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from sporelm import ops
-from sporelm.checkpoints.family import Family
 from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, RMSNorm, RowBlock, pre_norm
 from sporelm.models.blocks.block_memory import list_memories
 from sporelm.models.blocks.linear import scale_rows
@@ -26,7 +25,6 @@ Config = TypeVar("Config", bound=ModelConfig)
 class Decoder(Generic[Config]):
     """What decoders have in common: all of Llama; an architecture gives what it does otherwise."""
 
-    family: Family  # by which it was registered
     name = ""  # of the architecture
     config_class: type[ModelConfig] = ModelConfig
     norms: NormKind = RMSNorm  # the kind of its norms

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sporelm.checkpoints import config_from_hf
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.rope_fields import GGUF_KEYS, HF_KEYS, Rope, rope_from_gguf, rope_from_hf
 from sporelm.checkpoints.rope_writing import gguf_rope, hf_rope
 from sporelm.checkpoints.schema_registry import find_hf_schema
@@ -28,13 +28,13 @@ LONG_TENSORS = {"rope_factors_short.weight": tuple(FEW), "rope_factors_long.weig
 
 
 def hf(scaling: Any, *, key: str = "rope_scaling", dim: int = DIM, **more: Any) -> Rope:
-    return rope_from_hf(Fields({key: scaling} | more, "config.json"), dim, CONTEXT)
+    return rope_from_hf(ConfigValues({key: scaling} | more, "config.json"), dim, CONTEXT)
 
 
 def gguf(scaling: dict[str, Any], tensors: dict[str, tuple[float, ...]] | None = None, **more: Any) -> Rope:
     values = {f"rope.scaling.{key}": value for key, value in scaling.items()}
-    return rope_from_gguf(Fields(values | {f"rope.{key}": value for key, value in more.items()}, "x"), tensors or {},
-                          DIM, CONTEXT)  # fmt: skip
+    values |= {f"rope.{key}": value for key, value in more.items()}
+    return rope_from_gguf(ConfigValues(values, "x"), tensors or {}, DIM, CONTEXT)
 
 
 HF_MEANT: list[tuple[dict[str, Any], RopeScaling, int]] = [
@@ -90,7 +90,7 @@ def test_what_linear_scaling_gains_is_counted_once(architecture: str, context: i
     written = hf_rope(found, None, gained=find_hf_schema(architecture).counts_scaled_positions)
     assert config_from_hf(config | written, "config.json") == found
     fields = {key: value for key, (_, value) in gguf_rope(found, 131072).fields.items()}
-    back = rope_from_gguf(Fields(fields, "a.gguf"), {}, 16, 131072)
+    back = rope_from_gguf(ConfigValues(fields, "a.gguf"), {}, 16, 131072)
     assert (back.context_length, back.scaling) == (context, found.rope_scaling)
 
 

@@ -8,7 +8,7 @@ alpha / rank, or 1 where alpha is 0. The rows of B lie as those of the weight: o
 from collections.abc import Mapping
 from pathlib import Path
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.lora.adapter import Adapter, Base, Pair, assemble, match_pairs, no_such_weight
 from sporelm.checkpoints.lora.stored_matrix import StoredMatrix
 from sporelm.checkpoints.tensor_names import GGUF
@@ -22,7 +22,7 @@ SIDES = {".lora_a": "a", ".lora_b": "b"}
 def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
     """Return the adapter in a GGUF file. Raises as `read_adapter`."""
     with open_gguf(path) as file:
-        fields = Fields(file.metadata, str(path))
+        fields = ConfigValues(file.metadata, str(path))
         _check(fields, base)
         alpha = fields.number("adapter.lora.alpha", 0.0, MAX_ALPHA)
 
@@ -33,7 +33,7 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
         return assemble(path, known, _pairs(path, file, base, known), scale_of)
 
 
-def _check(fields: Fields, base: Base) -> None:
+def _check(fields: ConfigValues, base: Base) -> None:
     """Raise ModelFileError unless the file says that it is an adapter, UnsupportedModel for an unsupported type
     or for another architecture than the model's."""
     kind = fields.text("general.type", "model")

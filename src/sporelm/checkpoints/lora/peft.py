@@ -12,8 +12,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sporelm.checkpoints.fields import Fields
-from sporelm.checkpoints.fields import shown as shown_value
+from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.config_values import shown as shown_value
 from sporelm.checkpoints.lora.adapter import Adapter, Base, Pair, assemble, match_pairs, no_such_weight
 from sporelm.checkpoints.lora.stored_matrix import StoredMatrix
 from sporelm.checkpoints.tensor_names import HF, listed
@@ -78,7 +78,7 @@ class Scales(NamedTuple):
 
 def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
     """The adapter in a folder. Raises as `read_adapter`."""
-    scales = _scales(Fields(read_object(folder / CONFIG), str(folder / CONFIG)))
+    scales = _scales(ConfigValues(read_object(folder / CONFIG), str(folder / CONFIG)))
     path = folder / WEIGHTS
     if not path.exists():
         if (folder / PICKLED).exists():
@@ -99,7 +99,7 @@ def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
         return assemble(path, known, pairs, lambda name, rank: scale * scales.of(modules[name]))
 
 
-def _scales(fields: Fields) -> Scales:
+def _scales(fields: ConfigValues) -> Scales:
     """What a configuration says of ranks and scales. Raises UnsupportedModel for what would change the result."""
     kind = fields.text("peft_type")
     if kind != "LORA":
@@ -129,13 +129,13 @@ def _scales(fields: Fields) -> Scales:
     )
 
 
-def _patterns(fields: Fields, key: str) -> dict[str, Fields]:
+def _patterns(fields: ConfigValues, key: str) -> dict[str, ConfigValues]:
     """The names in a pattern, in their order, each with where its value is read. Raises UnsupportedModel for regular
     expressions, which a file could make to take for ever."""
     given = fields.values.get(key) or {}
     if not isinstance(given, dict) or len(given) > MAX_PATTERNS:
         raise ModelFileError(f"{fields.where}: {key} must map at most {MAX_PATTERNS} names of modules to numbers")
-    values = Fields(given, f"{fields.where}: {key}")
+    values = ConfigValues(given, f"{fields.where}: {key}")
     for name in given:
         if not re.fullmatch(r"\^?[\w.\\-]+\$?", name):
             raise UnsupportedModel(f"{values.where}: {quote(name)} is a regular expression; only names are supported")

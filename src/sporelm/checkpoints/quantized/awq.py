@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.gptq import LARGEST_GROUP
 from sporelm.checkpoints.quantized.groups import counted_groups
@@ -30,7 +30,7 @@ PLACES = np.argsort(NIBBLES)  # the nibble of each output
 class Awq:
     """A folder whose quantization_config says "awq"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts, self.where = parts, settings.where
         bits = settings.integer("bits", 1, 32, 4)
         if bits != 4:

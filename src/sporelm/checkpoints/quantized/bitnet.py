@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.quantized.assembled import CHUNK_VALUES, Assembled
 from sporelm.checkpoints.quantized.groups import WIDENED, cut, even_groups
 from sporelm.checkpoints.quantized.parts import Parts
@@ -36,7 +36,7 @@ Numbers = Callable[[int, int], NDArray[np.uint8]]  # of rows start to stop - 1, 
 class BitNet:
     """A folder whose quantization_config says "bitnet"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts = parts
         told = {key: settings.text(key, known[0]) for key, known in OPTIONS.items()}
         for key, known in OPTIONS.items():

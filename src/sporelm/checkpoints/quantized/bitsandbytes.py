@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.groups import WIDENED, cut, even_groups
 from sporelm.checkpoints.quantized.parts import Parts
@@ -35,7 +35,7 @@ Factors = Callable[[NDArray[np.intp]], NDArray[np.float32]]
 class BitsAndBytes:
     """A folder whose quantization_config says "bitsandbytes"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts, self.where = parts, parts.where
 
     def weights(self) -> Iterator[Assembled]:
@@ -107,7 +107,7 @@ class BitsAndBytes:
         note = "" if fits else f"their runs are not of 64 columns, or their code is not NF4's; {WIDENED}"
         return Assembled(name, NF4 if fits else F32, (out, width), names, rows, note)
 
-    def _factors(self, name: str, count: int, state: Fields) -> tuple[Factors, tuple[str, ...]]:
+    def _factors(self, name: str, count: int, state: ConfigValues) -> tuple[Factors, tuple[str, ...]]:
         """What gives the factors of runs by their numbers, and the parts that they are made of."""
         parts, absmax = self.parts, f"{name}.absmax"
         if parts.info(absmax).type_name != "U8":
@@ -120,7 +120,7 @@ class BitsAndBytes:
         levels, rounded = parts.floats(codes, (256,)), parts.array(absmax, "U8", (count,))
         return (lambda runs: levels[rounded[runs]] * scales[runs // run] + offset), (absmax, nested, codes)
 
-    def _state(self, name: str) -> Fields:
+    def _state(self, name: str) -> ConfigValues:
         """The JSON that a tensor of bytes holds."""
         raw = self.parts.array(name, "U8", (None,))
         try:
@@ -131,9 +131,9 @@ class BitsAndBytes:
             raise ModelFileError(f"{self.where}: {quote(name)} is not readable JSON: {str(reason)[:80]}") from None
         if not isinstance(values, dict):
             raise ModelFileError(f"{self.where}: {quote(name)} must hold a JSON object")
-        return Fields(values, f"{self.where}: {name[:120]}")
+        return ConfigValues(values, f"{self.where}: {name[:120]}")
 
-    def _shape(self, state: Fields, name: str) -> tuple[int, int]:
+    def _shape(self, state: ConfigValues, name: str) -> tuple[int, int]:
         """The weight's shape as its state says it."""
         shape = state.values.get("shape")
         whole = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and 0 <= n < 1 << 31 for n in shape)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.fp8 import activation_scales, floats_of_eight_bits, tile_of
 from sporelm.checkpoints.quantized.groups import even_groups
@@ -32,7 +32,7 @@ PACKED_BITS = (2, 4, 8)  # that fill whole words
 class CompressedTensors:
     """A folder whose quantization_config says "compressed-tensors"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts, self.where = parts, settings.where
         groups = settings.values.get("config_groups") or {}
         if not isinstance(groups, Mapping) or not all(isinstance(group, Mapping) for group in groups.values()):
@@ -155,7 +155,7 @@ def _with_part(weight: Assembled, name: str) -> Assembled:
     return Assembled(weight.name, weight.format, weight.shape, (*weight.parts, name), weight.rows, weight.note)
 
 
-def _none_of(settings: Fields, key: str, allowed: str) -> None:
+def _none_of(settings: ConfigValues, key: str, allowed: str) -> None:
     """Raise UnsupportedModel for an option that is set: it changes the weights in a way that we lack."""
     value: Any = settings.values.get(key)
     if isinstance(value, Mapping):

@@ -11,7 +11,7 @@ Scales of activations (input_scale, activation_scale) are not needed: activation
 
 from collections.abc import Iterator
 
-from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.checkpoints.quantized.scaled import Tile, scaled
@@ -30,7 +30,7 @@ ACTIVATIONS = (
 class Fp8:
     """A folder whose quantization_config says "fp8", "fbgemm_fp8" or "modelopt"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts = parts
         algorithm = settings.text("quant_algo", "FP8")  # ModelOpt's
         if not algorithm.upper().startswith("FP8"):

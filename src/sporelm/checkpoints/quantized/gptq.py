@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.groups import counted_groups
 from sporelm.checkpoints.quantized.integers import Bytes, Factors, Integers, unpack
@@ -29,7 +29,7 @@ LARGEST_GROUP = 1 << 20
 class Gptq:
     """A folder whose quantization_config says "gptq"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts, self.where = parts, settings.where
         self.bits = settings.integer("bits", 1, 32)
         if self.bits not in BITS:

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.fields import Fields
+from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.quantized.assembled import Assembled
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.quant import MXFP4
@@ -24,7 +24,7 @@ from sporelm.quant.packing import join_nibbles, spread_bits
 class Mxfp4:
     """A folder whose quantization_config says "mxfp4"."""
 
-    def __init__(self, parts: Parts, settings: Fields) -> None:
+    def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts = parts
 
     def weights(self) -> Iterator[Assembled]:

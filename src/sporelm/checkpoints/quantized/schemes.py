@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sporelm.checkpoints.fields import Fields, shown
+from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.checkpoints.quantized.assembled import Scheme
 from sporelm.checkpoints.quantized.awq import Awq
 from sporelm.checkpoints.quantized.bitnet import BitNet
@@ -19,7 +19,7 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.json_object import read_object
 from sporelm.files.safetensors import SafetensorsFiles
 
-SCHEMES: Mapping[str, Callable[[Parts, Fields], Scheme]] = {
+SCHEMES: Mapping[str, Callable[[Parts, ConfigValues], Scheme]] = {
     "gptq": Gptq,
     "awq": Awq,
     "fp8": Fp8,
@@ -51,22 +51,22 @@ def with_quantized(files: SafetensorsFiles, config: Mapping[str, Any]) -> Safete
     return QuantizedFolder(files, SCHEMES[method](Parts(files), settings))
 
 
-def _settings(folder: Path, config: Mapping[str, Any]) -> Fields | None:
+def _settings(folder: Path, config: Mapping[str, Any]) -> ConfigValues | None:
     """What is said about quantization; None where nothing is."""
     found = config.get("quantization_config", config.get("compression_config"))
     if found is not None:
         where = f"{folder / 'config.json'}: quantization_config"
         if not isinstance(found, Mapping):
             raise ModelFileError(f"{where} is {shown(found)}; it must be an object")
-        return Fields({OLD_NAMES.get(str(key), str(key)): value for key, value in found.items()}, where)
+        return ConfigValues({OLD_NAMES.get(str(key), str(key)): value for key, value in found.items()}, where)
     for name, method in OLDER.items():
         if (path := folder / name).is_file():
             values = {OLD_NAMES.get(key, key): value for key, value in read_object(path).items()}
-            return Fields({"quant_method": method} | values, str(path))
+            return ConfigValues({"quant_method": method} | values, str(path))
     return None
 
 
-def _method(settings: Fields) -> str:
+def _method(settings: ConfigValues) -> str:
     """The scheme's name."""
     if not settings.has("quant_method") and (settings.has("load_in_4bit") or settings.has("load_in_8bit")):
         return "bitsandbytes"  # as it was before configurations named the method

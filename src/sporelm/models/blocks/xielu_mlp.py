@@ -4,20 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.checkpoints.tensor_names import Names, Stored, Table
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.config import ModelConfig
 from sporelm.models.params import Param
 
-# What each layer's is called in files, and its shape there; of those of all layers we make one weight.
+# Each number of a layer, and its shape; a parameter has those of all layers.
 NUMBERS: dict[str, tuple[int, ...]] = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
-
-
-# GGUF files have lists of these numbers in their metadata.
-XIELU_NAMES: Table = tuple(
-    Names(f"xielu.{part}", f"xielu.{part}", Stored(f"model.layers.{{e}}.mlp.act_fn.{part}", each=True))
-    for part in NUMBERS
-)
 
 
 def xielu_params(layers: int) -> list[Param]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sporelm.checkpoints.fields import LONGEST_NAME
+from sporelm.checkpoints.config_values import MAX_TEXT_LENGTH
 
 MAX_CARD_BYTES = 1 << 20
 MAX_ITEMS = 1000
@@ -97,7 +97,7 @@ def find_model_name(values: Mapping[str, Any], folder: Path) -> str:
     given = values.get("_name_or_path")
     name = given.replace("\\", "/").rstrip("/").rpartition("/")[2] if isinstance(given, str) else ""
     name = name if name.strip(". ") else folder.resolve().name
-    return "".join(letter for letter in name if letter.isprintable())[:LONGEST_NAME] or "model"
+    return "".join(letter for letter in name if letter.isprintable())[:MAX_TEXT_LENGTH] or "model"
 
 
 def _read_card(folder: Path) -> dict[str, Any]:

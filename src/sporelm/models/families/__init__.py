@@ -1,1 +1,0 @@
-"""Families that are not converted to `models.architectures` and schemas yet."""
