@@ -6,6 +6,7 @@ import pytest
 
 from families import CASES
 from sporelm.checkpoints import config_from_gguf, config_from_hf
+from sporelm.checkpoints.schema_registry import schemas_for
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import build
 from sporelm.models.architectures.llama4 import Llama4Config
@@ -218,3 +219,12 @@ def test_null_means_the_default_number() -> None:
     silent = config_from_hf(plain, "config.json")
     assert config_from_hf(plain | null, "config.json") == silent
     assert (silent.eps, silent.rope_theta) == (1e-5, 1e6)
+
+
+def test_folders_of_cohere2_moe_cannot_hold_a_softmax_of_all_experts() -> None:
+    values = NUMBERS | {"attention.sliding_window": 16, "logit_scale": 1.0, "expert_gating_func": 1}
+    metadata = {"general.architecture": "cohere2moe", **{f"cohere2moe.{key}": each for key, each in values.items()}}
+    config = config_from_gguf(metadata, {"token_embd.weight": (9, 48)}, "x")
+    message = r"expert_gating_func: .* \(got softmax \(1\); allowed softmax_of_chosen \(3\), sigmoid \(2\)\)"
+    with pytest.raises(UnsupportedModel, match=message):
+        schemas_for(config)[1].json_from_config(config)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import OPTIONAL, Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues, shown
-from sporelm.checkpoints.expert_keys import hf_expert_keys
+from sporelm.checkpoints.expert_keys import SCORE_FUNCTIONS, hf_expert_keys
 from sporelm.checkpoints.gguf.cohere2moe import (
     COHERE2_MOE_CONSTANTS,
     DEFAULT_SCORES,
@@ -113,7 +113,15 @@ class Cohere2MoeForCausalLM(HfSchema):
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         experts = config.experts
         assert experts is not None
+        names = {scores: name for name, scores in SCORES_BY_NAME.items()}
+        if experts.scores not in names:
+            functions = ", ".join(f"{scores} ({SCORE_FUNCTIONS.index(scores)})" for scores in names)
+            value = f"{experts.scores} ({SCORE_FUNCTIONS.index(experts.scores)})"
+            raise UnsupportedModel(
+                f"expert_gating_func: folders of {self.class_name} cannot hold it (got {value}; allowed {functions})."
+                " Use the GGUF file as it is."
+            )
         return {
-            "expert_selection_fn": next(name for name, scores in SCORES_BY_NAME.items() if scores == experts.scores),
+            "expert_selection_fn": names[experts.scores],
             "layer_types": layer_types_of(config),
         }
