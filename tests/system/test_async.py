@@ -16,12 +16,12 @@ from sporelm.text.chat_templates.rendered_prompt import RenderedPrompt
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WILD = SamplingParams(max_tokens=24, temperature=1.0, seed=5)
-ENDLESS = SamplingParams(max_tokens=10**7, temperature=0.0, ignore_eos=True, roll=True)  # until somebody ends it
+ENDLESS = SamplingParams(max_tokens=10**7, temperature=0.0, ignore_eos=True, roll=True)  # until it is cancelled
 PROMPTS = ["Once upon a time", "The dog ran", "Lily", "A big red ball fell", "Tom said", "It was", "The sun", "Mom"]
 
 
 @pytest.fixture(scope="module")
-def alone(story: Path) -> Iterator[LLM]:
+def sync_llm(story: Path) -> Iterator[LLM]:
     with LLM(story, threads=1) as made:
         yield made
 
@@ -39,13 +39,13 @@ async def all_of(llm: AsyncLLM, prompt: str | list[int], params: SamplingParams)
     return [piece async for piece in llm.stream(prompt, params)]
 
 
-def test_many_at_once_are_answered_as_alone(story: Path, alone: LLM) -> None:
+def test_many_at_once_are_answered_as_alone(story: Path, sync_llm: LLM) -> None:
     async def together() -> list[Completion]:
         async with AsyncLLM(story, threads=2, max_batch=4) as llm:
             return await asyncio.gather(*(llm.generate(prompt, WILD) for prompt in PROMPTS))
 
     found = run(together())
-    assert [answer.token_ids for answer in found] == [each.token_ids for each in alone.generate(PROMPTS, WILD)]
+    assert [answer.token_ids for answer in found] == [each.token_ids for each in sync_llm.generate(PROMPTS, WILD)]
 
 
 def test_prompts_are_read_beside_the_event_loop(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,18 +67,18 @@ def test_prompts_are_read_beside_the_event_loop(story: Path, monkeypatch: pytest
     run(main())
 
 
-def test_pieces_of_streams_side_by_side_join_to_the_texts(story: Path, alone: LLM) -> None:
+def test_pieces_of_streams_side_by_side_join_to_the_texts(story: Path, sync_llm: LLM) -> None:
     async def streams() -> list[list[Piece]]:
         async with AsyncLLM(story, threads=1) as llm:
             return await asyncio.gather(*(all_of(llm, prompt, GREEDY) for prompt in PROMPTS[:3]))
 
-    for pieces, wanted in zip(run(streams()), alone.generate(PROMPTS[:3], GREEDY), strict=True):
+    for pieces, wanted in zip(run(streams()), sync_llm.generate(PROMPTS[:3], GREEDY), strict=True):
         assert "".join(piece.text for piece in pieces) == wanted.text
         assert pieces[-1].completion is not None
         assert pieces[-1].completion.token_ids == wanted.token_ids
 
 
-def test_leaving_a_stream_or_its_task_cancels_that_request_alone(story: Path, alone: LLM) -> None:
+def test_leaving_a_stream_or_its_task_cancels_that_request_alone(story: Path, sync_llm: LLM) -> None:
     async def leave() -> tuple[Completion, int]:
         async with AsyncLLM(story, threads=1) as llm:
             other = asyncio.ensure_future(llm.generate(PROMPTS[0], GREEDY))
@@ -97,7 +97,7 @@ def test_leaving_a_stream_or_its_task_cancels_that_request_alone(story: Path, al
             return answer, len(llm.llm.engine.kv_cache.sequences)
 
     answer, sequences = run(leave())
-    assert answer.token_ids == alone.generate(PROMPTS[0], GREEDY)[0].token_ids
+    assert answer.token_ids == sync_llm.generate(PROMPTS[0], GREEDY)[0].token_ids
     assert sequences == 0
 
 
@@ -200,7 +200,7 @@ def test_a_full_queue_is_said(story: Path) -> None:
     assert any(isinstance(answer, Completion) for answer in found)
 
 
-def test_several_answers_and_stop_texts_work_as_elsewhere(story: Path, alone: LLM) -> None:
+def test_several_answers_and_stop_texts_work_as_elsewhere(story: Path, sync_llm: LLM) -> None:
     several = SamplingParams(max_tokens=10, temperature=1.0, seed=1, n=3)
     stopping = SamplingParams(max_tokens=60, temperature=0.0, stop=["."])
 
@@ -209,12 +209,12 @@ def test_several_answers_and_stop_texts_work_as_elsewhere(story: Path, alone: LL
             return await asyncio.gather(llm.generate(PROMPTS[0], several), llm.generate(PROMPTS[1], stopping))
 
     first, second = run(both())
-    wanted = alone.generate(PROMPTS[0], several)[0]
+    wanted = sync_llm.generate(PROMPTS[0], several)[0]
     assert [each.text for each in first.alternatives] == [each.text for each in wanted.alternatives]
-    assert (second.text, second.finish_reason) == (alone.generate(PROMPTS[1], stopping)[0].text, "stop")
+    assert (second.text, second.finish_reason) == (sync_llm.generate(PROMPTS[1], stopping)[0].text, "stop")
 
 
-def test_a_failing_back_end_is_told_to_everybody_and_nothing_hangs(story: Path) -> None:
+def test_a_failing_back_end_is_told_to_every_caller_and_nothing_hangs(story: Path) -> None:
     async def fails() -> list[Any]:
         async with AsyncLLM(story, threads=1) as llm:
             count = 0
@@ -256,12 +256,12 @@ def test_closing_ends_what_runs(story: Path) -> None:
     assert isinstance(found, BackendError | RequestError) or found.finish_reason == "cancelled"
 
 
-def test_calls_from_other_threads_share_the_steps(story: Path, alone: LLM) -> None:
+def test_calls_from_other_threads_share_the_steps(story: Path, sync_llm: LLM) -> None:
     async def both() -> tuple[Completion, list[Completion]]:
         async with AsyncLLM(story, threads=1) as llm:
             direct = asyncio.to_thread(llm.llm.generate, PROMPTS[3:5], WILD)
             return await asyncio.gather(llm.generate(PROMPTS[0], WILD), direct)
 
     first, others = run(both())
-    wanted = alone.generate([PROMPTS[0], *PROMPTS[3:5]], WILD)
+    wanted = sync_llm.generate([PROMPTS[0], *PROMPTS[3:5]], WILD)
     assert [answer.token_ids for answer in (first, *others)] == [answer.token_ids for answer in wanted]

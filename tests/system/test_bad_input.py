@@ -1,4 +1,4 @@
-"""Whatever a caller gives is served or refused with a RequestError, and whoever runs beside it does not feel it."""
+"""Any input of a caller is served or refused with a RequestError, and other requests do not feel it."""
 
 import asyncio
 import math
@@ -189,7 +189,7 @@ def test_what_is_refused_from_one_loop_leaves_the_others_alone(story: Path, llm:
     data[-1] ^= 1
     session.write_bytes(data)
 
-    async def beside() -> list[Any]:
+    async def run_together() -> list[Any]:
         async with AsyncLLM(story, threads=1, max_context=128) as many:
             return await asyncio.gather(
                 many.generate("Once upon a time", STEADY),
@@ -202,7 +202,7 @@ def test_what_is_refused_from_one_loop_leaves_the_others_alone(story: Path, llm:
                 return_exceptions=True,
             )
 
-    good, overflow, unknown, large, contradiction, tampered, adapter = asyncio.run(beside())
+    good, overflow, unknown, large, contradiction, tampered, adapter = asyncio.run(run_together())
     assert good.token_ids == llm.generate("Once upon a time", STEADY)[0].token_ids
     assert isinstance(overflow, ContextOverflow)
     assert all(word in str(overflow) for word in ("200 tokens", "128", "--max-context"))

@@ -134,7 +134,7 @@ def test_work_of_a_model() -> None:
 
 
 def test_of_sparse_attention_the_rows_chosen_count() -> None:
-    """An indexer's keys are read for all positions, latents for those that it chooses."""
+    """An indexer's keys are read for all positions, latents for the positions that it chooses."""
     config = next(case for case in EVERY if case.name == "deepseek32").model.config
     assert isinstance(config, SparseConfig)
     latent, indexer = config.latent, config.indexer
@@ -170,7 +170,7 @@ def test_of_recurrent_states_all_is_read_and_written() -> None:
     assert limit == 3e6 / (work.read_bytes(3) + 3 * (work.kv_bytes + 2 * work.state_bytes))
 
 
-def test_of_experts_those_that_tokens_chose_count() -> None:
+def test_only_the_experts_that_tokens_chose_count() -> None:
     config = ModelConfig(
         name="m", architecture="qwen3moe", model="qwen3", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16,
         vocab=32, eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=True, dtype="F32",
@@ -239,7 +239,9 @@ def test_a_place_for_rows_is_checked_before(tmp_path: Path) -> None:
 
 
 def test_a_place_that_may_not_be_written_is_known_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.access", lambda place, mode: False)  # whoever runs the tests may write anywhere
+    monkeypatch.setattr(
+        "os.access", lambda place, mode: False
+    )  # the user of the tests may be allowed to write anywhere
     with pytest.raises(RequestError, match="is not writable"):
         check_results_file(tmp_path / "rows.csv", ["time"])
 
@@ -326,7 +328,7 @@ def test_peer_takes_the_best_variant(tmp_path: Path) -> None:
     assert json.loads(json.dumps(found[0].as_json()))["peer"]["ratio"] == pytest.approx(0.2)
 
 
-def test_peer_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_peer(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"bench/peer\.sh"):
         LlamaPeer(tmp_path, Path("m.gguf"), threads=1)
     with pytest.raises(RequestError, match=r"\.gguf"):
@@ -334,12 +336,12 @@ def test_peer_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_commit_is_that_of_our_own_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that lies, unknown to git, inside somebody's repository has a version and no commit."""
+    """A package inside a user's repository, but not tracked there, has a version and no commit."""
     if shutil.which("git") is None:
         pytest.skip("no git")
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)  # a hook of git's, for one, has them name another repository
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # nobody's wish to sign, for one
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # the user may sign commits, for one
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     source = tmp_path / "site-packages" / "bench.py"
     source.parent.mkdir()

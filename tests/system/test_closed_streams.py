@@ -78,7 +78,7 @@ def test_a_closed_error_leaves_the_answer(story: Path, tmp_path: Path) -> None:
 
 
 def test_no_file_takes_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None:
-    """What a library prints to descriptor 2 must not land in a file that the program writes."""
+    """Output of a library to descriptor 2 must not land in a file that the program writes."""
     program = (
         "import os; from sporelm.cli.standard_streams import reopen_closed; reopen_closed(); "
         "file = open('written', 'wb'); os.write(1, b'printed'); os.write(2, b'printed'); "

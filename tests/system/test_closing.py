@@ -16,7 +16,7 @@ from system.processes import command, environment
 
 
 def test_closing_waits_for_the_step_and_ends_what_runs(shared: Path) -> None:
-    """Whoever is in the middle of an answer hears of it, and no kernel runs on memory that is gone."""
+    """A caller in the middle of an answer hears of it, and no kernel runs on memory that is gone."""
     for number in range(4):
         llm = LLM(shared / "data" / "story", max_context=512, threads=2)
         heard: list[str] = []

@@ -41,13 +41,13 @@ def write(folder: Path, case: Case) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("qwen") / "Qwen3-Reranker-tiny", CASE)
 
 
 @pytest.fixture(scope="module")
-def ranker(place: Path) -> Iterator[LLM]:
-    llm = LLM(place, threads=1)
+def ranker(model_folder: Path) -> Iterator[LLM]:
+    llm = LLM(model_folder, threads=1)
     yield llm
     llm.close()
 
@@ -62,9 +62,9 @@ def expected(llm: LLM) -> list[float]:
     return found
 
 
-def test_the_prompt_is_the_templates(place: Path) -> None:
+def test_the_prompt_is_the_templates(model_folder: Path) -> None:
     """Control tokens of the template are tokens, those of a text are letters; a text that names a place is a text."""
-    tokenizer = load_tokenizer(place)
+    tokenizer = load_tokenizer(model_folder)
     ids = encode_rerank_prompt(tokenizer, QWEN3, "{document}", DOCUMENTS[2])
     whole = QWEN3.replace("{query}", "\0").replace("{document}", DOCUMENTS[2]).replace("\0", "{document}")
     assert tokenizer.decode(ids) == whole
@@ -83,9 +83,9 @@ def test_documents_are_ranked_by_yes_and_no(ranker: LLM) -> None:
         ranker.rerank(QUERY, ["word " * 1000])
 
 
-def write_with_head(place: Path, case: Case, file: Path) -> Path:
+def write_with_head(model_folder: Path, case: Case, file: Path) -> Path:
     """A file as llama.cpp's converter writes it: with rows of yes and no, and a template of its own."""
-    model, answers = from_hf(place).model, find_answer_ids(load_tokenizer(place))
+    model, answers = from_hf(model_folder).model, find_answer_ids(load_tokenizer(model_folder))
     rows = case.weights()["embedding.weight"][list(answers)]
     blocks = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).reshape(-1, 4)
     head = LazyTensor("cls.output.weight", F32.ggml_id, rows.shape, lambda start, stop: blocks[start:stop])
@@ -98,8 +98,8 @@ def write_with_head(place: Path, case: Case, file: Path) -> Path:
     return file
 
 
-def test_a_gguf_file_with_a_head(place: Path, ranker: LLM, tmp_path: Path) -> None:
-    file = write_with_head(place, CASE, tmp_path / "m.gguf")
+def test_a_gguf_file_with_a_head(model_folder: Path, ranker: LLM, tmp_path: Path) -> None:
+    file = write_with_head(model_folder, CASE, tmp_path / "m.gguf")
     with LLM(file, threads=1) as llm:
         found = llm.rerank(QUERY, DOCUMENTS)
         assert_close([each.score for each in found], [each.score for each in ranker.rerank(QUERY, DOCUMENTS)], "f32")

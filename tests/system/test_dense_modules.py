@@ -1,4 +1,4 @@
-"""What vectors go through once they are pooled: sentence-transformers' Dense and Normalize modules, in their order."""
+"""Modules after pooling: sentence-transformers' Dense and Normalize modules, in their order."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def with_modules(folder: Path, width: int, modules: list[tuple[str, dict[str, An
 
 
 def computed(folder: Path, rows: np.ndarray) -> np.ndarray:
-    """What sentence-transformers makes of pooled rows, in numpy."""
+    """Apply sentence-transformers' modules to pooled rows, in numpy."""
     x = rows.astype(np.float64)
     for module in json.loads((folder / "modules.json").read_text())[2:]:
         if module["type"] == "x.Normalize":
@@ -93,7 +93,7 @@ def test_dense_layers_are_computed_in_their_order(tmp_path: Path, order: str) ->
         from_hf(folder)
 
 
-def test_a_vector_that_is_no_number_is_said(tmp_path: Path) -> None:
+def test_a_vector_with_nan_is_reported(tmp_path: Path) -> None:
     folder = with_modules(write_encoder(tmp_path, EVERY["bert"]), 48, [("Dense", PLAIN | {"out_features": 4})])
     huge = {"linear.weight": np.full((4, 48), 3e38, np.float32)}
     save_file(huge, folder / "2_Dense" / "model.safetensors")

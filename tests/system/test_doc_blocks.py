@@ -1,6 +1,6 @@
 """Every code block of the documentation runs as it stands, in a folder with the models that it names.
 
-Python blocks of a page run one after the other, in one process. Commands run against tiny models; those that need a
+Python blocks of a page run one after the other, in one process. Commands run against tiny models; commands that need a
 network, a peer or minutes are parsed, by the command line's own parsers or the script's help.
 """
 
@@ -49,15 +49,15 @@ for page, line, code in json.load(sys.stdin):
 
 
 @pytest.fixture(scope="module")
-def place(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def workplace(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("documentation")
     return folder, write_files(folder, story)
 
 
 @pytest.fixture(scope="module")
-def address(place: Place) -> Iterator[str]:
+def address(workplace: Place) -> Iterator[str]:
     """The address of a server with a chat model, which answers for any name and has two adapters, and a reranker."""
-    folder, variables = place
+    folder, variables = workplace
     models = ("--model", "smollm2=model.gguf", "--model", "bge-reranker-v2-m3=reranker.gguf", "--any-model-name")
     adapters = ("--lora", "sql=sql-adapter", "--lora", "tone=tone.gguf@0.5")
     with serving(command("serve", *models, *adapters, "--port", 0), folder, variables) as url:
@@ -100,10 +100,10 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PYTHON if PYTHON[page]])
-def test_python_blocks_run(page: str, place: Place, address: str, request: pytest.FixtureRequest) -> None:
+def test_python_blocks_run(page: str, workplace: Place, address: str, request: pytest.FixtureRequest) -> None:
     if page == "adding-a-model.md":
         pytest.skip("tests/models/test_adding_a_model.py builds that example and compares its logits")
-    folder, variables = place
+    folder, variables = workplace
     if page == "tools.md":  # its assertion on a call needs a model that has learnt to call
         smollm2 = request.getfixturevalue("smollm2")
         variables = {**variables, "SPORE_MODEL_STORE": str(smollm2.parents[1])}
@@ -117,9 +117,9 @@ def test_python_blocks_run(page: str, place: Place, address: str, request: pytes
 
 
 @pytest.mark.parametrize("line", SHELL)
-def test_commands_run(line: str, place: Place, request: pytest.FixtureRequest) -> None:
+def test_commands_run(line: str, workplace: Place, request: pytest.FixtureRequest) -> None:
     """As a shell would: variables before the command, a pipe into it."""
-    folder, variables = place
+    folder, variables = workplace
     if not line.startswith(("spore ", "echo ", "curl ")) or PARSED.search(line):
         check_words(shlex.split(line))
         return

@@ -22,15 +22,15 @@ TOGETHER = 64  # tokens of a step
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("steps")
     write_encoder(root / "reader", CASES["bert"])
     return root / "reader"
 
 
 @pytest.fixture
-def llm(place: Path) -> Iterator[LLM]:
-    with LLM(place, threads=1, token_budget=TOGETHER) as made:
+def llm(model_folder: Path) -> Iterator[LLM]:
+    with LLM(model_folder, threads=1, token_budget=TOGETHER) as made:
         yield made
 
 
@@ -52,8 +52,8 @@ class Steps:
         monkeypatch.setattr(runner, "embed", counted)
 
 
-class Asked:
-    """A list of texts that somebody asked for, and what came of it."""
+class TextList:
+    """A list of texts that a caller embeds, and the rows that came."""
 
     def __init__(self, llm: LLM, texts: Sequence[Sequence[int]]) -> None:
         assert isinstance(llm.engine, EncoderEngine)
@@ -70,8 +70,8 @@ class Asked:
         return [self.rows[number] for number in range(len(self.rows))]
 
 
-def alone(llm: LLM, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    return [Asked(llm, [ids]).finish()[0] for ids in texts]
+def embed_alone(llm: LLM, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    return [TextList(llm, [ids]).finish()[0] for ids in texts]
 
 
 def assert_same(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
@@ -80,19 +80,19 @@ def assert_same(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> No
 
 
 def test_two_lists_take_the_steps_of_one(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, steps = alone(llm, SHORT), Steps(llm, monkeypatch)
-    Asked(llm, SHORT).finish()
+    expected, steps = embed_alone(llm, SHORT), Steps(llm, monkeypatch)
+    TextList(llm, SHORT).finish()
     of_one = len(steps.done)
     assert of_one == 5  # of 254 tokens
-    halves = Asked(llm, SHORT[:32]), Asked(llm, SHORT[32:])
+    halves = TextList(llm, SHORT[:32]), TextList(llm, SHORT[32:])
     assert_same([*halves[0].finish(), *halves[1].finish()], expected)
     assert len(steps.done) == 2 * of_one
     assert steps.done[of_one][:2] == [SHORT[0], SHORT[32]]  # by turns
 
 
 def test_many_who_ask_for_one_text_each_share_a_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, steps = alone(llm, SHORT[:15]), Steps(llm, monkeypatch)
-    many = [Asked(llm, SHORT), *(Asked(llm, [ids]) for ids in SHORT[:15])]
+    expected, steps = embed_alone(llm, SHORT[:15]), Steps(llm, monkeypatch)
+    many = [TextList(llm, SHORT), *(TextList(llm, [ids]) for ids in SHORT[:15])]
     found = [each.finish()[0] for each in many[1:]]
     assert_same(found, expected)
     assert len(steps.done) == 1
@@ -101,8 +101,8 @@ def test_many_who_ask_for_one_text_each_share_a_step(llm: LLM, monkeypatch: pyte
 
 def test_a_long_text_has_its_turn_and_its_own_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     long = [1 + number % 40 for number in range(TOGETHER + 9)]
-    expected, steps = alone(llm, [long, *SHORT[:9]]), Steps(llm, monkeypatch)
-    short, large = Asked(llm, SHORT[:9] * 12), Asked(llm, [long])
+    expected, steps = embed_alone(llm, [long, *SHORT[:9]]), Steps(llm, monkeypatch)
+    short, large = TextList(llm, SHORT[:9] * 12), TextList(llm, [long])
     assert next(short.steps) is False
     assert_same(large.finish(), expected[:1])
     assert [long] in steps.done
@@ -112,15 +112,15 @@ def test_a_long_text_has_its_turn_and_its_own_step(llm: LLM, monkeypatch: pytest
 
 def test_who_leaves_is_not_read_for(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(llm, monkeypatch)
-    stays, leaves = Asked(llm, SHORT[:4]), Asked(llm, SHORT[4:8])
+    stays, leaves = TextList(llm, SHORT[:4]), TextList(llm, SHORT[4:8])
     leaves.steps.close()
     stays.finish()
     assert steps.done == [SHORT[:4]]
 
 
 def test_who_cannot_take_a_vector_is_told_alone(llm: LLM) -> None:
-    expected = alone(llm, SHORT[:3])
-    first, second, third = (Asked(llm, [ids] * 3) for ids in SHORT[:3])
+    expected = embed_alone(llm, SHORT[:3])
+    first, second, third = (TextList(llm, [ids] * 3) for ids in SHORT[:3])
 
     def take(number: int, rows: np.ndarray) -> None:
         raise BackendError("an embedding is not a number")
@@ -136,8 +136,8 @@ def test_who_cannot_take_a_vector_is_told_alone(llm: LLM) -> None:
 
 
 def test_a_step_that_fails_is_told_to_whose_turn_it_was(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, steps = alone(llm, SHORT[:2]), Steps(llm, monkeypatch)
-    first, second = Asked(llm, SHORT[:1]), Asked(llm, SHORT[1:2])
+    expected, steps = embed_alone(llm, SHORT[:2]), Steps(llm, monkeypatch)
+    first, second = TextList(llm, SHORT[:1]), TextList(llm, SHORT[1:2])
     steps.broken = True
     with pytest.raises(MemoryError):
         first.finish()
@@ -145,9 +145,9 @@ def test_a_step_that_fails_is_told_to_whose_turn_it_was(llm: LLM, monkeypatch: p
     assert_same(second.finish(), expected[1:])
 
 
-def test_clients_of_a_loop_share_steps(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_a_loop_share_steps(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with AsyncLLM(place, threads=1, token_budget=TOGETHER) as llm:
+        async with AsyncLLM(model_folder, threads=1, token_budget=TOGETHER) as llm:
             expected = [await llm.embed(SHORT[at : at + 8], normalize=False) for at in range(0, 64, 8)]
             steps, may, held = Steps(llm.llm, monkeypatch), threading.Event(), threading.Event()
 

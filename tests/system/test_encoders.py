@@ -30,7 +30,7 @@ QUERY, DOCUMENTS = "is it a dog", ["a dog it is", "no", "some other text, of mor
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of encoders, each under its name."""
     root = tmp_path_factory.mktemp("encoders")
     for name in ("bert", "bert-scores", "bert-labels", "xlm-roberta-scores"):
@@ -39,15 +39,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader(place: Path) -> Iterator[LLM]:
-    llm = LLM(place / "bert", threads=1)
+def reader(folders: Path) -> Iterator[LLM]:
+    llm = LLM(folders / "bert", threads=1)
     yield llm
     llm.close()
 
 
 @pytest.fixture(scope="module")
-def ranker(place: Path) -> Iterator[LLM]:
-    llm = LLM(place / "bert-scores", threads=1)
+def ranker(folders: Path) -> Iterator[LLM]:
+    llm = LLM(folders / "bert-scores", threads=1)
     yield llm
     llm.close()
 
@@ -67,9 +67,9 @@ def test_texts_are_read_with_what_the_tokenizer_puts_around_them(reader: LLM) ->
     assert_close(reader.embed(TEXTS[0]), reader.embed([ids]), "exact")
 
 
-def test_threads_of_callers_and_of_the_cpu_change_nothing(place: Path, reader: LLM) -> None:
+def test_threads_of_callers_and_of_the_cpu_change_nothing(folders: Path, reader: LLM) -> None:
     wanted = reader.embed(TEXTS)
-    with LLM(place / "bert", threads=2) as two, LLM(place / "bert", threads=1, eager=True) as eager:
+    with LLM(folders / "bert", threads=2) as two, LLM(folders / "bert", threads=1, eager=True) as eager:
         assert_close(two.embed(TEXTS), wanted, "exact")
         assert_close(eager.embed(TEXTS), wanted, "exact")
     with ThreadPoolExecutor(4) as pool:
@@ -86,9 +86,12 @@ def test_many_texts_are_many_steps(reader: LLM) -> None:
         assert_close(together[number], reader.embed(texts[number])[0], "exact")
 
 
-def test_a_loop_of_events_gets_the_same(place: Path, reader: LLM, ranker: LLM) -> None:
+def test_a_loop_of_events_gets_the_same(folders: Path, reader: LLM, ranker: LLM) -> None:
     async def ask() -> tuple[np.ndarray, list[RerankResult]]:
-        async with AsyncLLM(place / "bert", threads=1) as first, AsyncLLM(place / "bert-scores", threads=1) as second:
+        async with (
+            AsyncLLM(folders / "bert", threads=1) as first,
+            AsyncLLM(folders / "bert-scores", threads=1) as second,
+        ):
             return await first.embed(TEXTS), await second.rerank(QUERY, DOCUMENTS)
 
     vectors, found = asyncio.run(ask())
@@ -133,16 +136,16 @@ def test_the_second_text_has_a_type_of_its_own(ranker: LLM) -> None:
     ],
 )
 def test_pairs_from_folders_and_from_gguf_files(
-    place: Path, tmp_path: Path, name: str, pair: tuple[str, ...], second: int | None
+    folders: Path, tmp_path: Path, name: str, pair: tuple[str, ...], second: int | None
 ) -> None:
     file = tmp_path / "m.gguf"
-    save_models([OutputFile(file, from_hf(place / name, pre="default" if "xlm" in name else None).model)])
-    for where in (place / name, file):
+    save_models([OutputFile(file, from_hf(folders / name, pre="default" if "xlm" in name else None).model)])
+    for where in (folders / name, file):
         tokenizer = load_tokenizer(where)
         ids, found = tokenizer.encode_pair("a b", "c")
         assert tuple(text.strip() for text in tokenizer.pieces(ids)) == pair
         assert found == second
-        if name == "bert":  # whose special tokens are no pieces of words
+        if name == "bert":  # special tokens must not be pieces of words
             assert tokenizer.encode_pair("[SEP]", "c")[0].count(ids[-1]) == 2
 
 
@@ -242,7 +245,7 @@ def test_what_an_encoder_refuses(reader: LLM, what: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
+def test_what_a_reranker_refuses(folders: Path, ranker: LLM) -> None:
     with pytest.raises(RequestError, match="it scores texts: ask it to rerank"):
         ranker.generate("a")
     long = r"document 2 of 2 \(index 1\), with the query: the prompt has"
@@ -254,7 +257,7 @@ def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
             ranker.rerank(QUERY, wrong)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="top_n is 0"):
         ranker.rerank(QUERY, DOCUMENTS, top_n=0)
-    with LLM(place / "bert-labels", threads=1) as llm, pytest.raises(RequestError, match="3 classes: a reranker"):
+    with LLM(folders / "bert-labels", threads=1) as llm, pytest.raises(RequestError, match="3 classes: a reranker"):
         llm.rerank(QUERY, DOCUMENTS)
 
 
@@ -268,16 +271,16 @@ def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
     ],
 )
 def test_options_that_an_encoder_has_no_use_for(
-    place: Path, tmp_path: Path, options: dict[str, object], error: type[SporeError], message: str
+    folders: Path, tmp_path: Path, options: dict[str, object], error: type[SporeError], message: str
 ) -> None:
     if "record" in options:
         options = {"record": tmp_path / "steps"}
     with pytest.raises(error, match=message):
-        LLM(place / "bert", threads=1, **options)  # type: ignore[arg-type]
+        LLM(folders / "bert", threads=1, **options)  # type: ignore[arg-type]
 
 
-def test_a_short_context_and_a_trace(place: Path, tmp_path: Path, reader: LLM) -> None:
-    with LLM(place / "bert", threads=1, max_context=24, trace=tmp_path / "trace.json") as llm:
+def test_a_short_context_and_a_trace(folders: Path, tmp_path: Path, reader: LLM) -> None:
+    with LLM(folders / "bert", threads=1, max_context=24, trace=tmp_path / "trace.json") as llm:
         assert_close(llm.embed(TEXTS[:2]), reader.embed(TEXTS[:2]), "exact")
         with pytest.raises(ContextOverflow, match="raise --max-context"):
             llm.embed("a b c d e " * 6)
@@ -301,7 +304,7 @@ def test_a_text_longer_than_a_decoders_step_is_one_step(tmp_path: Path) -> None:
 
 
 def modules(folder: Path, *kinds: str, **pooling: object) -> Path:
-    """What sentence-transformers writes beside a model."""
+    """Write the files that sentence-transformers writes beside a model."""
     listed = [{"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"x.{kind}"} for n, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "1_Pooling").mkdir()
@@ -395,34 +398,34 @@ def test_what_rows_make_of_distances_has_its_place_in_memory(tmp_path: Path, mon
         assert llm.rerank(QUERY, DOCUMENTS) == ranked
 
 
-def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LLM(place / "bert", threads=1) as llm:
+def test_a_text_that_does_not_fit_into_memory_is_said(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(folders / "bert", threads=1) as llm:
         room = llm.model_bytes + 100_000
     monkeypatch.setattr("sporelm.api.encoder_loading.available_on", lambda backend: room)
-    with LLM(place / "bert", threads=1) as llm:
+    with LLM(folders / "bert", threads=1) as llm:
         assert 1 <= llm.max_context < 96
     with pytest.raises(MemoryShortage, match="give a smaller --max-context"):
-        LLM(place / "bert", threads=1, max_context=96)
+        LLM(folders / "bert", threads=1, max_context=96)
 
 
-def test_the_commands(place: Path, tmp_path: Path, ranker: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(folders: Path, tmp_path: Path, ranker: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(["", *DOCUMENTS[1:], ""]))
-    assert main(["embed", str(place / "bert"), "a dog", "-f", str(lines), "--threads", "1", "--json"]) == 0
+    assert main(["embed", str(folders / "bert"), "a dog", "-f", str(lines), "--threads", "1", "--json"]) == 0
     vectors = np.array(json.loads(capsys.readouterr().out)["vectors"])
-    assert main(["embed", str(place / "bert"), "a dog", "--threads", "1"]) == 0
+    assert main(["embed", str(folders / "bert"), "a dog", "--threads", "1"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert_close([float(value) for value in line.split()], vectors[0], "f32")
     assert vectors.shape == (3, 48)
-    given = ["rerank", str(place / "bert-scores"), QUERY, DOCUMENTS[0], "-f", str(lines), "--threads", "1"]
+    given = ["rerank", str(folders / "bert-scores"), QUERY, DOCUMENTS[0], "-f", str(lines), "--threads", "1"]
     assert main([*given, "--json", "--top-n", "2"]) == 0
     found = json.loads(capsys.readouterr().out)["results"]
     expected = ranker.rerank(QUERY, DOCUMENTS, top_n=2)
     assert [(each["index"], each["score"]) for each in found] == [(each.index, each.score) for each in expected]
     assert main(given) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith(DOCUMENTS[expected[0].index])
-    assert main(["embed", str(place / "bert"), "--threads", "1"]) == 2
-    assert main(["embed", str(place / "bert"), "-f", str(tmp_path / "none"), "--threads", "1"]) == 1
+    assert main(["embed", str(folders / "bert"), "--threads", "1"]) == 2
+    assert main(["embed", str(folders / "bert"), "-f", str(tmp_path / "none"), "--threads", "1"]) == 1
     assert main([*given, "--top-n", "0"]) == 2
-    assert main(["run", str(place / "bert"), "-p", "a", "--threads", "1"]) == 1
+    assert main(["run", str(folders / "bert"), "-p", "a", "--threads", "1"]) == 1
     assert "is an encoder, which continues no text" in capsys.readouterr().err

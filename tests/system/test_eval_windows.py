@@ -30,10 +30,10 @@ class FixedModel:
     def __init__(self, right: float, bos: bool = False) -> None:
         self.tokenizer = ByteTokenizer(bos)
         self.right = right
-        self.seen: list[list[int]] = []
+        self.seen_ids: list[list[int]] = []
 
     def logits(self, ids: list[int]) -> np.ndarray:
-        self.seen.append(ids)
+        self.seen_ids.append(ids)
         scores = np.full((len(ids), VOCAB), log((1 - self.right) / (VOCAB - 1)), np.float32)
         scores[np.arange(len(ids) - 1), ids[1:]] = log(self.right)
         return scores + np.float32(3.0)  # a shift changes no probability
@@ -64,7 +64,7 @@ def test_perplexity_of_known_probabilities(bos: bool) -> None:
     assert found.perplexity == pytest.approx(4.0, rel=1e-6)
     assert found.error == pytest.approx(0.0, abs=1e-6)
     assert found.scored == 510
-    assert [len(ids) for ids in model.seen] == [512, 512]
+    assert [len(ids) for ids in model.seen_ids] == [512, 512]
 
 
 def test_max_tokens_and_short_texts() -> None:

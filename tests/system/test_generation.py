@@ -254,7 +254,7 @@ def test_ids_may_come_as_arrays(llm: LLM) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any, message: str) -> None:
+def test_an_invalid_prompt_is_refused(llm: LLM, prompts: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         llm.generate(prompts)
     assert llm.engine.scheduler.is_idle
@@ -325,7 +325,7 @@ def test_the_environment_names_the_backend(story: Path, monkeypatch: pytest.Monk
         assert (llm.backend.name, pipe.llm.backend.name) == ("reference", "reference")
 
 
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_model(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound):
         LLM(tmp_path / "nothing.gguf", backend="reference")
 
@@ -529,7 +529,7 @@ def test_the_error_of_a_list_says_which_prompt_it_is(llm: LLM) -> None:
 
 
 def test_urgent_answers_come_first(story: Path) -> None:
-    """One runs at a time; who has the lower priority overtakes those that came before."""
+    """One runs at a time; a lower priority number overtakes earlier requests."""
     with LLM(story, max_batch=1, max_context=128) as one:
         params = [SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, priority=each) for each in (5, 5, -1)]
         answers = [one.prepare_generation(one.prompt_ids("Once"), each) for each in params]

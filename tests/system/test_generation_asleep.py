@@ -35,33 +35,33 @@ def quiet(story: Path) -> Iterator[LLM]:
 
 
 def others(llm: LLM) -> None:
-    """Let so many talk that every page is used."""
+    """Start enough conversations to use every page."""
     for number in range(llm.engine.limits.num_pages * 64 // 400 + 1):
         say(llm.conversation(), f"{number} {LONG} {LONG}", SamplingParams(max_tokens=1))
 
 
-def held(llm: LLM) -> tuple[Conversation, int]:
+def open_conversation(llm: LLM) -> tuple[Conversation, int]:
     conversation = llm.conversation()
     first = say(conversation, LONG)
     return conversation, len(first.prompt_token_ids) + len(first.token_ids) - 1
 
 
-def test_a_conversation_that_gave_way_goes_on_without_computing_anew(llm: LLM, tmp_path: Path) -> None:
-    conversation, length = held(llm)
-    twin = conversation.fork()
+def test_a_conversation_that_gave_way_goes_on_without_recomputing(llm: LLM, tmp_path: Path) -> None:
+    conversation, length = open_conversation(llm)
+    child = conversation.fork()
     assert not conversation.is_asleep
     others(llm)
     assert conversation.is_asleep
-    assert twin.is_asleep
+    assert child.is_asleep
     woken = say(conversation, "Then")
     assert (woken.cached_tokens, woken.cache_miss) == (length, None)
     assert not conversation.is_asleep
     fresh = llm.generate([woken.prompt_token_ids], SamplingParams(**{**vars(GREEDY), "salt": "none has this"}))[0]
     assert (fresh.cached_tokens, fresh.token_ids) == (0, woken.token_ids)
-    assert twin.sleep(tmp_path / "twin.session") > 10_000
+    assert child.sleep(tmp_path / "child.session") > 10_000
     if os.name == "posix":
-        assert not (tmp_path / "twin.session").stat().st_mode & 0o077
-    other = llm.wake(tmp_path / "twin.session")
+        assert not (tmp_path / "child.session").stat().st_mode & 0o077
+    other = llm.wake(tmp_path / "child.session")
     assert say(other, "Then").token_ids == woken.token_ids
     for each in (conversation, other):
         each.close()
@@ -70,7 +70,7 @@ def test_a_conversation_that_gave_way_goes_on_without_computing_anew(llm: LLM, t
 def test_another_type_of_keys_and_values_is_told(talker: Path, tmp_path: Path) -> None:
     path = tmp_path / "talk.session"
     with LLM(talker, backend="reference", kv="f16") as llm:
-        conversation, _ = held(llm)
+        conversation, _ = open_conversation(llm)
         conversation.sleep(path)
     with LLM(talker, backend="reference", kv="f32") as llm:
         with pytest.raises(RequestError, match=r"in f16\. Open the model with --kv f16"):
@@ -106,7 +106,7 @@ SAID = {"role": "user", "content": "Hi"}
     ],
     ids=str,
 )
-def test_notes_that_are_no_conversation_are_refused(quiet: LLM, tmp_path: Path, notes: dict[str, Any]) -> None:
+def test_notes_of_an_invalid_conversation_are_refused(quiet: LLM, tmp_path: Path, notes: dict[str, Any]) -> None:
     conversation = quiet.conversation()
     conversation.sleep(tmp_path / "forged")
     rewrite(tmp_path / "forged", honest=False, notes=json.dumps(notes))

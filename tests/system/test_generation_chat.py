@@ -1,4 +1,4 @@
-"""Conversations: what is computed each turn, forks, rewinds, interruptions; the story's weights, a made-up template."""
+"""Conversations: the computation of each turn, forks, rewinds, interruptions; with a synthetic template."""
 
 import json
 import re
@@ -148,17 +148,17 @@ def test_a_fork_goes_its_own_way_from_shared_pages(llm: LLM, conversation: Conve
     say(conversation, TURNS[0])
     pool = llm.engine.kv_cache.pages
     free = pool.num_free
-    twin = conversation.fork()
+    child = conversation.fork()
     assert pool.num_free == free
-    left, right = say(conversation, TURNS[1]), say(twin, TURNS[2])
+    left, right = say(conversation, TURNS[1]), say(child, TURNS[2])
     assert left.cached_tokens == right.cached_tokens > 0
     assert left.token_ids == fresh(llm, conversation).token_ids
-    assert right.token_ids == fresh(llm, twin).token_ids
-    assert conversation.messages[:2] == twin.messages[:2]
-    assert conversation.messages[2] != twin.messages[2]
-    twin.messages[0]["content"] = "changed"
+    assert right.token_ids == fresh(llm, child).token_ids
+    assert conversation.messages[:2] == child.messages[:2]
+    assert conversation.messages[2] != child.messages[2]
+    child.messages[0]["content"] = "changed"
     assert conversation.messages[0]["content"] == TURNS[0]
-    twin.close()
+    child.close()
     assert say(conversation, TURNS[3]).token_ids == fresh(llm, conversation).token_ids
 
 
@@ -299,15 +299,15 @@ def test_a_conversation_sleeps_in_a_file_and_goes_on_elsewhere(
     for turn in TURNS[:3]:
         last = say(conversation, turn)
     held = len(last.prompt_token_ids) + len(last.token_ids) - 1
-    twin = conversation.fork()
+    child = conversation.fork()
     path = tmp_path / "talk.session"
     free = llm.engine.kv_cache.pages.num_free
     assert conversation.sleep(path) == path.stat().st_size
     assert llm.engine.kv_cache.pages.num_free >= free
     with pytest.raises(RequestError, match="was closed"):
         conversation.ask("More")
-    awake = say(twin, TURNS[3])
-    twin.close()
+    awake = say(child, TURNS[3])
+    child.close()
     with LLM(folder, backend=llm.backend.name, threads=1, max_batch=2) as other:
         woken = other.wake(path)
         assert [message["content"] for message in woken.messages[::2]] == TURNS[:3]

@@ -15,7 +15,7 @@ from sporelm.errors import RequestError
 
 
 def system(folder: Path, files: Mapping[str, str]) -> Path:
-    """A made-up root of a file system."""
+    """Write the files of a synthetic root file system."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

@@ -174,7 +174,7 @@ def test_wrong_calls_end_with_one_line(model: Path, tmp_path: Path, words: list[
 
 
 def _stderr_of(main, words: list[str]) -> str:
-    """What a command that fails writes to stderr, without the cost of a process."""
+    """Return the stderr of a command that fails, without the cost of a process."""
     import contextlib
     import io
 

@@ -105,7 +105,7 @@ def test_show_data_prints_values_statistics_and_a_histogram(spore: Spore, small:
     assert "statistics" not in json.loads(spore("gguf", "show-data", small, "*", "--no-stats", "--json").stdout)[1]
 
 
-def test_show_data_of_names_that_are_not_there(spore: Spore, small: Path) -> None:
+def test_show_data_of_unknown_names(spore: Spore, small: Path) -> None:
     done = spore("gguf", "show-data", small, "wide.wieght")
     assert done.returncode == 1
     assert "the nearest name is 'wide.weight'" in one_line(done.stderr)
@@ -173,7 +173,7 @@ def test_diff(spore: Spore, small: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [*LOOKING, ["diff", "b.gguf"]], ids=lambda words: words[0])
-def test_a_closed_pipe_is_no_failure(tmp_path: Path, words: list[str]) -> None:
+def test_a_closed_pipe_is_not_a_failure(tmp_path: Path, words: list[str]) -> None:
     more = {f"x.key{i}": "text" * 30 for i in range(2000)}
     sample(tmp_path / "a.gguf", more=more)
     sample(tmp_path / "b.gguf")

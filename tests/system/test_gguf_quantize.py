@@ -26,7 +26,7 @@ def tiny(tmp_path: Path) -> Path:
     return models.write(tmp_path / "m.gguf")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
+def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
     assert main(["gguf", *map(str, words), "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
@@ -38,11 +38,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 def test_from_text_to_a_quantized_file(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, matrix = tiny.with_name(models.DATASET), tiny.with_name("i.gguf")
-    done = told(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--threads", 1)
+    done = run_json(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--threads", 1)
     assert (done["entries"], done["chunks"], done["complete"]) == (14, 5, True)
     assert read_imatrix(matrix).datasets == (str(text),)
     options = ("--imatrix", matrix, "--tensor", "blk.0.attn_v.weight=F16", "--threads", "1")
-    done = told(capsys, "quantize", tiny, "--type", "q5_1", *options)
+    done = run_json(capsys, "quantize", tiny, "--type", "q5_1", *options)
     out = tiny.with_name("m-Q5_1.gguf")
     assert [file["path"] for file in done["files"]] == [str(out)]
     assert done["files"][0]["bytes"] == out.stat().st_size
@@ -58,26 +58,26 @@ def test_from_text_to_a_quantized_file(tiny: Path, capsys: pytest.CaptureFixture
 def test_going_on_and_merging(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, matrix = tiny.with_name(models.DATASET), tiny.with_name("i.gguf")
     given = ("imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--threads", 1)
-    assert told(capsys, *given, "--chunks", 2)["chunks"] == 2
+    assert run_json(capsys, *given, "--chunks", 2)["chunks"] == 2
     assert "is there already" in refused(capsys, *given)
-    assert told(capsys, *given, "--resume")["chunks"] == 5
+    assert run_json(capsys, *given, "--resume")["chunks"] == 5
     whole, both = tiny.with_name("w.dat"), tiny.with_name("both.gguf")
-    told(capsys, "imatrix", tiny, text, "-o", whole, "--context", models.CONTEXT, "--process-output")
-    assert told(capsys, "imatrix", "--merge", matrix, whole, "-o", both)["chunks"] > 5
+    run_json(capsys, "imatrix", tiny, text, "-o", whole, "--context", models.CONTEXT, "--process-output")
+    assert run_json(capsys, "imatrix", "--merge", matrix, whole, "-o", both)["chunks"] > 5
     assert read_imatrix(both).datasets == (str(text), str(text))
     assert "output.weight" in read_imatrix(both).entries
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names of files are Unicode there")
 @pytest.mark.skipif(os.fsdecode(b"\xff").isprintable(), reason="each byte is a character in this locale")
-def test_names_that_are_no_unicode_are_escaped(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_not_unicode_are_escaped(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, matrix = (tiny.with_name(os.fsdecode(name)) for name in (b"t\xff.txt", b"i\xff.gguf"))
     text.write_text(models.TEXT, encoding="utf-8")
-    told(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--chunks", 1)
+    run_json(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--chunks", 1)
     assert read_imatrix(matrix).datasets[0].endswith("t\\udcff.txt")
-    assert told(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--resume")["chunks"] == 5
+    assert run_json(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--resume")["chunks"] == 5
     out = tiny.with_name("out.gguf")
-    told(capsys, "quantize", tiny, "--type", "Q8_0", "--imatrix", matrix, "-o", out)
+    run_json(capsys, "quantize", tiny, "--type", "Q8_0", "--imatrix", matrix, "-o", out)
     with open_gguf(out) as found:
         assert found.metadata["quantize.imatrix.file"].endswith("i\\udcff.gguf")
 
@@ -87,10 +87,10 @@ def test_several_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
         write_model(tmp_path / name, matrices=F16)
     (tmp_path / "out").mkdir()
     words = ("quantize", tmp_path / "*.gguf", "-t", "Q4_0", "-o", tmp_path / "out")
-    done = told(capsys, *words, "--dry-run")
+    done = run_json(capsys, *words, "--dry-run")
     assert done["written"] is False
     assert not list((tmp_path / "out").iterdir())
-    told(capsys, *words)
+    run_json(capsys, *words)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a-Q4_0.gguf", "b.Q4_0.gguf"]
 
 

@@ -183,7 +183,7 @@ def test_what_a_lark_grammar_holds_of_json_holds(llm: LLM) -> None:
     assert json.loads(answer.text.removeprefix("pet "))["a"] in (1, 2)
 
 
-def test_many_choices_and_those_that_begin_alike(llm: LLM) -> None:
+def test_many_choices_and_choices_that_begin_alike(llm: LLM) -> None:
     many = [f"answer number {number}" for number in range(4096)]
     for texts in (many, ["a" * count for count in range(1, 30)]):
         (answer,) = llm.generate("A", params(Grammar(choice=texts), max_tokens=60))
@@ -259,7 +259,7 @@ def test_forms_from_one_loop(letters: Path, llm: LLM) -> None:
     assert choice.text in ("one", "two")
 
 
-def test_a_tokenizer_goes_when_nobody_needs_it(letters: Path) -> None:
+def test_a_tokenizer_is_freed_when_unused(letters: Path) -> None:
     tokenizer = load_tokenizer(letters)
     seen = weakref.ref(tokenizer)
     matcher = CompiledGrammar(tokenizer, Grammar(choice=["yes", "no"])).matcher()

@@ -64,8 +64,8 @@ def fake(folder: Path, monkeypatch: pytest.MonkeyPatch):
         yield served
 
 
-def left(folder: Path) -> list[str]:
-    """Every file in the store."""
+def list_files(folder: Path) -> list[str]:
+    """List every file in the store."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
@@ -154,7 +154,7 @@ def test_fetches_all_splits_of_a_model(folder: Path, fake: FakeHub, name: str) -
     path = store.resolve(name, lambda *step: seen.append(step))
     assert path == folder / "hf" / "owner" / "split" / SPLITS[0]
     assert sorted(fake.fetched()) == SPLITS
-    assert left(folder) == [f"hf/owner/split/{file}" for file in SPLITS], "no scratch is left"
+    assert list_files(folder) == [f"hf/owner/split/{file}" for file in SPLITS], "no scratch is left"
     assert path.read_bytes() == OTHER
     assert seen[-1] == ("fetching", 3 * len(OTHER), 3 * len(OTHER))
     assert store.resolve(name) == path
@@ -166,7 +166,7 @@ def test_fetches_all_splits_of_a_model(folder: Path, fake: FakeHub, name: str) -
 
 def test_fetches_a_folder(folder: Path, fake: FakeHub) -> None:
     path = store.pull("hf:owner/folder")
-    assert left(path) == [".complete", "config.json", "model.safetensors", "tokenizer.json"]
+    assert list_files(path) == [".complete", "config.json", "model.safetensors", "tokenizer.json"]
     old = store.pull("hf:owner/folder", revision="v1")
     assert old == store.find("hf:owner/folder@v1") == path.with_name("folder@v1")
     assert (old / "model.safetensors").read_bytes() == OTHER
@@ -194,7 +194,7 @@ def test_what_was_interrupted_goes_on(folder: Path, fake: FakeHub, monkeypatch: 
     fake.cut.clear()
     assert store.pull("hf:owner/one").read_bytes() == CONTENT
     assert fake.ranges_asked()[-1] == "bytes=600000-"
-    assert left(folder) == ["hf/owner/one/only.gguf"]
+    assert list_files(folder) == ["hf/owner/one/only.gguf"]
 
 
 def test_a_lost_connection_is_taken_up_again(folder: Path, fake: FakeHub) -> None:
@@ -204,7 +204,7 @@ def test_a_lost_connection_is_taken_up_again(folder: Path, fake: FakeHub) -> Non
     assert fake.ranges_asked()
 
 
-def test_a_server_without_ranges_begins_anew(folder: Path, fake: FakeHub) -> None:
+def test_a_server_without_ranges_begins_again(folder: Path, fake: FakeHub) -> None:
     fake.ranges, fake.cut["only.gguf"] = False, [200_000]
     assert store.pull("hf:owner/one").read_bytes() == CONTENT
 
@@ -219,7 +219,7 @@ def test_other_content_is_not_used(folder: Path, fake: FakeHub, lie: bytes, mess
     with pytest.raises(ModelFileError, match=message):
         store.pull("hf:owner/one")
     assert store.find("hf:owner/one") is None
-    assert [name for name in left(folder) if not name.endswith("/lock")] == []
+    assert [name for name in list_files(folder) if not name.endswith("/lock")] == []
     fake.lies.clear()
     assert store.pull("hf:owner/one").read_bytes() == CONTENT
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_checked_is_not_fetched(folder: Path, fake: FakeHub) -> N
     fake.hashes = False
     with pytest.raises(ModelFileError, match=r"says no hash of only\.gguf"):
         store.pull("hf:owner/one")
-    assert left(folder) == []
+    assert list_files(folder) == []
 
 
 def test_a_file_that_is_shorter_than_said(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,11 +317,11 @@ def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
             store.remove(store.planned_removal(["hf:owner/one"]))
         assert (scratch / "x.part").read_bytes() == b"abc"
     store.remove(store.planned_removal(["hf:owner/one"]))
-    assert left(folder) == []
+    assert list_files(folder) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a file that is open cannot be taken away here")
-def test_a_folder_that_is_taken_away_is_held_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_taken_away_is_locked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who held it before removed it, after we had opened its lock."""
     scratch, real = folder / ".pull-one", folder_lock.take
 
@@ -361,7 +361,7 @@ def test_parts_of_another_model_stay_and_those_of_an_older_one_go(
         with pytest.raises(ModelNotFound, match="lost"):
             store.pull(f"hf:owner/quants:{name}")
     fake.cut.clear()
-    fake.files["owner/quants"]["main"][QUANTS[0]] = OTHER  # published anew
+    fake.files["owner/quants"]["main"][QUANTS[0]] = OTHER  # published again
     assert store.pull(f"hf:owner/quants:{QUANTS[0]}").read_bytes() == OTHER
     assert store.unfinished()[0].nbytes == 50_000
     store.pull(f"hf:owner/quants:{QUANTS[1]}")
@@ -411,4 +411,4 @@ def test_a_pull_that_is_ended_goes_on(folder: Path, fake: FakeHub, spore: Spore,
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == CONTENT
     assert set(fake.ranges_asked()) == {"bytes=700000-"}
-    assert left(folder) == ["hf/owner/one/only.gguf"]
+    assert list_files(folder) == ["hf/owner/one/only.gguf"]

@@ -1,4 +1,4 @@
-"""What the pages show runs."""
+"""The examples of the pages run."""
 
 import re
 from pathlib import Path

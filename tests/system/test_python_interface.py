@@ -1,4 +1,4 @@
-"""What a program that uses the package meets beside answers: embeddings from an event loop, refusals, the end."""
+"""The Python interface beside answers: embeddings from an event loop, refusals, closing."""
 
 import asyncio
 import copy
@@ -85,7 +85,7 @@ def test_the_limit_of_a_folder_without_the_folder_is_refused(story: Path) -> Non
         LLM(story, session_bytes=1 << 20)
 
 
-def test_an_adapter_with_which_scores_are_no_numbers_is_named(tmp_path: Path) -> None:
+def test_an_adapter_that_makes_scores_nan_is_named(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", WIDE)
     huge = {name: (a * np.float32(1e30), b * np.float32(1e30)) for name, (a, b) in random_pairs(WIDE, 2).items()}
     write_peft(tmp_path / "huge", huge)

@@ -38,15 +38,15 @@ def llm(hybrid: Path) -> Iterator[LLM]:
         made.engine.check_integrity()
 
 
-def alone(llm: LLM, said: Completion) -> list[int]:
-    """What is said to a completion's prompt where nothing is found of it."""
+def generate_uncached(llm: LLM, said: Completion) -> list[int]:
+    """Return the output for a completion's prompt without cached prefixes."""
     (done,) = llm.generate([said.prompt_token_ids], replace(FEW, salt=f"fresh {next(UNUSED)}"))
     assert done.cached_tokens == 0
     return done.token_ids
 
 
-def held(said: Completion) -> int:
-    """Tokens that a conversation holds after an answer."""
+def count_held(said: Completion) -> int:
+    """Return the tokens that a conversation holds after an answer."""
     return len(said.prompt_token_ids) + len(said.token_ids) - 1
 
 
@@ -54,32 +54,36 @@ def test_a_conversation_computes_its_new_words_alone(llm: LLM, tmp_path: Path) -
     talk = llm.conversation()
     first = say(talk, WORDS, FEW)
     second = say(talk, "no", FEW)
-    twin = talk.fork()
-    third, other = say(talk, "it is", FEW), say(twin, "a dog", FEW)
-    assert [each.cached_tokens for each in (second, third, other)] == [held(first), held(second), held(second)]
+    child = talk.fork()
+    third, other = say(talk, "it is", FEW), say(child, "a dog", FEW)
+    assert [each.cached_tokens for each in (second, third, other)] == [
+        count_held(first),
+        count_held(second),
+        count_held(second),
+    ]
     talk.revert(2)
     again = say(talk, "so", FEW)
     assert 0 < again.cached_tokens < len(first.prompt_token_ids), "back to a kept state"
-    twin.sleep(tmp_path / "twin.session")
-    woken = llm.wake(tmp_path / "twin.session")
+    child.sleep(tmp_path / "child.session")
+    woken = llm.wake(tmp_path / "child.session")
     last = say(woken, "no", FEW)
-    assert last.cached_tokens == held(other)
+    assert last.cached_tokens == count_held(other)
     for each in (first, second, third, other, again, last):
-        assert each.token_ids == alone(llm, each)
+        assert each.token_ids == generate_uncached(llm, each)
     talk.close()
     woken.close()
 
 
-def test_the_whole_text_sent_anew_is_found_up_to_its_newest_state(llm: LLM) -> None:
+def test_the_whole_text_sent_again_is_found_up_to_its_newest_state(llm: LLM) -> None:
     (first,) = llm.generate([WORDS], replace(FEW, max_tokens=150))
     (second,) = llm.generate([[*first.prompt_token_ids, *first.token_ids, 5, 6]], FEW)
-    assert second.cached_tokens == held(first) // 64 * 64
+    assert second.cached_tokens == count_held(first) // 64 * 64
     cut = [*first.prompt_token_ids[:100], 5, 6]
     (third,) = llm.generate([cut], FEW)
     assert third.cache_miss is not None
     assert third.cache_miss.startswith("no state kept between tokens 0 and ")
     for each in (second, third):
-        assert each.token_ids == alone(llm, each)
+        assert each.token_ids == generate_uncached(llm, each)
 
 
 @pytest.mark.parametrize("how", [{"speculate": "ngram"}, {"draft_model": "itself"}, {"kv_memory": "900kB"}])

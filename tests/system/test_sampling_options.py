@@ -67,7 +67,7 @@ def test_tokens_that_the_model_does_not_have_are_refused(llm: LLM, name: str, va
         llm.generate("Once", SamplingParams(**{name: value}))
 
 
-def test_a_grammar_that_is_being_compiled_holds_nobody_up(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_is_being_compiled_does_not_hold_up_others(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other answers begin and end while one compiles; then that one comes too."""
     go_on, threads = threading.Event(), []
     compiled = sporelm.text.grammar.grammar_matcher.CompiledGrammar.__init__

@@ -58,7 +58,7 @@ def test_pull_puts_the_checked_file_into_the_store(folder: Path, offer) -> None:
 
 
 @pytest.mark.parametrize("left", [[], ["notes.txt"]], ids=["empty", "no model"])
-def test_a_folder_without_a_model_is_no_stored_model(folder: Path, offer, left: list[str]) -> None:
+def test_a_folder_without_a_model_is_not_a_stored_model(folder: Path, offer, left: list[str]) -> None:
     place = folder / "tiny"
     place.mkdir(parents=True)
     for name in left:

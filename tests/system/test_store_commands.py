@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def held(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink()}
 
 
@@ -118,11 +118,11 @@ def test_list_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
 def test_rm(folder: Path, names: list[str], gone: set[str], capsys: pytest.CaptureFixture[str]) -> None:
-    before = held(folder)
+    before = list_files(folder)
     size = sum((folder / name).stat().st_size for name in gone)
     assert main(["rm", "--yes", *names]) == 0
     assert "are free" in capsys.readouterr().out
-    assert before - held(folder) == gone
+    assert before - list_files(folder) == gone
     assert size > 0
     assert not any(path.name.startswith(".remove") for path in folder.iterdir())
     assert not [path for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())], "no empty folder"
@@ -137,18 +137,18 @@ def test_rm_takes_all_files_of_a_split(folder: Path) -> None:
     store.remove(store.planned_removal(["hf:owner/split:Q4_0"]))
     assert [path.name for path in place.iterdir()] == ["n-Q8_0-00002-of-00002.gguf"]
     store.remove(store.planned_removal(["hf:owner/split"]))
-    assert not place.exists(), "the whole repository means leftovers too"
+    assert not place.exists(), "the whole repository means rests of downloads too"
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", ".", "", "hf", "a/b", "hf:../x", "hf:a/b:../x", ".hidden", "x\n"])
 def test_rm_stays_in_the_store(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    before = held(folder)
+    before = list_files(folder)
     assert main(["rm", "--yes", "little", name]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert held(folder) == before, "nothing goes if one name is wrong"
+    assert list_files(folder) == before, "nothing goes if one name is wrong"
 
 
-def test_rm_of_what_is_not_there_names_the_nearest(folder: Path) -> None:
+def test_rm_of_a_missing_model_names_the_nearest(folder: Path) -> None:
     with pytest.raises(ModelNotFound, match="no stored model 'litle'; did you mean little"):
         store.planned_removal(["litle"])
     with pytest.raises(ModelNotFound, match="no stored model 'zzzzzz'; stored: folder, little"):
@@ -156,10 +156,10 @@ def test_rm_of_what_is_not_there_names_the_nearest(folder: Path) -> None:
 
 
 def test_rm_asks(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    before = held(folder)
+    before = list_files(folder)
     monkeypatch.setattr(rm, "ask_to_confirm", lambda: False)
     assert main(["rm", "little"]) == 1
-    assert held(folder) == before
+    assert list_files(folder) == before
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115 - closed with the interpreter
     with pytest.raises(RequestError, match="give --yes"):
@@ -182,7 +182,7 @@ def test_rm_leaves_what_links_point_to(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_removed_stays_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, moves = held(folder), 0
+    before, moves = list_files(folder), 0
     real = Path.rename
 
     def rename(path: Path, target: Path) -> Path:
@@ -196,11 +196,11 @@ def test_what_cannot_be_removed_stays_whole(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(ModelError, match=r"hf:owner/tiny@v1 cannot be removed: in use"):
         store.remove(store.planned_removal(["hf:owner/tiny@v1"]))
-    assert held(folder) == before
+    assert list_files(folder) == before
 
 
 def test_an_interrupt_puts_back_what_was_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, real, moves = held(folder), Path.rename, 0
+    before, real, moves = list_files(folder), Path.rename, 0
 
     def rename(path: Path, target: Path) -> Path:
         nonlocal moves
@@ -214,7 +214,7 @@ def test_an_interrupt_puts_back_what_was_moved(folder: Path, monkeypatch: pytest
     models = store.planned_removal(["hf:owner/tiny@v1"])
     with pytest.raises(KeyboardInterrupt):
         store.remove(models)
-    assert held(folder) == before
+    assert list_files(folder) == before
 
 
 def test_names_nearly_right(folder: Path) -> None:
@@ -242,7 +242,7 @@ def test_what_is_made_of_a_stored_model_comes_here(
 ) -> None:
     """In the store it would be a second model in the folder of the first, which could not be opened any more."""
     write_model(folder / "complete", WIDE)
-    before, here = held(folder), tmp_path / "here"
+    before, here = list_files(folder), tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
     for words, made in (
@@ -253,7 +253,7 @@ def test_what_is_made_of_a_stored_model_comes_here(
     ):
         assert main(["gguf", *words]) == 0
         assert (here / made).exists(), made
-    assert held(folder) == before
+    assert list_files(folder) == before
     (folder / "split").mkdir()
     for part in here.glob("*-of-00002.gguf"):
         part.rename(folder / "split" / part.name)

@@ -179,7 +179,7 @@ def test_a_benchmark_as_large_as_the_context(spore: Spore, story: Path) -> None:
     assert [(row["test"], row["depth"]) for row in json.loads(done.stdout)] == [("pp512", 0), ("tg2", 510)]
 
 
-def test_bench_of_a_made_up_model(spore: Spore, tmp_path: Path) -> None:
+def test_bench_of_a_synthetic_model(spore: Spore, tmp_path: Path) -> None:
     words = ["bench", "synthetic:tiny:q8_0", "-p", 8, "-n", 0, "--repeat", 1, "--plot", "speed.svg", "--json"]
     threads = usable_cores() + 1
     done = spore(*words, "--threads", threads, SPORE_SYNTHETIC_MODELS=str(tmp_path / "made"))
@@ -229,7 +229,7 @@ def started(story: Path, *words: object) -> subprocess.Popen[bytes]:
 
 
 @POSIX
-def test_closed_pipe_is_no_error(story: Path) -> None:
+def test_closed_pipe_is_not_an_error(story: Path) -> None:
     process = started(story)
     process.stdout.close()
     errors = process.stderr.read().decode()

@@ -1,4 +1,4 @@
-"""What is written down of a run: a trace that shows its steps and ops, a recording that comes out the same again."""
+"""Traces and recordings of a run: a trace shows its steps and ops, a recording comes out the same again."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ def test_ops_of_adapters_are_named(tmp_path: Path) -> None:
 
 
 def replayed(path: Path, model: Path, **more: Any) -> ReplayResult:
-    """A recording, repeated by a model that was opened anew."""
+    """A recording, repeated by a model that was opened again."""
     recording = Recording(path)
     limits = recording.limits
     sizes = {"max_context": limits.max_context, "max_batch": limits.max_batch, "token_budget": limits.token_budget}
@@ -161,7 +161,7 @@ def cancelled(llm: LLM) -> None:
 
 
 def embedded(llm: LLM) -> None:
-    """Steps that nobody samples from, whose pages are found afterwards."""
+    """Steps without sampling, whose pages are found afterwards."""
     llm.embed([TEXT, "a dog"])
     llm.logits(llm.prompt_ids(TEXT))
     llm.generate(TEXT, WILD)
@@ -231,11 +231,11 @@ def test_a_step_that_fails_is_repeated_and_so_is_its_recording(
             llm.engine.step()
         with monkeypatch.context() as patch:
             patch.setattr(llm.engine.scheduler, "next_step", failing(llm.engine.scheduler.next_step))
-            with pytest.raises(OSError, match="made up"):
+            with pytest.raises(OSError, match="synthetic failure"):
                 llm.engine.step()
         with monkeypatch.context() as patch:
             patch.setattr(llm.engine.sampler, "sample", failing(llm.engine.sampler.sample))
-            with pytest.raises(OSError, match="made up"):
+            with pytest.raises(OSError, match="synthetic failure"):
                 llm.engine.step()
         llm.engine.run([answer.request for answer in answers])
         assert [answer.request.finish_reason for answer in answers] == ["error", "length"]
@@ -250,7 +250,7 @@ def failing(work: Callable[..., object]) -> Callable[..., object]:
 
     def fail(*args: Any) -> None:
         work(*args)
-        raise OSError("made up")
+        raise OSError("synthetic failure")
 
     return fail
 
@@ -427,7 +427,9 @@ def test_what_could_not_be_written_is_exit_code_1(story: Path, tmp_path: Path, w
     assert "Traceback" not in done.stderr
 
 
-def test_a_recording_at_its_limit_is_no_failure(story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_at_its_limit_is_not_a_failure(
+    story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with LLM(story, threads=1, record=tmp_path / "r.jsonl") as llm:
         assert llm.trace_and_record.recording is not None
         llm.trace_and_record.recording.max_bytes = 2000

@@ -1,4 +1,4 @@
-"""What needs no model: help, wrong usage, models that are not there, doctor."""
+"""Commands without a model: help, wrong usage, missing models, doctor."""
 
 import errno
 import json

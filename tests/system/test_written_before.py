@@ -69,7 +69,7 @@ def length(data: bytes) -> int:
 
 
 def header(data: bytes) -> dict[str, Any]:
-    """What a session file says, without the hashes that stand for the model."""
+    """Return the header of a session file, without the hashes that stand for the model."""
     found: dict[str, Any] = json.loads(data[8 : 8 + length(data)])
     for key in ("model", "sha256"):
         del found["__metadata__"][key]

@@ -1,4 +1,4 @@
-"""What attackers of such servers have tried: each rule with the attack that it is against."""
+"""Attacks known from other servers, each with the rule that stops it."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ def served_with(chatty: object) -> Iterator[Callable[..., Running]]:
 
 
 def raw(port: int, data: bytes, seconds: float = 60) -> bytes:
-    """What the server says to some bytes, until it closes the connection."""
+    """Return the server's reply to some bytes, up to the end of the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         connection.sendall(data)
         found = b""
@@ -81,7 +81,7 @@ CLOSED = (
 
 
 @pytest.mark.parametrize("path", CLOSED)
-def test_paths_that_are_no_routes_need_a_key_too(closed: Running, path: str) -> None:
+def test_unknown_paths_need_a_key_too(closed: Running, path: str) -> None:
     said = raw(closed.port, b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode())
     assert said.startswith(b"HTTP/1.1 401"), said[:100]
 
@@ -101,7 +101,7 @@ def test_paths_that_are_no_routes_need_a_key_too(closed: Running, path: str) -> 
     ],
     ids=str,
 )
-def test_what_is_no_key_opens_nothing(closed: Running, headers: dict[str, str]) -> None:
+def test_an_invalid_key_opens_nothing(closed: Running, headers: dict[str, str]) -> None:
     assert closed.client().get("/v1/models", headers=headers).status_code == 401
 
 
@@ -240,12 +240,12 @@ def test_bodies_that_are_too_large_together_are_refused_until_others_have_gone(
     body = b'{"prompt": "Lily", "max_tokens": 1}'.ljust(3000)
     head += b"content-length: 3000\r\n\r\n"
 
-    def asked() -> bytes:
+    def send() -> bytes:
         return raw(running.port, head + body)
 
     with socket.create_connection(("127.0.0.1", running.port), timeout=60) as slow:
         slow.sendall(head + body[:-1])
-        while (said := asked()).startswith(b"HTTP/1.1 200"):
+        while (said := send()).startswith(b"HTTP/1.1 200"):
             pass  # the other's body is on its way still
         assert said.startswith(b"HTTP/1.1 503"), said[:60]
         assert b"max_bodies" in said
@@ -254,13 +254,13 @@ def test_bodies_that_are_too_large_together_are_refused_until_others_have_gone(
         assert running.client().get("/v1/models").status_code == 200
         slow.sendall(body[-1:])
         assert slow.recv(100).startswith(b"HTTP/1.1 200")
-        while not (said := asked()).startswith(b"HTTP/1.1 200"):
+        while not (said := send()).startswith(b"HTTP/1.1 200"):
             assert said.startswith(b"HTTP/1.1 503"), said[:60]  # it is given back when the request has ended
     with socket.create_connection(("127.0.0.1", running.port), timeout=60) as left:
         left.sendall(head + body[:-1])
-        while asked().startswith(b"HTTP/1.1 200"):
+        while send().startswith(b"HTTP/1.1 200"):
             pass
-    while not (said := asked()).startswith(b"HTTP/1.1 200"):
+    while not (said := send()).startswith(b"HTTP/1.1 200"):
         assert said.startswith(b"HTTP/1.1 503"), said[:60]
 
 

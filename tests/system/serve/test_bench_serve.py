@@ -24,7 +24,7 @@ FEW = ("--requests", "3", "-n", "4", "-p", "12", "--warmup", "0")
 
 @pytest.fixture(autouse=True)
 def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have one."""
+    """Ignore the API key of the machine's user."""
     monkeypatch.setitem(settings.API_KEY.__dict__, "value", "")
 
 
@@ -99,7 +99,7 @@ def test_shared_prefixes_are_found_again(served: Running, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
-        (("--model", "nobody"), "there is no model 'nobody'", 1),
+        (("--model", "unknown"), "there is no model 'unknown'", 1),
         (("-p", "600", "-c", "1"), "answered HTTP 400", 1),
         (("-c", "0"), "-c is 0", 2),
         (("--rate", "0"), "--rate is 0", 2),
@@ -126,7 +126,7 @@ def test_wrong_keys_and_no_server(serve: object, capsys: pytest.CaptureFixture[s
     code, _, err = bench(capsys, *words, "--api-key", "other")
     assert (code, "does not accept this key" in one_line(err)) == (1, True)
     assert bench(capsys, *words, "--api-key", "sesame", "--json")[0] == 0
-    with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
+    with socket.socket() as silent:  # keeps its port for itself and does not listen
         silent.bind(("127.0.0.1", 0))
         code, _, err = bench(capsys, "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert (code, "cannot be reached: Connection refused" in one_line(err)) == (1, True)

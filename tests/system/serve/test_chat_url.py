@@ -59,9 +59,9 @@ def test_what_the_server_refuses(spoken: Chat, serve: Callable[..., Running]) ->
     words = ["--url", running.url, "--api-key"]
     assert "rejects the API key (401)" in spoken([*words, "wrong"])[2]
     assert "requires an API key (401)" in spoken(words[:2])[2]
-    code, _, err = spoken(["nobody", *words, "s3cret"], "Hi")
+    code, _, err = spoken(["unknown", *words, "s3cret"], "Hi")
     assert code == 1
-    assert "'nobody'" in err
+    assert "'unknown'" in err
     assert "leave MODEL out to use its first model" in err
     code, _, err = spoken([*words, "s3cret", "-n", "2"], "/args temp -1", "Hi", "/args temp 0", "Hi " * 2000, "Hi")
     assert code == 1

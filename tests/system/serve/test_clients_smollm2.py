@@ -141,7 +141,7 @@ def test_n_stop_seed_logprobs_and_bias(client: openai.OpenAI) -> None:
     assert other.choices[0].message.content != scored.choices[0].message.content
 
 
-def test_a_call_that_is_cut_off_before_its_name_is_no_content(client: openai.OpenAI) -> None:
+def test_a_call_that_is_cut_off_before_its_name_is_not_content(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "smol", "messages": ASK, "tools": TOOLS, "max_tokens": 5, **COLD}
     for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
         choice = client.chat.completions.create(**asked, **more).choices[0]

@@ -27,7 +27,7 @@ DOCUMENTS = ["a dog it is", "no", "some other text"]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
     write_encoder(root / "reader", CASES["bert"])
     write_encoder(root / "ranker", CASES["xlm-roberta-scores"])
@@ -35,11 +35,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(place: Path) -> Iterator[Running]:
-    models = tuple(ModelSpec(name, str(place / name)) for name in ("reader", "ranker"))
-    # What is said for every model is no fault of those that have no use for it.
+def server(folder: Path) -> Iterator[Running]:
+    models = tuple(ModelSpec(name, str(folder / name)) for name in ("reader", "ranker"))
+    # Options for all models are valid for models that do not use them.
     engine = {"threads": 1, "kv": "q8_0", "speculate": "ngram"}
-    running, stop = run_server(ServeConfig(models=models, **server_options(engine=engine, session_dir=place / "kept")))
+    running, stop = run_server(ServeConfig(models=models, **server_options(engine=engine, session_dir=folder / "kept")))
     yield running
     stop()
 
@@ -49,8 +49,8 @@ def client(server: Running) -> httpx.Client:
     return server.client()
 
 
-def test_embeddings(client: httpx.Client, place: Path) -> None:
-    with LLM(place / "reader", threads=1) as llm:
+def test_embeddings(client: httpx.Client, folder: Path) -> None:
+    with LLM(folder / "reader", threads=1) as llm:
         expected = llm.embed(TEXTS)
     made = client.post("/v1/embeddings", json={"model": "reader", "input": TEXTS}).json()
     assert np.array_equal(np.array([each["embedding"] for each in made["data"]], np.float32), expected)
@@ -70,7 +70,7 @@ def test_embeddings(client: httpx.Client, place: Path) -> None:
 
 
 def test_a_model_is_looked_at_once_to_see_what_it_is_and_to_load_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
 
@@ -80,21 +80,21 @@ def test_a_model_is_looked_at_once_to_see_what_it_is_and_to_load_it(
 
     monkeypatch.setattr(engine_loader, "open_model", watched)
     made: dict[str, Any] = {"speculate": "draft", "draft_model": "no/such/file.gguf", "max_context": 10_000}
-    with LLM(place / "reader", any_kind=True, **made) as llm:
+    with LLM(folder / "reader", any_kind=True, **made) as llm:
         assert llm.max_context == 96  # its own
-    assert opened == [place / "reader"]
+    assert opened == [folder / "reader"]
     with pytest.raises(ModelNotFound, match="no/such/file"):
-        LLM(place / "reader", **made)
+        LLM(folder / "reader", **made)
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
-def test_documents_are_ranked(client: httpx.Client, path: str, place: Path) -> None:
+def test_documents_are_ranked(client: httpx.Client, path: str, folder: Path) -> None:
     body = {
         "model": "ranker",
         "query": "is it a dog",
         "documents": [DOCUMENTS[0], {"text": DOCUMENTS[1]}, DOCUMENTS[2]],
     }
-    with LLM(place / "ranker", threads=1) as llm:
+    with LLM(folder / "ranker", threads=1) as llm:
         expected = llm.rerank("is it a dog", DOCUMENTS)
         raw = llm.rerank("is it a dog", DOCUMENTS, normalize=False)
     made = client.post(path, json=body).json()

@@ -76,7 +76,7 @@ def some(request: pytest.FixtureRequest) -> slice:
 
 @pytest.fixture(autouse=True)
 def unharmed(served: Running) -> Iterator[None]:
-    """Whatever was sent, the server is as it was."""
+    """The server is unharmed after each test."""
     yield
     assert served.client().get("/health").status_code == 200
     wait_until(served.engine_idle)
@@ -109,7 +109,7 @@ def test_numbers_far_from_sense_are_refused_or_harmless(served: Running, path: s
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_json_does_not_know_is_no_number(served: Running, path: str, some: slice) -> None:
+def test_numbers_that_json_does_not_know_are_refused(served: Running, path: str, some: slice) -> None:
     client = served.client()
     names = fields(ASKED[path].body, msgspec.inspect.IntType, msgspec.inspect.FloatType)[:2]
     for name in names:
@@ -337,7 +337,7 @@ def test_schemas_cost_no_more_than_they_say(served: Running, schema: dict[str, A
 
 @pytest.fixture
 def listening() -> Iterator[tuple[int, list[bytes]]]:
-    """A port on which nobody should ask, and what was asked there."""
+    """A port that must get no requests, and the requests that it got."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)
@@ -349,7 +349,7 @@ def listening() -> Iterator[tuple[int, list[bytes]]]:
                     connection, _ = server.accept()
                 except TimeoutError:
                     continue
-                heard.append(b"somebody")
+                heard.append(b"a client")
                 connection.close()
 
         thread = threading.Thread(target=hear)

@@ -16,8 +16,8 @@ HIDDEN = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def said_to(port: int, data: bytes, seconds: float = 60, *, ends: bool = True) -> bytes:
-    """What the server says to some bytes, until it closes the connection; `ends`: it hears that nothing more comes, and
-    says nothing either if it hears that before it has begun to."""
+    """Return the server's reply to some bytes, up to the end of the connection; `ends`: the client's end is closed at
+    once, and the server does not reply if it sees that before it begins to."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection, suppress(OSError):
         connection.sendall(data)
@@ -113,7 +113,7 @@ def test_chunks_that_are_none_are_refused(served: Running, body: bytes) -> None:
     ],
     ids=lambda each: repr(each[:30]),
 )
-def test_what_is_no_request_of_ours_is_refused(served: Running, data: bytes) -> None:
+def test_invalid_requests_are_refused(served: Running, data: bytes) -> None:
     said = said_to(served.port, data)
     assert said.startswith(b"HTTP/1.1 4") or not said, said[:80]
     assert b'"data"' not in said

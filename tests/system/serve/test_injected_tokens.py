@@ -1,4 +1,4 @@
-"""What a chat says stays text on every route: the engine is given no control tokens but the template's own."""
+"""A chat's content stays text on every route: the engine is given no control tokens but the template's own."""
 
 import asyncio
 import json

@@ -60,23 +60,23 @@ def start(chatty: Path, tmp_path: Path) -> Iterator[Start]:
             process.stderr.close()
 
 
-def said(client: httpx.Client, text: str, **more: Any) -> str:
+def say(client: httpx.Client, text: str, **more: Any) -> str:
     made = client.post("/infer", json=SAY | {"messages": [{"role": "user", "content": text}]} | more)
     assert made.status_code == 200, made.text
     return made.text
 
 
 class Writer:
-    """Somebody who changes conversations and sessions all the time, and knows what the server has confirmed."""
+    """A client that changes conversations and sessions all the time, and knows what the server confirmed."""
 
     def __init__(self, client: httpx.Client, number: int) -> None:
         self.client, self.number = client, number
         self.versions: dict[str, int] = {}  # of conversations, that were confirmed
         self.slept: set[str] = set()  # sessions that gave way to a later one
-        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         latest = ""
         with suppress(httpx.HTTPError):
             for count in range(10_000):
@@ -88,7 +88,7 @@ class Writer:
                     kept = self.client.patch(f"{PATH}/{kept['id']}", json=change).json()
                     self.versions[kept["id"]] = kept["version"]
                 name = f"w{self.number}-{count}"
-                said(self.client, f"Once {count}", session_id=name)
+                say(self.client, f"Once {count}", session_id=name)
                 if latest:
                     self.slept.add(latest)
                 latest = name
@@ -117,7 +117,7 @@ def assert_whole(client: httpx.Client, folder: Path, writer: Writer) -> None:
     for path in files:
         json.loads(path.read_bytes())
     for name in writer.slept:
-        again = said(client, "The dog", session_id=name, dialog_pos=2)
+        again = say(client, "The dog", session_id=name, dialog_pos=2)
         alone = client.post(
             "/infer",
             json=SAY | {"messages": [{"role": "user", "content": "x"}], "session_id": name, "dialog_pos": 5},
@@ -130,9 +130,9 @@ def assert_whole(client: httpx.Client, folder: Path, writer: Writer) -> None:
 def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Path, kills: int) -> None:
     chance, folder = random.Random(kills), tmp_path / "kept"
     process, client = start()
-    first = said(client, "Once upon a time", session_id="long")
-    second = said(client, "The dog", session_id="long", dialog_pos=2)
-    said(client, "Lily", session_id="other")  # so that the first one sleeps
+    first = say(client, "Once upon a time", session_id="long")
+    second = say(client, "The dog", session_id="long", dialog_pos=2)
+    say(client, "Lily", session_id="other")  # so that the first one sleeps
     for number in range(kills):
         writer = Writer(client, number)
         end = time.monotonic() + 120
@@ -144,22 +144,22 @@ def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Pa
         process, client = start()
         assert not list(folder.rglob("*.part"))
         assert_whole(client, folder, writer)
-        assert said(client, "The dog", session_id="long", dialog_pos=2) == second
-    assert said(client, "Once upon a time", session_id="long") == first
+        assert say(client, "The dog", session_id="long", dialog_pos=2) == second
+    assert say(client, "Once upon a time", session_id="long") == first
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) in (0, 143)
 
 
 def test_a_session_that_never_slept_is_there_after_a_kill(start: Start, tmp_path: Path) -> None:
     process, client = start()
-    first = said(client, "Once upon a time", session_id="only")
+    first = say(client, "Once upon a time", session_id="only")
     (tmp_path / "kept" / "sessions").mkdir(exist_ok=True)
     end = time.monotonic() + 60
     while not (files := list((tmp_path / "kept" / "sessions").glob("*.session"))):  # some seconds after the answer
         assert time.monotonic() < end
         time.sleep(0.02)
     written = files[0].read_bytes()
-    said(client, "The dog", session_id="only", dialog_pos=2)
+    say(client, "The dog", session_id="only", dialog_pos=2)
     while files[0].read_bytes() == written:  # what was said since is written as well
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -167,7 +167,7 @@ def test_a_session_that_never_slept_is_there_after_a_kill(start: Start, tmp_path
     process, client = start()
     body = SAY | {"messages": [{"role": "user", "content": "x"}], "session_id": "only", "dialog_pos": 5}
     assert client.post("/infer", json=body).json()["current_dialog_pos"] == 4
-    assert said(client, "Once upon a time", session_id="only") == first
+    assert say(client, "Once upon a time", session_id="only") == first
 
 
 @pytest.mark.all

@@ -190,19 +190,19 @@ def test_how_long_a_model_stays(keeper: tuple[Running, ollama.Client]) -> None:
     running, client = keeper
     few = {"num_predict": 1}
 
-    def left() -> float:
+    def seconds_left() -> float:
         (model,) = client.ps().models
         assert model.expires_at is not None
         return model.expires_at.timestamp() - time.time()
 
     client.chat("story", messages=ASK, options=few)
-    assert 900 < left() < 1001
+    assert 900 < seconds_left() < 1001
     client.chat("story", messages=ASK, options=few, keep_alive="1m30s")
-    settle(running, lambda: 80 < left() < 91)
+    settle(running, lambda: 80 < seconds_left() < 91)
     client.embed("story", "x", keep_alive=-1)
-    settle(running, lambda: left() > 1e9)
+    settle(running, lambda: seconds_left() > 1e9)
     client.generate("story", "Once", options=few, keep_alive=30)
-    settle(running, lambda: 20 < left() < 31)
+    settle(running, lambda: 20 < seconds_left() < 31)
     client.generate("story", "Once", options=few, keep_alive=0)
     settle(running, lambda: not client.ps().models)
     assert client.generate("story").done_reason == "load"
@@ -243,7 +243,7 @@ def test_who_may_say_how_long_a_model_stays(serve: Callable[..., Running]) -> No
 
 
 def settle(running: Running, true: Callable[[], bool]) -> None:
-    """What happens to a model happens after its answer was sent."""
+    """Wait until a condition is true: a model's state changes after its answer was sent."""
     end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end

@@ -126,7 +126,7 @@ def test_a_form_that_the_model_cannot_write_is_the_callers_to_change(client: ope
         client.chat.completions.create(model="story", messages=ASK, response_format={"type": "json_object"})
 
 
-def test_a_bad_schema_is_one_400_and_nobody_else_feels_it(client: openai.OpenAI) -> None:
+def test_a_bad_schema_is_one_400_and_others_do_not_feel_it(client: openai.OpenAI) -> None:
     for schema in ({"type": "nonsense"}, {"type": "string", "pattern": "(?<=a)b"}):
         with pytest.raises(openai.BadRequestError, match="grammar"):
             client.chat.completions.create(

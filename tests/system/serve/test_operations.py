@@ -238,7 +238,7 @@ def test_a_disconnect_during_prefill_frees_the_engine(serve: Serve) -> None:
     steps: list[int] = []
     step = engine.runner.run
 
-    def held(what: Any) -> Any:
+    def run_until_left(what: Any) -> Any:
         steps.append(what.num_tokens)
         assert len(steps) < 3 or left.wait(60)
         return step(what)
@@ -247,7 +247,7 @@ def test_a_disconnect_during_prefill_frees_the_engine(serve: Serve) -> None:
         cancel(request)
         left.set()
 
-    engine.runner.run, pump.cancel = held, noted  # type: ignore[method-assign]
+    engine.runner.run, pump.cancel = run_until_left, noted  # type: ignore[method-assign]
     body = json.dumps({"prompt": "dog cat " * 100, "max_tokens": 1}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as connection:
@@ -324,7 +324,7 @@ def test_a_thousand_prompts_are_answered_or_refused_by_name(serve: Serve) -> Non
     assert made.status_code == 200
     assert len({choice["text"] for choice in made.json()["choices"]}) == 1
     assert [choice["index"] for choice in made.json()["choices"]] == list(range(1000))
-    assert most[0] <= engine.limits.max_batch, "so many at once as run together, and no more"
+    assert most[0] <= engine.limits.max_batch, "no more requests at once than run together"
     vectors = client.post("/v1/embeddings", json={"input": ["Lily"] * 1000}).json()["data"]
     assert [each["index"] for each in vectors] == list(range(1000))
     assert len({tuple(each["embedding"]) for each in vectors}) == 1

@@ -86,8 +86,8 @@ def http(served: Running) -> httpx.Client:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
-    """The parameters with which the server asked its engine."""
+def requested_params(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
+    """The sampling parameters that the server passed to its engine."""
     found: list[SamplingParams] = []
     answers: Callable[..., Any] = LLM.prepare_generations
 
@@ -106,7 +106,7 @@ def named(field: str, value: Any) -> str:
 @pytest.mark.parametrize(("field", "value", "result"), SAME, ids=[named(*row[:2]) for row in SAME])
 def test_python_the_command_line_and_the_server_take_the_same_values(
     http: httpx.Client,
-    asked: list[SamplingParams],
+    requested_params: list[SamplingParams],
     capsys: pytest.CaptureFixture[str],
     field: str,
     value: Any,
@@ -136,7 +136,7 @@ def test_python_the_command_line_and_the_server_take_the_same_values(
     for path, body in bodies.items():
         answer = http.post(path, json=body)
         assert answer.status_code == 200, answer.text
-        assert getattr(asked[-1], field) == result, path
+        assert getattr(requested_params[-1], field) == result, path
 
 
 def _exit_code(words: list[str]) -> int:

@@ -58,10 +58,10 @@ def fitting(body: Any) -> Any:
 
 
 def ask(operation: Any, running: Running, examples: int) -> None:
-    """Send a route so many requests, right ones and wrong ones, and look at what comes.
+    """Send `examples` valid and invalid requests to a route, and check the replies.
 
-    A right one may be refused all the same, for a model that is not there or a tool that is no function: no description
-    says that.
+    A valid one may be refused all the same, for an unknown model or a tool of another type than function: the schema
+    cannot say that.
     """
     ask_in(schemathesis.GenerationMode.POSITIVE, operation, running, examples)
     if len(operation.body):  # else nothing about it can be wrong, for which hypothesis searches long

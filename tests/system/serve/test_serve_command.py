@@ -98,7 +98,7 @@ def test_a_further_missing_model_is_refused_as_by_run(
 
 
 def test_models_that_can_be_fetched_are_not_looked_for_at_the_start() -> None:
-    specs = ModelSpec("a", "no.gguf"), ModelSpec("b", "hf:nobody/nothing"), ModelSpec("c", "smollm2")
+    specs = ModelSpec("a", "no.gguf"), ModelSpec("b", "hf:unknown/nothing"), ModelSpec("c", "smollm2")
     check_models(ServeConfig(models=specs))
 
 

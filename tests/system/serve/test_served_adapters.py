@@ -25,7 +25,7 @@ ASKED: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model and two adapters."""
     made = tmp_path_factory.mktemp("adapters")
     write_model(made / "tiny", WIDE)
@@ -35,17 +35,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def adapted(place: Path) -> Iterator[Running]:
-    specs = (ModelSpec("tiny", str(place / "tiny")), ModelSpec("plain", str(place / "tiny")))
-    adapters = (LoraAdapter(place / "red"), LoraAdapter(place / "leaf.gguf", "leaf", 0.5))
+def running(folder: Path) -> Iterator[Running]:
+    specs = (ModelSpec("tiny", str(folder / "tiny")), ModelSpec("plain", str(folder / "tiny")))
+    adapters = (LoraAdapter(folder / "red"), LoraAdapter(folder / "leaf.gguf", "leaf", 0.5))
     running, stop = run_server(ServeConfig(**server_options(models=specs, adapters=adapters)))
     yield running
     stop()
 
 
 @pytest.fixture(scope="module")
-def http(adapted: Running) -> httpx.Client:
-    return adapted.client()
+def http(running: Running) -> httpx.Client:
+    return running.client()
 
 
 def text(http: httpx.Client, **more: Any) -> str:
@@ -67,8 +67,8 @@ def test_answers_have_the_first_adapter_or_the_one_that_is_named(http: httpx.Cli
     assert http.post("/v1/completions", json=ASKED | {"adapter": "red", "model": "plain"}).status_code == 400
 
 
-def test_openais_client_names_an_adapter(adapted: Running, http: httpx.Client) -> None:
-    with openai.OpenAI(base_url=f"{adapted.url}/v1", api_key="none", max_retries=0) as client:
+def test_openais_client_names_an_adapter(running: Running, http: httpx.Client) -> None:
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
         asked: Any = {"model": "tiny", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
         made = client.completions.create(**asked, extra_body={"adapter": "leaf", "ignore_eos": True})
         assert made.choices[0].text == text(http, adapter="leaf")
@@ -79,7 +79,7 @@ def test_models_list_their_adapters(http: httpx.Client) -> None:
     assert [each["adapters"] for each in http.get("/v1/models").json()["data"]] == [["red", "leaf"], []]
 
 
-def test_the_scores_of_an_echoed_prompt_are_the_adapters(http: httpx.Client, place: Path, tmp_path: Path) -> None:
+def test_the_scores_of_an_echoed_prompt_are_the_adapters(http: httpx.Client, folder: Path, tmp_path: Path) -> None:
     whole = write_model(tmp_path / "merged", WIDE, change=merged(WIDE, LEAF, 0.5 * 4 / 3))
     with LLM(whole, threads=1) as other:
         scores = other.logits(PROMPT)
@@ -90,9 +90,9 @@ def test_the_scores_of_an_echoed_prompt_are_the_adapters(http: httpx.Client, pla
     np.testing.assert_allclose(told[1:], rows[np.arange(len(PROMPT) - 1), PROMPT[1:]], atol=1e-3, rtol=0)
 
 
-def test_the_option_and_the_file_say_the_same(place: Path, tmp_path: Path) -> None:
-    given = [f"red={place / 'red'}", f"{place / 'leaf.gguf'}@0.5"]
-    words = [str(place / "tiny"), "--lora", given[0], "--lora", given[1]]
+def test_the_option_and_the_file_say_the_same(folder: Path, tmp_path: Path) -> None:
+    given = [f"red={folder / 'red'}", f"{folder / 'leaf.gguf'}@0.5"]
+    words = [str(folder / "tiny"), "--lora", given[0], "--lora", given[1]]
     flags = parse_config(main.load_command("serve").make_parser().parse_args(words)).adapters
     file = tmp_path / "serve.toml"
     file.write_text(f"adapters = {given!r}\n")

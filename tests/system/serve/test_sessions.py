@@ -54,12 +54,12 @@ def test_a_session_goes_on_where_it_was(client: httpx.Client) -> None:
     assert first.text
     second = say(client, "The dog", session_id="one", dialog_pos=2)
     assert second.headers["x-dialog-pos"] == "4"
-    again = say(client, "The dog", session_id="one", dialog_pos=2)  # reverted, and said once more
+    again = say(client, "The dog", session_id="one", dialog_pos=2)  # reverted, and said again
     assert again.text == second.text
     other = say(client, "The cat", session_id="one", dialog_pos=2)
     assert other.headers["x-dialog-pos"] == "4"
-    anew = say(client, "Once upon a time", session_id="one")
-    assert anew.text == first.text
+    restarted = say(client, "Once upon a time", session_id="one")
+    assert restarted.text == first.text
 
 
 def test_contents_are_base64_unless_said_otherwise(client: httpx.Client) -> None:
@@ -140,7 +140,7 @@ def test_forks_go_their_own_ways(client: httpx.Client) -> None:
     assert client.post("/fork", json=asked).json() == {"message": "fork success"}
     taken = client.post("/fork", json=asked)
     assert (taken.status_code, taken.json()["message"]) == (409, "Session ID already exists")
-    missing = client.post("/fork", json={"session_id": "nobody", "new_session_id": "x"})
+    missing = client.post("/fork", json={"session_id": "unknown", "new_session_id": "x"})
     assert missing.status_code == 404
     one = say(client, "The dog", session_id="trunk", dialog_pos=2)
     two = say(client, "The dog", session_id="branch", dialog_pos=2)

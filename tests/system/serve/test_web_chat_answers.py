@@ -94,7 +94,7 @@ def test_an_answer_outlives_its_reader_and_is_stopped_by_another(serve: Serve, t
         if len(text) > 8:
             break
     wait_until(lambda: running.server.answer_jobs.num_followers == 0)
-    assert not running.engine_idle(), "nobody follows, and it goes on"
+    assert not running.engine_idle(), "it goes on without followers"
     again = events(client, place)
     name, data, _ = next(again)
     assert (name, data["answer"]) == ("state", {"id": B}), "the reader has the beginning"
@@ -113,7 +113,7 @@ def test_an_answer_outlives_its_reader_and_is_stopped_by_another(serve: Serve, t
     [
         ({"temperature": -3}, "story", {"code": "refused"}),
         ({"n": 100}, "story", {"code": "refused"}),
-        ({"max_tokens": 2}, "nobody", {"code": "model_not_found"}),
+        ({"max_tokens": 2}, "unknown", {"code": "model_not_found"}),
     ],
 )
 def test_what_the_chat_api_refuses_is_refused(
@@ -167,12 +167,12 @@ def test_a_prompt_that_is_too_long_is_refused_with_its_numbers(serve: Serve, tmp
 
 def test_keys_see_their_own(serve: Serve, tmp_path: Path) -> None:
     running = serve(slow_model(0.02), session_dir=tmp_path, keys=(ApiKey.parse("me:one"), ApiKey.parse("you:two")))
-    client, other, nobody = running.client("one"), running.client("two"), running.client()
+    client, other, keyless = running.client("one"), running.client("two"), running.client()
     assert begin(client, {"max_tokens": 100}).status_code == 202
     for method, place in (("POST", "answers"), ("DELETE", f"answers/{B}"), ("GET", "events")):
         body = {"json": ASK} if method == "POST" else {}
         assert other.request(method, f"{PATH}/{C}/{place}", **body).status_code == 404
-        assert nobody.request(method, f"{PATH}/{C}/{place}", **body).status_code == 401
+        assert keyless.request(method, f"{PATH}/{C}/{place}", **body).status_code == 401
     assert client.delete(f"{PATH}/{C}").json() == {"deleted": C}
     wait_until(running.engine_idle)
 

@@ -25,7 +25,7 @@ def plain(client: httpx.Client) -> str:
     return text
 
 
-def part(text: str) -> dict[str, str]:
+def wrap(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
@@ -47,7 +47,7 @@ CHAT: dict[str, dict[str, Any]] = {
     },
     "llama.cpp": {"cache_prompt": True},
     "Qwen, DeepSeek": {"enable_thinking": False, "thinking": {"type": "disabled"}},
-    "parts": {"messages": [{"role": "user", "content": [part("Once upon"), part(" a time")]}]},
+    "parts": {"messages": [{"role": "user", "content": [wrap("Once upon"), wrap(" a time")]}]},
     "bias": {"logit_bias": {"1": 0, "2": 0.0}},
 }  # fmt: skip
 
@@ -74,7 +74,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [TOOL]}, "not among the tools"),
     ({"tool_choice": {"type": "allowed_tools"}, "tools": [TOOL]}, "needs a mode"),
     ({"tools": [{"type": "web_search"}]}, "is not a function"),
-    ({"messages": [{"role": "user", "content": [part("x"), {"type": "image_url", "image_url": {}}]}]}, "only 'text'"),
+    ({"messages": [{"role": "user", "content": [wrap("x"), {"type": "image_url", "image_url": {}}]}]}, "only 'text'"),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "only 'text'"),
     ({"response_format": {"type": "json_object", "schema": {"type": "nonsense"}}}, "grammar"),
 ]  # fmt: skip
@@ -115,7 +115,7 @@ CODE = {
     ],
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": "Lily", "cache_control": {"type": "ephemeral"}}]},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm", "signature": "x"}, part("Tom")]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm", "signature": "x"}, wrap("Tom")]},
         {"role": "user", "content": "and"},
     ],
     "metadata": {"user_id": "user_1"},
@@ -174,22 +174,22 @@ def test_models_in_the_words_of_both(client: httpx.Client) -> None:
 def test_what_was_found_is_counted_in_every_api(client: httpx.Client) -> None:
     messages = [{"role": "user", "content": "Lily and Tom went to the park to play with the ball and the dog. " * 8}]
 
-    def asked(stream: bool) -> list[int]:
+    def count_cached(stream: bool) -> list[int]:
         chat = {"messages": messages, "max_tokens": 1, "stream": stream, "stream_options": {"include_usage": True}}
-        found = [told(client, "/v1/chat/completions", chat)["prompt_tokens_details"]["cached_tokens"]]
+        found = [send_for_usage(client, "/v1/chat/completions", chat)["prompt_tokens_details"]["cached_tokens"]]
         responses = {"input": messages, "max_output_tokens": 1, "stream": stream}
-        found.append(told(client, "/v1/responses", responses)["input_tokens_details"]["cached_tokens"])
+        found.append(send_for_usage(client, "/v1/responses", responses)["input_tokens_details"]["cached_tokens"])
         body = {"messages": messages, "max_tokens": 1, "stream": stream}
-        return [*found, told(client, "/v1/messages", body)["cache_read_input_tokens"]]
+        return [*found, send_for_usage(client, "/v1/messages", body)["cache_read_input_tokens"]]
 
-    asked(stream=False)
-    whole, streamed = asked(stream=False), asked(stream=True)
+    count_cached(stream=False)
+    whole, streamed = count_cached(stream=False), count_cached(stream=True)
     assert whole == streamed == [whole[0]] * 3
     assert whole[0] >= 64
 
 
-def told(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The usage at the end of an answer, whole or streamed."""
+def send_for_usage(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the usage at the end of an answer, whole or streamed."""
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     usage: dict[str, Any] = {}
@@ -225,7 +225,7 @@ def test_an_answer_that_was_begun_is_gone_on_with(client: httpx.Client) -> None:
     options = {"temperature": 0, "num_predict": 8}
     said = said_to(client, "/api/chat", {"model": "story", "messages": BEGUN, "stream": False, "options": options})
     assert said["message"]["content"] == rest
-    parts = [*MESSAGES, {"role": "assistant", "content": [part(", a "), part("little")]}]
+    parts = [*MESSAGES, {"role": "assistant", "content": [wrap(", a "), wrap("little")]}]
     for messages in (BEGUN, parts):
         asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False, **short}
         assert said_to(client, "/v1/chat/completions", asked)["choices"][0]["message"]["content"] == rest

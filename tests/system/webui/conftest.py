@@ -58,7 +58,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
     """Open a page in a browser that knows nothing yet, or in that of the page `beside`; wait for the list of models.
 
-    `expected` is in the lines of its console that are no trouble.
+    `expected` is in the allowed warnings and errors of its console.
 
     At the end no page may have written an error to its console, or have asked another server for anything.
     """
@@ -70,14 +70,14 @@ def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
             if message.type in ("error", "warning") and not (expected and expected in message.text):
                 trouble.append(f"console: {message.text}")
 
-        def asked(request: Any) -> None:
+        def check_request(request: Any) -> None:
             if not request.url.startswith((url.split("#")[0], "blob:", "data:")):
                 trouble.append(f"asked {request.url}")
 
         traffic.watch(page)
         page.on("console", console)
         page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("request", asked)
+        page.on("request", check_request)
 
     def start(
         url: str,

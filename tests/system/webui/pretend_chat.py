@@ -114,7 +114,7 @@ class PretendChat:
 
     @property
     def connections(self) -> list[Any]:
-        """Those that are open."""
+        """The open connections."""
         return list(self._server.server_state.connections)
 
     def call(self, act: Callable[[], object]) -> None:
@@ -148,7 +148,7 @@ class PretendChat:
         return JSONResponse({"object": "list", "data": cards})
 
     async def answer(self, asked: AnswerRequest) -> AsyncGenerator[Progress, None]:
-        """What a job asks for, as its model would answer."""
+        """Answer a job's request as its model would."""
         self.requests.append(
             {"model": asked.model, "messages": asked.messages, "continues": asked.continue_last, **asked.settings}
         )

@@ -1,4 +1,4 @@
-"""What the model is shown: tokens are counted before a message is sent, and nothing is left out unasked."""
+"""The context of the model: tokens are counted before a message is sent, and nothing is left out unasked."""
 
 from typing import Any
 
@@ -6,18 +6,18 @@ import pytest
 
 from system.webui.conftest import Open, Serve
 from system.webui.pretend_chat import PretendChat
-from system.webui.test_web_chat import DONE, kept, say, texts, until
+from system.webui.test_web_chat import DONE, say, texts, until, wait_until_saved
 
 
 def small(serve: Serve, context: int) -> PretendChat:
-    """A server whose models hold so many letters."""
+    """Start a server whose models have a context of this many letters."""
     server: PretendChat = serve()
     server.context, server.counts = context, True
     return server
 
 
-def shown(server: PretendChat) -> list[str]:
-    """What the model was shown last."""
+def last_messages(server: PretendChat) -> list[str]:
+    """Return the messages of the last request."""
     return [each["content"] for each in server.requests[-1]["messages"]]
 
 
@@ -40,8 +40,8 @@ def test_the_oldest_are_left_out_when_the_reader_says_so(serve: Serve, open_page
     assert page.locator("article").count() == 4
     page.locator("#overflow").get_by_role("button", name="Leave out the 4 oldest messages").click()
     page.wait_for_selector(DONE)
-    kept(page)
-    assert shown(server) == ["c" * 200]
+    wait_until_saved(page)
+    assert last_messages(server) == ["c" * 200]
     assert len(texts(page)) == 6, "the conversation keeps them"
     line = page.locator(".cut")
     assert "The model is not shown the messages above" in line.inner_text()
@@ -66,7 +66,7 @@ def test_a_message_that_does_not_fit_is_edited(serve: Serve, open_page: Open) ->
     assert page.locator("#overflow").is_hidden()
     type_in(page, "b" * 20)
     page.wait_for_selector(DONE)
-    assert shown(server)[-1] == "b" * 20
+    assert last_messages(server)[-1] == "b" * 20
     assert page.locator(".cut").count() == 0
 
 
@@ -93,7 +93,7 @@ def test_what_the_server_finds_too_long_offers_the_same(serve: Serve, open_page:
     until(page, "document.querySelector('.cut')")
     page.wait_for_selector(DONE)
     until(page, "!document.querySelector('article:last-child .note.bad:not([hidden])')")
-    assert shown(server) == ["b" * 60]
+    assert last_messages(server) == ["b" * 60]
 
 
 ERRORS = [

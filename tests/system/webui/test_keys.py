@@ -3,7 +3,7 @@
 import pytest
 
 from system.webui.conftest import Open, Serve
-from system.webui.test_web_chat import DONE, kept, say, texts, until
+from system.webui.test_web_chat import DONE, say, texts, until, wait_until_saved
 from system.webui.traffic import wait_for_quiet
 
 READY = "document.querySelectorAll('#model option').length === 2"
@@ -81,7 +81,7 @@ def test_a_key_that_is_taken_away_is_asked_for_again(serve: Serve, open_page: Op
     page.get_by_label("API key", exact=True).fill("another")
     page.keyboard.press("Enter")
     until(page, "!document.querySelector('#ask').open")
-    kept(page)
-    assert page.locator("#list li").count() == 1, "what was not kept yet belongs to the new key"
+    wait_until_saved(page)
+    assert page.locator("#list li").count() == 1, "a chat that was not saved yet belongs to the new key"
     say(page, "hello again")
     assert texts(page) == ["hello", "You said: hello.", "hello again", "You said: hello again."]

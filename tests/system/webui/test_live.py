@@ -97,7 +97,7 @@ def test_a_second_device_follows_an_answer_and_stops_it(serve: Serve, open_page:
 
 @pytest.mark.all
 def test_a_tab_that_was_hidden_shows_what_came(serve: Serve, open_page: Open) -> None:
-    """Hidden tabs hold no connection, of which browsers allow few."""
+    """Hidden tabs hold no connection: browsers allow few connections."""
     page = open_page(serve().url)
     say(page, "slow words", wait=False)
     until(page, f"{WORDS}.length > 3")

@@ -149,7 +149,7 @@ def test_nothing_moves_when_an_answer_ends(serve: Serve, open_page: Open, width:
 
 
 @pytest.mark.all
-def test_whoever_reads_above_is_not_moved(serve: Serve, open_page: Open) -> None:
+def test_a_reader_of_text_above_is_not_moved(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     say(page, "long")
     say(page, "slow", wait=False)

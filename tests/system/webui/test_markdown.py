@@ -1,4 +1,4 @@
-"""What a model writes, drawn in a browser: nothing hostile comes through, and in pieces it looks as it does at once."""
+"""A model's markdown in a browser: nothing hostile comes through, and in pieces it looks as it does at once."""
 
 import random
 

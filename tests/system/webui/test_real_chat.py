@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from system.webui.conftest import Open
-from system.webui.test_web_chat import DONE, kept, say, texts, until
+from system.webui.test_web_chat import DONE, say, texts, until, wait_until_saved
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_real_chat(url: str, open_page: Open) -> None:
     page.locator("article").nth(1).get_by_role("button", name="Regenerate").click()
     page.wait_for_selector("article.assistant .branch")
     page.wait_for_selector(DONE)
-    kept(page)
+    wait_until_saved(page)
     assert texts(page)[1] == first, "greedy answers are repeated"
     page.click("#new-chat")
     page.keyboard.press("Control+,")
@@ -66,7 +66,7 @@ def test_a_real_chat(url: str, open_page: Open) -> None:
     until(page, "document.querySelector('article.assistant .body').innerText.length > 60", PATIENCE / 1000)
     page.click("#stop")
     page.wait_for_selector(DONE)
-    kept(page)
+    wait_until_saved(page)
     shown = texts(page)
     page.reload()
     page.wait_for_selector(DONE)
@@ -93,7 +93,7 @@ def test_a_real_answer_goes_on_as_if_it_had_not_been_cut(url: str, open_page: Op
     page = open_page(url)
     page.set_default_timeout(PATIENCE)
 
-    def asked(tokens: int) -> None:
+    def ask_story(tokens: int) -> None:
         page.click("#new-chat")
         page.keyboard.press("Control+,")
         page.fill("#set-temperature", "0")
@@ -102,13 +102,13 @@ def test_a_real_answer_goes_on_as_if_it_had_not_been_cut(url: str, open_page: Op
         page.keyboard.press("Escape")
         say(page, "Write a short story about a river and a mill.")
 
-    asked(48)
+    ask_story(48)
     whole = texts(page)[1]
-    asked(24)
+    ask_story(24)
     page.get_by_role("button", name="Continue").click()
     page.wait_for_selector("article.assistant .note[hidden]", state="attached")
     page.wait_for_selector(DONE)
-    kept(page)
+    wait_until_saved(page)
     assert texts(page)[1] == whole
     assert "48 tokens" in page.inner_text("article.assistant .stats")
     stats = page.request.get(page.url.replace("#/c/", "api/ui/conversations/")).json()["messages"][1]["stats"]

@@ -1,4 +1,4 @@
-"""What is kept when requests are lost, cross each other, or come late: nothing twice, and nothing that was deleted."""
+"""Saving when requests are lost, cross each other, or come late: nothing twice, and nothing that was deleted."""
 
 import time
 from typing import Any
@@ -14,8 +14,8 @@ BODIES = "[...document.querySelectorAll('article .body')].map(node => node.textC
 CONVERSATIONS = "**/api/ui/conversations**"
 
 
-class Held:
-    """Requests of a method that are not sent before the test says so."""
+class HeldRequests:
+    """Requests of a method that wait until the test sends them."""
 
     def __init__(self, page: Any, method: str) -> None:
         self.routes: list[Any] = []
@@ -53,17 +53,17 @@ def delete(page: Any, title: str) -> None:
     page.locator("#ask").get_by_role("button", name="Delete").click()
 
 
-def set_tokens(page: Any, most: str) -> None:
+def set_tokens(page: Any, max_tokens: str) -> None:
     """A setting, which is saved at once."""
     page.keyboard.press("Control+,")
-    page.fill("#set-max_tokens", most)
+    page.fill("#set-max_tokens", max_tokens)
     page.keyboard.press("Escape")
 
 
 @pytest.mark.all
 def test_a_first_save_whose_answer_is_lost_is_not_made_twice(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url, expected="Failed to load resource")
-    lost = Held(page, "POST")
+    lost = HeldRequests(page, "POST")
     ask(page, "hello")
     route = lost.next()
     route.fetch()
@@ -81,7 +81,7 @@ def test_a_first_save_whose_answer_is_lost_is_not_made_twice(serve: Serve, open_
 @pytest.mark.all
 def test_a_text_that_is_reloaded_while_it_is_first_kept_is_kept_once(serve: Serve, open_page: Open) -> None:
     page = open_page(f"{serve().url}#/complete", expected="409")
-    lost = Held(page, "POST")
+    lost = HeldRequests(page, "POST")
     page.fill("#complete-text", "Once upon")
     lost.next().fetch()
     page.unroute(CONVERSATIONS)
@@ -100,7 +100,7 @@ def test_a_save_under_way_does_not_bring_back_what_is_deleted(serve: Serve, open
     page = open_page(serve().url, expected="404")
     say(page, "hello")
     wait_for_quiet(page)
-    changes, deletions = Held(page, "PATCH"), Held(page, "DELETE")
+    changes, deletions = HeldRequests(page, "PATCH"), HeldRequests(page, "DELETE")
     set_tokens(page, "5")
     change = changes.next()
     delete(page, "hello")
@@ -119,7 +119,7 @@ def test_a_save_under_way_does_not_bring_back_what_is_deleted(serve: Serve, open
 def test_what_could_not_be_deleted_goes_on(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url, expected="Failed to load resource")
     say(page, "hello")
-    deletions = Held(page, "DELETE")
+    deletions = HeldRequests(page, "DELETE")
     delete(page, "hello")
     deletions.next().abort()
     page.locator(".notice", has_text="Could not delete: The server cannot be reached").wait_for()
@@ -229,12 +229,12 @@ def test_two_tabs_keep_both_of_their_texts(serve: Serve, open_page: Open) -> Non
     second.fill("#complete-text", "Once upon")
     second.keyboard.press("Tab")
     wait_for_quiet(second)
-    first.fill("#complete-text", "Once more")
+    first.fill("#complete-text", "Once again")
     first.keyboard.press("Tab")
     first.locator(".notice", has_text="saved as a separate text").wait_for()
     until(first, "document.querySelectorAll('#list li').length === 2")
     assert first.url != second.url
-    for page, text in ((first, "Once more"), (second, "Once upon")):
+    for page, text in ((first, "Once again"), (second, "Once upon")):
         wait_for_quiet(page)
         page.reload()
         until(page, f"{TEXT} === '{text}'")

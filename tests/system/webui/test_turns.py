@@ -1,4 +1,4 @@
-"""What can be done with messages in the browser: go on, take away, send files along, wait, take them with you."""
+"""Actions on messages in the browser: go on, take away, send files along, wait, take them with you."""
 
 import json
 from itertools import pairwise
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from system.webui.conftest import Open, Serve
-from system.webui.test_web_chat import DONE, kept, say, texts, until
+from system.webui.test_web_chat import DONE, say, texts, until, wait_until_saved
 
 
 def ended(page: Any) -> None:
     page.wait_for_selector(DONE)
-    kept(page)
+    wait_until_saved(page)
 
 
 @pytest.mark.all
@@ -101,7 +101,7 @@ def test_messages_are_deleted_with_what_follows(serve: Serve, open_page: Open) -
     page.locator("article").nth(1).get_by_role("button", name="Delete").click()
     page.locator("#ask").get_by_role("button", name="Delete").click()
     until(page, "document.querySelectorAll('article').length === 1")
-    kept(page)
+    wait_until_saved(page)
     page.reload()
     page.wait_for_selector("article")
     assert texts(page) == ["one"]
@@ -122,7 +122,7 @@ def test_what_one_tab_deletes_stays_deleted(serve: Serve, open_page: Open) -> No
     first.locator("article").nth(2).get_by_role("button", name="Delete").click()
     first.locator("#ask").get_by_role("button", name="Delete").click()
     until(first, "document.querySelectorAll('article').length === 2")
-    kept(first)
+    wait_until_saved(first)
     second.locator("article").nth(1).get_by_role("button", name="Regenerate").click()
     second.wait_for_selector("article.assistant .branch")
     ended(second)

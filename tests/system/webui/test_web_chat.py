@@ -19,7 +19,7 @@ def say(page: Any, text: str, wait: bool = True) -> None:
         page.press("#composer-text", "Enter")
     if wait:
         page.wait_for_selector(DONE)
-        kept(page)
+        wait_until_saved(page)
 
 
 def until(page: Any, condition: str, seconds: float = 60) -> None:
@@ -30,7 +30,7 @@ def until(page: Any, condition: str, seconds: float = 60) -> None:
         page.wait_for_timeout(15)
 
 
-def kept(page: Any) -> None:
+def wait_until_saved(page: Any) -> None:
     """Wait until the server has everything."""
     until(page, "document.title && location.hash.startsWith('#/c/')")
     wait_for_quiet(page)
@@ -54,7 +54,7 @@ def test_a_chat_streams_markdown_and_survives_a_reload(serve: Serve, open_page: 
         assert answer.locator("a[href]").evaluate_all("nodes => nodes.map(node => [node.href, node.rel])") == [
             ["https://example.org/rainbow", "noopener noreferrer nofollow"]
         ]
-        assert "<script>window.broken = 1</script>" in answer.inner_text(), "what is no markdown is shown as it is"
+        assert "<script>window.broken = 1</script>" in answer.inner_text(), "text other than markdown is shown as it is"
         assert "List<String> stays." in answer.inner_text()
         assert page.evaluate("window.broken") is None
         assert answer.locator(".stats").inner_text().count("token") >= 4
@@ -75,7 +75,7 @@ def test_an_answer_is_stopped(serve: Serve, open_page: Open) -> None:
     assert page.locator("#send").is_hidden()
     page.keyboard.press("Escape")
     page.wait_for_selector(DONE)
-    kept(page)
+    wait_until_saved(page)
     shown = texts(page)[1]
     assert shown.startswith("word0 word1 word2 word3")
     assert page.locator("article.assistant .note").inner_text().split() == ["Stopped", "Continue"]
@@ -105,7 +105,7 @@ def test_branches(serve: Serve, open_page: Open) -> None:
     page.keyboard.press("Enter")
     until(page, "document.querySelectorAll('article .body')[2]?.innerText === 'three'")
     page.wait_for_selector(DONE)
-    kept(page)
+    wait_until_saved(page)
     after = ["one", "You said: one.", "three", "You said: three."]
     assert texts(page) == after
     assert [part["content"] for part in server.requests[-1]["messages"]] == ["one", "You said: one.", "three"]
