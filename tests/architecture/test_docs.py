@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from architecture.sources import DOCS, PACKAGE, ROOT, packages, relative, sources
+from architecture.sources import BENCH, DOCS, PACKAGE, ROOT, TESTS, packages, relative, sources
 from sporelm import SamplingParams, settings
 from sporelm.cli import docs_pages
 from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS
@@ -79,6 +79,25 @@ def broken_links(page: Path) -> Iterator[str]:
 def test_links_resolve() -> None:
     broken = [each for page in PAGES for each in broken_links(page)]
     assert not broken, "\n".join(broken)
+
+
+def named_files(page: Path) -> Iterator[str]:
+    """The Python files that a page names with a folder; a superseded decision names those of its time."""
+    text = read(page)
+    if not re.search(r"^Status: superseded", text, re.MULTILINE):
+        yield from re.findall(r"`(\w[\w/]*/\w+\.py)`", text)
+
+
+def test_each_named_file_exists() -> None:
+    known = {relative(path) for folder in (PACKAGE, TESTS, BENCH) for path in folder.rglob("*.py")}
+    tails = {"/".join(parts[at:]) for parts in (name.split("/") for name in known) for at in range(len(parts))}
+    wrong = [
+        f"{relative(page)} names {name}, which does not exist"
+        for page in PAGES
+        for name in named_files(page)
+        if name not in tails and Path(name).name != "example.py"
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_decisions_are_numbered_and_have_a_status() -> None:
