@@ -79,6 +79,9 @@ XGLM: dict[str, Any] = {"architectures": ["XGLMForCausalLM"], "model_type": "xgl
 XGLM |= {"ffn_dim": 88, "num_layers": 2, "attention_heads": 6, "max_position_embeddings": 256, "pad_token_id": 1}
 XGLM_ODD = {"d_model": 70, "attention_heads": 7, "scale_embedding": False, "tie_word_embeddings": False}
 
+GPT1 = as_gpt2("OpenAIGPTLMHeadModel", "openai-gpt")
+GPT1_ODD: dict[str, Any] = {"n_embd": 70, "n_head": 7, "afn": "silu", "tie_word_embeddings": False}
+
 ARCTIC = named("ArcticForCausalLM", "arctic", num_local_experts=5, num_experts_per_tok=2, moe_layer_frequency=1)
 ARCTIC["parallel_attn_mlp_res"] = True
 
@@ -100,6 +103,9 @@ CASES = (
     Case("biogpt-odd", BIO | BIO_ODD, None),
     Case("xglm", XGLM | TIED, None),
     Case("xglm-odd", XGLM | XGLM_ODD, None),
+    Case("openai-gpt", GPT1 | TIED, None),
+    Case("openai-gpt-odd", GPT1 | GPT1_ODD, None),
+    Case("openai-gpt-relu", GPT1 | TIED | {"afn": "relu", "layer_norm_epsilon": 1e-3}, None),
     Case("bitnet", BITNET),
     Case("bitnet-odd-biases", BITNET | BITNET_ODD, None),
     Case("vaultgemma", VAULT, None),

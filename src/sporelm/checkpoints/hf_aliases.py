@@ -72,6 +72,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "mt5": _T5,
     "nemotron_h": {**_KINDS, **_ROUTED},
     "olmoe": _LOCAL,
+    "openai-gpt": _GPT2,
     "qwen3_moe": _LOCAL,
     "qwen3_vl_moe": _LOCAL,
     "recurrent_gemma": {**_KINDS, "sliding_window": "attention_window_size"},

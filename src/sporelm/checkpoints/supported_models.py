@@ -387,6 +387,7 @@ MODELS = (
     ),
     SupportedModel("olmo_hybrid", "OLMo Hybrid", ("olmo-hybrid", "OlmoHybridForCausalLM"), ("transformers",)),
     SupportedModel("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
+    SupportedModel("openai_gpt", "GPT 1", ("openai-gpt", "OpenAIGPTLMHeadModel"), ("transformers",)),
     SupportedModel("openelm", "OpenELM", ("openelm", "OpenELMForCausalLM"), ("numpy", "llama.cpp")),
     SupportedModel("opt", "OPT, Galactica", ("opt", "OPTForCausalLM"), ("transformers",)),
     SupportedModel("orion", "Orion", ("orion", "OrionForCausalLM"), ("numpy", "llama.cpp")),
