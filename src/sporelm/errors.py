@@ -104,7 +104,7 @@ class GraphError(SporeError):
     """A traced graph breaks the rules of legal graphs."""
 
 
-def shown(value: object, max_chars: int = 60) -> str:
+def safe_repr(value: object, max_chars: int = 60) -> str:
     """Return the repr of a caller's value for an error message: one line of at most `max_chars` characters."""
     try:
         text = repr(value)

@@ -11,7 +11,7 @@ from sporelm.api.text_generation import TextGeneration
 from sporelm.api.user_paths import parse_path
 from sporelm.engine import KvSequence
 from sporelm.engine.request import parse_int
-from sporelm.errors import ModelFileError, RequestError, shown
+from sporelm.errors import ModelFileError, RequestError, safe_repr
 from sporelm.text import Detokenizer, RenderedPrompt
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Conversation:
     def __init__(self, llm: "LLM", system: str | None = None, *, salt: str = "") -> None:
         """Start a conversation, whose KV cache is shared only with requests of the same `salt`. Raises RequestError."""
         if system is not None and not isinstance(system, str):
-            raise RequestError(f"the system message is {shown(system)}: it must be a text, or None")
+            raise RequestError(f"the system message is {safe_repr(system)}: it must be a text, or None")
         llm.check_can_generate()
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
@@ -57,7 +57,7 @@ class Conversation:
         Raises ContextOverflow or RequestError before anything changes.
         """
         if not isinstance(text, str):
-            raise RequestError(f"the message is {shown(text)}: it must be a text")
+            raise RequestError(f"the message is {safe_repr(text)}: it must be a text")
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.llm.render(messages)
         ids = self.prompt_ids(rendered)
@@ -95,7 +95,7 @@ class Conversation:
         Raises RequestError unless 0 <= n <= the number of messages, or while an answer is being generated.
         """
         if not 0 <= parse_int("the message to revert to", n) <= len(self.messages):
-            raise RequestError(f"cannot revert to message {shown(n)}: there are {len(self.messages)} messages")
+            raise RequestError(f"cannot revert to message {safe_repr(n)}: there are {len(self.messages)} messages")
         self.check_idle()
         del self.messages[n:]
         while self._prefixes and self._prefixes[-1].messages > n:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sporelm import settings
 from sporelm.engine.request import parse_int
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 MAX_THREADS_PER_CORE = 2  # more threads would only wait for each other
 
@@ -34,7 +34,7 @@ def choose_threads(requested: int | None = None, *, name: str = "threads") -> in
             value = int(str(value))
     if requested is None or not 1 <= parse_int(name, requested) <= max_threads:
         raise RequestError(
-            f"{name} is {shown(value)}: it must be a whole number from 1 to {max_threads}, twice the usable cores. "
+            f"{name} is {safe_repr(value)}: it must be a whole number from 1 to {max_threads}, twice the usable cores. "
             f"Leave it out to use {'every core' if cores > 1 else 'the core'}"
         )
     return int(requested)

@@ -13,7 +13,7 @@ from sporelm.api.cooperative import CooperativeTask, run_to_completion
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.encoder_runner import EncoderText
 from sporelm.engine.request import parse_int
-from sporelm.errors import BackendError, ContextOverflow, RequestError, shown
+from sporelm.errors import BackendError, ContextOverflow, RequestError, safe_repr
 from sporelm.models.decoder import CLASSIFIER
 from sporelm.models.encoder_config import EncoderConfig
 from sporelm.text.chat_templates.rerank_prompt import find_answer_ids, find_rerank_template, make_rerank_encoder
@@ -46,9 +46,9 @@ def encode_pairs(llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: 
     """
     pair_encoder = _pair_encoder(llm)
     if isinstance(documents, str) or not isinstance(documents, Sequence) or not documents:
-        raise RequestError(f"documents is {shown(documents)}: it must be a list of at least one text")
+        raise RequestError(f"documents is {safe_repr(documents)}: it must be a list of at least one text")
     if top_n is not None and parse_int("top_n", top_n) < 1:
-        raise RequestError(f"top_n is {shown(top_n)}: it must be at least 1")
+        raise RequestError(f"top_n is {safe_repr(top_n)}: it must be at least 1")
     _check_text(llm, "the query", query)
     encode_document = pair_encoder(query)
     pairs = list[EncoderText]()
@@ -81,7 +81,7 @@ def _prefix_overflow(name: str) -> Iterator[None]:
 def _check_text(llm: "LoadedLLM", name: str, text: object) -> None:
     """Raise RequestError if `text` is not a text, ContextOverflow if it is far too long. Both errors name it."""
     if not isinstance(text, str):
-        raise RequestError(f"{name} is {shown(text)}: it must be a text")
+        raise RequestError(f"{name} is {safe_repr(text)}: it must be a text")
     with _prefix_overflow(name):
         llm.check_text_length(text)
 

@@ -11,7 +11,7 @@ from sporelm.engine import Engine
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.encoder_runner import EncoderText
 from sporelm.engine.scheduler import explain_nan
-from sporelm.errors import BackendError, RequestError, shown
+from sporelm.errors import BackendError, RequestError, safe_repr
 from sporelm.models.config import ModelConfig
 from sporelm.models.dense_layers import Dense
 
@@ -37,7 +37,7 @@ def choose_pooling(config: ModelConfig, requested: str | None, texts: Sequence[o
     """
     pooling = requested if requested is not None else config.pooling or "mean"
     if not isinstance(pooling, str) or pooling not in POOLINGS:
-        raise RequestError(f"pooling is {shown(pooling)}: it must be one of {', '.join(POOLINGS)}")
+        raise RequestError(f"pooling is {safe_repr(pooling)}: it must be one of {', '.join(POOLINGS)}")
     if not texts:
         raise RequestError("there is nothing to embed: give at least one text")
     return pooling

@@ -13,7 +13,7 @@ from sporelm.engine.encoder_engine import MAX_TEXTS, EncoderEngine, EncoderWorke
 from sporelm.engine.encoder_runner import EncoderRunner
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.errors import MemoryShortage, RequestError, shown
+from sporelm.errors import MemoryShortage, RequestError, safe_repr
 from sporelm.models import Encoder
 from sporelm.units import in_units
 
@@ -53,7 +53,7 @@ def encoder_limits(options: "EngineOptions", model: ModelLoader) -> EngineConfig
     available = available_on(model.backend)
     requested = options.max_context
     if requested is not None and not 1 <= requested <= config.context_length:
-        raise RequestError(f"--max-context is {shown(requested)}: this model allows 1 to {config.context_length}")
+        raise RequestError(f"--max-context is {safe_repr(requested)}: this model allows 1 to {config.context_length}")
     context = requested or min(config.context_length, DEFAULT_CONTEXT)
     if available is not None and available > model.nbytes:
         free = available - model.nbytes

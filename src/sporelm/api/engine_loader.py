@@ -24,7 +24,7 @@ from sporelm.engine.capacity import SHARE, choose, choose_states, snapshot_inter
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
 from sporelm.engine.request import parse_int
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
-from sporelm.errors import BackendError, RequestError, shown
+from sporelm.errors import BackendError, RequestError, safe_repr
 from sporelm.files.store import resolve
 from sporelm.models import Encoder
 from sporelm.models.config import ModelConfig
@@ -70,20 +70,20 @@ class EngineOptions:
     def check(self) -> None:
         """Raise RequestError for an invalid value."""
         if self.kv is not None and self.kv not in list(KV_TYPES):
-            raise RequestError(f"kv is {shown(self.kv)}: it must be one of {', '.join(KV_TYPES)}")
+            raise RequestError(f"kv is {safe_repr(self.kv)}: it must be one of {', '.join(KV_TYPES)}")
         _ = self.kv_bytes
         for name, text in (("backend", self.backend), ("device", self.device)):
             if text is not None and not isinstance(text, str):
-                raise RequestError(f"{name} is {shown(text)}: it must be a name")
+                raise RequestError(f"{name} is {safe_repr(text)}: it must be a name")
         if self.speculate is not None and self.speculate not in SPECULATION_METHODS:
             methods = ", ".join(SPECULATION_METHODS)
-            raise RequestError(f"speculate is {shown(self.speculate)}: it must be one of {methods}, or None")
+            raise RequestError(f"speculate is {safe_repr(self.speculate)}: it must be one of {methods}, or None")
         if self.draft_model is not None and self.speculate == "ngram":
             raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
         if self.draft_model is None and self.speculate == "draft":
             raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
         if not 1 <= parse_int("max_batch", self.max_batch) <= MAX_BATCH:
-            raise RequestError(f"max_batch is {shown(self.max_batch)}: it must be between 1 and {MAX_BATCH}")
+            raise RequestError(f"max_batch is {safe_repr(self.max_batch)}: it must be between 1 and {MAX_BATCH}")
         for name, value in (
             ("--max-context", self.max_context),
             ("token_budget", self.token_budget),
@@ -91,20 +91,20 @@ class EngineOptions:
             ("num_states", self.num_states or None),
         ):
             if value is not None and parse_int(name, value) < 1:
-                raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
+                raise RequestError(f"{name} is {safe_repr(value)}: it must be at least 1")
         if parse_int("session_bytes", self.session_bytes) < 1:
-            raise RequestError(f"session_bytes is {shown(self.session_bytes)}: it must be at least 1")
+            raise RequestError(f"session_bytes is {safe_repr(self.session_bytes)}: it must be at least 1")
         if self.session_dir is None and self.session_bytes != DEFAULT_MAX_BYTES:
             raise RequestError("session_bytes is given without session_dir: name the folder too, or leave it out")
         if self.session_dir is not None:
             parse_path("session_dir", self.session_dir)
         if self.chat_template is not None:
             if not isinstance(self.chat_template, str | Path):
-                raise RequestError(f"chat_template is {shown(self.chat_template)}: it must be a name or a path")
+                raise RequestError(f"chat_template is {safe_repr(self.chat_template)}: it must be a name or a path")
             find_template(str(self.chat_template))
         for name in ("eager", "dequantize", "any_kind"):
             if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
+                raise RequestError(f"{name} is {safe_repr(getattr(self, name))}: it must be True or False")
 
     @property
     def kv_bytes(self) -> int | None:
@@ -212,7 +212,7 @@ def check_step_size(options: EngineOptions, backend: Backend) -> None:
     for name, value in (("token_budget", options.token_budget), ("max_batch", options.max_batch)):
         if value is not None and value > max_step_tokens:
             reason = f"a step on {backend.name} has at most {max_step_tokens} tokens"
-            raise RequestError(f"{name} is {shown(value)}: {reason}; give less, or leave it out")
+            raise RequestError(f"{name} is {safe_repr(value)}: {reason}; give less, or leave it out")
 
 
 def _load(

@@ -16,7 +16,7 @@ from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.request import parse_token_ids
-from sporelm.errors import ContextOverflow, RequestError, shown
+from sporelm.errors import ContextOverflow, RequestError, safe_repr
 from sporelm.models.config import ModelConfig
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.text import RenderedPrompt, Tokenizer
@@ -251,7 +251,7 @@ class LoadedLLM:
         if not isinstance(text, str):
             if prompt_name is not None:
                 raise RequestError(
-                    f"prompt_name is {shown(prompt_name)}: a prompt can precede a text only, not token ids"
+                    f"prompt_name is {safe_repr(prompt_name)}: a prompt can precede a text only, not token ids"
                 )
             ids = self.text_ids(text)
         else:
@@ -284,7 +284,7 @@ class LoadedLLM:
         """
         if not isinstance(rendered, RenderedPrompt):
             raise RequestError(
-                f"a rendered chat is {shown(rendered)}: it must be a result of render(). Encode raw text with"
+                f"a rendered chat is {safe_repr(rendered)}: it must be a result of render(). Encode raw text with"
                 " tokenizer.encode"
             )
         self.check_text_length(rendered.text)

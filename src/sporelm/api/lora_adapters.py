@@ -12,7 +12,7 @@ from sporelm.api.user_paths import parse_path
 from sporelm.checkpoints.lora import lora_base, read_adapter
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime, LoraWeights
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.models import build
 
 MAX_ADAPTERS = 64  # loaded at the same time
@@ -59,11 +59,11 @@ class LoraAdapter:
         name = self.name if self.name is not None else self.resolved_path.resolve().stem
         if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME_CHARS:
             raise RequestError(
-                f"name is {shown(name)}: an adapter's must be a line of 1 to {MAX_NAME_CHARS} characters"
+                f"name is {safe_repr(name)}: an adapter's must be a line of 1 to {MAX_NAME_CHARS} characters"
             )
         is_number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
         if not is_number or not isfinite(self.scale) or abs(self.scale) > MAX_SCALE:
-            raise RequestError(f"scale is {shown(self.scale)}: it must be from -{MAX_SCALE:g} to {MAX_SCALE:g}")
+            raise RequestError(f"scale is {safe_repr(self.scale)}: it must be from -{MAX_SCALE:g} to {MAX_SCALE:g}")
         return name
 
 
@@ -91,14 +91,14 @@ class _LoadedAdapter(NamedTuple):
 def parse_adapters(values: Sequence[str | Path | LoraAdapter]) -> list[LoraAdapter]:
     """Return adapters; each may be given as a path only. Raises RequestError for anything else."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise RequestError(f"adapters is {shown(values)}: it must be a list of paths, or of LoraAdapters")
+        raise RequestError(f"adapters is {safe_repr(values)}: it must be a list of paths, or of LoraAdapters")
     return [parse_adapter(value) for value in values]
 
 
 def parse_adapter(value: str | Path | LoraAdapter) -> LoraAdapter:
     """Return an adapter that may be given as a path only. Raises RequestError for anything else."""
     if not isinstance(value, str | Path | LoraAdapter):
-        raise RequestError(f"an adapter is given as {shown(value)}: it must be a path or a LoraAdapter")
+        raise RequestError(f"an adapter is given as {safe_repr(value)}: it must be a path or a LoraAdapter")
     return value if isinstance(value, LoraAdapter) else LoraAdapter(value)
 
 
@@ -132,7 +132,7 @@ class AdapterRegistry:
         adapter = self._adapters.get(name) if isinstance(name, str) else None
         if adapter is None:
             known = f"loaded are {', '.join(self._adapters)}" if self._adapters else "none is loaded"
-            raise RequestError(f"no adapter is called {shown(name)}: {known}")
+            raise RequestError(f"no adapter is called {safe_repr(name)}: {known}")
         return adapter.adapter_id
 
     def load(self, sources: Sequence[LoraAdapter], run_between_steps: RunBetweenSteps = run_now) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from sporelm.engine import Sampling
 from sporelm.engine.request import length_of, parse_int, parse_token_ids
 from sporelm.engine.sampling.params import MAX_INT
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.text.grammar.grammar import Grammar
 
 MAX_STOPS = 64
@@ -84,38 +84,46 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if not 1 <= parse_int("max_tokens", self.max_tokens) <= MAX_INT:
-            raise RequestError(f"max_tokens is {shown(self.max_tokens)}: it must be from 1 to {MAX_INT}")
+            raise RequestError(f"max_tokens is {safe_repr(self.max_tokens)}: it must be from 1 to {MAX_INT}")
         if parse_int("min_tokens", self.min_tokens) > self.max_tokens:
-            min_tokens = shown(self.min_tokens)
+            min_tokens = safe_repr(self.min_tokens)
             raise RequestError(f"min_tokens is {min_tokens}: it must be at most max_tokens, {self.max_tokens}")
         for name in ("ignore_eos", "roll"):
             if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
+                raise RequestError(f"{name} is {safe_repr(getattr(self, name))}: it must be True or False")
         if self.grammar is not None and not isinstance(self.grammar, Grammar):
-            raise RequestError(f"grammar is {shown(self.grammar)}: it must be a Grammar, or None")
+            raise RequestError(f"grammar is {safe_repr(self.grammar)}: it must be a Grammar, or None")
         object.__setattr__(self, "stop", parse_texts("stop", self.stop, MAX_STOPS))
         object.__setattr__(self, "dry_breakers", parse_texts("dry_breakers", self.dry_breakers, MAX_STOPS))
         object.__setattr__(self, "stop_token_ids", tuple(parse_token_ids("stop_token_ids", self.stop_token_ids)))
         if not 1 <= parse_int("n", self.n) <= MAX_COMPLETIONS:
-            raise RequestError(f"n is {shown(self.n)}: it must be from 1 to {MAX_COMPLETIONS}")
+            raise RequestError(f"n is {safe_repr(self.n)}: it must be from 1 to {MAX_COMPLETIONS}")
         if not self.n <= parse_int("best_of", self.num_sequences) <= MAX_COMPLETIONS:
-            raise RequestError(f"best_of is {shown(self.best_of)}: it must be from n, {self.n}, to {MAX_COMPLETIONS}")
+            raise RequestError(
+                f"best_of is {safe_repr(self.best_of)}: it must be from n, {self.n}, to {MAX_COMPLETIONS}"
+            )
         object.__setattr__(self, "priority", parse_int("priority", self.priority))
         if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
-            raise RequestError(f"priority is {shown(self.priority)}: it must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+            raise RequestError(
+                f"priority is {safe_repr(self.priority)}: it must be from {-MAX_PRIORITY} to {MAX_PRIORITY}"
+            )
         if self.adapter is not None and not isinstance(self.adapter, str):
-            raise RequestError(f"adapter is {shown(self.adapter)}: it must be the name of a loaded adapter, or None")
+            raise RequestError(
+                f"adapter is {safe_repr(self.adapter)}: it must be the name of a loaded adapter, or None"
+            )
         if not isinstance(self.salt, str) or len(self.salt) > MAX_SALT_CHARS:
-            raise RequestError(f"salt is {shown(self.salt)}: it must be a text of at most {MAX_SALT_CHARS} characters")
+            raise RequestError(
+                f"salt is {safe_repr(self.salt)}: it must be a text of at most {MAX_SALT_CHARS} characters"
+            )
         # As in llama.cpp and vLLM, seed -1 is a random seed; as in vLLM, top_k -1 keeps all tokens.
         if self.seed is not None:
             seed = parse_int("seed", self.seed)
             if not MIN_SEED <= seed <= MAX_SEED:
-                raise RequestError(f"seed is {shown(seed)}: it must be from {MIN_SEED} to {MAX_SEED}")
+                raise RequestError(f"seed is {safe_repr(seed)}: it must be from {MIN_SEED} to {MAX_SEED}")
             object.__setattr__(self, "seed", None if seed == -1 else seed % (MAX_SEED + 1))
         top_k = parse_int("top_k", self.top_k)
         if not -1 <= top_k <= MAX_INT:
-            raise RequestError(f"top_k is {shown(top_k)}: it must be from 0 to {MAX_INT}, or -1 for all")
+            raise RequestError(f"top_k is {safe_repr(top_k)}: it must be from 0 to {MAX_INT}, or -1 for all")
         object.__setattr__(self, "top_k", max(0, top_k))
         self.sampling(0 if self.seed is None else self.seed)
 
@@ -145,7 +153,7 @@ def parse_texts(name: str, value: str | Sequence[str], max_texts: int) -> tuple[
     Raises RequestError for anything else, for too many texts, and for a text that is empty or too long.
     """
     if not isinstance(value, str | Sequence):
-        raise RequestError(f"{name} is {shown(value)}: it must be a text or a list of texts")
+        raise RequestError(f"{name} is {safe_repr(value)}: it must be a text or a list of texts")
     if not isinstance(value, str) and length_of(value) > max_texts:
         raise RequestError(f"{name} has {length_of(value)} texts: at most {max_texts} are allowed")
     texts = (value,) if isinstance(value, str) else tuple(value)

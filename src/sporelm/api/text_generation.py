@@ -7,7 +7,7 @@ from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.sampling_params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request, TokenLogprobs
 from sporelm.engine.sampling.params import MAX_SEED
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 from sporelm.text.grammar.grammar_matcher import CompiledGrammar, compile_grammar
 
@@ -176,7 +176,7 @@ def check_token_ids(params: SamplingParams, vocab: int) -> None:
     for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
         unknown = next((token for token in tokens if not 0 <= token < vocab), None)
         if unknown is not None:
-            raise RequestError(f"{name} has token {shown(unknown)}: the model's tokens are 0 to {vocab - 1}")
+            raise RequestError(f"{name} has token {safe_repr(unknown)}: the model's tokens are 0 to {vocab - 1}")
 
 
 def dry_breaker_ids(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.pooling import pooling_files
 from sporelm.checkpoints.rope_fields import MAX_CONTEXT
-from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
+from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, safe_repr
 from sporelm.files.json_object import read_object
 
 NAME, CASES = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -42,7 +42,7 @@ class Prompts(NamedTuple):
                 raise UnsupportedModel(f"{self.unpooled}: include_prompt False is not supported for prompts; True is")
             return text
         known = f"it is one of {', '.join(sorted(self.texts))}" if self.texts else "this model's files have no prompts"
-        raise RequestError(f"prompt_name is {shown(name)}: {known}")
+        raise RequestError(f"prompt_name is {safe_repr(name)}: {known}")
 
 
 def prompts_of(path: Path) -> Prompts:
@@ -56,9 +56,9 @@ def prompts_of(path: Path) -> Prompts:
     values = read_object(place)
     texts, default = values.get("prompts") or {}, values.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise ModelFileError(f"{place}: prompts is {shown(texts)}; it must have a text for each name")
+        raise ModelFileError(f"{place}: prompts is {safe_repr(texts)}; it must have a text for each name")
     if default is not None and (not isinstance(default, str) or default not in texts):
-        raise ModelFileError(f"{place}: default_prompt_name is {shown(default)}, which is none of its prompts")
+        raise ModelFileError(f"{place}: default_prompt_name is {safe_repr(default)}, which is none of its prompts")
     unpooled = [str(each) for each in pooling_files(path) if read_object(each).get("include_prompt") is False]
     return Prompts(texts, default, lower, longest, unpooled[0] if unpooled else "")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS
 from sporelm.cli.terminal_text import escape_line, pluralize
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -246,7 +246,7 @@ class Sessions(Generic[Params]):
         found = next((number for number in self.conversations if str(number) == words[0]), None)
         if found is None:
             known = ", ".join(map(str, self.conversations))
-            raise RequestError(f"no conversation {shown(words[0])}: there are {known}")
+            raise RequestError(f"no conversation {safe_repr(words[0])}: there are {known}")
         return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sporelm.cli.parser import Parser
-from sporelm.errors import RequestError, UsageError, shown
+from sporelm.errors import RequestError, UsageError, safe_repr
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
@@ -69,7 +69,7 @@ def check_not_model(word: str, name: str) -> None:
     except (OSError, ValueError):  # not a valid path
         is_model = False
     if is_model or word in (*store.KNOWN, *(entry.name for entry in store.entries())):
-        raise UsageError(f"{name} is missing: {shown(word, 200)} is a model; give MODEL and {name}")
+        raise UsageError(f"{name} is missing: {safe_repr(word, 200)} is a model; give MODEL and {name}")
 
 
 def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON object") -> None:

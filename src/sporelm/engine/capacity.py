@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.backends.protocol import Backend
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.errors import MemoryShortage, RequestError, shown
+from sporelm.errors import MemoryShortage, RequestError, safe_repr
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.config import ModelConfig
 from sporelm.ops.paged_attention import PAGE
@@ -88,7 +88,7 @@ def choose(
     in the share of the memory that the pages leave.
     """
     if asked is not None and not 1 <= asked <= model_context:
-        raise RequestError(f"--max-context is {shown(asked)}: this model allows 1 to {model_context}")
+        raise RequestError(f"--max-context is {safe_repr(asked)}: this model allows 1 to {model_context}")
     context = asked or min(model_context, DEFAULT_CONTEXT)
     if given is not None and available is not None and given > available:
         raise MemoryShortage(

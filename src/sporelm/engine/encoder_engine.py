@@ -20,7 +20,7 @@ from sporelm.engine.runner import ModelOutput
 from sporelm.engine.scheduler import Scheduler
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.engine.worker import Worker
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 MAX_TEXTS = 128  # of a step
 RowsOfTextCallback = Callable[[int, NDArray[np.float32]], object]
@@ -183,7 +183,7 @@ class EncoderEngine(Engine):
         lowest, highest = min(ids), max(ids)
         if lowest < 0 or highest >= self.limits.vocab:
             wrong = lowest if lowest < 0 else highest
-            raise RequestError(f"the text holds token {shown(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
+            raise RequestError(f"the text holds token {safe_repr(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
 
     def hidden(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[bool, None, None]:
         """Compute the hidden states of a text as other engines do, in one step."""

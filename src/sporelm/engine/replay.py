@@ -19,7 +19,7 @@ from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.engine.worker import Worker
-from sporelm.errors import RequestError, SporeError, shown
+from sporelm.errors import RequestError, SporeError, safe_repr
 
 MAX_LINE_CHARS = 64 << 20  # characters
 MAX_INT = (1 << 31) - 1
@@ -251,7 +251,7 @@ def _check_sequence(scheduled: ScheduledSequence, limits: EngineConfig) -> None:
 def describe_damage(reason: Exception) -> str:
     """Return why a line is damaged."""
     if isinstance(reason, KeyError):
-        return f"it lacks {shown(reason.args[0])}"
+        return f"it lacks {safe_repr(reason.args[0])}"
     return "a value is of a wrong kind or length"
 
 

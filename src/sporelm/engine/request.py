@@ -9,7 +9,7 @@ from sporelm.engine.constraint import Constraint
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.sampling import Sampling, TokenLogprobs
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE
 
 MAX_TOKEN_IDS = 1 << 24  # of a prompt: no context is that long
@@ -24,13 +24,13 @@ def parse_int(name: str, value: Any) -> int:
             return index(value)
     except TypeError:
         pass
-    raise RequestError(f"{name} is {shown(value)}: it must be a whole number")
+    raise RequestError(f"{name} is {safe_repr(value)}: it must be a whole number")
 
 
 def parse_token_ids(name: str, values: Any) -> list[int]:
     """Return token ids given as a list, a tuple or an array. Raises RequestError for anything else, such as a str."""
     if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
-        raise RequestError(f"{name} is {shown(values)}: it must be a list of token ids")
+        raise RequestError(f"{name} is {safe_repr(values)}: it must be a list of token ids")
     if length_of(values, name) > MAX_TOKEN_IDS:
         raise RequestError(f"{name} has more than {MAX_TOKEN_IDS} ids, which no model takes: give fewer")
     return [parse_int(f"a token of {name}", value) for value in values]
@@ -43,7 +43,7 @@ def length_of(values: Sized, name: str = "the list") -> int:
     except OverflowError:
         return sys.maxsize
     except TypeError:
-        raise RequestError(f"{name} is {shown(values)}, which has no length: give a list") from None
+        raise RequestError(f"{name} is {safe_repr(values)}, which has no length: give a list") from None
 
 
 def num_pinned_positions(room: int) -> int:

@@ -23,7 +23,7 @@ from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import ScheduledSequence, Step
-from sporelm.errors import BackendError, RequestError, shown
+from sporelm.errors import BackendError, RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE
 
 
@@ -93,7 +93,9 @@ class Scheduler:
         lowest, highest = min(request.context_ids), max(request.context_ids)
         if lowest < 0 or highest >= self.limits.vocab:
             wrong = lowest if lowest < 0 else highest
-            raise RequestError(f"the prompt holds token {shown(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
+            raise RequestError(
+                f"the prompt holds token {safe_repr(wrong)}: the model knows 0 to {self.limits.vocab - 1}"
+            )
 
     def uses_adapter(self, adapter_id: int) -> bool:
         """Return whether a waiting or running request, or a prompt of `prompt_rows`, has this adapter."""

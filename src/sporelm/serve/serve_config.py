@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sporelm import settings
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.files.text_file import read_text_file
 from sporelm.serve.http.api_keys import ApiKey, read_api_keys
 from sporelm.text.chat_templates.render_budget import RENDER_SECONDS
@@ -39,7 +39,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if MODEL_NAME.fullmatch(self.name) is None or ".." in self.name:
             raise RequestError(
-                f"a model's name is {shown(self.name)}: use letters, digits and ._:/@-, 128 at most, a letter or a "
+                f"a model's name is {safe_repr(self.name)}: use letters, digits and ._:/@-, 128 at most, a letter or a "
                 "digit first, no '..'"
             )
         if self.path == "":
@@ -152,18 +152,20 @@ class ServeConfig:
             )
         for name in set(self.keep_alive_keys or ()) - {key.owner for key in self.keys}:
             raise RequestError(
-                f"keep_alive_keys has {shown(name)}, which is not the name of an API key: use NAME:SECRET"
+                f"keep_alive_keys has {safe_repr(name)}, which is not the name of an API key: use NAME:SECRET"
             )
         if self.log not in LOG_FORMATS:
-            raise RequestError(f"log is {shown(self.log)}: it must be {' or '.join(LOG_FORMATS)}")
+            raise RequestError(f"log is {safe_repr(self.log)}: it must be {' or '.join(LOG_FORMATS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise RequestError("TLS needs both files: give tls_cert and tls_key")
         for origin in self.cors_origins:
             if re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin) is None:
-                raise RequestError(f"a CORS origin is {shown(origin)}: give scheme://host[:port], without a path")
+                raise RequestError(f"a CORS origin is {safe_repr(origin)}: give scheme://host[:port], without a path")
         for name in self.allowed_hosts:
             if HOST_NAME.fullmatch(name) is None and not _is_address(name):
-                raise RequestError(f"an allowed host is {shown(name)}: give a name alone, without scheme, port or path")
+                raise RequestError(
+                    f"an allowed host is {safe_repr(name)}: give a name alone, without scheme, port or path"
+                )
 
     @property
     def max_bodies_bytes(self) -> int:
@@ -277,9 +279,9 @@ def values_from_file(path: Path) -> dict[str, Any]:
     try:
         return {name: checked_value(name, value) for name, value in tomllib.loads(text).items()}
     except (tomllib.TOMLDecodeError, RecursionError) as reason:
-        raise RequestError(f"{shown(str(path), 200)} is not valid TOML: {reason}") from None
+        raise RequestError(f"{safe_repr(str(path), 200)} is not valid TOML: {reason}") from None
     except RequestError as reason:
-        raise RequestError(f"{shown(str(path), 200)}: {reason}") from None
+        raise RequestError(f"{safe_repr(str(path), 200)}: {reason}") from None
 
 
 def checked_value(name: str, value: Any) -> Any:
@@ -320,5 +322,5 @@ def _require(name: str, value: Any, required: type) -> Any:
     if required is float and type(value) is int:
         return float(value)
     if type(value) is not required:
-        raise RequestError(f"{name} is {shown(value)}: it must be {titles[required]}")
+        raise RequestError(f"{name} is {safe_repr(value)}: it must be {titles[required]}")
     return value

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from sporelm.backends.protocol import Progress
-from sporelm.errors import RequestError, SporeError, shown
+from sporelm.errors import RequestError, SporeError, safe_repr
 from sporelm.serve.app import build_app
 from sporelm.serve.http.connection_limits import limited_protocol
 from sporelm.serve.http.request_log import configure_logging
@@ -227,7 +227,7 @@ def open_socket(config: ServeConfig) -> socket.socket:
 def _bad_host(host: str, reason: OSError) -> RequestError:
     """Return the error for a host that cannot be bound on any port."""
     why = "it is not an address of this machine" if reason.errno == errno.EADDRNOTAVAIL else reason.strerror
-    return RequestError(f"cannot listen on {shown(host, 200)}: {why}; choose another address with --host")
+    return RequestError(f"cannot listen on {safe_repr(host, 200)}: {why}; choose another address with --host")
 
 
 def check_tls(certificate: Path, key: Path) -> None:

@@ -15,7 +15,7 @@ from sporelm.bench.serving.http_connection import BenchClient, HttpAnswer, Serve
 from sporelm.bench.serving.http_reader import InvalidHttp
 from sporelm.bench.serving.random_prompts import LONG_ANSWER_SUFFIX, RandomPrompts
 from sporelm.bench.serving.server_target import ServerTarget
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 Endpoint = Literal["chat", "completions"]
 PATHS: dict[Endpoint, str] = {"chat": "/chat/completions", "completions": "/completions"}
@@ -172,7 +172,9 @@ class ServerProbe:
         """Raise RequestError unless it is a stream."""
         path = f"{self.target.url}{PATHS[form.endpoint]}"
         if answer.status == 404:
-            raise RequestError(f"{path}: unknown path or model {shown(form.model)}: {error_message(answer.content)}")
+            raise RequestError(
+                f"{path}: unknown path or model {safe_repr(form.model)}: {error_message(answer.content)}"
+            )
         if answer.status != 200:
             raise RequestError(f"{path} answered HTTP {answer.status}: {error_message(answer.content)}")
         if not answer.streamed:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from sporelm import __version__
 from sporelm.cli.remote.server_address import ServerAddress
-from sporelm.errors import RemoteError, shown
+from sporelm.errors import RemoteError, safe_repr
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0  # maximum time between two pieces of a response
@@ -167,7 +167,7 @@ def describe_failure(error: Exception, address: ServerAddress, *, is_connected: 
         remedy = "SSL_CERT_FILE can name a file of trusted authorities"
         return f"the certificate of {origin} is not trusted: {error.verify_message}; {remedy}"
     if isinstance(error, ssl.SSLError):
-        return f"{origin} does not speak TLS ({shown(error.reason)}): is it an http:// address?"
+        return f"{origin} does not speak TLS ({safe_repr(error.reason)}): is it an http:// address?"
     if not is_connected:
         if isinstance(error, socket.gaierror):
             return f"unknown host {address.host!r}: {error.strerror}"
@@ -175,7 +175,7 @@ def describe_failure(error: Exception, address: ServerAddress, *, is_connected: 
             return f"{origin} did not answer within {CONNECT_SECONDS:.0f} seconds: is the address right?"
         if isinstance(error, ConnectionRefusedError):
             return f"{origin} refuses connections: is the server running?"
-        return f"{origin} is unreachable: {shown(getattr(error, 'strerror', None) or str(error), 120)}"
+        return f"{origin} is unreachable: {safe_repr(getattr(error, 'strerror', None) or str(error), 120)}"
     if isinstance(error, TimeoutError):
         return f"{origin} sent nothing for {READ_SECONDS:.0f} seconds: the request was cancelled"
     if isinstance(error, http.client.RemoteDisconnected):

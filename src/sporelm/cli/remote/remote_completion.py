@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sporelm.cli.chat_sessions import Reasoning
 from sporelm.cli.remote.error_responses import extract_message
 from sporelm.cli.terminal_text import pluralize
-from sporelm.errors import RemoteError, shown
+from sporelm.errors import RemoteError, safe_repr
 
 DONE = "[DONE]"
 MAX_ANSWER_CHARS = 16 << 20  # including reasoning
@@ -59,23 +59,23 @@ class RemoteCompletion:
         try:
             chunk = json.loads(event)
         except (ValueError, RecursionError):
-            raise RemoteError(f"the server's stream is not a chat: {shown(event)} is not JSON") from None
+            raise RemoteError(f"the server's stream is not a chat: {safe_repr(event)} is not JSON") from None
         if not isinstance(chunk, dict):
-            raise RemoteError(f"the server's stream is not a chat: {shown(event)} is not an object")
+            raise RemoteError(f"the server's stream is not a chat: {safe_repr(event)} is not an object")
         if chunk.get("error"):
             raise RemoteError(f"the server's answer failed: {extract_message(chunk)}")
         if isinstance(chunk.get("usage"), dict):
             self.usage = parse_usage(chunk["usage"])
         for choice in chunk.get("choices") or []:
             if not isinstance(choice, dict):
-                raise RemoteError(f"the server's stream is not a chat: {shown(choice)} is not a choice")
+                raise RemoteError(f"the server's stream is not a chat: {safe_repr(choice)} is not a choice")
             if choice.get("index") in (None, 0):
                 yield from self._add_choice(choice)
 
     def _add_choice(self, choice: dict[str, Any]) -> Iterator["RemotePiece | Reasoning"]:
         delta = choice.get("delta") or {}
         if not isinstance(delta, dict):
-            raise RemoteError(f"the server's stream is not a chat: {shown(delta)} is not a delta")
+            raise RemoteError(f"the server's stream is not a chat: {safe_repr(delta)} is not a delta")
         reasoning = next((text for name in REASONING_FIELDS if (text := self._read_text(delta, name))), "")
         if reasoning:
             yield Reasoning(reasoning)
@@ -90,7 +90,7 @@ class RemoteCompletion:
         """Return a text of a delta, with lone surrogates replaced, and count it."""
         text = delta.get(name) or ""
         if not isinstance(text, str):
-            raise RemoteError(f"the server sent {shown(text)} as {name}: a text is expected")
+            raise RemoteError(f"the server sent {safe_repr(text)} as {name}: a text is expected")
         if text:
             self.num_chars += len(text)
             if self.num_chars > MAX_ANSWER_CHARS:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from sporelm.errors import UsageError, shown
+from sporelm.errors import UsageError, safe_repr
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 CHAT_PATH = "/chat/completions"  # often copied along with the address
@@ -21,7 +21,7 @@ class ServerAddress:
     @classmethod
     def parse(cls, text: str) -> "ServerAddress":
         """Parse an address. Without a path it gets `/v1`; any other path is kept. Raises UsageError."""
-        subject = f"--url is {shown(text, 200)}: "
+        subject = f"--url is {safe_repr(text, 200)}: "
         example = "write it as http://127.0.0.1:8000 or https://host/v1"
         if not text.isascii() or not text.isprintable() or " " in text:
             raise UsageError(f"{subject}an address has visible ASCII characters only; {example}")

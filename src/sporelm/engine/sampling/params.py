@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 MAX_SEED = (1 << 64) - 1
 MAX_INT = (1 << 31) - 1
@@ -76,7 +76,7 @@ class Sampling:
         if self.logprobs is not None:
             whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.logit_bias, Mapping):
-            raise RequestError(f"logit_bias is {shown(self.logit_bias)}: it must say, by token id, what is added")
+            raise RequestError(f"logit_bias is {safe_repr(self.logit_bias)}: it must say, by token id, what is added")
         if len(self.logit_bias) > MAX_BIASED_TOKENS:
             raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens: at most {MAX_BIASED_TOKENS} are taken")
         for token, bias in self.logit_bias.items():
@@ -143,10 +143,10 @@ _WHOLE = (
 def within(name: str, value: float, low: float, high: float) -> None:
     """Raise RequestError unless `value` is a number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RequestError(f"{name} is {shown(value)}: it must be a number from {low:g} to {high:g}")
+        raise RequestError(f"{name} is {safe_repr(value)}: it must be a number from {low:g} to {high:g}")
 
 
 def whole(name: str, value: int, low: int, high: int) -> None:
     """Raise RequestError unless `value` is a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(f"{name} is {shown(value)}: it must be a whole number from {low} to {high}")
+        raise RequestError(f"{name} is {safe_repr(value)}: it must be a whole number from {low} to {high}")

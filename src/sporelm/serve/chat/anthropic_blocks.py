@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 
 def messages_from_blocks(system: str | list[dict[str, Any]] | None, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -21,13 +21,13 @@ def messages_from_blocks(system: str | list[dict[str, Any]] | None, messages: Se
         content = message.get("content")
         path = f"messages[{index}]"
         if role not in ("user", "assistant", "system"):
-            raise RequestError(f"{path}.role is {shown(role)}: it must be user or assistant")
+            raise RequestError(f"{path}.role is {safe_repr(role)}: it must be user or assistant")
         if isinstance(content, str):
             chat.append({"role": role, "content": content})
         elif isinstance(content, list):
             chat += _assistant_messages(content, path) if role == "assistant" else _user_messages(role, content, path)
         else:
-            raise RequestError(f"{path}.content is {shown(content)}: it must be a string or a list of blocks")
+            raise RequestError(f"{path}.content is {safe_repr(content)}: it must be a string or a list of blocks")
     return chat
 
 
@@ -36,7 +36,7 @@ def _block_text(block: Any, path: str) -> str:
     kind = block.get("type") if isinstance(block, Mapping) else None
     text = block.get("text") if kind == "text" else None
     if not isinstance(text, str):
-        raise RequestError(f"{path} has a block of type {shown(kind)}: only text is supported here")
+        raise RequestError(f"{path} has a block of type {safe_repr(kind)}: only text is supported here")
     return text
 
 
@@ -88,7 +88,8 @@ def tools_from_anthropic(tools: Sequence[Any] | None) -> list[dict[str, Any]] | 
     for index, tool in enumerate(tools):
         if tool.type not in (None, "custom"):
             raise RequestError(
-                f"tools[{index}] is of type {shown(tool.type)}, which is not supported: give tools with an input_schema"
+                f"tools[{index}] is of type {safe_repr(tool.type)}, which is not supported: give tools with an "
+                "input_schema"
             )
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         functions.append({"type": "function", "function": function})

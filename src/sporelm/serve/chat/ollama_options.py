@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.serve.model_pool.model_pool import ModelPool
 from sporelm.text.grammar.grammar import Grammar
 
@@ -35,12 +35,12 @@ def sampling_from_options(options: Mapping[str, Any], max_context: int) -> dict[
         elif name == "num_ctx":
             if type(value) is not int or not 1 <= value <= max_context:
                 raise RequestError(
-                    f"num_ctx is {shown(value)}: it must be from 1 to {max_context}, the context size of this model on "
-                    "this server (max_context)"
+                    f"num_ctx is {safe_repr(value)}: it must be from 1 to {max_context}, the context size of this "
+                    "model on this server (max_context)"
                 )
         else:
             known = ", ".join([*SAME_NAMES, "repeat_penalty", "stop", "num_ctx", "num_predict"])
-            raise RequestError(f"the option {shown(name)} is unknown: known are {known}")
+            raise RequestError(f"the option {safe_repr(name)} is unknown: known are {known}")
     return sampling
 
 
@@ -50,7 +50,7 @@ def max_tokens_from_options(options: Mapping[str, Any]) -> int | None:
     if num_predict is None or num_predict in (-1, -2):
         return None
     if not isinstance(num_predict, int) or isinstance(num_predict, bool) or num_predict < 1:
-        raise RequestError(f"num_predict is {shown(num_predict)}: it must be at least 1, or -1 for no limit")
+        raise RequestError(f"num_predict is {safe_repr(num_predict)}: it must be at least 1, or -1 for no limit")
     return num_predict
 
 
@@ -61,7 +61,7 @@ def grammar_from_ollama(form: str | Mapping[str, Any] | None) -> Grammar | None:
     if form == "json":
         return Grammar(json_schema={"type": "object"})
     if isinstance(form, str):
-        raise RequestError(f"format is {shown(form)}: it must be 'json' or a JSON schema")
+        raise RequestError(f"format is {safe_repr(form)}: it must be 'json' or a JSON schema")
     return Grammar(json_schema=dict(form))
 
 

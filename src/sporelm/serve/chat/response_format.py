@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.text.grammar.grammar import KINDS, Grammar
 
 FORMATS = ("text", "json_object", "json_schema", *(kind for kind in KINDS if kind != "json_schema"))
@@ -27,14 +27,14 @@ def format_grammar(response_format: Mapping[str, Any] | None) -> Grammar | None:
         inner = response_format.get("json_schema", response_format)
         schema = inner.get("schema") if isinstance(inner, Mapping) else None
         if not isinstance(schema, Mapping | bool):
-            raise RequestError(f"response_format has schema {shown(schema)}: give json_schema.schema, an object")
+            raise RequestError(f"response_format has schema {safe_repr(schema)}: give json_schema.schema, an object")
         return Grammar(json_schema=schema)
     if kind in KINDS:
         value = response_format.get(kind)
         if value is None:
             raise RequestError(f"response_format of type {kind} needs the field {kind!r}")
         return Grammar(**{kind: value})
-    raise RequestError(f"response_format has type {shown(kind)}: it must be one of {', '.join(FORMATS)}")
+    raise RequestError(f"response_format has type {safe_repr(kind)}: it must be one of {', '.join(FORMATS)}")
 
 
 def request_grammar(response_format: Mapping[str, Any] | None, gbnf: str | None) -> Grammar | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
@@ -22,7 +22,7 @@ def messages_from_items(instructions: str | None, items: str | Sequence[Mapping[
         if kind == "message":
             role = item.get("role")
             if role not in ("user", "assistant", "system", "developer"):
-                raise RequestError(f"{path}.role is {shown(role)}: it must be user, assistant, system or developer")
+                raise RequestError(f"{path}.role is {safe_repr(role)}: it must be user, assistant, system or developer")
             messages.append({"role": role, "content": content_text(item.get("content"), path)})
         elif kind == "reasoning":
             reasoning = content_text(item.get("content") or [], path, ("reasoning_text",))
@@ -33,7 +33,7 @@ def messages_from_items(instructions: str | None, items: str | Sequence[Mapping[
             output = content_text(item.get("output"), path)
             messages.append({"role": "tool", "content": output, "tool_call_id": str(item.get("call_id", ""))})
         else:
-            raise RequestError(f"{path} is of type {shown(kind)}, which is not supported: give messages and calls")
+            raise RequestError(f"{path} is of type {safe_repr(kind)}, which is not supported: give messages and calls")
         if reasoning and messages[-1]["role"] == "assistant":
             messages[-1]["reasoning_content"] = reasoning
         reasoning = ""
@@ -61,13 +61,13 @@ def content_text(content: Any, path: str, kinds: Sequence[str] = TEXT_PARTS) -> 
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise RequestError(f"{path} has the content {shown(content)}: it must be a string or a list of parts")
+        raise RequestError(f"{path} has the content {safe_repr(content)}: it must be a string or a list of parts")
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("text", part.get("refusal")) if kind in kinds else None
         if not isinstance(text, str):
-            raise RequestError(f"{path} has a part of type {shown(kind)}: only text is supported")
+            raise RequestError(f"{path} has a part of type {safe_repr(kind)}: only text is supported")
         texts.append(text)
     return "".join(texts)
 
@@ -77,7 +77,7 @@ def tools_from_responses(tools: Sequence[Mapping[str, Any]] | None) -> list[dict
     functions = []
     for index, tool in enumerate(tools or []):
         if tool.get("type") != "function":
-            raise RequestError(f"tools[{index}] is of type {shown(tool.get('type'))}: only functions are supported")
+            raise RequestError(f"tools[{index}] is of type {safe_repr(tool.get('type'))}: only functions are supported")
         function = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
         functions.append({"type": "function", "function": function})
     return functions or None

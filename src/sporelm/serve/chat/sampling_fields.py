@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.serve.chat.response_format import stop_strings
 from sporelm.serve.http.json_body import RequestBody
 
@@ -99,5 +99,5 @@ def num_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
 
 def _token_id(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
-        raise RequestError(f"logit_bias has token {shown(text)}: it must be a token id")
+        raise RequestError(f"logit_bias has token {safe_repr(text)}: it must be a token id")
     return int(text)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.serve.conversations.answer_settings import request_fields
 from sporelm.serve.conversations.answer_stats import AnswerStats, Progress
 from sporelm.serve.conversations.conversation_schema import (
@@ -191,12 +191,12 @@ def check_answer_request(value: object) -> Json:
     request = check_object(value, "the body", {"id", "parent", "model", "continue"})
     is_continued = request.get("continue", False)
     if not isinstance(is_continued, bool):
-        raise InvalidConversation(f"continue is {shown(is_continued)}: it must be true or false", "continue")
+        raise InvalidConversation(f"continue is {safe_repr(is_continued)}: it must be true or false", "continue")
     for name in ("id",) if is_continued else ("id", "parent"):
         check_id(request.get(name), name, ConversationLimits())
     model = request.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= 500:
-        raise InvalidConversation(f"model is {shown(model)}: it must be the name of a model", "model")
+        raise InvalidConversation(f"model is {safe_repr(model)}: it must be the name of a model", "model")
     return {"id": request["id"], "parent": request.get("parent"), "model": model, "continue": is_continued}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ def check_conversation(value: object, limits: ConversationLimits) -> Json:
             conversation[name] = check_time(given[name], name, limits)
     messages = given.get("messages", [])
     if not isinstance(messages, list):
-        raise InvalidConversation(f"messages is {shown(messages)}: it must be a list", "messages")
+        raise InvalidConversation(f"messages is {safe_repr(messages)}: it must be a list", "messages")
     conversation["messages"] = check_tree([check_message(message, limits) for message in messages], limits)
     conversation["current"] = check_current(given.get("current"), conversation["messages"])
     return conversation
@@ -100,7 +100,7 @@ def check_tree(messages: list[Json], limits: ConversationLimits) -> list[Json]:
             raise InvalidConversation(f"two messages have the id {message['id']}: each needs its own", "messages")
         if message["parent"] is not None and message["parent"] not in seen:
             raise InvalidConversation(
-                f"parent {shown(message['parent'])} of message {message['id']} is not before it", "messages"
+                f"parent {safe_repr(message['parent'])} of message {message['id']} is not before it", "messages"
             )
         seen.add(message["id"])
     return messages
@@ -111,7 +111,7 @@ def check_current(value: object, messages: Sequence[Mapping[str, Any]]) -> str |
     if value is None:
         return messages[-1]["id"] if messages else None
     if not any(message["id"] == value for message in messages):
-        raise InvalidConversation(f"current is {shown(value)}: there is no such message", "current")
+        raise InvalidConversation(f"current is {safe_repr(value)}: there is no such message", "current")
     return str(value)
 
 
@@ -134,7 +134,7 @@ def apply_change(
     removals = given.get("remove", [])
     for name, values in (("messages", new_messages), ("remove", removals)):
         if not isinstance(values, list):
-            raise InvalidConversation(f"{name} is {shown(values)}: it must be a list", name)
+            raise InvalidConversation(f"{name} is {safe_repr(values)}: it must be a list", name)
     messages = {message["id"]: message for message in changed["messages"]}
     for value in new_messages:
         if protected_id is not None and isinstance(value, dict) and value.get("id") == protected_id:
@@ -159,7 +159,9 @@ def base_versions(change: object) -> list[int]:
     given = change.get("version") if isinstance(change, dict) else None
     versions: list[Any] = given if isinstance(given, list) else [given]
     if not 1 <= len(versions) <= MAX_BASE_VERSIONS or any(type(version) is not int for version in versions):
-        raise InvalidConversation(f"version is {shown(given)}: it must be the number of the version read", "version")
+        raise InvalidConversation(
+            f"version is {safe_repr(given)}: it must be the number of the version read", "version"
+        )
     return versions
 
 
@@ -176,7 +178,7 @@ def _with_kept_text(value: object, messages: Mapping[object, Json]) -> object:
         stored_text = (stored or {}).get(name, "")
         if type(count) is not int or not 0 <= count <= len(stored_text):
             raise InvalidConversation(
-                f"kept {name} is {shown(count)}: the message has {len(stored_text)} characters of it", "messages"
+                f"kept {name} is {safe_repr(count)}: the message has {len(stored_text)} characters of it", "messages"
             )
         if count and isinstance(rest := value.get(name, ""), str):
             joined[name] = stored_text[:count] + rest
@@ -193,22 +195,22 @@ def conversations_of_export(value: object) -> list[object]:
             f'the file is not an export of conversations: its "format" must be "{FORMAT}"', "format"
         )
     if value.get("format_version") != FORMAT_VERSION:
-        version = shown(value.get("format_version"))
+        version = safe_repr(value.get("format_version"))
         raise InvalidConversation(f"format_version is {version}: this server reads {FORMAT_VERSION}", "format_version")
     conversations = value.get("conversations")
     if not isinstance(conversations, list):
-        raise InvalidConversation(f"conversations is {shown(conversations)}: it must be a list", "conversations")
+        raise InvalidConversation(f"conversations is {safe_repr(conversations)}: it must be a list", "conversations")
     return conversations
 
 
 def check_object(value: object, title: str, known: set[str]) -> Json:
     """Return an object without unknown fields. Raises InvalidConversation."""
     if not isinstance(value, dict):
-        raise InvalidConversation(f"{title} is {shown(value)}: it must be an object")
+        raise InvalidConversation(f"{title} is {safe_repr(value)}: it must be an object")
     unknown = sorted(set(value) - known)
     if unknown:
         raise InvalidConversation(
-            f"{title} has the unknown field {shown(unknown[0])}: known are {', '.join(sorted(known))}", unknown[0]
+            f"{title} has the unknown field {safe_repr(unknown[0])}: known are {', '.join(sorted(known))}", unknown[0]
         )
     return value
 
@@ -218,7 +220,7 @@ def string_check(max_characters: Callable[[ConversationLimits], int]) -> Check:
 
     def check(value: object, name: str, limits: ConversationLimits) -> str:
         if not isinstance(value, str):
-            raise InvalidConversation(f"{name} is {shown(value)}: it must be a string", name)
+            raise InvalidConversation(f"{name} is {safe_repr(value)}: it must be a string", name)
         if len(value) > max_characters(limits):
             raise TooLarge(f"{name} has {len(value)} characters: at most {max_characters(limits)} are stored")
         try:
@@ -235,7 +237,7 @@ def string_check(max_characters: Callable[[ConversationLimits], int]) -> Check:
 def check_id(value: object, name: str, limits: ConversationLimits) -> str:
     """Return an id. Raises InvalidConversation."""
     if not isinstance(value, str) or not ID.fullmatch(value):
-        raise InvalidConversation(f"{name} is {shown(value)}: it must be 32 hexadecimal digits", name)
+        raise InvalidConversation(f"{name} is {safe_repr(value)}: it must be 32 hexadecimal digits", name)
     return value
 
 
@@ -246,7 +248,7 @@ def _check_parent(value: object, name: str, limits: ConversationLimits) -> str |
 def _choice_check(allowed: Sequence[str]) -> Check:
     def check(value: object, name: str, limits: ConversationLimits) -> str:
         if not isinstance(value, str) or value not in allowed:
-            raise InvalidConversation(f"{name} is {shown(value)}: it must be one of {', '.join(allowed)}", name)
+            raise InvalidConversation(f"{name} is {safe_repr(value)}: it must be one of {', '.join(allowed)}", name)
         return value
 
     return check
@@ -255,7 +257,7 @@ def _choice_check(allowed: Sequence[str]) -> Check:
 def check_time(value: object, name: str, limits: ConversationLimits) -> int:
     """Return a time in milliseconds since 1970. Raises InvalidConversation."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_TIME:
-        raise InvalidConversation(f"{name} is {shown(value)}: it must be milliseconds since 1970", name)
+        raise InvalidConversation(f"{name} is {safe_repr(value)}: it must be milliseconds since 1970", name)
     return value
 
 
@@ -264,19 +266,19 @@ def _check_entries(value: object, name: str, limits: ConversationLimits) -> Json
     TooLarge."""
     if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
         raise InvalidConversation(
-            f"{name} is {shown(value)}: it must be an object of at most {MAX_ENTRIES} entries", name
+            f"{name} is {safe_repr(value)}: it must be an object of at most {MAX_ENTRIES} entries", name
         )
     for key, entry in value.items():
         if not NAME.fullmatch(key):
             raise InvalidConversation(
-                f"{name} has the entry {shown(key)}: names are lower-case letters, digits and _", name
+                f"{name} has the entry {safe_repr(key)}: names are lower-case letters, digits and _", name
             )
         is_number = isinstance(entry, int | float) and -MAX_TIME < entry < MAX_TIME  # false for NaN
         if isinstance(entry, str):
             string_check(lambda _: 2_000)(entry, f"{name}.{key}", limits)
         elif entry is not None and not is_number:
             raise InvalidConversation(
-                f"{name}.{key} is {shown(entry)}: it must be a number or a string", f"{name}.{key}"
+                f"{name}.{key} is {safe_repr(entry)}: it must be a number or a string", f"{name}.{key}"
             )
     return value
 
@@ -288,7 +290,9 @@ def _check_error(value: object, name: str, limits: ConversationLimits) -> str | 
     error = _check_entries(value, name, limits)
     code = error.get("code")
     if not NAME.fullmatch(str(code)):
-        raise InvalidConversation(f"{name}.code is {shown(code)}: it must be lower-case letters, digits and _", name)
+        raise InvalidConversation(
+            f"{name}.code is {safe_repr(code)}: it must be lower-case letters, digits and _", name
+        )
     return error
 
 

@@ -20,7 +20,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from sporelm import settings
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.files.file_lock import take
 from sporelm.files.part_files import PartFiles
 from sporelm.serve.conversations.answer_settings import check_settings
@@ -136,7 +136,7 @@ class ConversationStore:
         folder, _ = self._of(owner)
         conversation = self._read(self._path(folder, conversation_id))
         if conversation is None:
-            raise ConversationNotFound(f"there is no conversation {shown(conversation_id)}")
+            raise ConversationNotFound(f"there is no conversation {safe_repr(conversation_id)}")
         return conversation
 
     def create(self, owner: str, value: object) -> Json:
@@ -206,7 +206,7 @@ class ConversationStore:
             try:
                 path.unlink()
             except FileNotFoundError:
-                raise ConversationNotFound(f"there is no conversation {shown(conversation_id)}") from None
+                raise ConversationNotFound(f"there is no conversation {safe_repr(conversation_id)}") from None
             except OSError as reason:
                 raise _disk_error("deleted", path, reason) from None
 
@@ -259,7 +259,7 @@ class ConversationStore:
 
     def _path(self, folder: Path, conversation_id: str) -> Path:
         if not ID.fullmatch(conversation_id):
-            raise ConversationNotFound(f"there is no conversation {shown(conversation_id)}")
+            raise ConversationNotFound(f"there is no conversation {safe_repr(conversation_id)}")
         return folder / f"{conversation_id}.json"
 
     def _summaries(self, folder: Path, cache: _OwnerCache) -> dict[str, Json]:
@@ -340,7 +340,7 @@ class ConversationStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError, RequestError) as reason:
-            log.warning("conversation %s is ignored: %s", path, shown(str(reason), 200))
+            log.warning("conversation %s is ignored: %s", path, safe_repr(str(reason), 200))
             return None
 
     @staticmethod

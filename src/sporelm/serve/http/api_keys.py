@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.files.text_file import read_text_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -92,7 +92,7 @@ def read_api_keys(path: Path) -> list[ApiKey]:
             try:
                 keys.append(ApiKey.parse(entry))
             except RequestError as reason:
-                raise RequestError(f"{shown(str(path), 200)}, line {number}: {reason}") from None
+                raise RequestError(f"{safe_repr(str(path), 200)}, line {number}: {reason}") from None
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise RequestError(f"{shown(str(path), 200)} has {len(keys)} API keys: give 1 to {MAX_KEYS}")
+        raise RequestError(f"{safe_repr(str(path), 200)} has {len(keys)} API keys: give 1 to {MAX_KEYS}")
     return keys

@@ -4,7 +4,7 @@ import re
 from math import inf
 from time import monotonic
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.serve.http.api_call import ApiCall
 from sporelm.serve.http.api_errors import ApiError
 
@@ -26,7 +26,7 @@ def parse_keep_alive(value: str | float | None) -> float | None:
     if len(value) <= 64 and _NUMBER.fullmatch(value):
         return float(value)
     if len(value) > 64 or not _DURATION.fullmatch(value):
-        raise RequestError(f"keep_alive is {shown(value)}: give seconds, or a time as '5m'; 0 unloads, -1 keeps")
+        raise RequestError(f"keep_alive is {safe_repr(value)}: give seconds, or a time as '5m'; 0 unloads, -1 keeps")
     seconds = sum(float(number) * UNITS[unit] for number, unit in _PART.findall(value))
     return -seconds if value.startswith("-") else seconds
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.protocol import Progress
-from sporelm.errors import MemoryShortage, RequestError, SporeError, shown
+from sporelm.errors import MemoryShortage, RequestError, SporeError, safe_repr
 from sporelm.files import store
 from sporelm.serve.chat.answer_stream import Notifier
 from sporelm.serve.http.api_errors import RETRY_SECONDS, ApiError
@@ -63,7 +63,7 @@ class ModelPool:
 
     def unknown_model(self, name: str | None) -> ApiError:
         names = ", ".join(list(self.specs)[:20])
-        message = f"there is no model {shown(name, 100)}: this server has {names}"
+        message = f"there is no model {safe_repr(name, 100)}: this server has {names}"
         return ApiError(404, message, code="model_not_found", param="model")
 
     @asynccontextmanager

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.serve.conversations.answer_job import AnswerRefused, AnswerSource
 from sporelm.serve.conversations.answer_jobs import AnswerJobs
 from sporelm.serve.conversations.conversation_schema import InvalidConversation, TooLarge
@@ -239,7 +239,7 @@ def _number(request: Request, name: str, default: int, maximum: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= maximum):
-        raise InvalidConversation(f"{name} is {shown(text)}: it must be a whole number up to {maximum}", name)
+        raise InvalidConversation(f"{name} is {safe_repr(text)}: it must be a whole number up to {maximum}", name)
     return int(text)
 
 
@@ -258,4 +258,4 @@ async def _body(request: Request, max_bytes: int) -> object:
     try:
         return await run_in_threadpool(json.loads, bytes(data))
     except (ValueError, RecursionError) as error:
-        raise InvalidConversation(f"request body is not valid JSON: {shown(str(error), 100)}") from None
+        raise InvalidConversation(f"request body is not valid JSON: {safe_repr(str(error), 100)}") from None

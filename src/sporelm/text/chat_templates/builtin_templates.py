@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 MODEL_TEMPLATE = "default"  # the model's own template
@@ -253,11 +253,11 @@ def find_template(name_or_path: str) -> tuple[str, str] | None:
     path = _find_path(name_or_path)
     if path is None:
         raise RequestError(
-            f"the chat template is neither a file nor a name (got {shown(name_or_path, 200)}; names: {MODEL_TEMPLATE} "
-            f"(the model's own), {', '.join(BUILTIN_TEMPLATES)})"
+            f"the chat template is neither a file nor a name (got {safe_repr(name_or_path, 200)}; names: "
+            f"{MODEL_TEMPLATE} (the model's own), {', '.join(BUILTIN_TEMPLATES)})"
         )
     source = read_text_file(path, "the chat template", 4 * MAX_TEMPLATE_CHARACTERS)
-    return source, f"the chat template {shown(path.name, 100)}"
+    return source, f"the chat template {safe_repr(path.name, 100)}"
 
 
 def _find_path(text: str) -> Path | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from secrets import token_hex
 from typing import Any
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.text.chat_templates.chat_messages import check_messages, check_tools
 from sporelm.text.chat_templates.chat_template import ChatTemplate
 from sporelm.text.chat_templates.marked_text import join_marked, template_text
@@ -44,14 +44,14 @@ def check_variables(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise RequestError(f"chat_template_kwargs is {shown(given)}: it must be an object")
+        raise RequestError(f"chat_template_kwargs is {safe_repr(given)}: it must be an object")
     for name, value in given.items():
         if name not in VARIABLES:
-            raise RequestError(f"chat_template_kwargs has {shown(name)}: only {', '.join(VARIABLES)} are taken")
+            raise RequestError(f"chat_template_kwargs has {safe_repr(name)}: only {', '.join(VARIABLES)} are taken")
         kind = VARIABLES[name]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             expected = kind.__name__ if isinstance(kind, type) else "value"
-            raise RequestError(f"chat_template_kwargs: {name} is {shown(value)}; it must be a {expected}")
+            raise RequestError(f"chat_template_kwargs: {name} is {safe_repr(value)}; it must be a {expected}")
     return dict(given)
 
 

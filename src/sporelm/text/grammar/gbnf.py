@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from sporelm.errors import RequestError, shown
+from sporelm.errors import RequestError, safe_repr
 from sporelm.text.grammar.grammar_checks import check_grammar_text
 
 MAX_CHARACTERS = 1 << 16  # of a grammar
@@ -88,7 +88,7 @@ def parse_gbnf(grammar: object) -> dict[str, Node]:
     for node in rules.values():
         for inner in walk(node):
             if isinstance(inner, RuleReference) and inner.name not in rules:
-                raise RequestError(f"grammar, line {inner.line}: undefined rule {shown(inner.name)}")
+                raise RequestError(f"grammar, line {inner.line}: undefined rule {safe_repr(inner.name)}")
     return rules
 
 
@@ -141,17 +141,17 @@ class _GbnfParser:
         while self.position < len(self.text):
             name = self._parse_name("a rule name")
             if name in rules:
-                self._fail(f"the rule {shown(name)} is defined twice")
+                self._fail(f"the rule {safe_repr(name)} is defined twice")
             if len(rules) == MAX_GBNF_RULES:
                 raise RequestError(f"grammar: too many rules (allowed: {MAX_GBNF_RULES})")
             self._skip_space()
             if not self.text.startswith("::=", self.position):
-                self._fail(f"::= is missing after {shown(name)}")
+                self._fail(f"::= is missing after {safe_repr(name)}")
             self.position += 3
             self._skip_space(newlines=True)
             rules[name] = self._parse_alternation(0)
             if self._peek() not in ("", "\r", "\n"):
-                self._fail(f"unexpected {shown(self._peek())}")
+                self._fail(f"unexpected {safe_repr(self._peek())}")
             self._skip_space(newlines=True)
         return rules
 
@@ -171,7 +171,9 @@ class _GbnfParser:
                 node = Repetition(node, *counts)
                 self._skip_space(newlines=depth > 0)
                 if self._peek() in ("*", "+", "?", "{"):
-                    self._fail(f"{shown(self._peek())} follows another repetition. Put the first one in parentheses")
+                    self._fail(
+                        f"{safe_repr(self._peek())} follows another repetition. Put the first one in parentheses"
+                    )
             nodes.append(node)
         return nodes[0] if len(nodes) == 1 else Concatenation(tuple(nodes))
 
@@ -195,9 +197,9 @@ class _GbnfParser:
             self.position += 1
             return CharacterClass(((0, MAX_CHARACTER),))
         if sign in ("<", "!") and (token := _TOKEN.match(self.text, self.position)):
-            self._fail(f"token references are not supported (got {shown(token[0])}). Write the characters")
+            self._fail(f"token references are not supported (got {safe_repr(token[0])}). Write the characters")
         if sign in ("*", "+", "?", "{"):
-            self._fail(f"nothing to repeat before {shown(sign)}")
+            self._fail(f"nothing to repeat before {safe_repr(sign)}")
         name = _NAME.match(self.text, self.position)
         if name is None:
             return None
@@ -279,7 +281,7 @@ class _GbnfParser:
     def _parse_name(self, expected: str) -> str:
         match = _NAME.match(self.text, self.position)
         if match is None:
-            self._fail(f"expected {expected} (got {shown(self.text[self.position : self.position + 20])})")
+            self._fail(f"expected {expected} (got {safe_repr(self.text[self.position : self.position + 20])})")
         self.position = match.end()
         return match[0]
 
