@@ -24,6 +24,7 @@ from sporelm.backends.reference_fallback import contiguous_arguments, map_values
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Value
 from sporelm.ops.canonical_pages import BlockPages, canonical_shape
+from sporelm.ops.number_types import NumberTypes
 from sporelm.ops.op import leaves
 from sporelm.ops.paged_attention import page_shape
 from sporelm.tensor.dtype import F32, U8, DType, ElementType, dtype_of
@@ -107,6 +108,9 @@ class FunctionBackend(ABC):
     def on_device(self) -> Iterator[None]:
         """Surround each op and each step, for a device that must be made current, or a number of threads."""
         yield
+
+    def number_types(self, op: Op) -> NumberTypes:
+        return NumberTypes()
 
     def free_bytes(self) -> int | None:
         return None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from sporelm.ops import Call, Graph, Op, Spec
+from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import ElementType
 from sporelm.tensor.tensor import Tensor
 
@@ -108,6 +109,9 @@ class Backend(Protocol):
 
     def missing_kernels(self) -> list[str]:
         """Return the names of the ops for which it has no kernel."""
+
+    def number_types(self, op: Op) -> NumberTypes:
+        """Return the types in which it keeps and adds up the real numbers of an op. F32 of a graph means these."""
 
     def tensor(self, array: np.ndarray) -> Tensor:
         """Copy an array to the device."""

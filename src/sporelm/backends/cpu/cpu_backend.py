@@ -48,6 +48,7 @@ from sporelm.backends.stacked_experts import list_matrices
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
 from sporelm.ops.linear_heads import linear_heads
+from sporelm.ops.number_types import NumberTypes
 from sporelm.ops.op import leaves
 from sporelm.ops.paged_attention import page_shape
 from sporelm.ops.quantize_rows import ROW_FORMATS, RowFormat
@@ -96,6 +97,9 @@ class CpuBackend:
 
     def missing_kernels(self) -> list[str]:
         return sorted(ALL.keys() - op_lowerings().keys())
+
+    def number_types(self, op: Op) -> NumberTypes:
+        return NumberTypes()
 
     # ---- tensors
 
