@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 
-from architecture.sources import PACKAGE, relative, sources
+from architecture.sources import PACKAGE, Source, relative, sources
 
-# Folders with one file per architecture, number format, op, target or route: there a name may occur once in each.
+# Folders with one file per architecture, number format, op, target, route or command: there a name may occur once in
+# each. `cli` has one file per command, beside the files that commands share: "spore rerank" and the route /rerank
+# answer to the same name.
 PARALLEL = {
     "backends/cpu/formats",
     "backends/cpu/kernels",
@@ -17,6 +19,7 @@ PARALLEL = {
     "checkpoints/gguf",
     "checkpoints/hf",
     "checkpoints/quantized",
+    "cli",
     "models/architectures",
     "models/families",
     "ops",
@@ -24,12 +27,14 @@ PARALLEL = {
     "serve/routes",
     "text/dialects",
 }
+# The former place of sporelm.files: aliases, under the names of then.
+EXEMPT = {"weights"}
 
 
 def repeated_classes() -> dict[str, list[str]]:
     """Class names with their places, of names that lead to more than one."""
     places: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for each in sources(PACKAGE):
+    for each in _named_sources():
         for definition in each.definitions:
             if definition.kind == "class":
                 folder = each.path.parent.relative_to(PACKAGE).as_posix()
@@ -40,11 +45,15 @@ def repeated_classes() -> dict[str, list[str]]:
 def repeated_files() -> dict[str, list[str]]:
     """File names with their places, likewise."""
     places: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for each in sources(PACKAGE):
+    for each in _named_sources():
         if each.path.stem not in ("__init__", "__main__"):
             folder = each.path.parent.relative_to(PACKAGE).as_posix()
             places[each.path.name].append((folder, relative(each.path)))
     return _lines(places)
+
+
+def _named_sources() -> list[Source]:
+    return [each for each in sources(PACKAGE) if each.path.parent.relative_to(PACKAGE).as_posix() not in EXEMPT]
 
 
 def _lines(places: dict[str, list[tuple[str, str]]]) -> dict[str, list[str]]:

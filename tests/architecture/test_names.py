@@ -26,5 +26,6 @@ def test_file_names_are_unique() -> None:
 
 def test_parallel_folders_may_repeat_a_name() -> None:
     assert repeated_names.is_parallel(["ops", "backends/cpu/kernels"])
+    assert repeated_names.is_parallel(["cli", "serve/routes"])
     assert not repeated_names.is_parallel(["ops", "ops"])
     assert not repeated_names.is_parallel(["ops", "serve"])

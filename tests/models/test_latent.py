@@ -28,7 +28,7 @@ from sporelm.checkpoints.sparse_keys import indexer_of
 from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.recording import RecordingFile
-from sporelm.engine.replay import Recording, Replay
+from sporelm.engine.recording_replay import Recording, Replay
 from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.errors import ModelFileError, SporeError
 from sporelm.files.gguf import GgufWriter, open_gguf

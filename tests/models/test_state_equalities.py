@@ -16,7 +16,7 @@ from sporelm.engine import Engine, LoadedModel, Request, Sampling, Worker
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.recording import RecordingFile
-from sporelm.engine.replay import Recording, Replay
+from sporelm.engine.recording_replay import Recording, Replay
 from sporelm.engine.speculative import DraftTokens, ModelDrafter, NgramDrafter, Speculation
 from unit.engine.hashed import SteadySpeculation
 

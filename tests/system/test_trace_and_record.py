@@ -18,7 +18,7 @@ from sporelm import LLM, AsyncLLM, SamplingParams
 from sporelm.api.trace_and_record import describe_engine
 from sporelm.cli import replay
 from sporelm.engine import Request
-from sporelm.engine.replay import Recording, Replay, ReplayResult
+from sporelm.engine.recording_replay import Recording, Replay, ReplayResult
 from sporelm.engine.trace import ENGINE_ROW, FIRST_THREAD_ROW
 from sporelm.errors import RequestError
 from system.processes import Spore, command, environment, one_line

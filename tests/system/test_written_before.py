@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sporelm import LLM, SamplingParams
-from sporelm.engine.replay import Recording, Replay
+from sporelm.engine.recording_replay import Recording, Replay
 from sporelm.errors import RequestError
 from written_models import WRITTEN, write_adapter, write_attention, write_recurrent
 

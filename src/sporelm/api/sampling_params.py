@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from sporelm.engine import Sampling
 from sporelm.engine.request import length_of, parse_int, parse_token_ids
-from sporelm.engine.sampling.params import MAX_INT
+from sporelm.engine.sampling.sampler_params import MAX_INT
 from sporelm.errors import RequestError, safe_repr
 from sporelm.text.grammar.grammar import Grammar
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.sampling_params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request, TokenLogprobs
-from sporelm.engine.sampling.params import MAX_SEED
+from sporelm.engine.sampling.sampler_params import MAX_SEED
 from sporelm.errors import RequestError, safe_repr
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 from sporelm.text.grammar.grammar_matcher import CompiledGrammar, compile_grammar

@@ -35,7 +35,7 @@ REPEATS = 8  # measurements of each rate; the best one counts
 MATRIX_SIDE = 768  # of the square product that measures float32 arithmetic
 
 
-class CacheMemory(Resource):
+class CacheAllocation(Resource):
     """The caches of a pool of pages, or of `kind`, freed together."""
 
     def __init__(self, context: Context, caches: list[Any], kind: str = "pages") -> None:
@@ -50,7 +50,7 @@ class CacheMemory(Resource):
 class LayerCache:
     """The storage of a cache: one layer of a page pool."""
 
-    memory: CacheMemory
+    memory: CacheAllocation
     layer: int
     shape: tuple[int, ...]
 
@@ -147,7 +147,7 @@ class FunctionBackend(ABC):
 
     def allocate_pages(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
         shapes = [(count, *page_shape(each)) for each in kept]
-        memory = CacheMemory(self.context, [self._cache(shape, dtype) for shape in shapes])
+        memory = CacheAllocation(self.context, [self._cache(shape, dtype) for shape in shapes])
         return [
             Tensor(dtype, Layout.contiguous(shape), LayerCache(memory, layer, shape), self)
             for layer, shape in enumerate(shapes)
@@ -176,7 +176,7 @@ class FunctionBackend(ABC):
 
     def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
         shapes = [(count, *shape) for layer in layers for shape in layer]
-        memory = CacheMemory(self.context, [self.allocate(shape, F32) for shape in shapes], "states")
+        memory = CacheAllocation(self.context, [self.allocate(shape, F32) for shape in shapes], "states")
         tensors = [
             Tensor(F32, Layout.contiguous(shape), LayerCache(memory, number, shape), self)
             for number, shape in enumerate(shapes)

@@ -7,8 +7,8 @@ transformers.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sporelm.models.activations import GELUS
 from sporelm.models.config import ModelConfig
+from sporelm.models.gelu_names import GELUS
 
 OPTIONAL: Final = object()
 

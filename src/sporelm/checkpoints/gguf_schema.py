@@ -35,7 +35,7 @@ from sporelm.models.config import (
     MAX_WIDTH,
     ModelConfig,
 )
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 WINDOW_PATTERN = "attention.sliding_window_pattern"  # of each layer: whether it has a window
 BIAS_TENSORS = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
@@ -217,7 +217,7 @@ class GgufSchema(TensorSchema):
         width = read_rotary_width(rotary, head_dim, values.where)
         rope = rope_from_gguf(values, rope_factors, width, context_length)
         scaling = rope.scaling
-        if isinstance(scaling, Yarn):
+        if isinstance(scaling, YarnScaling):
             scaling = replace(scaling, truncate=self.yarn_truncates)
         found = {"rope_theta": rope.theta, "rope_scaling": scaling, "rotary": rotary}
         return {**found, "context_length": rope.context_length}

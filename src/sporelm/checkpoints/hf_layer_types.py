@@ -8,7 +8,7 @@ from sporelm.checkpoints.hf_windows import layer_types_of
 from sporelm.checkpoints.rope_fields import HF_ORIGINAL, PARTIAL
 from sporelm.errors import UnsupportedModel
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -50,7 +50,7 @@ def rope_by_layer_type_json(config: ModelConfig, local_rotary: int | None = None
     local_rotary   the rotated numbers of a head in layers with a window; None: config.json does not give them
     """
     full: dict[str, Any] = {"rope_type": "default"}
-    if isinstance(scaling := config.rope_scaling, Yarn):
+    if isinstance(scaling := config.rope_scaling, YarnScaling):
         full = {"rope_type": "yarn", **{key: getattr(scaling, key) for key in YARN_KEYS}}
         full |= {HF_ORIGINAL: scaling.original, "attention_factor": scaling.attention}
     full["rope_theta"] = config.rope_theta

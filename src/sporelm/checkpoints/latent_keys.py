@@ -16,7 +16,7 @@ from sporelm.checkpoints.rope_fields import MAX_FACTOR, PARTIAL, magnitude
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.config import MAX_HEAD_DIM, MAX_WIDTH, ModelConfig
 from sporelm.models.latent_config import LatentAttentionShape, LatentConfig
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 LOG_MULTIPLIER: Final = "rope.scaling.yarn_log_multiplier"
 LATENT_GGUF_KEYS: Final = (
@@ -93,7 +93,9 @@ class LatentGgufSchema(GgufSchema):
         if config.rope_style != self.constants.get("rope_style", "half"):
             return "heads are rotated by half"
         scaling = config.rope_scaling
-        if isinstance(scaling, Yarn) and (scaling.attention != 1 or latent_of(config).yarn_log_multiplier is None):
+        if isinstance(scaling, YarnScaling) and (
+            scaling.attention != 1 or latent_of(config).yarn_log_multiplier is None
+        ):
             return "YaRN enlarges its cosines and sines: its mscale is not its mscale_all_dim"
         return ""
 
@@ -127,7 +129,7 @@ class LatentHfSchema(HfSchema):
         found: dict[str, Any] = {"qk_nope_head_dim": config.head_dim - rotary, "head_dim": rotary}
         if not latent.q_lora_rank:
             found["q_lora_rank"] = None
-        if isinstance(scaling, Yarn) and latent.yarn_log_multiplier is not None:
+        if isinstance(scaling, YarnScaling) and latent.yarn_log_multiplier is not None:
             mscale = round(10 * latent.yarn_log_multiplier, 6)
             found["rope_scaling"] = {
                 "rope_type": "yarn",

@@ -75,6 +75,14 @@ Llama3: attention divisors factor original low high
 LongRope: attention divisors short long original
 Dense: name width out bias activation unit place
 """
+# Records that have another name today, and their names of then.
+_RENAMED = {
+    "LinearScaling": "Linear",
+    "DynamicNtkScaling": "DynamicNtk",
+    "YarnScaling": "Yarn",
+    "Llama3Scaling": "Llama3",
+    "LongRopeScaling": "LongRope",
+}
 # Configurations of architectures whose numbers were a record of their own in the field `own`: the class of today, the
 # record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
 # `mamba`, where they are not listed. "-": an empty set of layers, in place of a field.
@@ -172,7 +180,7 @@ def legacy_config_text(config: ModelConfig) -> str:
 
 
 def _written(value: Any) -> str:
-    record = type(value).__name__
+    record = _RENAMED.get(type(value).__name__, type(value).__name__)
     if record in _RECORD_OF:
         own, names = _RECORD_OF[record]
         part = f"{names['@']}." if "@" in names else ""

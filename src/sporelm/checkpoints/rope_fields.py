@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 from sporelm.checkpoints.config_values import ConfigValues, shown
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+from sporelm.models.rope_scaling import (
+    UNSCALED,
+    DynamicNtkScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 
 MAX_CONTEXT = 1 << 26
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e6  # of positions, frequencies and attention alike
@@ -61,7 +69,7 @@ def rope_from_hf(
         raise UnsupportedModel(f"{fields.where}: rope type {shown(kind)} is not supported: {', '.join(HF_KINDS)} are")
     rotary = _hf_rotary(inner if inner.has(PARTIAL) else fields, head_dim, partial)
     scaling = _hf_scaling(str(kind), inner, rotary, context_length)
-    if gained and isinstance(scaling, Linear):
+    if gained and isinstance(scaling, LinearScaling):
         scaling = replace(scaling, original=max(1, round(context_length / scaling.factor)))
     return _checked(Rope(theta, scaling, context_length, rotary), rotary, fields.where)
 
@@ -132,15 +140,15 @@ def _hf_scaling(kind: str, inner: ConfigValues, head_dim: int, context_length: i
     if kind == "default":
         return UNSCALED
     if kind == "linear":
-        return Linear(factor=_factor(inner, "factor"), original=context_length)
+        return LinearScaling(factor=_factor(inner, "factor"), original=context_length)
     if kind == "dynamic":
-        return DynamicNtk(factor=_factor(inner, "factor"), original=context_length)
+        return DynamicNtkScaling(factor=_factor(inner, "factor"), original=context_length)
     original = inner.integer(HF_ORIGINAL, 2, MAX_CONTEXT)
     if kind == "yarn":
         factor = _factor(inner, "factor", context_length / original)
         mscales = [inner.number(key, 0.0, MAX_FACTOR, 0.0) for key in ("mscale", "mscale_all_dim")]
         usual = magnitude(factor, mscales[0]) / magnitude(factor, mscales[1]) if all(mscales) else None
-        return Yarn(
+        return YarnScaling(
             factor=factor,
             original=original,
             beta_fast=_turns(inner, "beta_fast", 32.0),
@@ -150,9 +158,9 @@ def _hf_scaling(kind: str, inner: ConfigValues, head_dim: int, context_length: i
         )
     if kind == "llama3":
         low, high = (inner.number(f"{end}_freq_factor", MIN_FACTOR, MAX_FACTOR) for end in ("low", "high"))
-        return Llama3(factor=_factor(inner, "factor"), original=original, low=low, high=high)
+        return Llama3Scaling(factor=_factor(inner, "factor"), original=original, low=low, high=high)
     stretch = _factor(inner, "factor", context_length / original)
-    return LongRope(
+    return LongRopeScaling(
         short=inner.numbers("short_factor", head_dim // 2, MIN_FACTOR, MAX_FACTOR),
         long=inner.numbers("long_factor", head_dim // 2, MIN_FACTOR, MAX_FACTOR),
         original=original,
@@ -172,7 +180,7 @@ def _gguf_scaling(
         factor = _factor(fields, factor_key)
         if factor == 1:
             return RopeScaling(divisors=divisors, attention=attention)
-        return Linear(factor=factor, original=original, divisors=divisors, attention=attention)
+        return LinearScaling(factor=factor, original=original, divisors=divisors, attention=attention)
     original = fields.integer(original_key, 2, MAX_CONTEXT, context_length if kind == "longrope" else None)
     if kind == "yarn":
         return _gguf_yarn(fields, _factor(fields, factor_key), original, divisors, attention)
@@ -182,7 +190,7 @@ def _gguf_scaling(
     for name in (SHORT_FACTORS, LONG_FACTORS):
         if name not in lists:
             raise ModelFileError(f"{fields.where}: its rope.scaling.type is 'longrope', but it has no tensor {name}")
-    return LongRope(short=lists[SHORT_FACTORS], long=lists[LONG_FACTORS], original=original, attention=attention)
+    return LongRopeScaling(short=lists[SHORT_FACTORS], long=lists[LONG_FACTORS], original=original, attention=attention)
 
 
 def _gguf_yarn(
@@ -194,7 +202,7 @@ def _gguf_yarn(
     usual = magnitude(factor) / (magnitude(factor, multiplier) if multiplier else 1.0)
     if extrapolation == 0:
         usual = 1.0  # llama.cpp: without the ramp this is linear scaling, which leaves the magnitude alone
-    return Yarn(
+    return YarnScaling(
         factor=factor,
         original=original,
         beta_fast=_turns(fields, "rope.scaling.yarn_beta_fast", 32.0),
@@ -223,13 +231,13 @@ def magnitude(factor: float, weight: float = 1.0) -> float:
 def _checked(rope: Rope, head_dim: int, where: str) -> Rope:
     """The relations between values that each alone may have; and the context that scaling gives."""
     scaling: Any = rope.scaling
-    if isinstance(scaling, Yarn) and scaling.beta_fast < scaling.beta_slow:
+    if isinstance(scaling, YarnScaling) and scaling.beta_fast < scaling.beta_slow:
         raise ModelFileError(f"{where}: beta_fast {scaling.beta_fast:g} is below beta_slow {scaling.beta_slow:g}")
-    if isinstance(scaling, Yarn) and rope.theta <= 1:
+    if isinstance(scaling, YarnScaling) and rope.theta <= 1:
         raise ModelFileError(f"{where}: a rotary base of {rope.theta:g} has no fast and slow frequencies for yarn")
-    if isinstance(scaling, DynamicNtk) and head_dim <= 2:
+    if isinstance(scaling, DynamicNtkScaling) and head_dim <= 2:
         raise ModelFileError(f"{where}: dynamic rope scaling needs heads of 4 dimensions or more, they have {head_dim}")
-    if isinstance(scaling, Llama3) and scaling.high < scaling.low:
+    if isinstance(scaling, Llama3Scaling) and scaling.high < scaling.low:
         what = f"high_freq_factor {scaling.high:g} is below low_freq_factor {scaling.low:g}"
         raise ModelFileError(f"{where}: {what}")
     return rope._replace(context_length=min(max(rope.context_length, scaling.reach), MAX_CONTEXT))

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from sporelm.checkpoints.rope_fields import FACTORS, LONG_FACTORS, SHORT_FACTORS, magnitude
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+from sporelm.models.rope_scaling import (
+    UNSCALED,
+    DynamicNtkScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 from sporelm.models.rotary import frequencies
 
 Vector = NDArray[np.float32]
@@ -44,10 +52,10 @@ def gguf_rope(config: ModelConfig, positions: int, *, truncates: bool = True) ->
         return GgufRope(fields, {})
     fields["rope.freq_base"] = "f32", config.rope_theta
     match scaling:
-        case Linear():
+        case LinearScaling():
             more: dict[str, Any] = {"type": "linear", "factor": scaling.factor}
             more["original_context_length"] = scaling.original or positions
-        case Yarn() if scaling.truncate == truncates and not scaling.divisors:
+        case YarnScaling() if scaling.truncate == truncates and not scaling.divisors:
             more = {"type": "yarn", "factor": scaling.factor, "original_context_length": scaling.original}
             more |= {"yarn_beta_fast": scaling.beta_fast, "yarn_beta_slow": scaling.beta_slow}
             if scaling.extrapolation != 1:
@@ -55,20 +63,20 @@ def gguf_rope(config: ModelConfig, positions: int, *, truncates: bool = True) ->
             # llama.cpp multiplies by YaRN's usual factor itself, and heeds this key alone.
             usual = magnitude(scaling.factor) if scaling.extrapolation else 1.0
             return GgufRope(fields | _keys(more | _attention(scaling.attention / usual)), {})
-        case Yarn():
+        case YarnScaling():
             fields["context_length"] = ("u32", config.context_length)
             return GgufRope(fields | _keys(_attention(scaling.attention)), {FACTORS: _divisors(config)})
-        case LongRope():
+        case LongRopeScaling():
             more = {"type": "longrope", "original_context_length": scaling.original}
             tensors = {
                 SHORT_FACTORS: np.array(scaling.short, np.float32),
                 LONG_FACTORS: np.array(scaling.long, np.float32),
             }
             return GgufRope(fields | _keys(more | _attention(scaling.attention)), tensors)
-        case Llama3():
+        case Llama3Scaling():
             more = {"original_context_length": scaling.original} | _attention(scaling.attention)
             return GgufRope(fields | _keys(more), {FACTORS: _divisors(config)})
-        case DynamicNtk():
+        case DynamicNtkScaling():
             note = f"dynamic rope scaling is left out: GGUF files have no word for it; good up to {positions} positions"
             return GgufRope(fields, {}, (note,))
         case _:
@@ -105,12 +113,12 @@ def hf_rope(config: ModelConfig, original: int | None, *, gained: bool = False) 
     }
     plain = scaling.attention == 1 and not scaling.divisors
     match scaling:
-        case Linear() if plain:
+        case LinearScaling() if plain:
             if not gained:
                 before = scaling.original or max(1, round(config.context_length / scaling.factor))
                 found["max_position_embeddings"] = before
             found["rope_scaling"] = {"rope_type": "linear", "factor": number(scaling.factor)}
-        case Yarn() if scaling.extrapolation == 1 and not scaling.divisors:
+        case YarnScaling() if scaling.extrapolation == 1 and not scaling.divisors:
             found["rope_scaling"] = {
                 "rope_type": "yarn",
                 "factor": number(scaling.factor),
@@ -120,7 +128,7 @@ def hf_rope(config: ModelConfig, original: int | None, *, gained: bool = False) 
                 "attention_factor": number(scaling.attention),
                 **({} if scaling.truncate else {"truncate": False}),
             }
-        case LongRope() if not scaling.divisors:
+        case LongRopeScaling() if not scaling.divisors:
             found["rope_scaling"] = _longrope(scaling.short, scaling.long, scaling.original, scaling.attention)
         case _ if plain and scaling == UNSCALED:
             pass
@@ -163,7 +171,7 @@ def _llama3(config: ModelConfig, original: int | None) -> dict[str, Any] | None:
             bounds.append((_round(low), _round(low + 1 / slope)))
     for low, high in bounds:
         if 0 < low < high:
-            made = Llama3(factor=_round(factor), original=context, low=low, high=high)
+            made = Llama3Scaling(factor=_round(factor), original=context, low=low, high=high)
             if np.allclose(_divisors(config, made), divisors, rtol=LIKE, atol=0):
                 return {
                     "rope_type": "llama3",

@@ -78,7 +78,7 @@ def make_parser() -> Parser:
     return parser
 
 
-class AdaptedModel(NamedTuple):
+class LoraBenchModel(NamedTuple):
     """A model with one of its LoRA adapters, to be measured."""
 
     llm: "LLM"
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
             return {name: max(value, after[name]) for name, value in before.items()}
 
         name = lora_options.first_name(adapters)
-        measured = llm if name is None else AdaptedModel(llm, name)
+        measured = llm if name is None else LoraBenchModel(llm, name)
         with ProgressLine() as progress:
             found = measure_cases(measured, selected, args.repeat, limit, peer, progress)
         about = describe_run(sys.argv[1:], llm.backend.probe())

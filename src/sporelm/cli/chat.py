@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import interrupt, lora_options, options, sampling_options, standard_streams, trace_options
 from sporelm.cli.chat_screen import ChatScreen, dim
-from sporelm.cli.chat_sessions import ChatExit, Reasoning, Sessions
+from sporelm.cli.chat_sessions import ChatExit, ReasoningPiece, Sessions
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import fold, terminal_width
 from sporelm.cli.terminal_text import escape_line, pluralize
@@ -130,7 +130,7 @@ def print_answer(sessions: Sessions, text: str, format_stats: Callable[[Any], st
         try:
             with contextlib.closing(sessions.current.ask(text, sessions.params)) as stream:
                 for piece in stream:
-                    if isinstance(piece, Reasoning):
+                    if isinstance(piece, ReasoningPiece):
                         screen.print_reasoning(piece.text)
                     else:
                         screen.print_text(piece.text)

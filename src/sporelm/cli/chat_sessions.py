@@ -58,7 +58,7 @@ class ChatExit(Exception):
     """Raised by /exit."""
 
 
-class Reasoning(NamedTuple):
+class ReasoningPiece(NamedTuple):
     """A piece of a model's reasoning, which is shown and is not part of the answer."""
 
     text: str

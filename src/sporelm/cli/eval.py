@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
             print("\n".join(label_text(name, f"{value:.6g}", LABEL_WIDTH, terminal_width())))
 
 
-class AdaptedModel(NamedTuple):
+class LoraEvalModel(NamedTuple):
     """A model with one of its LoRA adapters, or without one, to be scored."""
 
     llm: "LLM"
@@ -82,7 +82,7 @@ def measure_perplexity(args: argparse.Namespace, text: str, progress: "ProgressL
     llm = options.open_model(args, adapters=adapters)
     try:
         return asdict(
-            compute_perplexity(AdaptedModel(llm, lora_options.first_name(adapters)), text, args.max_tokens, progress)
+            compute_perplexity(LoraEvalModel(llm, lora_options.first_name(adapters)), text, args.max_tokens, progress)
         )
     finally:
         llm.close()
@@ -98,7 +98,9 @@ def measure_divergence(args: argparse.Namespace, text: str, progress: "ProgressL
     try:
         reference = options.open_model(args, adapters=adapters, dequantize=True)
         try:
-            result = compute_kl(AdaptedModel(llm, name), AdaptedModel(reference, name), text, args.max_tokens, progress)
+            result = compute_kl(
+                LoraEvalModel(llm, name), LoraEvalModel(reference, name), text, args.max_tokens, progress
+            )
         finally:
             reference.close()
     finally:

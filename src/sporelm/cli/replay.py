@@ -12,7 +12,7 @@ from sporelm.errors import RequestError, SporeError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.api.loaded_llm import LoadedLLM
-    from sporelm.engine.replay import Recording, ReplayResult
+    from sporelm.engine.recording_replay import Recording, ReplayResult
 
 
 def make_parser() -> Parser:
@@ -36,7 +36,7 @@ def make_parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.engine.replay import Recording, Replay
+    from sporelm.engine.recording_replay import Recording, Replay
 
     check_both(args)
     recording = Recording(args.file)

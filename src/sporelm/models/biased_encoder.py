@@ -15,7 +15,7 @@ DISTANCE_BIASES: Final = "distances.weight"
 
 
 class BiasedEncoder(Encoder[EncoderConfig]):
-    """The base class of such encoders; their layers have `EncoderAttention` that is `biased`."""
+    """The base class of such encoders; their layers have `EncoderSelfAttention` that is `biased`."""
 
     def params(self) -> list[Param]:
         return [*super().params(), Param(DISTANCE_BIASES, (BUCKETS, self.config.heads), plain=True)]

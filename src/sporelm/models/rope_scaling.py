@@ -23,7 +23,7 @@ UNSCALED = RopeScaling()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(RopeScaling):
+class LinearScaling(RopeScaling):
     """Positions divided by `factor` (Chen et al. 2023, "position interpolation")."""
 
     factor: float
@@ -35,7 +35,7 @@ class Linear(RopeScaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicNtk(RopeScaling):
+class DynamicNtkScaling(RopeScaling):
     """A base that grows with the context once that is longer than `original` (as in transformers; see ADR 0008)."""
 
     factor: float
@@ -47,7 +47,7 @@ class DynamicNtk(RopeScaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yarn(RopeScaling):
+class YarnScaling(RopeScaling):
     """Slow frequencies divided by `factor`, fast ones kept, a ramp between them (Peng et al. 2023).
 
     A frequency is fast if it turns at least `beta_fast` times in `original` positions, slow below `beta_slow`.
@@ -66,7 +66,7 @@ class Yarn(RopeScaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama3(RopeScaling):
+class Llama3Scaling(RopeScaling):
     """Frequencies of waves longer than original / low are divided by `factor`, those of waves below original / high
     are kept, those between are mixed (Llama 3.1)."""
 
@@ -77,7 +77,7 @@ class Llama3(RopeScaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongRope(RopeScaling):
+class LongRopeScaling(RopeScaling):
     """A divisor for each frequency: one list for contexts up to `original`, one beyond (Ding et al. 2024)."""
 
     short: tuple[float, ...]

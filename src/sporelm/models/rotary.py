@@ -5,7 +5,15 @@ from math import ceil, floor, log, pi
 
 import numpy as np
 
-from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+from sporelm.models.rope_scaling import (
+    UNSCALED,
+    DynamicNtkScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 
 STRIDE = 256  # positions computed together, from one angle each and the angles of the first of them
 
@@ -37,30 +45,30 @@ def frequencies(context: int, head_dim: int, theta: float, scaling: RopeScaling)
     exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
     rates = np.float64(theta) ** -exponents
     match scaling:
-        case Linear():
+        case LinearScaling():
             rates = rates / scaling.factor
-        case DynamicNtk():
+        case DynamicNtkScaling():
             rates = _dynamic_base(context, head_dim, theta, scaling) ** -exponents
-        case Yarn():
+        case YarnScaling():
             kept = _kept_by_yarn(head_dim, theta, scaling)
             rates = rates / scaling.factor * (1 - kept) + rates * kept
-        case Llama3():
+        case Llama3Scaling():
             turns = scaling.original * rates / (2 * pi)  # of each frequency in the original context
             span = scaling.high - scaling.low  # none in Llama 4: frequencies are kept or divided
             kept = np.clip((turns - scaling.low) / span, 0, 1) if span else (turns >= scaling.low).astype(np.float64)
             rates = rates / scaling.factor * (1 - kept) + rates * kept
-        case LongRope():
+        case LongRopeScaling():
             rates = rates / np.array(scaling.long if context > scaling.original else scaling.short)
     return rates / np.array(scaling.divisors) if scaling.divisors else rates
 
 
-def _dynamic_base(context: int, head_dim: int, theta: float, scaling: DynamicNtk) -> np.float64:
+def _dynamic_base(context: int, head_dim: int, theta: float, scaling: DynamicNtkScaling) -> np.float64:
     """The base for a context: as it is up to the original, then such that the slowest frequency reaches further."""
     beyond = max(context / scaling.original - 1, 0.0)
     return np.float64(theta) * (1 + scaling.factor * beyond) ** (head_dim / (head_dim - 2))
 
 
-def _kept_by_yarn(head_dim: int, theta: float, scaling: Yarn) -> np.ndarray:
+def _kept_by_yarn(head_dim: int, theta: float, scaling: YarnScaling) -> np.ndarray:
     """float64 [head_dim / 2]: how much of each frequency is kept, from 1 for the fast ones to 0 for the slow ones."""
 
     def number_of(turns: float) -> float:

@@ -13,7 +13,15 @@ from sporelm.checkpoints.rope_fields import GGUF_KEYS, HF_KEYS, Rope, rope_from_
 from sporelm.checkpoints.rope_writing import gguf_rope, hf_rope
 from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+from sporelm.models.rope_scaling import (
+    UNSCALED,
+    DynamicNtkScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 
 DIM, CONTEXT, ORIGINAL = 8, 4096, 1024
 BY_FOUR = 1 + 0.1 * log(4)  # YaRN's attention factor for a factor of 4
@@ -40,33 +48,43 @@ def gguf(scaling: dict[str, Any], tensors: dict[str, tuple[float, ...]] | None =
 HF_MEANT: list[tuple[dict[str, Any], RopeScaling, int]] = [
     ({}, UNSCALED, CONTEXT),
     ({"rope_type": "default", "rope_theta": 1e4}, UNSCALED, CONTEXT),
-    ({"type": "linear", "factor": 4}, Linear(factor=4.0, original=CONTEXT), 16384),
-    ({"rope_type": "dynamic", "factor": 2.0}, DynamicNtk(factor=2.0, original=CONTEXT), 8192),
-    (HF_YARN, Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
-    (HF_YARN | {"factor": 40.0}, Yarn(factor=40.0, original=ORIGINAL, attention=1 + 0.1 * log(40)), 40960),
-    (HF_YARN | {"factor": None}, Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
-    (HF_YARN | {"factor": 0.5}, Yarn(factor=0.5, original=ORIGINAL), CONTEXT),
-    (HF_YARN | {"attention_factor": 0.75}, Yarn(factor=4.0, original=ORIGINAL, attention=0.75), CONTEXT),
-    (HF_YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, Yarn(factor=4.0, original=ORIGINAL), CONTEXT),
-    (HF_YARN | {"mscale": 1.0, "mscale_all_dim": 0}, Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
+    ({"type": "linear", "factor": 4}, LinearScaling(factor=4.0, original=CONTEXT), 16384),
+    ({"rope_type": "dynamic", "factor": 2.0}, DynamicNtkScaling(factor=2.0, original=CONTEXT), 8192),
+    (HF_YARN, YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
+    (HF_YARN | {"factor": 40.0}, YarnScaling(factor=40.0, original=ORIGINAL, attention=1 + 0.1 * log(40)), 40960),
+    (HF_YARN | {"factor": None}, YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
+    (HF_YARN | {"factor": 0.5}, YarnScaling(factor=0.5, original=ORIGINAL), CONTEXT),
+    (HF_YARN | {"attention_factor": 0.75}, YarnScaling(factor=4.0, original=ORIGINAL, attention=0.75), CONTEXT),
+    (HF_YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, YarnScaling(factor=4.0, original=ORIGINAL), CONTEXT),
+    (
+        HF_YARN | {"mscale": 1.0, "mscale_all_dim": 0},
+        YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR),
+        CONTEXT,
+    ),
     (
         HF_YARN | {"mscale": 0.5, "mscale_all_dim": 2.0},
-        Yarn(factor=4.0, original=ORIGINAL, attention=(1 + 0.05 * log(4)) / (1 + 0.2 * log(4))),
+        YarnScaling(factor=4.0, original=ORIGINAL, attention=(1 + 0.05 * log(4)) / (1 + 0.2 * log(4))),
         CONTEXT,
     ),
     (
         HF_YARN | {"beta_fast": 16, "beta_slow": 2, "truncate": False},
-        Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR, beta_fast=16.0, beta_slow=2.0, truncate=False),
+        YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR, beta_fast=16.0, beta_slow=2.0, truncate=False),
         CONTEXT,
     ),
-    (HF_YARN | {"beta_fast": None, "beta_slow": 0}, Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
-    (HF_LLAMA3, Llama3(factor=8.0, original=ORIGINAL, low=1.0, high=4.0), CONTEXT),
+    (
+        HF_YARN | {"beta_fast": None, "beta_slow": 0},
+        YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR),
+        CONTEXT,
+    ),
+    (HF_LLAMA3, Llama3Scaling(factor=8.0, original=ORIGINAL, low=1.0, high=4.0), CONTEXT),
     (
         HF_LONG,
-        LongRope(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=sqrt(1 + log(4) / log(ORIGINAL))),
+        LongRopeScaling(
+            short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=sqrt(1 + log(4) / log(ORIGINAL))
+        ),
         CONTEXT,
     ),
-    (HF_LONG | {"factor": 1.0}, LongRope(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL), CONTEXT),
+    (HF_LONG | {"factor": 1.0}, LongRopeScaling(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL), CONTEXT),
 ]
 
 
@@ -111,38 +129,38 @@ GGUF_MEANT: list[tuple[dict[str, Any], dict[str, tuple[float, ...]], RopeScaling
     ({}, {}, UNSCALED, CONTEXT),
     ({"type": "none", "factor": 4.0}, {}, UNSCALED, CONTEXT),
     ({"type": "linear", "factor": 1.0}, {}, UNSCALED, CONTEXT),
-    ({"type": "linear", "factor": 4.0}, {}, Linear(factor=4.0), CONTEXT),
-    ({"factor": 4.0}, {}, Linear(factor=4.0), CONTEXT),
-    ({"factor": 4.0, "attn_factor": 1.5}, {}, Linear(factor=4.0, attention=1.5), CONTEXT),
-    ({"factor": 8.0, "original_context_length": 1024}, {}, Linear(factor=8.0, original=1024), 8192),
+    ({"type": "linear", "factor": 4.0}, {}, LinearScaling(factor=4.0), CONTEXT),
+    ({"factor": 4.0}, {}, LinearScaling(factor=4.0), CONTEXT),
+    ({"factor": 4.0, "attn_factor": 1.5}, {}, LinearScaling(factor=4.0, attention=1.5), CONTEXT),
+    ({"factor": 8.0, "original_context_length": 1024}, {}, LinearScaling(factor=8.0, original=1024), 8192),
     ({}, {"rope_freqs.weight": tuple(MORE)}, RopeScaling(divisors=tuple(MORE)), CONTEXT),
     ({}, {"rope_freqs.weight": (1.0,) * 4}, UNSCALED, CONTEXT),
-    (YARN, {}, Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
-    (YARN | {"factor": 8.0}, {}, Yarn(factor=8.0, original=ORIGINAL, attention=1 + 0.1 * log(8)), 8192),
-    (YARN | {"attn_factor": 0.5}, {}, Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR / 2), CONTEXT),
-    (YARN | {"yarn_attn_factor": 0.5}, {}, Yarn(factor=4.0, original=ORIGINAL, attention=0.5), CONTEXT),
-    (YARN | {"yarn_log_multiplier": 1.0}, {}, Yarn(factor=4.0, original=ORIGINAL), CONTEXT),
-    (YARN | {"yarn_ext_factor": 0.0}, {}, Yarn(factor=4.0, original=ORIGINAL, extrapolation=0.0), CONTEXT),
+    (YARN, {}, YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR), CONTEXT),
+    (YARN | {"factor": 8.0}, {}, YarnScaling(factor=8.0, original=ORIGINAL, attention=1 + 0.1 * log(8)), 8192),
+    (YARN | {"attn_factor": 0.5}, {}, YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR / 2), CONTEXT),
+    (YARN | {"yarn_attn_factor": 0.5}, {}, YarnScaling(factor=4.0, original=ORIGINAL, attention=0.5), CONTEXT),
+    (YARN | {"yarn_log_multiplier": 1.0}, {}, YarnScaling(factor=4.0, original=ORIGINAL), CONTEXT),
+    (YARN | {"yarn_ext_factor": 0.0}, {}, YarnScaling(factor=4.0, original=ORIGINAL, extrapolation=0.0), CONTEXT),
     (
         YARN | {"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0, "finetuned": True},
         {},
-        Yarn(factor=4.0, original=ORIGINAL, attention=BY_FOUR, beta_fast=16.0, beta_slow=2.0),
+        YarnScaling(factor=4.0, original=ORIGINAL, attention=BY_FOUR, beta_fast=16.0, beta_slow=2.0),
         CONTEXT,
     ),
     (
         {"type": "longrope", "original_context_length": ORIGINAL, "attn_factor": 1.25},
         LONG_TENSORS,
-        LongRope(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=1.25),
+        LongRopeScaling(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=1.25),
         CONTEXT,
     ),
     # As llama.cpp's converter writes Phi-3, which says no type, and MiniCPM3, which says nothing.
     (
         {"original_context_length": ORIGINAL, "attn_factor": 1.25},
         LONG_TENSORS,
-        LongRope(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=1.25),
+        LongRopeScaling(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=1.25),
         CONTEXT,
     ),
-    ({}, LONG_TENSORS, LongRope(short=tuple(FEW), long=tuple(MORE), original=CONTEXT), CONTEXT),
+    ({}, LONG_TENSORS, LongRopeScaling(short=tuple(FEW), long=tuple(MORE), original=CONTEXT), CONTEXT),
 ]
 
 
@@ -155,8 +173,8 @@ def test_gguf_means(
 
 
 def test_the_old_key_of_linear_scaling() -> None:
-    assert gguf({}, scale_linear=4.0).scaling == Linear(factor=4.0)
-    assert gguf({"factor": 2.0}, scale_linear=4.0).scaling == Linear(factor=2.0), "the new key counts"
+    assert gguf({}, scale_linear=4.0).scaling == LinearScaling(factor=4.0)
+    assert gguf({"factor": 2.0}, scale_linear=4.0).scaling == LinearScaling(factor=2.0), "the new key counts"
 
 
 HF_REFUSED: list[tuple[Any, type[ModelError], str]] = [

@@ -16,7 +16,7 @@ from sporelm.models.architectures.step35 import Step35Config
 from sporelm.models.blocks.clamped_mlp import MIN_LIMIT
 from sporelm.models.blocks.head_gated_attention import OPENED, head_tables
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Llama3
+from sporelm.models.rope_scaling import Llama3Scaling
 from sporelm.ops.activation import apply_activation
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
@@ -121,7 +121,7 @@ def test_the_configuration_of_step() -> None:
     config = config_from_hf(values | limits, "config.json")
     assert isinstance(config, Step35Config)
     assert (config.rotary, config.local_rotary, config.rope_theta, config.local_theta) == (64, 128, 5e6, 1e4)
-    assert config.rope_scaling == Llama3(factor=2.0, original=131072, low=1.0, high=32.0)
+    assert config.rope_scaling == Llama3Scaling(factor=2.0, original=131072, low=1.0, high=32.0)
     assert config.layer_heads[:5] == [64, 96, 96, 96, 64]
     assert (config.swiglu_limits[-3:], config.shared_swiglu_limits[-2:]) == ((0.0, 7.0, 7.0), (0.0, 16.0))
     assert config.experts is not None

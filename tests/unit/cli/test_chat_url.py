@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sporelm.cli.chat_sessions import Reasoning
+from sporelm.cli.chat_sessions import ReasoningPiece
 from sporelm.cli.remote import http_exchange, remote_completion, sse_decoder
 from sporelm.cli.remote.http_exchange import describe_failure, find_proxy
 from sporelm.cli.remote.remote_completion import RemoteCompletion, RemotePiece, format_stats
@@ -79,7 +79,7 @@ def test_thoughts_are_told_apart_and_not_sent_back(name: str) -> None:
     with scripted(stream) as server:
         conversation = talk(server.url)
         pieces = [piece for piece in conversation.ask("Hi", PLAIN) if piece.text]
-    assert pieces == [Reasoning("Hm."), RemotePiece("Yes")]
+    assert pieces == [ReasoningPiece("Hm."), RemotePiece("Yes")]
     assert conversation.messages[-1] == {"role": "assistant", "content": "Yes"}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sporelm.engine import Sampling
 from sporelm.engine.recording import MARK, RecordingFile, checksums, sampling_from_json, sampling_to_json
-from sporelm.engine.replay import Recording, Replay, check_step
+from sporelm.engine.recording_replay import Recording, Replay, check_step
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import RequestError
 from unit.engine.fake import limits

@@ -9,7 +9,15 @@ from close import assert_close
 from sporelm.checkpoints import config_from_hf
 from sporelm.models import build
 from sporelm.models.alibi import alibi_slopes
-from sporelm.models.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+from sporelm.models.rope_scaling import (
+    UNSCALED,
+    DynamicNtkScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 from sporelm.models.rotary import STRIDE, frequencies, rope_table, sections, turns
 from tiny_models import LLAMA
 
@@ -17,14 +25,14 @@ THETA, DIM = 5e5, 128
 PAIRS = DIM // 2
 PLAIN = [THETA ** (-2 * pair / DIM) for pair in range(PAIRS)]
 SHORT, LONG = tuple(1 + pair / 100 for pair in range(PAIRS)), tuple(1.0 + pair for pair in range(PAIRS))
-LLAMA_3_1 = Llama3(factor=8.0, original=8192, low=1.0, high=4.0)
+LLAMA_3_1 = Llama3Scaling(factor=8.0, original=8192, low=1.0, high=4.0)
 KINDS: dict[str, RopeScaling] = {
     "none": UNSCALED,
-    "linear": Linear(factor=4.0),
-    "dynamic": DynamicNtk(factor=2.0, original=4096),
-    "yarn": Yarn(factor=4.0, original=32768, attention=1.1386),
+    "linear": LinearScaling(factor=4.0),
+    "dynamic": DynamicNtkScaling(factor=2.0, original=4096),
+    "yarn": YarnScaling(factor=4.0, original=32768, attention=1.1386),
     "llama3": LLAMA_3_1,
-    "longrope": LongRope(short=SHORT, long=LONG, original=4096, attention=1.19),
+    "longrope": LongRopeScaling(short=SHORT, long=LONG, original=4096, attention=1.19),
     "divisors": RopeScaling(divisors=LONG),
 }
 
@@ -67,17 +75,17 @@ def test_configuration_to_table() -> None:
 
 
 def test_linear_divides() -> None:
-    assert_close(rates(Linear(factor=4.0)), np.array(PLAIN) / 4, "stored")
+    assert_close(rates(LinearScaling(factor=4.0)), np.array(PLAIN) / 4, "stored")
 
 
 def test_divisors_divide_last() -> None:
-    assert_close(rates(Linear(factor=4.0, divisors=LONG)), np.array(PLAIN) / 4 / LONG, "stored")
+    assert_close(rates(LinearScaling(factor=4.0, divisors=LONG)), np.array(PLAIN) / 4 / LONG, "stored")
 
 
 @pytest.mark.parametrize("context", [1, 4096, 4097, 8192, 20000])
 def test_dynamic_base_follows_the_context(context: int) -> None:
     """transformers' formula at a sequence of that length; nothing changes up to the original."""
-    found = rates(DynamicNtk(factor=2.0, original=4096), context)
+    found = rates(DynamicNtkScaling(factor=2.0, original=4096), context)
     base = THETA * (2.0 * max(context, 4096) / 4096 - (2.0 - 1)) ** (DIM / (DIM - 2))
     assert_close(found, [base ** (-2 * pair / DIM) for pair in range(PAIRS)], "stored")
     assert (found[1:] < PLAIN[1:]).all() == (context > 4096)
@@ -103,7 +111,7 @@ def test_llama3_in_three_parts() -> None:
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize("extrapolation", [1.0, 0.5, 0.0])
 def test_yarn_in_three_parts(truncate: bool, extrapolation: float) -> None:
-    scaling = Yarn(factor=4.0, original=32768, truncate=truncate, extrapolation=extrapolation)
+    scaling = YarnScaling(factor=4.0, original=32768, truncate=truncate, extrapolation=extrapolation)
     found = rates(scaling)
 
     def number_of(turns: float) -> float:  # theta ** (-2 i / DIM) * original == 2 pi turns, solved for i
@@ -121,7 +129,7 @@ def test_yarn_in_three_parts(truncate: bool, extrapolation: float) -> None:
 def test_yarn_of_a_tiny_original_is_finite() -> None:
     """The ramp would be empty or turned round."""
     for original in (2, 6, 7):
-        found = rates(Yarn(factor=4.0, original=original, beta_fast=1.0))
+        found = rates(YarnScaling(factor=4.0, original=original, beta_fast=1.0))
         assert_close(found[1:], np.array(PLAIN[1:]) / 4, "stored")
 
 

@@ -10,7 +10,7 @@ from quant_inputs import Source
 from sporelm.backends.backend_registry import open_backend
 from sporelm.errors import BackendError, OpError, RequestError
 from sporelm.quant import F32, FORMATS, Q4_0, dequantize_tensor, quantize_tensor
-from sporelm.tools import block_conversion
+from sporelm.tools import block_converter
 from sporelm.tools.lazy_model import Blocks, LazyTensor
 from sporelm.tools.steps.cast_tensors import ACTIVATION_FORMATS, cast, cast_tensor, list_cast_targets
 
@@ -103,8 +103,8 @@ def test_numbers_do_not_become_infinite(name: str) -> None:
 
 
 def test_a_converter_is_kept_unless_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle: list[block_conversion.BlockConverter] = []
-    monkeypatch.setattr(block_conversion, "_idle_converters", idle)
+    idle: list[block_converter.BlockConverter] = []
+    monkeypatch.setattr(block_converter, "_idle_converters", idle)
     x = normal_values(40, WIDTH)
     x[0, 0] = np.nan
     with pytest.raises(RequestError, match="NaN"):
@@ -125,7 +125,7 @@ def test_a_converter_is_kept_unless_it_failed(monkeypatch: pytest.MonkeyPatch) -
 def test_importance_is_of_whole_rows() -> None:
     x = normal_values(2, WIDTH)
     with pytest.raises(OpError, match="1024 values of F32 are not whole rows of 768 columns"):
-        block_conversion.convert_blocks(F32, Q4_0, lazy("F32", x).read(0, 1024), columns(WIDTH))
+        block_converter.convert_blocks(F32, Q4_0, lazy("F32", x).read(0, 1024), columns(WIDTH))
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_without_the_cpu_the_reference_converts_and_says_so(
             raise BackendError("no llvmlite here")
         return open_backend(name, **options)
 
-    monkeypatch.setattr(block_conversion, "open_backend", missing)
-    monkeypatch.setattr(block_conversion, "_idle_converters", [])
-    monkeypatch.setattr(block_conversion, "_reported_reasons", set())
+    monkeypatch.setattr(block_converter, "open_backend", missing)
+    monkeypatch.setattr(block_converter, "_idle_converters", [])
+    monkeypatch.setattr(block_converter, "_reported_reasons", set())
     x, importance = normal_values(40, WIDTH), columns(WIDTH)
     with caplog.at_level(logging.WARNING):
         for name in ("Q4_K", "Q8_0", "F16"):

@@ -19,7 +19,7 @@ from sporelm.checkpoints.window_head_keys import HEADS_KEY, LOCAL_THETA_KEY, wit
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.laguna import Laguna, LagunaConfig
 from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
-from sporelm.models.rope_scaling import UNSCALED, Yarn
+from sporelm.models.rope_scaling import UNSCALED, YarnScaling
 
 LAGUNA_ROUTING: Final = {**V3_ROUTING, "experts.shared": 1, "experts.renormalize": True}
 FULL_LAYER_STEP: Final = 4
@@ -32,7 +32,7 @@ def every_fourth_layer(layers: int) -> frozenset[int]:
 
 def check_rope_scaling(config: ModelConfig, where: str) -> None:
     """Raise UnsupportedModel if rotary positions are scaled by other means than YaRN."""
-    if config.rope_scaling != UNSCALED and not isinstance(config.rope_scaling, Yarn):
+    if config.rope_scaling != UNSCALED and not isinstance(config.rope_scaling, YarnScaling):
         raise UnsupportedModel(f"{where}: rotary positions may be scaled by yarn alone")
 
 

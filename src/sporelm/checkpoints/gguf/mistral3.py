@@ -10,14 +10,14 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.mistral3 import Mistral3, Mistral3Config
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 TEMPERATURE_KEY: Final = Key("temperature_scale", "attention.temperature_scale", "f32", 0, 100, 0.0)
 
 
 def check_temperature(config: ModelConfig, temperature_scale: float, where: str) -> None:
     """Raise UnsupportedModel if queries grow with their position and the model has no original context of YaRN."""
-    if temperature_scale and not isinstance(config.rope_scaling, Yarn):
+    if temperature_scale and not isinstance(config.rope_scaling, YarnScaling):
         raise UnsupportedModel(f"{where}: queries that grow with their position need YaRN's original context")
 
 

@@ -14,7 +14,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import with_alternatives
 from sporelm.models.architectures.mistral4 import Mistral4, Mistral4Config
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 MISTRAL4_CONSTANTS: Final = {
     "rope_style": "adjacent",
@@ -47,6 +47,6 @@ class Mistral4Gguf(LatentGgufSchema):
 
     def extra_metadata(self, config: ModelConfig) -> dict[str, MetadataEntry]:
         found, scaling = super().extra_metadata(config), config.rope_scaling
-        if isinstance(scaling, Yarn):
+        if isinstance(scaling, YarnScaling):
             found[f"mistral4.{TEMPERATURE_LENGTH}"] = "u32", scaling.original
         return found

@@ -22,7 +22,7 @@ from sporelm.checkpoints.window_head_keys import HEADS_KEY, LOCAL_THETA_KEY, wit
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.step35 import Step35, Step35Config
 from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
-from sporelm.models.rope_scaling import Llama3, RopeScaling
+from sporelm.models.rope_scaling import Llama3Scaling, RopeScaling
 
 STEP35_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
 LIMITS: Final = "swiglu_clamp_exp"
@@ -31,8 +31,9 @@ SHARED_LIMITS: Final = "swiglu_clamp_shexp"
 
 def check_rotary(config: ModelConfig, where: str) -> None:
     """Raise UnsupportedModel for rotary positions of layers without a window that are not supported."""
-    if config.rotary % 2 or type(config.rope_scaling) not in (RopeScaling, Llama3):
-        what = f"{config.rotary} numbers of a head are rotated, scaled by {type(config.rope_scaling).__name__}"
+    if config.rotary % 2 or type(config.rope_scaling) not in (RopeScaling, Llama3Scaling):
+        scaling = type(config.rope_scaling).__name__.removesuffix("Scaling")
+        what = f"{config.rotary} numbers of a head are rotated, scaled by {scaling}"
         raise UnsupportedModel(f"{where}: {what}; only whole pairs may be, and only scaled by llama3")
 
 
@@ -82,7 +83,7 @@ class Step35Gguf(GgufSchema):
         """Return the divisors of frequencies: llama.cpp reads as many as layers with a window have. Missing ones are
         1."""
         assert isinstance(config, Step35Config)
-        is_scaled = isinstance(config.rope_scaling, Llama3) or config.rope_scaling.divisors
+        is_scaled = isinstance(config.rope_scaling, Llama3Scaling) or config.rope_scaling.divisors
         return {FACTORS: ((config.local_rotary or 0) // 2,)} if is_scaled else {}
 
     def extra_metadata(self, config: ModelConfig) -> dict[str, MetadataEntry]:

@@ -13,7 +13,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.models.architectures.mistral3 import Mistral3, Mistral3Config
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 BETA: Final = "llama_4_scaling_beta"
 # What transformers takes if config.json has no rotary parameters.
@@ -88,7 +88,7 @@ class Ministral3ForCausalLM(HfSchema):
             "rope_type": "default",
             "original_max_position_embeddings": config.context_length,
         }
-        if isinstance(scaling, Yarn):
+        if isinstance(scaling, YarnScaling):
             rope = {
                 "rope_type": "yarn",
                 "factor": scaling.factor,

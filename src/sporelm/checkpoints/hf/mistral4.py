@@ -16,7 +16,7 @@ from sporelm.checkpoints.rope_fields import PARTIAL
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.mistral4 import Mistral4, Mistral4Config
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import Yarn
+from sporelm.models.rope_scaling import YarnScaling
 
 # What transformers takes if config.json has no rotary parameters.
 MISTRAL4_ROPE: Final = {
@@ -74,6 +74,6 @@ class Mistral4ForCausalLM(LatentHfSchema):
         assert isinstance(config, Mistral4Config)
         found = super().extra_json(config)
         rope = {**found.pop("rope_scaling", {"rope_type": "default"}), "rope_theta": config.rope_theta}
-        if isinstance(config.rope_scaling, Yarn):
+        if isinstance(config.rope_scaling, YarnScaling):
             rope[BETA] = config.temperature_scale
         return found | {"rope_scaling": None, "rope_parameters": rope, "head_dim": config.head_dim}

@@ -10,7 +10,7 @@ from sporelm.checkpoints.hf_windows import read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.llama import Llama
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import LongRope
+from sporelm.models.rope_scaling import LongRopeScaling
 
 
 def with_longrope(values: ConfigValues) -> ConfigValues:
@@ -44,5 +44,5 @@ class Phi3ForCausalLM(HfSchema):
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         # The original context stands beside `rope_scaling`, and counts first.
         scaling = config.rope_scaling
-        original = scaling.original if isinstance(scaling, LongRope) else config.context_length
+        original = scaling.original if isinstance(scaling, LongRopeScaling) else config.context_length
         return {"partial_rotary_factor": config.rotary / config.head_dim, "original_max_position_embeddings": original}

@@ -15,7 +15,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.phimoe import PhiMoe
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import LongRope
+from sporelm.models.rope_scaling import LongRopeScaling
 
 MAGNITUDE_KEYS: Final = ("short_mscale", "long_mscale")
 
@@ -56,7 +56,7 @@ class PhimoeForCausalLM(HfSchema):
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         scaling = config.rope_scaling
-        if not isinstance(scaling, LongRope):
+        if not isinstance(scaling, LongRopeScaling):
             return {}
         found: dict[str, Any] = {
             "rope_type": "longrope",

@@ -15,7 +15,7 @@ from sporelm.checkpoints.transforms import AddConstant
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.plamo3 import Plamo3
 from sporelm.models.config import ModelConfig
-from sporelm.models.rope_scaling import UNSCALED, Yarn
+from sporelm.models.rope_scaling import UNSCALED, YarnScaling
 
 STEP_KEY: Final = "sliding_window_pattern"
 FACTOR: Final = "rope_scaling_factor"
@@ -76,7 +76,7 @@ class Plamo3ForCausalLM(HfSchema):
             what = "layers without a window are not at regular intervals; config.json of PLaMo 3 cannot say it"
             raise UnsupportedModel(what)
         found: dict[str, Any] = {STEP_KEY: step, "rope_scaling": None, FACTOR: 1, ORIGINAL_CONTEXT: None}
-        if isinstance(scaling, Yarn):
+        if isinstance(scaling, YarnScaling):
             return found | {FACTOR: scaling.factor, ORIGINAL_CONTEXT: scaling.original}
         if scaling != UNSCALED:
             what = "its positions are scaled otherwise than by YaRN; config.json of PLaMo 3 cannot say it"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sporelm.checkpoints.lora.adapter import Adapter, Base, LowRank
-from sporelm.checkpoints.lora.gguf import read_gguf
+from sporelm.checkpoints.lora.gguf_adapter import read_gguf
 from sporelm.checkpoints.lora.peft import CONFIG, WEIGHTS, read_peft
 from sporelm.checkpoints.lora.target_model import lora_base
 from sporelm.errors import ModelFileError, ModelNotFound

@@ -58,7 +58,7 @@ PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 _TENSOR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(?:\.(?P<adapter>[^.]+))?\.weight")
 
 
-class Scales(NamedTuple):
+class LoraScaling(NamedTuple):
     """Rank and alpha of each module, as the configuration gives them."""
 
     rank: int
@@ -99,7 +99,7 @@ def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
         return assemble(path, known, pairs, lambda name, rank: scale * scales.of(modules[name]))
 
 
-def _scales(fields: ConfigValues) -> Scales:
+def _scales(fields: ConfigValues) -> LoraScaling:
     """What a configuration says of ranks and scales. Raises UnsupportedModel for what would change the result."""
     kind = fields.text("peft_type")
     if kind != "LORA":
@@ -120,7 +120,7 @@ def _scales(fields: ConfigValues) -> Scales:
         raise UnsupportedModel(
             f"{fields.where}: {listed([quote(key) for key in unknown])} is not known, and may change the result"
         )
-    return Scales(
+    return LoraScaling(
         fields.integer("r", 1, MAX_RANK),
         fields.number("lora_alpha", -MAX_ALPHA, MAX_ALPHA),
         fields.flag("use_rslora", False),

@@ -12,21 +12,21 @@ BLOCKS = (128, 64, 32)  # columns of a block, of every format that is made here
 WIDENED = "held as F32, 4 bytes a weight"
 
 
-class Columns(NamedTuple):
+class ColumnBlocks(NamedTuple):
     """Blocks of `size` columns, and the group that each of them belongs to: int [in / size]. A size of 1: no blocks."""
 
     size: int
     group: NDArray[np.intp]
 
 
-def cut(group_of: NDArray[np.integer]) -> Columns:
+def cut(group_of: NDArray[np.integer]) -> ColumnBlocks:
     """The largest blocks of columns of one group; `group_of` is the group of each column, int [in]."""
     for size in BLOCKS:
         if len(group_of) % size == 0:
             runs = group_of.reshape(-1, size)
             if (runs == runs[:, :1]).all():
-                return Columns(size, runs[:, 0].astype(np.intp))
-    return Columns(1, group_of.astype(np.intp))
+                return ColumnBlocks(size, runs[:, 0].astype(np.intp))
+    return ColumnBlocks(1, group_of.astype(np.intp))
 
 
 def sorted_groups(group_of: NDArray[np.integer]) -> NDArray[np.int32] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.checkpoints.quantized.assembled import Assembled
-from sporelm.checkpoints.quantized.groups import WIDENED, Columns, cut, sorted_groups
+from sporelm.checkpoints.quantized.groups import WIDENED, ColumnBlocks, cut, sorted_groups
 from sporelm.quant import F32, Q4_0, QuantFormat, format_of
 from sporelm.quant.packing import join_nibbles, to_halves
 
@@ -89,7 +89,11 @@ def _fits_half(scales: NDArray[np.float32]) -> bool:
 
 
 def _blocks(
-    chosen: type[QuantFormat], numbers: Bytes, scales: NDArray[np.float32], zeros: NDArray[np.int16], columns: Columns
+    chosen: type[QuantFormat],
+    numbers: Bytes,
+    scales: NDArray[np.float32],
+    zeros: NDArray[np.int16],
+    columns: ColumnBlocks,
 ) -> Bytes:
     """Rows as blocks: uint8 [rows, in] and their factors -> uint8 [rows, bytes a row]."""
     rows = len(numbers)

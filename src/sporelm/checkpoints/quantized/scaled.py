@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.checkpoints.quantized.assembled import Assembled
-from sporelm.checkpoints.quantized.groups import WIDENED, Columns, cut, even_groups
+from sporelm.checkpoints.quantized.groups import WIDENED, ColumnBlocks, cut, even_groups
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.tensor_messages import quote
@@ -79,7 +79,7 @@ def _scales(parts: Parts, name: str | None, out: int, width: int, tile: Tile) ->
 
 
 def _blocks(
-    chosen: type[QuantFormat], plain: type[QuantFormat], held: Bytes, scales: NDArray[np.float32], columns: Columns
+    chosen: type[QuantFormat], plain: type[QuantFormat], held: Bytes, scales: NDArray[np.float32], columns: ColumnBlocks
 ) -> Bytes:
     """Rows as blocks: bytes [rows, in] and scales [rows, groups] -> uint8 [rows, bytes a row]."""
     scale = np.ascontiguousarray(scales[:, columns.group])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sporelm.cli.chat_sessions import Reasoning
+from sporelm.cli.chat_sessions import ReasoningPiece
 from sporelm.cli.remote.error_responses import extract_message
 from sporelm.cli.terminal_text import pluralize
 from sporelm.errors import RemoteError, safe_repr
@@ -51,7 +51,7 @@ class RemoteCompletion:
         """Whether the answer has ended. After the finish reason only statistics follow, which may be missing."""
         return self.is_done or self.finish_reason is not None
 
-    def add_event(self, event: str) -> Iterator["RemotePiece | Reasoning"]:
+    def add_event(self, event: str) -> Iterator["RemotePiece | ReasoningPiece"]:
         """Yield the pieces of an event. Raises RemoteError for an error event, and for an invalid one."""
         if event.strip() == DONE:
             self.is_done = True
@@ -72,13 +72,13 @@ class RemoteCompletion:
             if choice.get("index") in (None, 0):
                 yield from self._add_choice(choice)
 
-    def _add_choice(self, choice: dict[str, Any]) -> Iterator["RemotePiece | Reasoning"]:
+    def _add_choice(self, choice: dict[str, Any]) -> Iterator["RemotePiece | ReasoningPiece"]:
         delta = choice.get("delta") or {}
         if not isinstance(delta, dict):
             raise RemoteError(f"the server's stream is not a chat: {safe_repr(delta)} is not a delta")
         reasoning = next((text for name in REASONING_FIELDS if (text := self._read_text(delta, name))), "")
         if reasoning:
-            yield Reasoning(reasoning)
+            yield ReasoningPiece(reasoning)
         for name in ("content", "refusal"):
             if text := self._read_text(delta, name):
                 self.texts.append(text)

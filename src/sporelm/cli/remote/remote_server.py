@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sporelm.cli.chat_sessions import Reasoning
+from sporelm.cli.chat_sessions import ReasoningPiece
 from sporelm.cli.remote.api_key_option import check_key
 from sporelm.cli.remote.conversation_file import read_conversation, write_conversation
 from sporelm.cli.remote.error_responses import MAX_ERROR_BYTES, clip, error_for_response
@@ -141,7 +141,7 @@ class RemoteConversation:
         self.server = server
         self.messages = messages
 
-    def ask(self, text: str, params: RemoteParams) -> Generator[RemotePiece | Reasoning, None, None]:
+    def ask(self, text: str, params: RemoteParams) -> Generator[RemotePiece | ReasoningPiece, None, None]:
         """Say `text` and yield the answer piece by piece; a piece is empty while nothing comes.
 
         The last piece has the completion. Closing the iterator early stops the server; question and answer join the

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.sampling.params import Sampling
+from sporelm.engine.sampling.sampler_params import Sampling
 
 Reals = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.sampling.params import Sampling
+from sporelm.engine.sampling.sampler_params import Sampling
 
 Logits = NDArray[np.float32]
 

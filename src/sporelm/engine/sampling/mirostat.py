@@ -5,7 +5,7 @@ from math import log, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.sampling.params import Sampling
+from sporelm.engine.sampling.sampler_params import Sampling
 
 TINY = 1e-300  # whose logarithm is finite
 ESTIMATED_FROM = 100  # likeliest tokens from which version 1 estimates how the distribution falls

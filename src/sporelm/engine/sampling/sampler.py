@@ -18,7 +18,7 @@ from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.sampling.filters import Candidates, apply_filters, sample
 from sporelm.engine.sampling.logits_processors import make_logits_processors
 from sporelm.engine.sampling.mirostat import Mirostat
-from sporelm.engine.sampling.params import Sampling
+from sporelm.engine.sampling.sampler_params import Sampling
 from sporelm.engine.step import Step
 
 Logits = NDArray[np.float32]

@@ -1,10 +1,10 @@
 """ALBERT: one layer of BERT, applied again and again, behind narrow embeddings."""
 
-from sporelm.models.activations import GELUS
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
+from sporelm.models.gelu_names import GELUS
 
 
 @architecture("albert", EncoderConfig)
@@ -19,4 +19,4 @@ class Albert(Encoder[EncoderConfig]):
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = MLP(name, config, GELUS[config.activation])
-        return EncoderLayer(first, EncoderAttention(name, config), second, mlp, post=True)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, mlp, post=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import MLP, Classifier, EncoderAttention, EncoderLayer
+from sporelm.models.blocks import MLP, Classifier, EncoderLayer, EncoderSelfAttention
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.encoder_inputs import EncoderInputs
@@ -51,7 +51,7 @@ class Bert(Encoder[BertConfig]):
     def layer(self, config: BertConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=True)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, MLP(name, config, "gelu"), post=True)
 
     def head(self, config: BertConfig) -> Classifier:
         activation = "relu" if config.model_type == DISTILBERT else "tanh"

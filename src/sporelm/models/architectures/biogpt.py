@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from sporelm.models.activations import GELUS
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.architectures.gpt2 import GPT2
 from sporelm.models.blocks import MLP, Layer, pre_norm
 from sporelm.models.config import ModelConfig
+from sporelm.models.gelu_names import GELUS
 
 ACTIVATIONS: Final = {**GELUS, "relu": "relu"}
 

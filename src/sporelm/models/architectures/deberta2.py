@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import MLP, Classifier, DisentangledAttention, EncoderLayer, LayerNorm
+from sporelm.models.blocks import MLP, Classifier, DisentangledSelfAttention, EncoderLayer, LayerNorm
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.params import Param
@@ -46,14 +46,14 @@ class DebertaV2(Encoder[DebertaV2Config]):
         rows = self.learned_norm(weights[f"{DISTANCES}.weight"], weights)
         found: dict[str, StoredTensor] = {}
         for layer in self.layers:
-            assert isinstance(layer.attention, DisentangledAttention)
+            assert isinstance(layer.attention, DisentangledSelfAttention)
             found |= layer.attention.learned(rows, weights)
         return found
 
     def layer(self, config: DebertaV2Config, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        attention = DisentangledAttention(name, config, config.distance_buckets, config.max_distance)
+        attention = DisentangledSelfAttention(name, config, config.distance_buckets, config.max_distance)
         return EncoderLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
 
     def head(self, config: DebertaV2Config) -> Classifier:

@@ -1,7 +1,7 @@
 """ELECTRA: BERT whose embeddings may be narrower than its layers, and whose head has GELU."""
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import MLP, Classifier, EncoderAttention, EncoderLayer
+from sporelm.models.blocks import MLP, Classifier, EncoderLayer, EncoderSelfAttention
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -13,7 +13,7 @@ class Electra(Encoder[EncoderConfig]):
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=True)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, MLP(name, config, "gelu"), post=True)
 
     def head(self, config: EncoderConfig) -> Classifier:
         dense = config.has_head_dense

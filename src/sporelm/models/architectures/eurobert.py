@@ -1,7 +1,7 @@
 """EuroBERT: Llama's layer as an encoder."""
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import Classifier, EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
+from sporelm.models.blocks import Classifier, EncoderLayer, EncoderSelfAttention, GatedMLP, RMSNorm
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -16,7 +16,7 @@ class EuroBert(Encoder[EncoderConfig]):
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return EncoderLayer(first, EncoderAttention(name, config), second, GatedMLP(name, config), post=False)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, GatedMLP(name, config), post=False)
 
     def head(self, config: EncoderConfig) -> Classifier:
         return Classifier(config.head_labels, config.width, dense=True, bias=True, activation="gelu")

@@ -1,7 +1,7 @@
 """EmbeddingGemma: Gemma 3's layer as an encoder; pooled vectors pass two dense layers."""
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
+from sporelm.models.blocks import EncoderLayer, EncoderSelfAttention, GatedMLP, RMSNorm
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -15,7 +15,7 @@ class GemmaEmbedding(Encoder[EncoderConfig]):
 
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name, window = f"layers.{index}", config.window_of(index)
-        attention = EncoderAttention(name, config, None if window is None else window // 2, normed=True)
+        attention = EncoderSelfAttention(name, config, None if window is None else window // 2, normed=True)
         first, second, third, fourth = (
             self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn", "attn_post", "ffn_post")
         )

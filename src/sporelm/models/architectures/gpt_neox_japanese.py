@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from sporelm.models.activations import GELUS
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import MLP, Attention, Layer, LayerNorm, pre_norm
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
+from sporelm.models.gelu_names import GELUS
 
 
 @architecture("gpt_neox_japanese")

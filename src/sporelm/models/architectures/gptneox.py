@@ -1,10 +1,10 @@
 """GPT-NeoX-20B, Pythia, Dolly 2: attention and feed-forward block side by side, with a norm each."""
 
-from sporelm.models.activations import GELUS
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
+from sporelm.models.gelu_names import GELUS
 
 
 @architecture("gptneox")

@@ -1,7 +1,7 @@
 """GTE v1.5 and multilingual: BERT with rotary positions and GeGLU. Jina BERT v2 is GTE with linear biases (ALiBi)."""
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import EncoderAttention, EncoderLayer, GatedMLP
+from sporelm.models.blocks import EncoderLayer, EncoderSelfAttention, GatedMLP
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -15,4 +15,4 @@ class Gte(Encoder[EncoderConfig]):
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = GatedMLP(name, config, "gelu", down_bias=True)
-        return EncoderLayer(first, EncoderAttention(name, config), second, mlp, post=True)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, mlp, post=True)

@@ -1,7 +1,7 @@
 """Megatron-BERT and XLM-RoBERTa-XL: BERT with norms in front."""
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -16,4 +16,4 @@ class MegatronBert(Encoder[EncoderConfig]):
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return EncoderLayer(first, EncoderAttention(name, config), second, MLP(name, config, "gelu"), post=False)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, MLP(name, config, "gelu"), post=False)

@@ -9,7 +9,7 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import ROPE
-from sporelm.models.rope_scaling import RopeScaling, Yarn
+from sporelm.models.rope_scaling import RopeScaling, YarnScaling
 
 QUERY_ROPE = "rope_queries"  # the rotary table of queries
 
@@ -24,7 +24,7 @@ class Mistral3Config(ModelConfig):
 
 def query_factors(temperature_scale: float, scaling: RopeScaling, context: int) -> np.ndarray | None:
     """Return the factor of queries at each position: float64 [context, 1]; None if there is none."""
-    if not temperature_scale or not isinstance(scaling, Yarn):
+    if not temperature_scale or not isinstance(scaling, YarnScaling):
         return None
     return np.asarray(1 + temperature_scale * np.log1p(np.arange(context) // scaling.original))[:, None]
 

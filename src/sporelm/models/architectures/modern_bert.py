@@ -1,7 +1,7 @@
 """ModernBERT: norms in front, rotary positions, gated feed-forward blocks, windows in two layers of three."""
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import Classifier, EncoderAttention, EncoderLayer, GatedMLP, layer_norm_without_bias
+from sporelm.models.blocks import Classifier, EncoderLayer, EncoderSelfAttention, GatedMLP, layer_norm_without_bias
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -15,7 +15,7 @@ class ModernBert(Encoder[EncoderConfig]):
 
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name, window = f"layers.{index}", config.window_of(index)
-        attention = EncoderAttention(name, config, None if window is None else window // 2)
+        attention = EncoderSelfAttention(name, config, None if window is None else window // 2)
         first = self.norm(f"{name}.attn_norm") if index else None
         return EncoderLayer(first, attention, self.norm(f"{name}.ffn_norm"), GatedMLP(name, config, "gelu"), post=False)
 

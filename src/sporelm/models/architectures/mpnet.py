@@ -2,7 +2,7 @@
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.biased_encoder import BiasedEncoder
-from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer
+from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention
 from sporelm.models.encoder_config import EncoderConfig
 
 
@@ -13,5 +13,5 @@ class MPNet(BiasedEncoder):
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        attention = EncoderAttention(name, config, biased=True)
+        attention = EncoderSelfAttention(name, config, biased=True)
         return EncoderLayer(first, attention, second, MLP(name, config, "gelu"), post=True)

@@ -4,7 +4,7 @@ v2, which has ungated blocks with biases, and experts in every other layer."""
 from typing import Final
 
 from sporelm.models.architecture_registry import architecture
-from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer, GatedMLP, Mixture, RowBlock
+from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention, GatedMLP, Mixture, RowBlock
 from sporelm.models.encoder import Encoder
 from sporelm.models.encoder_config import EncoderConfig
 
@@ -19,7 +19,7 @@ class NomicBert(Encoder[EncoderConfig]):
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return EncoderLayer(first, EncoderAttention(name, config), second, self.block(config, index), post=True)
+        return EncoderLayer(first, EncoderSelfAttention(name, config), second, self.block(config, index), post=True)
 
     def block(self, config: EncoderConfig, index: int) -> RowBlock:
         """Return the feed-forward block of a layer."""

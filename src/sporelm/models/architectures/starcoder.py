@@ -1,10 +1,10 @@
 """StarCoder 1, SantaCoder: GPT-2 with one head of keys and values."""
 
-from sporelm.models.activations import GELUS
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.architectures.gpt2 import GPT2
 from sporelm.models.blocks import MLP, Layer, pre_norm
 from sporelm.models.config import ModelConfig
+from sporelm.models.gelu_names import GELUS
 
 
 @architecture("starcoder")

@@ -4,7 +4,7 @@ from typing import Final
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.biased_encoder import BiasedEncoder
-from sporelm.models.blocks import MLP, EncoderAttention, EncoderLayer, GatedMLP, RMSNorm
+from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention, GatedMLP, RMSNorm
 from sporelm.models.encoder_config import EncoderConfig
 
 RELU: Final = "relu"  # feed-forward blocks, as config.json names them
@@ -25,4 +25,4 @@ class T5Encoder(BiasedEncoder):
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         is_gated = config.activation == GATED_GELU
         mlp = GatedMLP(name, config, "gelu_tanh") if is_gated else MLP(name, config, "relu", part=UNGATED)
-        return EncoderLayer(first, EncoderAttention(name, config, biased=True), second, mlp, post=False)
+        return EncoderLayer(first, EncoderSelfAttention(name, config, biased=True), second, mlp, post=False)

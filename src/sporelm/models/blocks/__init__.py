@@ -8,10 +8,10 @@ from sporelm.models.blocks.channel_mix import ChannelMix, GatedChannelMix
 from sporelm.models.blocks.clamped_mlp import ClampedMixture, ClampedMLP
 from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaNet, DeltaNetShape
-from sporelm.models.blocks.disentangled_attention import DisentangledAttention
+from sporelm.models.blocks.disentangled_self_attention import DisentangledSelfAttention
 from sporelm.models.blocks.embedding import Embedding
-from sporelm.models.blocks.encoder_attention import EncoderAttention
 from sporelm.models.blocks.encoder_layer import EncoderLayer
+from sporelm.models.blocks.encoder_self_attention import EncoderSelfAttention
 from sporelm.models.blocks.gated_latent_attention import GatedLatentAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.gated_recurrence import GatedRecurrence
@@ -56,10 +56,10 @@ __all__ = [
     "Classifier",
     "DeltaNet",
     "DeltaNetShape",
-    "DisentangledAttention",
+    "DisentangledSelfAttention",
     "Embedding",
-    "EncoderAttention",
     "EncoderLayer",
+    "EncoderSelfAttention",
     "GatedChannelMix",
     "GatedLatentAttention",
     "GatedMLP",

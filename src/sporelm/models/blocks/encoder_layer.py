@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.encoder_attention import EncoderAttention
+from sporelm.models.blocks.encoder_self_attention import EncoderSelfAttention
 from sporelm.models.blocks.layer import RowBlock
 from sporelm.models.encoder_inputs import EncoderInputs
 from sporelm.models.params import Param
@@ -20,7 +20,7 @@ class EncoderLayer:
     def __init__(
         self,
         first_norm: RowBlock | None,
-        attention: EncoderAttention,
+        attention: EncoderSelfAttention,
         second_norm: RowBlock,
         mlp: RowBlock,
         *,

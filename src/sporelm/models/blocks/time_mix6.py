@@ -9,7 +9,7 @@ from typing import Any
 from sporelm import ops
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.blocks.linear import Linear, apply_linears
-from sporelm.models.blocks.token_shift import LowRank, shift_tokens
+from sporelm.models.blocks.token_shift import LowRankProjection, shift_tokens
 from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
@@ -23,7 +23,7 @@ class TokenMixes:
     def __init__(self, name: str, width: int, rank: int) -> None:
         self.first = Param(f"{name}.mix_x.weight", (width,))
         self.mixes = [Param(f"{name}.mix_{part}.weight", (width,)) for part in MIXES]
-        self.loras = [LowRank(f"{name}.mix_{part}_more", width, rank, width, bias=False) for part in MIXES]
+        self.loras = [LowRankProjection(f"{name}.mix_{part}_more", width, rank, width, bias=False) for part in MIXES]
 
     def params(self) -> list[Param]:
         return [self.first, *self.mixes, *(param for lora in self.loras for param in lora.params())]
@@ -45,7 +45,7 @@ class TimeMix6:
         width, self.head_dim, self.eps = config.width, config.head_dim, eps
         self.mixes = TokenMixes(name, width, token_shift_rank)
         self.r, self.k, self.v, self.g, self.o = (Linear(f"{name}.wkv_{part}", width, width) for part in "rkvgo")
-        self.decay = LowRank(f"{name}.wkv_decay", width, decay_rank, width, "tanh")
+        self.decay = LowRankProjection(f"{name}.wkv_decay", width, decay_rank, width, "tanh")
         self.bonus = Param(f"{name}.wkv.bonus", (config.heads, config.head_dim), plain=True)
         self.norm = [Param(f"{name}.wkv_norm.{kind}", (width,)) for kind in ("weight", "bias")]
         self.memory = State(((1, width), (width, config.head_dim)))
@@ -75,7 +75,7 @@ class GroupedTimeMix:
         outs = (("q", width), ("k", kv_width), ("v", kv_width))
         self.qkv = [Linear(f"{name}.attn_{part}", out, width, bias=bias) for part, out in outs]
         self.g, self.o = (Linear(f"{name}.attn_{part}", width, width) for part in ("gate", "o"))
-        self.decay = LowRank(f"{name}.wkv_decay", width, decay_rank, width, "tanh")
+        self.decay = LowRankProjection(f"{name}.wkv_decay", width, decay_rank, width, "tanh")
         self.memory = State(((1, width), (width, config.head_dim)))
 
     def params(self) -> list[Param]:

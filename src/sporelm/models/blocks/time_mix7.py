@@ -7,7 +7,7 @@ from typing import Any
 from sporelm import ops
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.blocks.linear import Linear
-from sporelm.models.blocks.token_shift import LowRank, shift_tokens
+from sporelm.models.blocks.token_shift import LowRankProjection, shift_tokens
 from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
@@ -38,10 +38,10 @@ class TimeMix7:
         self.head_dim, self.eps = dim, eps
         self.mixes = [Param(f"{name}.mix_{part}.weight", (width,)) for part in MIXES]
         self.r, self.k, self.v, self.o = (Linear(f"{name}.wkv_{part}", width, width) for part in "rkvo")
-        self.decay = LowRank(f"{name}.wkv_decay", width, ranks.decay, width, "tanh")
-        self.rate = LowRank(f"{name}.wkv_rate", width, ranks.iclr, width)
-        self.share = [] if is_first else [LowRank(f"{name}.wkv_share", width, ranks.value_residual, width)]
-        self.gate = LowRank(f"{name}.wkv_gate", width, ranks.gate, width, "sigmoid", bias=False)
+        self.decay = LowRankProjection(f"{name}.wkv_decay", width, ranks.decay, width, "tanh")
+        self.rate = LowRankProjection(f"{name}.wkv_rate", width, ranks.iclr, width)
+        self.share = [] if is_first else [LowRankProjection(f"{name}.wkv_share", width, ranks.value_residual, width)]
+        self.gate = LowRankProjection(f"{name}.wkv_gate", width, ranks.gate, width, "sigmoid", bias=False)
         self.vectors = [Param(f"{name}.wkv.{part}", (width,)) for part in ("removed", "kept")]
         self.vectors.append(Param(f"{name}.wkv.bonus", (config.heads, dim), plain=True))
         self.norm = [Param(f"{name}.wkv_norm.{kind}", (width,)) for kind in ("weight", "bias")]

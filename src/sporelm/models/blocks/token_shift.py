@@ -29,7 +29,7 @@ def shift_tokens(x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any)
     return ops.causal_conv1d(x, weights[SHIFT], None, row, step.starts, step.lengths, step.states, silu=False)
 
 
-class LowRank:
+class LowRankProjection:
     """up(activation(down(x))) through a few numbers, `rank`; the bias is that of `up`."""
 
     def __init__(self, name: str, width: int, rank: int, out: int, activation: str = "", *, bias: bool = True) -> None:

@@ -32,7 +32,7 @@ class RerankRequest(RequestBody, kw_only=True):
     user: str | None = None
 
 
-class RerankResult(msgspec.Struct, omit_defaults=True):
+class RerankReplyItem(msgspec.Struct, omit_defaults=True):
     index: int
     relevance_score: float
     document: RerankDocument | None = None
@@ -41,7 +41,7 @@ class RerankResult(msgspec.Struct, omit_defaults=True):
 class RerankReply(msgspec.Struct):
     id: str
     model: str
-    results: list[RerankResult]
+    results: list[RerankReplyItem]
     usage: EmbeddingUsage
     object: str = "list"
 
@@ -58,7 +58,9 @@ async def rerank(call: ApiCall, body: RerankRequest) -> RerankReply:
     pairs = await run_in_thread_if(is_large, lambda: encode_pairs(llm, body.query, documents, body.top_n))
     scores = await model.async_llm.run_task(score_texts(llm, pairs))
     results = [
-        RerankResult(each.index, each.score, RerankDocument(documents[each.index]) if body.return_documents else None)
+        RerankReplyItem(
+            each.index, each.score, RerankDocument(documents[each.index]) if body.return_documents else None
+        )
         for each in sort_by_score(scores, body.top_n, normalize=body.normalize)
     ]
     num_tokens = sum(len(pair.tokens) for pair in pairs)

@@ -28,7 +28,7 @@ from sporelm.files.json_object import read_object
 from sporelm.models import build
 from sporelm.models.config import MAX_VOCAB, ModelConfig
 from sporelm.models.params import Param
-from sporelm.models.rope_scaling import DynamicNtk, Linear
+from sporelm.models.rope_scaling import DynamicNtkScaling, LinearScaling
 from sporelm.quant import F16, F32, FORMATS, QuantFormat, dequantize_tensor
 from sporelm.text.tokenizers.conversion.tokenizer_to_gguf import convert_tokenizer_to_gguf
 from sporelm.tools.hf.folder_tensors import FolderTensors
@@ -187,7 +187,7 @@ def _make_entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> di
 def _count_positions(config: ModelConfig) -> int:
     """Return the number of positions that config.json gives, or its default."""
     scaling = config.rope_scaling
-    usual = scaling.original if isinstance(scaling, Linear | DynamicNtk) else config.context_length
+    usual = scaling.original if isinstance(scaling, LinearScaling | DynamicNtkScaling) else config.context_length
     return config.declared_positions or usual
 
 

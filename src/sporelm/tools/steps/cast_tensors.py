@@ -12,7 +12,7 @@ from sporelm.files.tensor_messages import quote
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.format import check_importance
 from sporelm.quant.skip_rules import match_name
-from sporelm.tools.block_conversion import ValueOverflow, convert_blocks
+from sporelm.tools.block_converter import ValueOverflow, convert_blocks
 from sporelm.tools.file_types import FILE_TYPES
 from sporelm.tools.lazy_model import Blocks, LazyModel, LazyTensor, MetadataEntry
 from sporelm.tools.steps.layer_metadata import split_layer_prefix

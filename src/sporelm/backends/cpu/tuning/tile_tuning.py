@@ -25,7 +25,7 @@ from sporelm.backends.cpu.targets.tiles import ATTENTION_ROWS, FAMILIES, Tiles, 
 from sporelm.backends.cpu.tuning.tuning_runs import (
     TimedKernel,
     TuningMemory,
-    Workload,
+    TuningWorkload,
     attention_workloads,
     count_hot_spills,
     few_token_workloads,
@@ -245,7 +245,7 @@ class _TileBenchmark:
             objects.put(compiler.key(each), code())
         return [each.run(compiler, self.arena) for each in work]
 
-    def _list_workloads(self, kernel: str, target: CpuTarget, name: str) -> Iterable[Workload]:
+    def _list_workloads(self, kernel: str, target: CpuTarget, name: str) -> Iterable[TuningWorkload]:
         if kernel == "rows":
             return attention_workloads(target, self.arena)
         return (few_token_workloads if kernel == "few" else many_token_workloads)(target, name, self.arena)

@@ -105,7 +105,7 @@ def _descriptor_word(value: Any, kind: str, cell: int) -> int:
     return int(value.ctypes.data if isinstance(value, np.ndarray) else value)
 
 
-class Workload(NamedTuple):
+class TuningWorkload(NamedTuple):
     """A kernel and its data."""
 
     kernel: Kernel
@@ -118,22 +118,22 @@ class Workload(NamedTuple):
         return TimedKernel(compiler, self.kernel, self.fields, self.items, arena, self.weight, self.nbytes)
 
 
-def few_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> Iterator[Workload]:
+def few_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> Iterator[TuningWorkload]:
     """Return a format's products for one token and for a few, with weights from memory."""
     kind = FORMATS[name](target)
     shape = quantized_linear.LinearShape(kind)
     panel = kind.panel_bytes(FEW_WIDTH)
     panels = max(1, TURN_BYTES // panel // 12) * 12  # a multiple of every tile's
     fields = _fields(kind, FEW_WIDTH, panels, arena)
-    yield Workload(
+    yield TuningWorkload(
         quantized_linear.linear_one(target, shape), fields | {"tokens": 1}, panels, ONE_WEIGHT, panels * panel
     )
     kernel = quantized_linear.linear_few(target, shape)
     for tokens in FEW_TOKENS:
-        yield Workload(kernel, fields | {"tokens": tokens}, panels, 1, panels * panel)
+        yield TuningWorkload(kernel, fields | {"tokens": tokens}, panels, 1, panels * panel)
 
 
-def many_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> Iterator[Workload]:
+def many_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> Iterator[TuningWorkload]:
     """Return a format's products for many tokens, with weights from the cache."""
     kind = FORMATS[name](target)
     shape = quantized_linear.LinearShape(kind)
@@ -144,7 +144,7 @@ def many_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> I
         many_token_linear.count_panel_tiles(shape, target, [panels]),
     )
     for tokens, weight in MANY_TOKENS:
-        yield Workload(kernel, fields | {"tokens": tokens}, items, weight)
+        yield TuningWorkload(kernel, fields | {"tokens": tokens}, items, weight)
 
 
 def _fields(kind: Any, width: int, panels: int, arena: TuningMemory) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _fields(kind: Any, width: int, panels: int, arena: TuningMemory) -> dict[str
     return fields | {"out0": arena.out.address, "out_stride0": 4 * kind.lanes * panels}
 
 
-def attention_workloads(target: CpuTarget, arena: TuningMemory) -> Iterator[Workload]:
+def attention_workloads(target: CpuTarget, arena: TuningMemory) -> Iterator[TuningWorkload]:
     """Return attention of many tokens of one sequence, and of one token, to f16 pages in the cache."""
     table = np.arange(POSITIONS // PAGE, dtype=np.int32)
     lengths, one = np.array([POSITIONS], np.int32), np.array([0, 1], np.int32)
@@ -169,10 +169,10 @@ def attention_workloads(target: CpuTarget, arena: TuningMemory) -> Iterator[Work
         fields |= {"window": NO_WINDOW, "kv_heads": 1, "out": arena.out.address, "out_stride": row}
         tiles = ATTENTION_TOKENS // att.TILE_TOKENS
         several = fields | {"starts": starts, "decoding": 0, "tiles": tiles}
-        yield Workload(attention_tile(target, heads), several, tiles, 2)
+        yield TuningWorkload(attention_tile(target, heads), several, tiles, 2)
         splits = -(-POSITIONS // att.SPLIT)
         alone = fields | {"starts": one, "splits": splits, "parts": arena.floats.address + (1 << 19)}
-        yield Workload(att.attention_split(target, heads), alone, splits, 1)
+        yield TuningWorkload(att.attention_split(target, heads), alone, splits, 1)
 
 
 VECTOR_SPILL = re.compile(r"%[xyz]mm\d+.*\(%rsp|\(%rsp.*%[xyz]mm\d+|\bq\d+\b.*\[sp\b")

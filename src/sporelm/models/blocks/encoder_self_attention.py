@@ -13,7 +13,7 @@ from sporelm.models.inputs import BIASES, LOCAL, ROPE, SLOPES
 from sporelm.models.params import Columns, Param, Rows
 
 
-class EncoderAttention:
+class EncoderSelfAttention:
     """o(softmax(rope(q) rope(k)) v) over the rows of a text.
 
     reach       how far before and behind itself a row sees; None: all of its text

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks.encoder_attention import EncoderAttention
+from sporelm.models.blocks.encoder_self_attention import EncoderSelfAttention
 from sporelm.models.blocks.linear import apply_linears
 from sporelm.models.config import ModelConfig
 from sporelm.models.encoder_inputs import EncoderInputs
@@ -14,7 +14,7 @@ from sporelm.quant import F32
 from sporelm.quant.stored_tensor import StoredTensor
 
 
-class DisentangledAttention(EncoderAttention):
+class DisentangledSelfAttention(EncoderSelfAttention):
     """o(softmax(q k + q kd + qd k) v) over the rows of a text: kd and qd are the key and the query that the layer's own
     matrices make of the learned row of the distance between the two.
 
