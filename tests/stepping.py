@@ -35,7 +35,7 @@ class Stepper:
         self.states = backend.allocate_states(sequences, shapes) if shapes else []  # a sequence's number is its state's
         left = iter(self.states)
         self.caches = [
-            next(left) if isinstance(each, State) else backend.allocate_pages(count, [each.kept], kv)[0]
+            next(left) if isinstance(each, State) else backend.allocate_pages(count, [each.position_shape], kv)[0]
             for each in memory
         ]
         scattered = np.random.RandomState(5).permutation(count).astype(np.int32)

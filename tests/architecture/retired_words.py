@@ -34,6 +34,8 @@ SERVE = ("src/sporelm/serve/",)
 OPS = ("src/sporelm/ops/", "src/sporelm/backends/", "src/sporelm/models/", "tests/conformance/", "tests/unit/ops/")
 CPU = ("src/sporelm/backends/cpu/", "src/sporelm/quant/", "tests/unit/backends/")
 MODELS = ("src/sporelm/models/", "src/sporelm/checkpoints/")
+# Where threads are meant; elsewhere a team is one of people.
+THREADS = ("src/sporelm/backends/", "src/sporelm/ops/", "src/sporelm/plan/", "src/sporelm/engine/", "tests/", "docs/")
 FILES = ("src/sporelm/checkpoints/", "src/sporelm/files/")
 
 
@@ -68,7 +70,10 @@ NO = (
 IS = "(?:is|are|was|were|be|being)"
 
 # Phrases that hold one of those below and are allowed.
-ALLOWED = (Phrase("there", "", f"(?: (?:would|may|can|must|will|should))? {IS} no(?![a-z])"),)
+ALLOWED = (
+    Phrase("there", "", f"(?: (?:would|may|can|must|will|should))? {IS} no(?![a-z])"),
+    Phrase("team", "", " (?:19|20)[0-9]{2}(?![0-9])"),  # the authors of a paper: "Gemma Team 2024"
+)
 
 PHRASES = (
     # Sentences
@@ -91,7 +96,7 @@ PHRASES = (
     Phrase("dormitory dormitories", '"KV offload store"'),
     Phrase("bed beds", '"entry"'),
     Phrase("twin twins", '"parent", "child"'),
-    Phrase("crew crews team teams", '"thread pool", "pool threads"'),
+    Phrase("crew crews team teams", '"thread pool", "pool threads"', only=THREADS),
     Phrase("bell bells", '"notifier"'),
     Phrase("unbroken", '"shielded"'),
     Phrase("farewell farewells", '"on_unload"'),

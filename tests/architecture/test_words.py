@@ -55,7 +55,16 @@ def test_plain_english_is_not_found(text: str) -> None:
     assert found(text) == []
 
 
+def test_a_team_of_authors_is_not_a_thread_pool() -> None:
+    path = "src/sporelm/ops/gated_delta_rule.py"
+    assert found("a decay for each channel (Kimi Team\n    2025)", path) == []
+    assert found("the team waits, and 2025 items are left", path) == ["team"]
+    assert found("ten items for each team", path) == ["team"]
+
+
 def test_some_words_are_private_in_one_package_only() -> None:
+    assert found("the threads of a team", "src/sporelm/backends/cpu/runtime/pool.py") == ["team"]
+    assert found('WORDS = "name president team minute"', "src/sporelm/bench/serving/random_prompts.py") == []
     assert found("a sleeping session sleeps", "src/sporelm/engine/kv/pages.py") == ["sleeps"]
     assert found("a sleeping session sleeps", "src/sporelm/cli/chat.py") == []
     assert word_lint.retired("src/sporelm/engine/request.py", "field", "salt")

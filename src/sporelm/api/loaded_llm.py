@@ -135,7 +135,7 @@ class LoadedLLM:
     @property
     def can_generate(self) -> bool:
         """Whether the model generates text: it is not an encoder or a reranker, and has an output head."""
-        return not isinstance(self.engine, EncoderEngine) and not self.config.labels and not self.config.alone
+        return not isinstance(self.engine, EncoderEngine) and not self.config.labels and not self.config.is_headless
 
     def check_can_generate(self) -> None:
         """Raise RequestError, which names the alternative, for a model that does not generate text."""
@@ -143,7 +143,7 @@ class LoadedLLM:
             raise self.engine.worker.refusal()
         if self.config.labels:
             raise RequestError(f"{self.config.name} is a reranker, which generates no text: use it to rerank")
-        if self.config.alone:
+        if self.config.is_headless:
             raise RequestError(f"{self.config.name} has no output head and generates no text: use it for embeddings")
 
     @property

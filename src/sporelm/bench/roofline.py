@@ -78,9 +78,9 @@ def compute_workload(
     states = [shape for own in read for each in own if isinstance(each, State) for shape in each.shapes]
     # Per position in each layer. Rows with a maximum number per query count like those in a window.
     pages = [[each for each in own if not isinstance(each, State)] for own in read]
-    kept = [sum(prod(page_shape(each.kept)) // PAGE for each in own) for own in pages]
+    kept = [sum(prod(page_shape(each.position_shape)) // PAGE for each in own) for own in pages]
     windowed = [layer for layer in range(config.layers) if config.window_of(layer) is not None]
-    few = [each for own in pages for each in own if isinstance(each, Latent) and each.most]
+    few = [each for own in pages for each in own if isinstance(each, Latent) and each.topk]
     window_values = sum(kept[layer] for layer in windowed) + sum(each.width for each in few)
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
     sizes = {param.name: prod(param.shape) for param in model.params()}
@@ -94,7 +94,7 @@ def compute_workload(
     return Workload(
         weight_bytes=read_bytes + (passes - 1) * layer_bytes,
         kv_bytes=(sum(kept) - window_values) * kv_value_bytes * passes,
-        window=config.window or max((each.most for each in few), default=0),
+        window=config.window or max((each.topk for each in few), default=0),
         window_bytes=window_values * kv_value_bytes * passes,
         matrix_values=passes * sum(count_multiplied_values(param, expert_share) for param in model.params()),
         output_values=output,

@@ -67,7 +67,7 @@ def fitting(layers: Sequence[Dense], width: int, where: str) -> tuple[Dense, ...
     for layer in layers:
         if layer.width != width:
             raise ModelFileError(
-                f"{where}: {layer.place or layer.name} takes {layer.width} numbers; it is given {width}"
+                f"{where}: {layer.folder or layer.name} takes {layer.width} numbers; it is given {width}"
             )
         width = layer.out
     return tuple(layers)
@@ -76,7 +76,7 @@ def fitting(layers: Sequence[Dense], width: int, where: str) -> tuple[Dense, ...
 def with_dense(files: SafetensorsFiles, folder: Path, layers: Sequence[Dense]) -> SafetensorsFiles:
     """A folder's tensors, and those of its modules under our names. Raises ModelNotFound, ModelFileError."""
     for layer in layers:
-        own = open_safetensors(folder / layer.place)
+        own = open_safetensors(folder / layer.folder)
         files = joined(files, own, {f"linear.{part}": f"{layer.name}.{part}" for part in PARTS})
     return files
 

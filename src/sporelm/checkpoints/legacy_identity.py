@@ -83,6 +83,8 @@ _RENAMED = {
     "Llama3Scaling": "Llama3",
     "LongRopeScaling": "LongRope",
 }
+# Fields of these records that have another name today.
+_RENAMED_FIELDS = {"alone": "is_headless", "place": "folder"}
 # Configurations of architectures whose numbers were a record of their own in the field `own`: the class of today, the
 # record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
 # `mamba`, where they are not listed. "-": an empty set of layers, in place of a field.
@@ -203,4 +205,4 @@ def _written(value: Any) -> str:
 
 def _read(record: Any, field: str) -> Any:
     """Return the value of a field that was called so in version 0.1.0."""
-    return None if field == "own" else getattr(record, field)
+    return None if field == "own" else getattr(record, _RENAMED_FIELDS.get(field, field))

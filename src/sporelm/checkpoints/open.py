@@ -107,12 +107,12 @@ def _without_head(
     schema = schema.with_attributes(name_prefix=schema.name_prefix or "model.")
     alone = is_headless or (not config.tie_embeddings and not _has_output(schema, config, tensors))
     biased, tied = config.output_bias and not alone, config.tie_embeddings or alone
-    return replace(config, alone=alone, tie_embeddings=tied, output_bias=biased), schema
+    return replace(config, is_headless=alone, tie_embeddings=tied, output_bias=biased), schema
 
 
 def _one_head(config: ModelConfig, place: Path) -> ModelConfig:
     """A configuration whose output is the embedding, or has a bias, and not both."""
-    if config.output_bias and config.tie_embeddings and not config.alone:
+    if config.output_bias and config.tie_embeddings and not config.is_headless:
         what = "an output layer tied to the embedding cannot have a bias (tie_word_embeddings)"
         raise UnsupportedModel(f"{place}: {what}")
     return config

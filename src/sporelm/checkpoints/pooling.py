@@ -79,7 +79,7 @@ def pooling_files(folder: Path) -> list[Path]:
 
 def with_places(config: ModelConfig) -> ModelConfig:
     """The configuration with a folder for each dense module."""
-    placed = (layer._replace(place=f"{number}_Dense") for number, layer in enumerate(config.dense, 2))
+    placed = (layer._replace(folder=f"{number}_Dense") for number, layer in enumerate(config.dense, 2))
     return replace(config, dense=tuple(placed))
 
 
@@ -88,8 +88,8 @@ def modules_text(pooling: str, layers: Sequence[Dense], width: int) -> dict[str,
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     files: dict[str, Any] = {"1_Pooling/config.json": {"word_embedding_dimension": width, **flags_of(pooling)}}
     for layer in layers:
-        kinds.append(("Dense", layer.place))
-        files[f"{layer.place}/config.json"] = dense_words(layer)
+        kinds.append(("Dense", layer.folder))
+        files[f"{layer.folder}/config.json"] = dense_words(layer)
     kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
     files["modules.json"] = [
         {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}

@@ -240,4 +240,4 @@ def _checked(rope: Rope, head_dim: int, where: str) -> Rope:
     if isinstance(scaling, Llama3Scaling) and scaling.high < scaling.low:
         what = f"high_freq_factor {scaling.high:g} is below low_freq_factor {scaling.low:g}"
         raise ModelFileError(f"{where}: {what}")
-    return rope._replace(context_length=min(max(rope.context_length, scaling.reach), MAX_CONTEXT))
+    return rope._replace(context_length=min(max(rope.context_length, scaling.extended_context), MAX_CONTEXT))

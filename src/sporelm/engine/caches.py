@@ -11,7 +11,7 @@ from sporelm.tensor.dtype import ElementType
 def allocate_caches(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: ElementType) -> list[Any]:
     """Return a cache for each layer: a tensor of `pages` pages of type `kv`, or a tuple of tensors of `states`."""
     layers = list(memory)
-    paged = [each.kept for each in layers if not isinstance(each, State)]
+    paged = [each.position_shape for each in layers if not isinstance(each, State)]
     recurrent = [each.shapes for each in layers if isinstance(each, State)]
     tensors = device.allocate_pages(pages, paged, kv) if paged else []
     try:

@@ -22,7 +22,7 @@ MIN_INTERVAL, MAX_INTERVAL = 8, 32  # pages between two state snapshots of a tex
 
 def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: ElementType) -> int:
     """Return the bytes of one page in all caches together."""
-    return sum(backend.page_bytes(each.kept, kv) for each in memory if not isinstance(each, State))
+    return sum(backend.page_bytes(each.position_shape, kv) for each in memory if not isinstance(each, State))
 
 
 def bytes_per_state(memory: Iterable[Any], backend: Backend) -> int:

@@ -56,14 +56,14 @@ DTYPE_BITS = {
 
 
 class SafetensorInfo(NamedTuple):
-    """The header's entry of one tensor: its place in the file of number `part`, in bytes from the file's start."""
+    """The header's entry of one tensor: its file, counted from 0, and its place there, in bytes from the start."""
 
     name: str
     type_name: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
-    part: int = 0
+    file_index: int = 0
 
 
 class SafetensorsFiles(Closing):
@@ -111,7 +111,7 @@ class SafetensorsFiles(Closing):
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
-        return byte_array(self._data[info.part], info.offset, info.nbytes)
+        return byte_array(self._data[info.file_index], info.offset, info.nbytes)
 
     def close(self) -> None:
         """Let go of the files; each is unmapped when the last tensor that looks at it is gone."""
@@ -131,7 +131,7 @@ def joined(files: SafetensorsFiles, others: SafetensorsFiles, names: Mapping[str
         if name not in names or names[name] in tensors:
             known = ", ".join(names)
             raise ModelFileError(f"{others.path} holds {quote(name)}, which has no place there; {known} have")
-        tensors[names[name]] = info._replace(name=names[name], part=start + info.part)
+        tensors[names[name]] = info._replace(name=names[name], file_index=start + info.file_index)
     paths, data = [*files.paths, *others.paths], [*files._data, *others._data]
     return SafetensorsFiles(files.path, paths, data, dict(files.metadata), tensors)
 
@@ -143,8 +143,8 @@ def with_blocks(
     assert files._data is not None
     tensors, paths, data = dict(files.tensors), list(files.paths), list(files._data)
     for info, blocks in replaced:
-        tensors[info.name] = info._replace(offset=0, part=len(data))
-        paths.append(files.paths[info.part])
+        tensors[info.name] = info._replace(offset=0, file_index=len(data))
+        paths.append(files.paths[info.file_index])
         data.append(memoryview(blocks.tobytes()))
     return SafetensorsFiles(files.path, paths, data, dict(files.metadata), tensors)
 
@@ -180,7 +180,7 @@ def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
         metadata = metadata or own
         for name, info in found.items():
             if name in tensors:
-                raise ModelFileError(f"tensor {quote(name)} is both in {paths[tensors[name].part]} and in {file}")
+                raise ModelFileError(f"tensor {quote(name)} is both in {paths[tensors[name].file_index]} and in {file}")
             tensors[name] = info
     if index is not None:
         _check_index(given / INDEX_NAME, index, paths, tensors)
@@ -273,11 +273,11 @@ def _check_index(path: Path, index: dict[str, str], paths: list[Path], tensors: 
     """Check that index and shards speak of the same tensors, each in the shard that the index says."""
     for name, shard in index.items():
         info = tensors.get(name)
-        if info is None or paths[info.part].name != shard:
+        if info is None or paths[info.file_index].name != shard:
             raise ModelFileError(f"{path} says that {shard} holds tensor {quote(name)}, it does not")
     for name, info in tensors.items():
         if name not in index:
-            raise ModelFileError(f"{paths[info.part]} holds tensor {quote(name)}, which {path} does not list")
+            raise ModelFileError(f"{paths[info.file_index]} holds tensor {quote(name)}, which {path} does not list")
 
 
 def _parse_json(path: Path, text: bytes) -> dict[str, Any]:

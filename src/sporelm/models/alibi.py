@@ -3,11 +3,11 @@
 import numpy as np
 
 
-def alibi_slopes(heads: int, most: float) -> np.ndarray:
-    """float32 [heads]: 2 ** (-most / n), its square, its cube and so on for the largest power of two n in `heads`.
+def alibi_slopes(heads: int, max_bias: float) -> np.ndarray:
+    """float32 [heads]: 2 ** (-max_bias / n), its square, its cube and so on for the largest power of two n in `heads`.
 
     The heads beyond take every other one of those of 2 n heads (Press et al. 2022, and the authors' code).
     """
     whole = 1 << (heads.bit_length() - 1)
     exponents = np.concatenate([np.arange(1, whole + 1), np.arange(1, 2 * (heads - whole), 2) / 2])
-    return (2.0 ** (-most / whole * exponents)).astype(np.float32)
+    return (2.0 ** (-max_bias / whole * exponents)).astype(np.float32)

@@ -104,7 +104,7 @@ class ModelConfig:
     activation: str = ""  # of the feed-forward block, as config.json names it, in families where models differ
     parallel: bool = False  # attention and the feed-forward block read the same rows
     labels: int = 0  # rows of a head that has the place of the output: the file is a reranker
-    alone: bool = False  # files hold a decoder without its head: it makes vectors, and continues no text
+    is_headless: bool = False  # files hold a decoder without its head: it makes vectors, and continues no text
     pooling: str = ""  # how its makers make one vector of a text: "mean", "cls", "last"; "": its files do not say
     dense: tuple[Dense, ...] = ()  # what that vector goes through then
     dtype: str = "F32"

@@ -21,7 +21,7 @@ class Dense(NamedTuple):
     bias: bool = False
     activation: str = ""
     unit: bool = False
-    place: str = ""
+    folder: str = ""
 
     @property
     def weights(self) -> list[str]:

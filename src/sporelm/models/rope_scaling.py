@@ -14,7 +14,7 @@ class RopeScaling:
     divisors: tuple[float, ...] = ()  # by which each of the head_dim / 2 frequencies is divided at last; () for none
 
     @property
-    def reach(self) -> int:
+    def extended_context(self) -> int:
         """Positions that the scaling was made for; 0 where the file's own context length says it."""
         return 0
 
@@ -30,7 +30,7 @@ class LinearScaling(RopeScaling):
     original: int = 0  # positions of the model before scaling; 0 where nobody says
 
     @property
-    def reach(self) -> int:
+    def extended_context(self) -> int:
         return int(self.original * self.factor)
 
 
@@ -42,7 +42,7 @@ class DynamicNtkScaling(RopeScaling):
     original: int
 
     @property
-    def reach(self) -> int:
+    def extended_context(self) -> int:
         return int(self.original * self.factor)
 
 
@@ -61,7 +61,7 @@ class YarnScaling(RopeScaling):
     truncate: bool = True  # the ramp's ends are whole frequency numbers
 
     @property
-    def reach(self) -> int:
+    def extended_context(self) -> int:
         return int(self.original * self.factor)
 
 

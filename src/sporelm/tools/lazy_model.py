@@ -175,10 +175,10 @@ def _file_state(stat: os.stat_result) -> tuple[int, int]:
 def _make_tensor(file: GgufFile, name: str, parts: Sequence[UnmappedFile]) -> LazyTensor:
     """A tensor as it lies in its file."""
     info = file.tensors[name]
-    part = parts[info.part]
+    part = parts[info.file_index]
     nbytes = GGML_TYPES[info.type_id].nbytes
     number_format = FORMATS.get(info.type_name)
-    is_big = file.byte_orders[info.part] == "big"
+    is_big = file.byte_orders[info.file_index] == "big"
 
     def read(start: int, stop: int) -> Blocks:
         blocks = part.read(info.offset + start * nbytes, (stop - start) * nbytes).reshape(-1, nbytes)

@@ -49,7 +49,7 @@ class ModelFiles(Closing):
         self.files = files
         self.kind = "gguf" if isinstance(files, GgufFile) else "safetensors"
         self.tensors: dict[str, TensorEntry] = {
-            name: TensorEntry(name, info.type_name, info.shape, info.offset, info.nbytes, info.part)
+            name: TensorEntry(name, info.type_name, info.shape, info.offset, info.nbytes, info.file_index)
             for name, info in files.tensors.items()
         }
         self._mapped: dict[int, memoryview] = {}

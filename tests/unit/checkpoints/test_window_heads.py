@@ -14,7 +14,7 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.laguna import LagunaConfig
 from sporelm.models.architectures.step35 import Step35Config
 from sporelm.models.blocks.clamped_mlp import MIN_LIMIT
-from sporelm.models.blocks.head_gated_attention import OPENED, head_tables
+from sporelm.models.blocks.head_gated_attention import GATE_COLUMNS, head_tables
 from sporelm.models.config import ModelConfig
 from sporelm.models.rope_scaling import Llama3Scaling
 from sporelm.ops.activation import apply_activation
@@ -159,8 +159,8 @@ def test_lists_of_a_gguf_file() -> None:
 
 def test_each_column_has_its_heads_gate() -> None:
     tables = head_tables(3, {2, 4})
-    assert set(tables) == {f"{OPENED}2", f"{OPENED}4"}
-    assert tables[f"{OPENED}2"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert set(tables) == {f"{GATE_COLUMNS}2", f"{GATE_COLUMNS}4"}
+    assert tables[f"{GATE_COLUMNS}2"].tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_silu_is_never_below_minus_the_least_limit() -> None:

@@ -34,9 +34,9 @@ NO_DATA_HINT = ", or was written with --no-data: 'spore gguf show' and 'diff --n
 class GgufTensorInfo(NamedTuple):
     """The header's entry of one tensor.
 
-    shape    logical and row-major (the file stores the innermost axis first)
-    offset   of its first byte from the start of its file
-    part     which of the split files holds it, from 0
+    shape        logical and row-major (the file stores the innermost axis first)
+    offset       of its first byte from the start of its file
+    file_index   of the split file that holds it, from 0
     """
 
     name: str
@@ -45,7 +45,7 @@ class GgufTensorInfo(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     nbytes: int
-    part: int = 0
+    file_index: int = 0
 
 
 @dataclass(frozen=True)

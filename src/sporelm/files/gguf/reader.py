@@ -46,9 +46,9 @@ class GgufFile(Closing):
             for name, info in header.tensors.items():
                 if name in tensors:
                     raise ModelFileError(
-                        f"tensor {quote(name)} is both in {paths[tensors[name].part]} and in {paths[part]}"
+                        f"tensor {quote(name)} is both in {paths[tensors[name].file_index]} and in {paths[part]}"
                     )
-                tensors[name] = info._replace(part=part)
+                tensors[name] = info._replace(file_index=part)
         self.tensors: Mapping[str, GgufTensorInfo] = MappingProxyType(tensors)
         self.byte_orders = tuple(header.byte_order for header in headers)
         self.has_data = all(header.has_data for header in headers)
@@ -67,7 +67,7 @@ class GgufFile(Closing):
         blocks = self.raw(name)
         info = self.tensors[name]
         number_format = format_of(info.type_id)
-        if self.byte_orders[info.part] == "big":
+        if self.byte_orders[info.file_index] == "big":
             blocks = number_format.byteswap(blocks.reshape(-1, number_format.nbytes))
         return StoredTensor(name, number_format, info.shape, blocks)
 
@@ -78,7 +78,7 @@ class GgufFile(Closing):
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
-        return byte_array(self._data[info.part], info.offset, info.nbytes)
+        return byte_array(self._data[info.file_index], info.offset, info.nbytes)
 
     def add_tensor(self, name: str, values: NDArray[np.float32]) -> None:
         """Add a tensor of these numbers, which the file holds elsewhere. Changes `tensors`."""

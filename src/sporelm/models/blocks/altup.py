@@ -48,15 +48,15 @@ class Laurel:
     """x + norm(right(left(x)))."""
 
     def __init__(self, name: str, config: ModelConfig, rank: int) -> None:
-        self.left = Linear(f"{name}.laurel_left", rank, config.width)
-        self.right = Linear(f"{name}.laurel_right", config.width, rank)
+        self.linear_left = Linear(f"{name}.laurel_left", rank, config.width)
+        self.linear_right = Linear(f"{name}.laurel_right", config.width, rank)
         self.norm = RMSNorm(f"{name}.laurel_norm", config.width, config.eps)
 
     def params(self) -> list[Param]:
-        return [*self.left.params(), *self.right.params(), *self.norm.params()]
+        return [*self.linear_left.params(), *self.linear_right.params(), *self.norm.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        return ops.add(x, self.norm(self.right(self.left(x, weights), weights), weights))
+        return ops.add(x, self.norm(self.linear_right(self.linear_left(x, weights), weights), weights))
 
 
 class AltUpLayer(SharedKVLayer):
@@ -91,12 +91,12 @@ class AltUpLayer(SharedKVLayer):
         """x [tokens, streams, width] -> the predictions, of that shape, and what the layer found [tokens, width]."""
         predicted = ops.altup_predict(x, self.predict(self._modalities(ops.stream(x, index=0), weights), weights))
         first = ops.stream(predicted, index=0)
-        before, behind, before_mlp, behind_mlp = self.norms
-        read = before(first, weights)
-        mixed = ops.add(first, behind(self.attention(read, step, weights, cache), weights))
+        before_attention, after_attention, before_mlp, after_mlp = self.norms
+        read = before_attention(first, weights)
+        mixed = ops.add(first, after_attention(self.attention(read, step, weights, cache), weights))
         both = ops.scale(ops.add(mixed, self.laurel(read, weights)), factor=HALF)
         assert self.mlp is not None
-        return predicted, ops.add(both, behind_mlp(self.mlp(before_mlp(both, weights), weights), weights))
+        return predicted, ops.add(both, after_mlp(self.mlp(before_mlp(both, weights), weights), weights))
 
     def apply_row(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
         predicted, found = x

@@ -76,7 +76,7 @@ class Attention:
         self.norms = _norms(name, config, norm)
         self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group))] if sinks else []
         self.memory = Paged(config.kv_heads, dim)
-        self.scale, self.reach = config.attention_scale, {"chunk" if chunked else "window": window}
+        self.scale, self.window_option = config.attention_scale, {"chunk" if chunked else "window": window}
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
         self.style, self.biased = config.rope_style, config.alibi > 0
         turned = self.table if rotates and config.rotary else ""
@@ -90,7 +90,7 @@ class Attention:
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         q, k, v, *gate = apply_linears(x, weights, self.q, self.k, self.v, *self.gate)
         v = v if self.limit is None else ops.clip(v, limit=self.limit)
-        for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
+        for change in (self._rotate_qk, self._norm_qk) if self.norms_last else (self._norm_qk, self._rotate_qk):
             q, k = change(q, k, step, weights)
         v = scale_rows(v, self.value_scale)
         if self.widened:
@@ -102,18 +102,18 @@ class Attention:
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
         if self.widened:
             mixed = ops.select_columns(mixed, weights[NARROWED])
-        mixed = self._opened(mixed, gate[0], weights) if gate else mixed
+        mixed = self._apply_gate(mixed, gate[0], weights) if gate else mixed
         return self.o(mixed, weights)
 
-    def _opened(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
+    def _apply_gate(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
         return ops.activate_mul(gate, mixed, kind="sigmoid")
 
-    def _normed(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _norm_qk(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
         if self.norms:
             q, k = self.norms[0](q, weights), self.norms[1](k, weights)
         return (q, k) if self.limit is None else (ops.clip(q, limit=self.limit), ops.clip(k, limit=self.limit))
 
-    def _rotated(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _rotate_qk(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
         how: dict[str, Any] = {"head_dim": self.memory.head_dim, "style": self.style}
         q, k = (
             ops.rope(x, step.positions, weights[table], **how) if table else x
@@ -123,7 +123,7 @@ class Attention:
 
     def _options(self) -> dict[str, Any]:
         cap = {} if self.cap is None else {"softcap": self.cap}
-        return {"scale": self.scale, **self.reach, **cap}
+        return {"scale": self.scale, **self.window_option, **cap}
 
 
 def _norms(name: str, config: ModelConfig, kind: str) -> list[RMSNorm] | list[HeadLayerNorm]:

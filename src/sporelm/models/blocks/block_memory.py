@@ -11,7 +11,7 @@ class Paged:
     head_dim: int
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def position_shape(self) -> tuple[int, ...]:
         """Return it as `Backend.allocate_pages` takes it."""
         return self.kv_heads, self.head_dim
 
@@ -23,10 +23,10 @@ class Latent:
 
     width: int
     values: int
-    most: int = 0
+    topk: int = 0
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def position_shape(self) -> tuple[int, ...]:
         """Return it as `Backend.allocate_pages` takes it."""
         return (self.width,)
 
@@ -46,6 +46,6 @@ Memory = Paged | Latent | State
 BlockMemory = Memory | tuple[Memory, ...]  # of a block that keeps several things, or nothing
 
 
-def list_memories(kept: BlockMemory) -> tuple[Memory, ...]:
+def list_memories(memory: BlockMemory) -> tuple[Memory, ...]:
     """What a block keeps, one by one: it takes as many caches."""
-    return kept if isinstance(kept, tuple) else (kept,)
+    return memory if isinstance(memory, tuple) else (memory,)

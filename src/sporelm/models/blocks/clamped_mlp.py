@@ -16,8 +16,8 @@ def clip_swiglu(gate: Any, up: Any, limit: float) -> Any:  # gate, up [tokens, w
     """silu(gate), at most `limit`, times up, between -limit and limit; 0: there is none."""
     if not limit:
         return ops.silu_mul(gate, up)
-    opened = ops.clip(ops.activate(gate, kind="silu"), limit=limit)
-    return ops.activate_mul(opened, ops.clip(up, limit=limit), kind="linear")
+    activated = ops.clip(ops.activate(gate, kind="silu"), limit=limit)
+    return ops.activate_mul(activated, ops.clip(up, limit=limit), kind="linear")
 
 
 class ClampedMLP(GatedMLP):

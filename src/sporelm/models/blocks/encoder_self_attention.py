@@ -16,7 +16,7 @@ from sporelm.models.params import Columns, Param, Rows
 class EncoderSelfAttention:
     """o(softmax(rope(q) rope(k)) v) over the rows of a text.
 
-    reach       how far before and behind itself a row sees; None: all of its text
+    half_window how far before and behind itself a row sees; None: all of its text
     normed      each head of queries and keys is normed before it is rotated
     biased      scores have a number for each distance
     """
@@ -25,7 +25,7 @@ class EncoderSelfAttention:
         self,
         name: str,
         config: ModelConfig,
-        reach: int | None = None,
+        half_window: int | None = None,
         *,
         normed: bool = False,
         biased: bool = False,
@@ -38,9 +38,14 @@ class EncoderSelfAttention:
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
         parts = "qk" if normed else ""
         self.norms = [RMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in parts]
-        self.head_dim, self.scale, self.reach, self.rotates = dim, config.attention_scale, reach, config.rotary > 0
+        self.head_dim, self.scale, self.half_window, self.rotates = (
+            dim,
+            config.attention_scale,
+            half_window,
+            config.rotary > 0,
+        )
         self.tables = [SLOPES if config.alibi > 0 else None, *([BIASES] if biased else [])]
-        self.table = LOCAL if reach is not None and config.local_theta else ROPE
+        self.table = LOCAL if half_window is not None and config.local_theta else ROPE
 
     def params(self) -> list[Param]:
         parts: list[RowBlock] = [self.q, self.k, self.v, self.o, *self.norms]
@@ -53,7 +58,9 @@ class EncoderSelfAttention:
         if self.rotates:
             table, dim = weights[self.table], self.head_dim
             q, k = (ops.rope(each, texts.positions, table, head_dim=dim, style="half") for each in (q, k))
-        reach = {} if self.reach is None else {"half_window": self.reach}
+        options = {} if self.half_window is None else {"half_window": self.half_window}
         added = [name and weights[name] for name in self.tables]
-        mixed = ops.encoder_attention(q, k, v, texts.starts, *added, head_dim=self.head_dim, scale=self.scale, **reach)
+        mixed = ops.encoder_attention(
+            q, k, v, texts.starts, *added, head_dim=self.head_dim, scale=self.scale, **options
+        )
         return self.o(mixed, weights)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.head_gated_attention import OPENED
+from sporelm.models.blocks.head_gated_attention import GATE_COLUMNS
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.config import ModelConfig
@@ -23,7 +23,7 @@ class GatedLatentAttention(LatentAttention):
         super().__init__(name, config, shape)
         numbers = shape.v_head_dim if each else 1
         self.gate = Linear(f"{name}.attn_gate", config.heads * numbers, config.width, split=Rows(numbers))
-        self.gate_columns = "" if each else f"{OPENED}{config.heads}"
+        self.gate_columns = "" if each else f"{GATE_COLUMNS}{config.heads}"
 
     def params(self) -> list[Param]:
         return [*super().params(), *self.gate.params()]

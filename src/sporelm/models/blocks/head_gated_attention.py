@@ -11,12 +11,12 @@ from sporelm.models.blocks.linear import Linear
 from sporelm.models.config import ModelConfig
 from sporelm.models.params import Rows
 
-OPENED = "heads_opened."  # a table, by the number of heads: the head of each column of what is mixed
+GATE_COLUMNS = "head_gate_columns."  # a table, by the number of heads: the head of each column of what is mixed
 
 
 def head_tables(head_dim: int, counts: Iterable[int]) -> dict[str, np.ndarray]:
     """The tables of layers with these numbers of heads: int32 [heads * head_dim]."""
-    return {f"{OPENED}{count}": np.repeat(np.arange(count, dtype=np.int32), head_dim) for count in counts}
+    return {f"{GATE_COLUMNS}{count}": np.repeat(np.arange(count, dtype=np.int32), head_dim) for count in counts}
 
 
 class HeadGatedAttention(Attention):
@@ -33,10 +33,10 @@ class HeadGatedAttention(Attention):
         numbers = config.head_dim if is_elementwise else 1
         cut = Rows(config.heads // config.kv_heads * numbers)
         self.gate = [Linear(f"{name}.attn_gate", config.heads * numbers, config.width, split=cut)]
-        self.kind, self.opened = kind, "" if is_elementwise else f"{OPENED}{config.heads}"
+        self.kind, self.gate_columns = kind, "" if is_elementwise else f"{GATE_COLUMNS}{config.heads}"
 
-    def _opened(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
-        if not self.opened:
+    def _apply_gate(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
+        if not self.gate_columns:
             return ops.activate_mul(gate, mixed, kind=self.kind)
-        shares = ops.select_columns(ops.activate(gate, kind=self.kind), weights[self.opened])
+        shares = ops.select_columns(ops.activate(gate, kind=self.kind), weights[self.gate_columns])
         return ops.activate_mul(shares, mixed, kind="linear")

@@ -35,15 +35,15 @@ def pre_norm(
     """
     name = f"layers.{index}"
 
-    def made(part: str) -> RowBlock:
+    def make_norm(part: str) -> RowBlock:
         return norm(f"{name}.{part}_norm", config.width, config.eps)
 
     return (ParallelLayer if config.parallel else Layer)(
-        made("attn"),
+        make_norm("attn"),
         attention or Attention(name, config, config.window_of(index), rotates=index not in config.nope_layers),
-        None if config.parallel and shared else made("ffn"),
+        None if config.parallel and shared else make_norm("ffn"),
         mlp or feed_forward(name, config, index),
-        after_attention=made("attn_post") if behind else None,
-        after_mlp=made("ffn_post") if behind else None,
+        after_attention=make_norm("attn_post") if behind else None,
+        after_mlp=make_norm("ffn_post") if behind else None,
         scale=config.scales.residual,
     )

@@ -26,14 +26,14 @@ class FolderTensors:
         """Return a tensor under its own name. Raises UnsupportedModel for a dtype that GGUF does not have."""
         info = self.files.tensors[name]
         number_format = format_of(info.type_name)
-        if info.part < 0:
+        if info.file_index < 0:
             return self._assemble(info, number_format)
         if number_format.name not in FORMATS:
             raise UnsupportedModel(
                 f"{self.files.path}: tensor {quote(name)} {list(info.shape)} of {info.type_name} has no place in a GGUF"
                 " file; save it as F32, F16 or BF16"
             )
-        part = self._parts[info.part]
+        part = self._parts[info.file_index]
 
         def read(start: int, stop: int) -> Blocks:
             nbytes = number_format.nbytes

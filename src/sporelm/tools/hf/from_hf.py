@@ -109,7 +109,7 @@ def from_hf(
         notes = [*source.notes, *_note_window(schema, config), *rope.notes, *found.notes]
         notes += lost_in_gguf(folder)
         notes += llama_cpp_notes(architecture, (tensor.name for tensor in model.tensors), rope.yarn_bounds)
-        if config.alone:
+        if config.is_headless:
             notes.append("it comes without the head that scores tokens: the file is for embeddings, not for generation")
         if type_name == "auto" and any(tensor.is_computed for tensor in model.tensors):
             notes.append("quantized weights that GGUF has no type for are written as F16; --type names another")

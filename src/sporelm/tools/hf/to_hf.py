@@ -98,7 +98,7 @@ def _separate_modules(
     """The model's tensors, and those of the modules behind it by their folders."""
     own = {tensor.name: tensor for tensor in tensors}
     modules = {
-        layer.place: tuple(replace(own.pop(name), name=f"linear.{name.rpartition('.')[2]}") for name in layer.weights)
+        layer.folder: tuple(replace(own.pop(name), name=f"linear.{name.rpartition('.')[2]}") for name in layer.weights)
         for layer in config.dense
     }
     return list(own.values()), modules
