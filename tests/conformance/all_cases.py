@@ -16,6 +16,7 @@ from conformance import (
     cases_quantized_linear,
     cases_recurrent,
     cases_rows,
+    cases_sampling,
     cases_selective_scan,
     cases_sparse_mla,
     cases_wkv,
@@ -24,6 +25,7 @@ from conformance.case import Arrays
 
 PARTS = (
     cases_rows,
+    cases_sampling,
     cases_quantized_linear,
     cases_linear_experts,
     cases_add_lora,

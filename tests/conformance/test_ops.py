@@ -61,8 +61,9 @@ def test_cases_have_names_of_their_own() -> None:
     assert [name for name, count in Counter(map(str, CASES)).items() if count > 1] == []
 
 
-def test_the_cpu_has_a_kernel_for_every_op(cpu: Any) -> None:
-    assert cpu.missing_kernels() == []
+def test_the_cpu_has_a_kernel_for_every_op_that_it_needs(cpu: Any) -> None:
+    """It samples on the host: for the ops that sample on a device the reference stands in."""
+    assert cpu.missing_kernels() == sorted(name for name, op in ops.ALL.items() if op.__module__.endswith(".sampling"))
 
 
 @pytest.mark.parametrize("format_name", [format_name for format_name in FORMAT_NAMES if format_name not in ALIKE])

@@ -18,6 +18,7 @@ from sporelm.evals.attention_cases import attention_cases
 from sporelm.evals.conformance_case import ConformanceCase, random_values
 from sporelm.evals.latent_cases import latent_cases
 from sporelm.evals.recurrent_cases import recurrent_cases
+from sporelm.evals.sampling_cases import sampling_cases
 from sporelm.evals.sparse_cases import sparse_cases
 from sporelm.evals.text_cases import text_cases
 from sporelm.ops.activation import KINDS
@@ -171,6 +172,7 @@ def cases() -> Iterator[ConformanceCase]:
     yield from recurrent_cases()
     yield from altup_cases()
     yield from text_cases()
+    yield from sampling_cases()
     yield ConformanceCase("argmax", "", lambda backend: ops.argmax(backend.tensor(random_values(5, 1001))))
     yield ConformanceCase("top_k", "", lambda backend: ops.top_k(backend.tensor(random_values(5, 1001)), k=40))
 

@@ -38,6 +38,7 @@ from sporelm.ops.quantized_linear import linear, linear_activate_mul, linear_gro
 from sporelm.ops.rotary_embedding import rope, rope_store
 from sporelm.ops.row_selection import join_columns, select_columns, select_rows
 from sporelm.ops.rwkv_mixing import blend, mix_rows
+from sporelm.ops.sampling import choose_allowed, draw_tokens, edit_logits, mask_logits, place_tokens, token_logprobs
 from sporelm.ops.selective_scan import selective_scan
 from sporelm.ops.sparse_mla import sparse_mla
 from sporelm.ops.spec import Spec, Symbol
@@ -68,6 +69,7 @@ __all__ = [
     "attention",
     "blend",
     "causal_conv1d",
+    "choose_allowed",
     "clamped_swiglu",
     "clip",
     "combine_experts",
@@ -75,6 +77,8 @@ __all__ = [
     "cut_slots",
     "dequantize_blocks",
     "disentangled_attention",
+    "draw_tokens",
+    "edit_logits",
     "embedding",
     "encoder_attention",
     "gated_delta_rule",
@@ -95,9 +99,11 @@ __all__ = [
     "linear_group",
     "linear_heads",
     "linear_silu_mul",
+    "mask_logits",
     "mean_rows",
     "merge_streams",
     "mix_rows",
+    "place_tokens",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",
@@ -119,6 +125,7 @@ __all__ = [
     "store_latent",
     "store_rows",
     "stream",
+    "token_logprobs",
     "top_k",
     "topk_indexer",
     "trace",

@@ -59,7 +59,8 @@ def cpu() -> Iterator[CpuBackend]:
 
 
 def test_the_cpu_says_what_it_lacks(cpu: CpuBackend, cube: Op) -> None:
-    assert cpu.missing_kernels() == ["cube"]
+    assert "cube" in cpu.missing_kernels()
+    assert "add" not in cpu.missing_kernels()
 
 
 def test_an_op_without_a_kernel_runs_now(cpu: CpuBackend, cube: Op, halves: Op) -> None:

@@ -1,0 +1,111 @@
+"""Cases of sampling on the device. Draws are compared where the reference calls them certain."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.case import Case, On, case
+from sporelm import ops
+
+VOCABS = (33, 1003)
+KINDS = ("plain", "ties", "-inf", "flat", "spike", "unfit")
+WITHOUT_FILTERS = (0.8, 0, 1, -np.inf)
+OPTIONS = {  # temperature, top_k, top_p, log(min_p)
+    "greedy": (0, 0, 1, -np.inf),
+    "all": WITHOUT_FILTERS,
+    "top_k": (0.7, 20, 1, -np.inf),
+    "top_p": (1.3, 0, 0.9, -np.inf),
+    "min_p": (1.0, 0, 1, np.log(0.05)),
+    "every filter": (0.8, 20, 0.95, np.log(0.01)),
+    "tiny temperature": (1e-20, 20, 0.95, -np.inf),
+    "high temperature": (100, 0, 0.999, -np.inf),
+}
+
+
+def random_logits(on: On, rows: int, vocab: int, kind: str) -> np.ndarray:
+    values = on.values(rows, vocab, scale=3.0)
+    if kind == "ties":
+        return np.round(values)
+    if kind == "flat":
+        return values * np.float32(1e-4)
+    if kind == "-inf":
+        values[on.random.random(values.shape) < 0.9] = -np.inf
+        values[:, vocab // 2] = 1
+    if kind == "spike":
+        values[np.arange(rows), on.random.integers(0, vocab, rows)] = 90
+    if kind == "unfit":
+        values[0, 0], values[1, -1], values[2] = np.nan, np.inf, -np.inf
+    return values
+
+
+def run_edits(on: On, rows: int, vocab: int, kind: str) -> Any:
+    """Every place once, and the first one twice."""
+    logits = random_logits(on, rows, vocab, kind)
+    count = min(rows * vocab, 500)
+    places = np.stack(np.unravel_index(on.random.permutation(rows * vocab)[:count], logits.shape), axis=1)
+    edits = np.stack([on.values(count), np.exp(on.values(count)), on.values(count)], axis=1)
+    edits[on.random.random(count) < 0.2, 2] = np.inf
+    places, edits = (np.concatenate([each, each[:1]]) for each in (places, edits))
+    return ops.edit_logits(on.tensor(logits), on.ints(places), on.tensor(edits))
+
+
+def run_masks(on: On, rows: int, vocab: int, kind: str) -> Any:
+    words = on.random.integers(-(2**31), 2**31, (5, -(-vocab // 32)))
+    return ops.mask_logits(on.tensor(random_logits(on, rows, vocab, kind)), on.ints([0, 2, 1, 1, 0]), on.ints(words))
+
+
+def run_draws(on: On, options: tuple[float, ...], vocab: int, kind: str, k: int) -> Any:
+    rows = 9
+    logits = random_logits(on, rows, vocab, kind)
+    columns = np.concatenate([np.tile(np.float32(options), (rows, 1)), on.random.random((rows, 1))], axis=1)
+    arguments = logits, columns.astype(np.float32)
+    is_whole = options[1] == 0
+    with np.errstate(all="ignore"):
+        expected = ops.draw_tokens.reference(*arguments, k=k, whole=is_whole)
+    found = ops.draw_tokens(*map(on.tensor, arguments), k=k, whole=is_whole).numpy()
+    return np.where(expected[:, 1:] != 0, found, expected)
+
+
+def run_choices(on: On, draws: int, second: int, vocab: int) -> Any:
+    first, others = (
+        np.stack([on.random.integers(-1, vocab, n), on.random.integers(0, 2, n)], axis=1) for n in (draws, second)
+    )
+    rows = np.where(on.random.random(second) < 0.2, -1, on.random.permutation(draws)[:second])
+    places = np.stack([rows, on.random.integers(0, 2, second)], axis=1)
+    words = on.random.integers(-(2**31), 2**31, (second, -(-vocab // 32)))
+    return ops.choose_allowed(on.ints(first), on.ints(places), on.ints(words), on.ints(others))
+
+
+def run_places(on: On, outputs: int, draws: int, columns: int) -> Any:
+    rows = np.where(on.random.random(draws) < 0.3, -1, on.random.permutation(outputs)[:draws])
+    values = on.random.integers(0, 1000, (draws, columns))
+    return ops.place_tokens(on.ints(on.random.integers(-1, 1000, outputs)), on.ints(rows), on.ints(values))
+
+
+def run_logprobs(on: On, vocab: int, kind: str, k: int) -> Any:
+    logits = on.tensor(random_logits(on, 5, vocab, kind))
+    return ops.token_logprobs(logits, on.ints(on.random.integers(-1, vocab, 5)), on.ints([4, 0, 1, 2, 4, 3]), k=k)
+
+
+def cases() -> Iterator[Case]:
+    for kind in KINDS:
+        for vocab in VOCABS:
+            marks = {"common": (kind, vocab) == ("plain", 1003), "rare": vocab == 33 and kind != "plain"}
+            yield case("edit_logits", f"{kind} of {vocab}", run_edits, 3, vocab, kind, exact=True, **marks)
+            yield case("mask_logits", f"{kind} of {vocab}", run_masks, 3, vocab, kind, exact=True, **marks)
+            for name, options in OPTIONS.items():
+                for k in sorted({20, min(300, vocab)}) if kind == "plain" else (20,):
+                    shown = f"{name} {kind} {k} of {vocab}"
+                    yield case("draw_tokens", shown, run_draws, options, vocab, kind, k, exact=True, **marks)
+            shown = f"no candidates {kind} of {vocab}"
+            yield case("draw_tokens", shown, run_draws, WITHOUT_FILTERS, vocab, kind, 0, exact=True, **marks)
+            for k in (1, 20):
+                yield case("token_logprobs", f"{kind} {k} of {vocab}", run_logprobs, vocab, kind, k, **marks)
+    for draws, second in ((1, 1), (7, 3), (33, 33)):
+        yield case("choose_allowed", f"{second} of {draws}", run_choices, draws, second, 1003, exact=True)
+    for outputs, draws in ((1, 1), (7, 3), (40, 33)):
+        for columns in (2, 3):
+            yield case(
+                "place_tokens", f"{draws} x{columns} of {outputs}", run_places, outputs, draws, columns, exact=True
+            )
