@@ -1,4 +1,4 @@
-"""Architectures: shared blocks, the decoder and encoder they make up, and one file per architecture."""
+"""Architectures: shared blocks, the decoder and encoder that are built from them, and one file per architecture."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ _HOMES |= dict.fromkeys(("architecture", "build", "model_class"), "architecture_
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name on first access."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

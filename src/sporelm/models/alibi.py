@@ -1,12 +1,13 @@
-"""How fast scores fall with distance in attention with linear biases."""
+"""Slopes of attention with linear biases (ALiBi)."""
 
 import numpy as np
 
 
 def alibi_slopes(heads: int, max_bias: float) -> np.ndarray:
-    """float32 [heads]: 2 ** (-max_bias / n), its square, its cube and so on for the largest power of two n in `heads`.
+    """Return the slopes, float32 [heads]: 2 ** (-max_bias / n), its square, its cube and so on, for the largest power
+    of two n within `heads`.
 
-    The heads beyond take every other one of those of 2 n heads (Press et al. 2022, and the authors' code).
+    The remaining heads take every other slope of 2 n heads (Press et al. 2022, and the authors' code).
     """
     whole = 1 << (heads.bit_length() - 1)
     exponents = np.concatenate([np.arange(1, whole + 1), np.arange(1, 2 * (heads - whole), 2) / 2])

@@ -1,4 +1,4 @@
-"""Architectures by name. A module of `models.architectures` is imported when its name is asked for, and no other."""
+"""Architectures by name. Only the module of the requested architecture is imported."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -14,8 +14,8 @@ ModelClass = TypeVar("ModelClass", type[Decoder], type[Encoder])
 
 
 def architecture(name: str, config_class: type[ModelConfig] = ModelConfig) -> Callable[[ModelClass], ModelClass]:
-    """Register a model class as the architecture `name`, which is also the name of its module, and the class of its
-    configurations."""
+    """Register a model class, and the class of its configurations, as the architecture `name`, which is also the name
+    of its module."""
 
     def register(model: ModelClass) -> ModelClass:
         model.name = name

@@ -1,4 +1,5 @@
-"""Encoders whose scores have a learned number for each bucket of distances, the same in all layers (T5, MPNet)."""
+"""Encoders with learned relative position biases, one per head and distance bucket, shared by all layers (T5,
+MPNet)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,7 +16,7 @@ DISTANCE_BIASES: Final = "distances.weight"
 
 
 class BiasedEncoder(Encoder[EncoderConfig]):
-    """The base class of such encoders; their layers have `EncoderSelfAttention` that is `biased`."""
+    """The base class of these encoders. Their layers use `EncoderSelfAttention` with `biased`."""
 
     def params(self) -> list[Param]:
         return [*super().params(), Param(DISTANCE_BIASES, (BUCKETS, self.config.heads), plain=True)]

@@ -1,4 +1,4 @@
-"""The shape of a model: what every family has, and the parts that some have."""
+"""The configuration of a model: the fields of all architectures, and records that only some have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,71 +7,71 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.dense_layers import Dense
 from sporelm.models.rope_scaling import UNSCALED, RopeScaling
 
-# Far above any model, and small enough that no product of two of them is a surprise.
+# Far above any model, and small enough that a product of two of them is still a usable size.
 MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 4096, 4096, 4096
 MAX_WIDTH, MAX_VOCAB = 1 << 20, 1 << 24
-MAX_CONV_KERNEL = 64  # rows that a causal convolution sees
-MAX_MATRICES = 1 << 16  # experts of all layers: each is three names to look for; Kimi K2 has 23,424
+MAX_CONV_KERNEL = 64  # rows that a causal convolution reads
+MAX_MATRICES = 1 << 16  # experts of all layers, each looked up under three names; Kimi K2 has 23,424
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Numbers by which some families multiply or divide what others leave alone (MiniCPM, Granite, Gemma, Cohere)."""
+    """Multipliers of MiniCPM, Granite, Gemma, Cohere and others; the defaults change nothing."""
 
-    embedding: float = 1.0  # the rows of the embedding
-    residual: float = 1.0  # what attention and the feed-forward block add to the rows
-    attention: float | None = None  # scores, in place of head_dim ** -0.5
-    logits: float = 1.0  # by which they are divided
-    output: float = 1.0  # by which they are multiplied
+    embedding: float = 1.0  # of embeddings
+    residual: float = 1.0  # of the outputs of attention and the feed-forward block, before they are added
+    attention: float | None = None  # of attention scores; None: head_dim ** -0.5
+    logits: float = 1.0  # logits are divided by it
+    output: float = 1.0  # logits are multiplied by it
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Feed-forward blocks of which each token goes through a few (Shazeer et al. 2017), and which layers have them.
+    """A mixture of experts (Shazeer et al. 2017), and the layers that have one.
 
-    How experts are chosen, and what their weights are, is that of `ops.route`.
+    `ops.route` defines how experts are selected and weighted.
     """
 
     count: int
-    used: int  # by a token
-    ffn: int = 0  # width of each; 0: that of the model
-    # What every token goes through besides: a block as wide as `shared` experts, or of a width of its own.
+    used: int  # experts per token
+    ffn: int = 0  # width of an expert; 0: the width of the model's feed-forward blocks
+    # The shared expert, which every token passes: as wide as `shared` experts, or `shared_ffn` wide.
     shared: int = 0
     shared_ffn: int = 0
-    shared_gate: bool = False  # it counts as much as a sigmoid of its own says
-    averaged: bool = False  # it and the experts count by half each
+    shared_gate: bool = False  # its output is multiplied by a sigmoid gate
+    averaged: bool = False  # the output is the mean of its output and that of the experts
     scores: str = "softmax"
-    choice_bias: bool = False  # a learned one is added when experts are chosen
-    groups: int = 0  # in which experts stand; 0, as 1: there are none
+    choice_bias: bool = False  # a learned bias is added to scores when experts are selected
+    groups: int = 0  # groups of experts; 0 or 1: no groups
     top_groups: int = 0
     group_score: str = "max"
-    renormalize: bool = False  # the weights of those that were chosen sum to one
+    renormalize: bool = False  # the weights of the selected experts sum to one
     epsilon: float = 0.0
-    scale: float = 1.0  # of the weights; 0 stands for 1
-    bias: bool = False  # of the router and of each expert's matrices
-    added: bool = False  # one bias is added to what the chosen experts make together
-    plain: str = ""  # the activation function of blocks without gates, as `ops.activate` has it; "": they have gates
-    latent: int | None = None  # numbers of a row that experts read and make, by two matrices that all share
+    scale: float = 1.0  # factor of the weights; 0 stands for 1
+    bias: bool = False  # the router and the matrices of experts have biases
+    added: bool = False  # one bias is added to the sum of the selected experts
+    plain: str = ""  # activation of experts without gates, a kind of `ops.activate`; "": they have gates
+    latent: int | None = None  # width of the rows that experts read and return, by two projections that all share
     near: float = 0.0  # of `ops.route`
     clamp: tuple[float, float] | None = None  # alpha and limit of `ops.clamped_swiglu`, in place of SiLU
-    # Layers that have a dense block in place of experts:
-    leading: int = 0  # the first ones
-    step: int = 1  # all but every so many
-    dense: frozenset[int] = frozenset()  # these
+    # Layers with a dense block in place of experts:
+    leading: int = 0  # the first layers
+    step: int = 1  # all layers but every `step`-th
+    dense: frozenset[int] = frozenset()  # these layers
 
     @property
     def shared_width(self) -> int:
-        """Of the block that every token goes through; 0: there is none."""
+        """The width of the shared expert; 0 if there is none."""
         return self.shared_ffn or self.shared * self.ffn
 
     def at(self, layer: int) -> bool:
-        """Whether a layer has experts."""
+        """Return whether a layer has experts."""
         return layer >= self.leading and (layer + 1) % self.step == 0 and layer not in self.dense
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a model. `dtype` names the number format of most of its weights."""
+    """The configuration of a model. `dtype` names the number format of most of its weights."""
 
     name: str
     architecture: str
@@ -84,43 +84,43 @@ class ModelConfig:
     vocab: int
     eps: float
     rope_theta: float
-    context_length: int  # positions, those gained by rope scaling included
+    context_length: int  # positions, including those gained by RoPE scaling
     rope_scaling: RopeScaling = UNSCALED
-    rotary: int = 0  # numbers of each head that are rotated, its first ones; 0 for models without rotary positions
-    window: int | None = None  # positions that a windowed layer sees, the row's own included
+    rotary: int = 0  # the number of leading channels of a head that are rotated; 0: no rotary positions
+    window: int | None = None  # positions that a layer with a window attends to, including the row's own
     full_layers: frozenset[int] = frozenset()  # layers without the window
     nope_layers: frozenset[int] = frozenset()  # layers whose queries and keys are not rotated
-    rope_style: str = "half"  # which numbers of a head make pairs, as `ops.rope` has it
-    alibi: float = 0.0  # how many octaves the slopes of linear biases span (Press et al. 2022); 0: there are none
-    local_theta: float = 0.0  # rotary base of the layers with a window, unscaled; 0: as the others
-    score_cap: float | None = None  # attention's scores and the logits lie between -cap and cap
+    rope_style: str = "half"  # which channels of a head form pairs, see `ops.rope`
+    alibi: float = 0.0  # max_bias of linear biases (ALiBi, Press et al. 2022); 0: none
+    local_theta: float = 0.0  # RoPE base of layers with a window, without scaling; 0: the same as in others
+    score_cap: float | None = None  # soft caps: attention scores and logits lie between -cap and cap
     logit_cap: float | None = None
     tie_embeddings: bool = False
-    attention_bias: bool = False  # of query, key and value
+    attention_bias: bool = False  # of queries, keys and values
     attention_out_bias: bool = False
     mlp_bias: bool = False
-    output_bias: bool = False  # of the scores of tokens
-    qkv_limit: float | None = None  # queries, keys and values lie between -limit and limit
-    activation: str = ""  # of the feed-forward block, as config.json names it, in families where models differ
+    output_bias: bool = False  # the logits have a bias
+    qkv_limit: float | None = None  # queries, keys and values are clipped to -limit .. limit
+    activation: str = ""  # of the feed-forward block, as in config.json, in architectures with several
     parallel: bool = False  # attention and the feed-forward block read the same rows
-    labels: int = 0  # rows of a head that has the place of the output: the file is a reranker
-    is_headless: bool = False  # files hold a decoder without its head: it makes vectors, and continues no text
-    pooling: str = ""  # how its makers make one vector of a text: "mean", "cls", "last"; "": its files do not say
-    dense: tuple[Dense, ...] = ()  # what that vector goes through then
+    labels: int = 0  # rows of a classification head in place of the output: the file is a reranker
+    is_headless: bool = False  # the files have no output head: the model makes embeddings and generates no text
+    pooling: str = ""  # how the rows of a text become one vector: "mean", "cls", "last"; "": its files do not say
+    dense: tuple[Dense, ...] = ()  # layers that the pooled vector passes
     dtype: str = "F32"
     scales: Scales = Scales()
     experts: Experts | None = None
-    # Positions that a config.json gives, before rotary scaling adds any; 0: it gives none.
+    # Positions that a config.json gives, before RoPE scaling adds any; 0: none given.
     declared_positions: int = field(default=0, compare=False, repr=False)
     model: str = ""  # the name of its architecture in `models.architectures`; `architecture` is what its files call it
 
     def window_of(self, layer: int) -> int | None:
-        """How many positions a layer's attention sees; None for all."""
+        """Return the number of positions that a layer attends to; None for all."""
         return None if layer in self.full_layers else self.window
 
     @property
     def attention_scale(self) -> float:
-        """By which attention's scores are multiplied."""
+        """The factor of attention scores."""
         return self.head_dim**-0.5 if self.scales.attention is None else self.scales.attention
 
 

@@ -16,19 +16,19 @@ from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
 
-CLASSIFIER = "classifier.weight"  # of a reranker's file: what its answers are scored with
+CLASSIFIER = "classifier.weight"  # the classification head of a reranker's file
 
 
 Config = TypeVar("Config", bound=ModelConfig)
 
 
 class Decoder(Generic[Config]):
-    """What decoders have in common: all of Llama; an architecture gives what it does otherwise."""
+    """The base class of decoders, with Llama's layers; an architecture overrides what differs."""
 
     name = ""  # of the architecture
     config_class: type[ModelConfig] = ModelConfig
     norms: NormKind = RMSNorm  # the kind of its norms
-    passes = 1  # times that a token goes through the layers
+    passes = 1  # how often a token passes the layers
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -39,15 +39,15 @@ class Decoder(Generic[Config]):
         self.output = Linear(output, config.vocab, config.width, bias=bias)
 
     def layer(self, config: Config, index: int) -> Layer:
-        """The layer of this number."""
+        """Return the layer of this number."""
         return pre_norm(config, index, norm=self.norms)
 
     def last_norm(self, config: Config) -> RowBlock:
-        """The norm after the last layer."""
+        """Return the norm after the last layer."""
         return self.norms("output_norm", config.width, config.eps)
 
     def params(self) -> list[Param]:
-        """Every weight, each once; a tied output has none of its own."""
+        """Return all parameters, each once; a tied output has none of its own."""
         output = [] if self.config.tie_embeddings else self.output.params()
         layers = [param for layer in self.layers for param in layer.params()]
         head = [Param(CLASSIFIER, (self.config.labels, self.config.width), plain=True)] if self.config.labels else []
@@ -55,32 +55,33 @@ class Decoder(Generic[Config]):
         return [*self.embedding.params(), *layers, *self.norm.params(), *output, *head]
 
     def memory(self) -> list[Memory]:
-        """What each layer keeps, one by one; `forward` takes one cache for each."""
+        """Return the memory that layers keep from step to step; `forward` takes one cache for each."""
         return [each for layer in self.layers for each in list_memories(layer.memory())]
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Constants that follow from the configuration, for `context` positions; they join the weights."""
+        """Return constants that follow from the configuration, for `context` positions; they join the weights."""
         return position_tables(self.config, context)
 
     def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
-        """What the first layer gets: float32 [tokens, width]."""
+        """Return the input of the first layer: float32 [tokens, width]."""
         return scale_rows(self.embedding(step.tokens, weights), self.config.scales.embedding)
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""
+        """Return the last hidden states of the requested rows: float32 [rows, width]."""
         x = self.through(self.embedded(step, weights), step, weights, caches)
-        # The last norm and the output see only the rows that are wanted.
+        # The last norm and the output read only the requested rows.
         return self.norm(ops.select_rows(x, step.rows), weights)
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        """x [tokens, width] after all layers."""
+        """Return x [tokens, width] after all layers."""
         left = iter(caches)
         for layer in self.layers:
             x = layer(x, step, weights, *islice(left, len(list_memories(layer.memory()))))
         return x
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
-        """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
+        """Return "logits" of the requested rows, float32 [rows, vocab], and "tokens", int32 [rows], the argmax of each
+        row."""
         x, factor = self.hidden(step, weights, caches), self.config.scales.output / self.config.scales.logits
         logits = self.output(scale_rows(x, factor), weights)
         if self.config.logit_cap is not None:
@@ -88,5 +89,5 @@ class Decoder(Generic[Config]):
         return {"logits": logits, "tokens": ops.argmax(logits)}
 
     def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
-        """hidden float32 [rows, width] of the wanted rows."""
+        """Return "hidden" of the requested rows, float32 [rows, width]."""
         return {"hidden": self.hidden(step, weights, caches)}

@@ -1,4 +1,4 @@
-"""Dense layers that a pooled vector goes through (the Dense modules of sentence-transformers)."""
+"""Dense layers that a pooled vector passes (the Dense modules of sentence-transformers)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,9 +9,9 @@ PARTS = ("weight", "bias")
 
 
 class Dense(NamedTuple):
-    """activation(weight x + bias); `unit`: x is brought to length one before.
+    """activation(weight x + bias); `unit`: x is first divided by its length.
 
-    name        of its weights, "dense_2"; `place` is the folder that holds them
+    name        of its weights, "dense_2"; `folder` holds them
     activation  "" for none, "tanh", "relu"
     """
 
@@ -29,7 +29,8 @@ class Dense(NamedTuple):
 
 
 def dense_params(layers: Sequence[Dense]) -> list[Param]:
-    """Their weights, which are computed with as they are, not by a back-end: a vector a text goes through them."""
+    """Return the parameters of dense layers. No back-end computes with them, since only one vector per text passes
+    them."""
     shapes = [(name, layer) for layer in layers for name in layer.weights]
     return [
         Param(name, (layer.out,) if name.endswith(".bias") else (layer.out, layer.width), plain=True)

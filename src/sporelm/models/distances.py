@@ -1,4 +1,4 @@
-"""Numbers for distances between rows, which attention adds to its scores: one for each head and bucket, learned."""
+"""Learned biases of attention scores, one for each head and bucket of distances between rows."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +9,9 @@ BUCKETS, FARTHEST = 32, 128
 
 
 def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bucket of a key that stands so many places behind the query, negative for before (Raffel et al. 2020).
+    """Return the bucket of each distance, the position of the key minus that of the query (Raffel et al. 2020).
 
-    Half of the buckets are for either side. Half of those are for one distance each; the others grow by a factor, up to
+    Each sign has half of the buckets. Half of those hold one distance each; the others grow by a factor, up to
     `FARTHEST`. In float32, as transformers computes it.
     """
     side, exact = BUCKETS // 2, BUCKETS // 4
@@ -22,6 +22,7 @@ def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def spread_biases(learned: NDArray[np.float32], context: int) -> NDArray[np.float32]:
-    """Of learned [buckets, heads], for texts of so many rows: float32 [heads, 2 * far] for `ops.encoder_attention`."""
+    """Return the biases of texts of up to `context` rows, from learned [buckets, heads]: float32 [heads, 2 * far] for
+    `ops.encoder_attention`."""
     far = -(-context // PAGE) * PAGE
     return np.ascontiguousarray(learned[bucket_of(np.arange(-far, far))].T, np.float32)

@@ -17,7 +17,7 @@ from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
 from sporelm.quant.stored_tensor import StoredTensor
 
-WIDENED = "embedding_widened"  # the product that brings narrow embeddings to the model's width
+WIDENED = "embedding_widened"  # the projection of narrow embeddings to the model's width
 
 
 Config = TypeVar("Config", bound=EncoderConfig)
@@ -29,10 +29,10 @@ class Encoder(ABC, Generic[Config]):
     name = ""  # of the architecture
     config_class: type[ModelConfig] = EncoderConfig
     norms: NormKind = LayerNorm  # the kind of its norms
-    outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
+    outer_norms = ("embedding_norm", "")  # before the first layer, and after the last; "": there is none
     has_position_table = True  # positions are embedded, unless they are rotary or linear biases
     extra_values_per_token = 0  # values that a step holds for each token, beyond those of all encoders
-    passes = 1  # times that a text goes through the layers
+    passes = 1  # how often a text passes the layers
 
     def __init__(self, config: Config) -> None:
         self.config = config

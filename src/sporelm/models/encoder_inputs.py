@@ -1,4 +1,5 @@
-"""What one step gives an encoder: whole texts, one after the other. Plain int32 arrays, traced values or tensors."""
+"""The inputs of one step of an encoder: whole texts, one after the other. Plain int32 arrays, traced values or
+tensors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ class EncoderInputs(NamedTuple):
 
     tokens: Any  # [tokens] ids
     positions: Any  # [tokens] each row's position in its text
-    types: Any  # [tokens] 0 for a row of the first of two texts that are read together, 1 for one of the second
+    types: Any  # [tokens] 0 for a row of the first text of a pair, 1 for a row of the second
     starts: Any  # [texts + 1] rows starts[t] : starts[t + 1] belong to text t
     firsts: Any  # [texts] the first row of each
     stops: Any  # [texts] the row past its last
@@ -22,7 +23,8 @@ ReadTexts = Callable[[EncoderInputs, Mapping[str, Any]], dict[str, Any]]
 
 
 def text_specs(tokens: int, texts: int) -> dict[str, Spec]:
-    """Specs of a step's inputs, of at most so many tokens and texts; the symbols are "tokens", "texts", "starts"."""
+    """Return the specs of a step's inputs, for at most this many tokens and texts; the symbols are "tokens", "texts",
+    "starts"."""
     token, text = Symbol("tokens", tokens), Symbol("texts", texts)
     shapes = dict.fromkeys(("tokens", "positions", "types"), (token,)) | dict.fromkeys(("firsts", "stops"), (text,))
     shapes["starts"] = (Symbol("starts", texts + 1),)
@@ -30,5 +32,5 @@ def text_specs(tokens: int, texts: int) -> dict[str, Spec]:
 
 
 def trace_texts(read: ReadTexts, weights: Mapping[str, Any], specs: Mapping[str, Spec]) -> Graph:
-    """The graph of one step of an encoder's `read`, recorded once; weights become its constants."""
+    """Return the graph of one step of an encoder's `read`; weights become its constants."""
     return trace(lambda **values: read(EncoderInputs(**values), weights), specs)

@@ -1,4 +1,4 @@
-"""Activation functions by the names that checkpoints give them."""
+"""The names that checkpoints give to GELU, and the kinds of `ops.activate` that they stand for."""
 
 from typing import Final
 

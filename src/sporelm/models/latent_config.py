@@ -7,13 +7,13 @@ from sporelm.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class LatentAttentionShape:
-    """The numbers of latent attention; `ModelConfig.head_dim` is the width of a query head, its rotated part included.
+    """The shape of latent attention; `ModelConfig.head_dim` is the width of a query head, including its rotated part.
 
     kv_lora_rank          width of the latent from which keys and values are computed
-    qk_rope_head_dim      numbers of a head that are rotated; width of the key that all heads share
+    qk_rope_head_dim      channels of a head that are rotated; width of the key that all heads share
     v_head_dim            width of a head's values
     q_lora_rank           width of the latent from which queries are computed; 0: there is none
-    yarn_log_multiplier   with YaRN, the square of 1 + this * log(factor) multiplies the scores; None: nothing does
+    yarn_log_multiplier   with YaRN, scores are multiplied by (1 + this * log(factor)) ** 2; None: they are not
     """
 
     kv_lora_rank: int
@@ -32,12 +32,12 @@ class LatentConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class LightningIndexerShape:
-    """The numbers of the lightning indexer, which selects the positions that a query sees.
+    """The shape of the lightning indexer, which selects the positions that a query attends to.
 
-    num_heads       heads of its queries; they share one key a position
-    head_dim        width of a head, its rotated part included
-    topk            positions that a query sees at most
-    shared_layers   layers without an indexer, which see the selection of the last layer before them that has one
+    num_heads       heads of its queries; they share one key per position
+    head_dim        width of a head, including its rotated part
+    topk            the largest number of positions that a query attends to
+    shared_layers   layers without an indexer, which use the selection of the last layer before them that has one
     """
 
     num_heads: int

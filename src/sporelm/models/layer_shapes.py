@@ -1,4 +1,4 @@
-"""The configuration of decoders whose layers differ in their heads and in the width of their feed-forward blocks."""
+"""The configuration of decoders with different heads and feed-forward widths in each layer."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -8,7 +8,7 @@ from sporelm.models.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShapesConfig(ModelConfig):
-    """The numbers of each layer; 0 if it has none.
+    """The shape of each layer; 0 for a missing block.
 
     layer_heads      heads of queries
     layer_kv_heads   heads of keys

@@ -21,7 +21,7 @@ class Columns:
 class Param:
     """One weight of a model: its name, its shape ([out, in] for matrices), and how it may be cut (None: copied).
 
-    plain    it is no matrix of products but a table of float32 values, a vector for each expert
+    plain    a float32 table that is read as it is, such as a vector for each expert; not a matrix of products
     """
 
     name: str
@@ -31,19 +31,19 @@ class Param:
 
     @property
     def is_experts(self) -> bool:
-        """Whether it is a stack of matrices of which a token goes through a few; all families name them alike."""
+        """Whether it stacks the matrices of a layer's experts; "_exps" is in all their names."""
         return "_exps." in self.name
 
 
-# Weights of products, the only ones that may have their columns in another order: others are looked up by row.
+# Weights of products. Only their columns may be in another order: other weights are looked up by row.
 ORDERED = tuple(f"{part}.weight" for part in ("_q", "_k", "_v", "_o", "_gate", "_up", "_down", "output"))
 
 
 def order_name(weight: str) -> str:
-    """What the order of a weight's columns is called, where it has one: "x.weight" -> "x.order"."""
+    """Return the name of the column order of a weight that has one: "x.weight" -> "x.order"."""
     return f"{weight.removesuffix('.weight')}.order"
 
 
 def adapters_name(weight: str) -> str:
-    """What the matrices of adapters for a weight are called: "x.weight" -> "x.adapters"."""
+    """Return the name of the adapter matrices of a weight: "x.weight" -> "x.adapters"."""
     return f"{weight.removesuffix('.weight')}.adapters"

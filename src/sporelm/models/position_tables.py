@@ -1,4 +1,4 @@
-"""The tables that say where a row stands: of rotary positions, and of linear biases."""
+"""Tables of positions: for rotary embeddings and for linear biases."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from sporelm.models.rotary import rope_table
 
 
 def position_tables(config: ModelConfig, context: int, local_rotary: int = 0) -> dict[str, np.ndarray]:
-    """Those that a configuration needs, for `context` positions, by their names among the weights.
+    """Return the tables that a configuration needs, for `context` positions, by their names among the weights.
 
-    `local_rotary`: numbers of a head that are rotated in layers with a window; 0: as in the others.
+    `local_rotary`: rotated channels of a head in layers with a window; 0: as in the others.
     """
     tables: dict[str, np.ndarray] = {}
     if config.alibi:

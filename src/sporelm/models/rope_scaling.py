@@ -1,6 +1,6 @@
-"""How a model's rotary frequencies differ from theta ** (-2 i / head_dim): one record for each kind of scaling.
+"""RoPE scaling: how frequencies differ from theta ** (-2 i / head_dim), in one record for each kind.
 
-The records hold what a file says, with defaults filled in; `models.rotary` turns them into angles.
+The records hold the values of a file, with defaults filled in; `models.rotary` computes angles from them.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """No scaling of its own; and what every kind may have besides."""
+    """No scaling, and the fields that all kinds share."""
 
-    attention: float = 1.0  # by which cosines and sines are multiplied: attention's scores by its square
-    divisors: tuple[float, ...] = ()  # by which each of the head_dim / 2 frequencies is divided at last; () for none
+    attention: float = 1.0  # factor of cosines and sines, so that scores are multiplied by its square
+    divisors: tuple[float, ...] = ()  # of each of the head_dim / 2 frequencies, applied last; () for none
 
     @property
     def extended_context(self) -> int:
-        """Positions that the scaling was made for; 0 where the file's own context length says it."""
+        """The number of positions that the scaling extends the context to; 0 if the file's own context length
+        counts."""
         return 0
 
 
@@ -24,10 +25,10 @@ UNSCALED = RopeScaling()
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling(RopeScaling):
-    """Positions divided by `factor` (Chen et al. 2023, "position interpolation")."""
+    """Position interpolation: positions are divided by `factor` (Chen et al. 2023)."""
 
     factor: float
-    original: int = 0  # positions of the model before scaling; 0 where nobody says
+    original: int = 0  # positions of the model before scaling; 0 if the file does not say
 
     @property
     def extended_context(self) -> int:
@@ -36,7 +37,7 @@ class LinearScaling(RopeScaling):
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicNtkScaling(RopeScaling):
-    """A base that grows with the context once that is longer than `original` (as in transformers; see ADR 0008)."""
+    """A base that grows with contexts longer than `original` (as in transformers; see ADR 0008)."""
 
     factor: float
     original: int
@@ -48,7 +49,7 @@ class DynamicNtkScaling(RopeScaling):
 
 @dataclass(frozen=True, kw_only=True)
 class YarnScaling(RopeScaling):
-    """Slow frequencies divided by `factor`, fast ones kept, a ramp between them (Peng et al. 2023).
+    """Slow frequencies are divided by `factor`, fast ones are kept, with a ramp between them (Peng et al. 2023).
 
     A frequency is fast if it turns at least `beta_fast` times in `original` positions, slow below `beta_slow`.
     """
@@ -67,8 +68,8 @@ class YarnScaling(RopeScaling):
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling(RopeScaling):
-    """Frequencies of waves longer than original / low are divided by `factor`, those of waves below original / high
-    are kept, those between are mixed (Llama 3.1)."""
+    """Frequencies with wavelengths above original / low are divided by `factor`, those below original / high are kept,
+    and those between are interpolated (Llama 3.1)."""
 
     factor: float
     original: int
@@ -78,7 +79,8 @@ class Llama3Scaling(RopeScaling):
 
 @dataclass(frozen=True, kw_only=True)
 class LongRopeScaling(RopeScaling):
-    """A divisor for each frequency: one list for contexts up to `original`, one beyond (Ding et al. 2024)."""
+    """A divisor for each frequency: one list for contexts up to `original`, one for longer contexts (Ding et al.
+    2024)."""
 
     short: tuple[float, ...]
     long: tuple[float, ...]

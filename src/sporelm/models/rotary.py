@@ -1,4 +1,4 @@
-"""The table of angles that `ops.rope` looks up, and which of several positions turns which pair."""
+"""The table of cosines and sines that `ops.rope` reads, and the position stream of each pair in multimodal RoPE."""
 
 from collections.abc import Sequence
 from math import ceil, floor, log, pi
@@ -15,18 +15,19 @@ from sporelm.models.rope_scaling import (
     YarnScaling,
 )
 
-STRIDE = 256  # positions computed together, from one angle each and the angles of the first of them
+STRIDE = 256  # positions that are computed together, by angle sums
 
 
 def rope_table(context: int, head_dim: int, theta: float, scaling: RopeScaling = UNSCALED) -> np.ndarray:
-    """float32 [context, head_dim]: the cosines of each position's head_dim / 2 angles, then their sines.
+    """Return the rotary table, float32 [context, head_dim]: the cosines of each position's head_dim / 2 angles, then
+    their sines.
 
     Angle i at position p is p * frequency i (Su et al. 2021); cosines and sines are multiplied by the scaling's
-    attention factor. Computed in float64 and rounded once. A row does not depend on the context's length, unless the
-    scaling is one that does (dynamic, longrope: ADR 0008).
+    attention factor. Computed in float64 and rounded once. A row does not depend on the length of the context, except
+    with dynamic and longrope scaling (ADR 0008).
     """
     rates, half = frequencies(context, head_dim, theta, scaling), head_dim // 2
-    # cos and sin of a sum, from those of 0 .. STRIDE - 1 and of the multiples of STRIDE: a tenth of the time.
+    # Angle sums, from cos and sin of 0 .. STRIDE - 1 and of the multiples of STRIDE: a tenth of the time.
     near = np.arange(min(STRIDE, context))[:, None] * rates
     far = np.arange(0, context, STRIDE)[:, None] * rates
     near_cos, near_sin, far_cos, far_sin = np.cos(near), np.sin(near), np.cos(far), np.sin(far)
@@ -41,7 +42,8 @@ def rope_table(context: int, head_dim: int, theta: float, scaling: RopeScaling =
 
 
 def frequencies(context: int, head_dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
-    """float64 [head_dim / 2]: radians a position, theta ** (-2 i / head_dim) scaled, for a table of `context` rows."""
+    """Return the radians per position, float64 [head_dim / 2]: theta ** (-2 i / head_dim) scaled, for a table of
+    `context` rows."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
     rates = np.float64(theta) ** -exponents
     match scaling:
@@ -63,33 +65,36 @@ def frequencies(context: int, head_dim: int, theta: float, scaling: RopeScaling)
 
 
 def _dynamic_base(context: int, head_dim: int, theta: float, scaling: DynamicNtkScaling) -> np.float64:
-    """The base for a context: as it is up to the original, then such that the slowest frequency reaches further."""
+    """Return the base for a context: unchanged up to the original, then larger, so that the slowest frequency covers
+    more positions."""
     beyond = max(context / scaling.original - 1, 0.0)
     return np.float64(theta) * (1 + scaling.factor * beyond) ** (head_dim / (head_dim - 2))
 
 
 def _kept_by_yarn(head_dim: int, theta: float, scaling: YarnScaling) -> np.ndarray:
-    """float64 [head_dim / 2]: how much of each frequency is kept, from 1 for the fast ones to 0 for the slow ones."""
+    """Return the share of each frequency that is kept, from 1 for fast ones to 0 for slow ones: float64 [head_dim /
+    2]."""
 
     def number_of(turns: float) -> float:
-        """Number of the frequency, counted in fractions, that turns so often in the original context."""
+        """Return the index, as a fraction, of the frequency with this number of turns in the original context."""
         return head_dim * log(scaling.original / (turns * 2 * pi)) / (2 * log(theta))
 
     first, last = number_of(scaling.beta_fast), number_of(scaling.beta_slow)
     if scaling.truncate:
         first, last = floor(first), ceil(last)
     first, last = max(first, 0), min(last, head_dim - 1)
-    # llama.cpp's least width; transformers widens only an empty ramp, by the same number.
+    # llama.cpp's minimum width; transformers widens only an empty ramp, by the same number.
     slope = (np.arange(head_dim // 2) - first) / max(last - first, 0.001)
     return (1 - np.clip(slope, 0, 1)) * scaling.extrapolation
 
 
 def sections(counts: Sequence[int]) -> tuple[int, ...]:
-    """The stream of each pair: so many of the first, then of the second, and so on (Qwen2-VL, Wang et al. 2024)."""
+    """Return the stream of each pair: counts[0] pairs of the first stream, then of the second, and so on (Qwen2-VL,
+    Wang et al. 2024)."""
     return tuple(stream for stream, count in enumerate(counts) for _ in range(count))
 
 
 def turns(counts: Sequence[int]) -> tuple[int, ...]:
-    """The stream of each pair: one of each in turn, those that have no more left out for the first (Qwen3-VL)."""
+    """Return the stream of each pair, interleaved; the first stream replaces those with no pairs left (Qwen3-VL)."""
     streams = (pair % len(counts) for pair in range(sum(counts)))
     return tuple(stream if pair < counts[stream] * len(counts) else 0 for pair, stream in enumerate(streams))

@@ -1,4 +1,4 @@
-"""The configuration of decoders whose layers with a window have query heads and rotary positions of their own."""
+"""The configuration of decoders with other query heads and rotary positions in layers with a window."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -12,10 +12,10 @@ from sporelm.models.position_tables import position_tables
 
 @dataclass(frozen=True, kw_only=True)
 class WindowHeadsConfig(ModelConfig):
-    """The numbers of layers with a window; the others have those of all models.
+    """The fields of layers with a window; the other layers use those of all models.
 
     local_heads    query heads
-    local_rotary   rotated numbers of a head; None: no layer has a window
+    local_rotary   rotated channels of a head; None: no layer has a window
     """
 
     local_heads: int = 0
@@ -27,10 +27,10 @@ class WindowHeadsConfig(ModelConfig):
 
     @property
     def layer_heads(self) -> list[int]:
-        """The query heads of each layer."""
+        """The number of query heads of each layer."""
         return [self.for_layer(layer).heads for layer in range(self.layers)]
 
     def head_gate_tables(self, context: int) -> dict[str, np.ndarray]:
-        """Return `Decoder.tables` of a model whose heads have gates."""
+        """Return `Decoder.tables` of a model with gated heads."""
         positions = position_tables(self, context, self.local_rotary or 0)
         return positions | head_tables(self.head_dim, {self.heads, self.local_heads})

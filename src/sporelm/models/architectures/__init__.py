@@ -1,1 +1,1 @@
-"""One file per architecture: a typed configuration where the usual one does not do, and a forward pass from blocks."""
+"""One file per architecture: its typed configuration, if it has fields of its own, and a forward pass from blocks."""

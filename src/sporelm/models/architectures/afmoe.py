@@ -1,4 +1,4 @@
-"""Trinity: gated attention, norms on both sides, a mixture; layers without a window have no positions."""
+"""Trinity: gated attention, norms on both sides, a mixture; layers without a window have no rotary positions."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, Layer, pre_norm
@@ -8,7 +8,7 @@ from sporelm.models.decoder import Decoder
 
 @architecture("afmoe")
 class Afmoe(Decoder):
-    """The Llama layer with gated attention and norms behind its blocks (Arcee AI 2025)."""
+    """The Llama layer with gated attention and norms after its blocks (Arcee AI 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         rotates = index not in config.full_layers

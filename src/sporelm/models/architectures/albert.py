@@ -1,4 +1,4 @@
-"""ALBERT: one layer of BERT, applied again and again, behind narrow embeddings."""
+"""ALBERT: one BERT layer that is applied repeatedly, and narrow embeddings."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention
@@ -9,7 +9,7 @@ from sporelm.models.gelu_names import GELUS
 
 @architecture("albert", EncoderConfig)
 class Albert(Encoder[EncoderConfig]):
-    """BERT's layer, through which a text goes as often as the configuration has layers (Lan et al. 2020)."""
+    """BERT's layer, applied once for each layer of the configuration (Lan et al. 2020)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         self.passes = config.layers

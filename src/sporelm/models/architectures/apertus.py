@@ -1,4 +1,4 @@
-"""Apertus: Llama with norms on each head and a feed-forward block without a gate, whose activation is learned."""
+"""Apertus: Llama with norms on each head, and an ungated feed-forward block with a learned activation."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, Layer, pre_norm

@@ -14,7 +14,7 @@ from sporelm.models.latent_config import SparseConfig
 
 @dataclass(frozen=True, kw_only=True)
 class AXK2Config(SparseConfig):
-    """gated_norm_rank: rank of the matrices that make the gates of norms."""
+    """gated_norm_rank: rank of the gates of norms."""
 
     gated_norm_rank: int
 

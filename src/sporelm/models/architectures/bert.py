@@ -15,13 +15,13 @@ from sporelm.models.encoder_inputs import EncoderInputs
 from sporelm.models.params import Param
 
 TASK_TYPES: Final = "tasks.weight"
-FIRST_TASK_TYPE: Final = "first_task"  # its row for every position
+FIRST_TASK_TYPE: Final = "first_task"  # a table [positions, width] of the first task's row
 DISTILBERT: Final = "distilbert"  # the model type whose head has ReLU
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(EncoderConfig):
-    """The numbers of BERT.
+    """The fields of BERT.
 
     task_types   rows of ERNIE's table of task types; the first one is added to each token; 0: there is no table
     """
@@ -31,7 +31,7 @@ class BertConfig(EncoderConfig):
 
 @architecture("bert", BertConfig)
 class Bert(Encoder[BertConfig]):
-    """Tokens, their types and positions added; a norm after each sum; GELU (Devlin et al. 2019)."""
+    """The sum of token, type and position embeddings, post-norms, GELU (Devlin et al. 2019)."""
 
     def params(self) -> list[Param]:
         rows = self.config.task_types

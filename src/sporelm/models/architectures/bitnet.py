@@ -1,4 +1,4 @@
-"""BitNet b1.58: Llama with norms in front of each block's last product, made for weights of -1, 0 and 1."""
+"""BitNet b1.58: Llama with norms before each block's last product, for weights of -1, 0 and 1."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from sporelm.models.blocks import Attention, GatedMLP, Layer, NormedLinear, pre_
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 
-# Names of activations -> kinds of `ops.activate`: what llama.cpp computes, and what the model of 2B has.
+# Names of activations -> kinds of `ops.activate`: as in llama.cpp, and as in the 2B model.
 ACTIVATIONS: Final = {"silu": "silu", "relu2": "relu_squared"}
 
 

@@ -1,4 +1,4 @@
-"""BLOOM: a norm behind the embedding, layer norms with biases, GELU, and linear biases in place of positions."""
+"""BLOOM: a norm after the embedding, layer norms with biases, GELU, and linear biases in place of positions."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Command-A+ and North-Mini-Code: Command-R7B's layer with experts; dense layers in front see all positions."""
+"""Command-A+ and North-Mini-Code: Command-R7B's layer with experts; the first, dense layers have no window."""
 
 from dataclasses import dataclass
 

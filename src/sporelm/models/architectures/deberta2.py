@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3: BERT without positions in its rows; attention knows distances."""
+"""DeBERTa v2 and v3: BERT with relative positions in attention and none in embeddings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from sporelm.models.encoder_config import EncoderConfig
 from sporelm.models.params import Param
 from sporelm.quant.stored_tensor import StoredTensor
 
-DISTANCES: Final = "distances"  # the rows that are learned for distances
+DISTANCES: Final = "distances"  # the learned rows of distances
 
 
 @dataclass(frozen=True, kw_only=True)
 class DebertaV2Config(EncoderConfig):
-    """The numbers of DeBERTa.
+    """The fields of DeBERTa.
 
     distance_buckets   rows for distances of either sign
-    max_distance       the last of these rows is of this distance and of all greater ones
+    max_distance       the last of these rows is for this distance and all greater ones
     """
 
     distance_buckets: int = 0
@@ -28,7 +28,7 @@ class DebertaV2Config(EncoderConfig):
 
 @architecture("deberta2", DebertaV2Config)
 class DebertaV2(Encoder[DebertaV2Config]):
-    """BERT's layer with scores of distances, whose rows are normed and the same for all layers (He et al. 2021)."""
+    """BERT's layer with disentangled attention; all layers share the normed rows of distances (He et al. 2021)."""
 
     has_position_table = False
 

@@ -1,4 +1,5 @@
-"""DeciLM, and Llama-Nemotron that a search made smaller: Llama whose layers differ, or lack a block."""
+"""DeciLM and Llama-Nemotron, results of architecture search: Llama with layers of different shapes, some without a
+block."""
 
 from typing import Any
 

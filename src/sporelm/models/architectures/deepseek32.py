@@ -1,4 +1,4 @@
-"""DeepSeek V3.2: DeepSeek V3 whose queries see the positions that an indexer selects."""
+"""DeepSeek V3.2: DeepSeek V3 with sparse attention to the positions that an indexer selects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

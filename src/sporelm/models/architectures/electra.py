@@ -1,4 +1,4 @@
-"""ELECTRA: BERT whose embeddings may be narrower than its layers, and whose head has GELU."""
+"""ELECTRA: BERT with embeddings that may be narrower than its layers, and GELU in its head."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import MLP, Classifier, EncoderLayer, EncoderSelfAttention
@@ -8,7 +8,7 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @architecture("electra", EncoderConfig)
 class Electra(Encoder[EncoderConfig]):
-    """BERT's layers behind embeddings that a product widens (Clark et al. 2020)."""
+    """BERT's layers after embeddings that a projection widens (Clark et al. 2020)."""
 
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"

@@ -8,7 +8,7 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @architecture("eurobert", EncoderConfig)
 class EuroBert(Encoder[EncoderConfig]):
-    """Norms in front, rotary attention of grouped queries that sees both ways, SwiGLU (Boizard et al. 2025)."""
+    """Pre-norms, bidirectional grouped-query attention with rotary positions, SwiGLU (Boizard et al. 2025)."""
 
     norms = RMSNorm
     outer_norms = ("", "output_norm")

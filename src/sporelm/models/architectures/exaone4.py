@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind each block and of each head; layers that see all positions have no rotary positions."""
+"""EXAONE 4: norms after each block and of each head; layers with full attention have no rotary positions."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
@@ -7,7 +7,8 @@ from sporelm.models.decoder import Decoder
 
 
 def is_rotated(config: ModelConfig, layer: int) -> bool:
-    """Return whether a layer has rotary positions: all do if no layer has a window, else those that have one."""
+    """Return whether a layer has rotary positions: all do if no layer has a window, otherwise only layers with a
+    window."""
     return config.window is None or config.window_of(layer) is not None
 
 

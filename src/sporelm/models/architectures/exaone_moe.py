@@ -9,7 +9,7 @@ from sporelm.models.decoder import Decoder
 
 @architecture("exaone_moe")
 class ExaoneMoe(Decoder):
-    """The Llama layer with a mixture; layers that see all positions are not rotated (LG AI Research 2026)."""
+    """The Llama layer with a mixture; layers with full attention are not rotated (LG AI Research 2026)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         window = config.window_of(index)

@@ -38,6 +38,6 @@ class Falcon(Decoder[FalconConfig]):
         )
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Return tables whose slopes are scaled as scores are, which no other architecture does."""
+        """Return tables with slopes that are scaled like scores, unlike in other architectures."""
         scale = np.float32(self.config.attention_scale)
         return {name: table * scale if name == SLOPES else table for name, table in super().tables(context).items()}

@@ -13,10 +13,10 @@ from sporelm.models.decoder import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class FalconH1Config(Mamba2Config):
-    """Multipliers of inputs and outputs, and how Mamba mixers norm theirs.
+    """Multipliers of inputs and outputs, and the norms of Mamba mixers.
 
     has_mixer_norm        the output of the scan is normed
-    is_norm_before_gate   before it is gated
+    is_norm_before_gate   the norm precedes the gate
     ssm_multipliers       of the parts of a mixer's input projection: the gate, values, B, C and time steps
     """
 

@@ -1,4 +1,4 @@
-"""Gemma 2: Gemma with windows, norms behind blocks too, and capped scores and logits."""
+"""Gemma 2: Gemma with windows, norms after blocks too, and capped scores and logits."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import GatedMLP, Layer, pre_norm

@@ -1,4 +1,4 @@
-"""Gemma 3: windows in most layers, whose rotary base is another, and norms of query and key heads."""
+"""Gemma 3: windows in most layers, which have another rotary base, and norms of query and key heads."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, GatedMLP, Layer, pre_norm

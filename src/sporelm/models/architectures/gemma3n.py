@@ -1,4 +1,4 @@
-"""Gemma 3n, its text model: rows of several streams, layers that share keys and values, a row for each layer."""
+"""Gemma 3n, its text model: AltUp streams, layers that share keys and values, and per-layer embeddings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from sporelm.models.position_tables import position_tables
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3nConfig(ModelConfig):
-    """The numbers of Gemma 3n.
+    """The fields of Gemma 3n.
 
     per_layer_input_size    width of the row that a token has for each layer
     per_layer_vocab         tokens that have such rows; the others have the first one's
@@ -54,7 +54,7 @@ class Gemma3nConfig(ModelConfig):
 
 @architecture("gemma3n", Gemma3nConfig)
 class Gemma3n(SharedKVDecoder[Gemma3nConfig]):
-    """A layer for the first of several streams, which corrects the others (Google 2025)."""
+    """Layers that compute the first of several streams and correct the others (Google 2025)."""
 
     inputs: PerLayerInputs
 

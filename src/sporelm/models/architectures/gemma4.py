@@ -1,4 +1,5 @@
-"""Gemma 4, its text model: wider heads without a window, layers that share keys and values, a row for each layer."""
+"""Gemma 4, its text model: wider heads without a window, layers that share keys and values, and per-layer
+embeddings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,8 +63,8 @@ class Gemma4Config(ModelConfig):
 
 
 class SharedKVDecoder(Decoder[Config]):
-    """A decoder whose last layers read keys and values of earlier ones, and whose tokens may have a row for each
-    layer."""
+    """A decoder with last layers that read keys and values of earlier ones, and with per-layer embeddings in some
+    models."""
 
     layers: Sequence[SharedKVLayer]
     inputs: PerLayerInputs | None
@@ -75,7 +76,7 @@ class SharedKVDecoder(Decoder[Config]):
         return [layer.memory() for layer in self.layers if not layer.attention.is_kv_shared]
 
     def spread(self, x: Any, weights: Mapping[str, Any]) -> Any:
-        """Return what the first layer reads, from embeddings x [tokens, width]."""
+        """Return the input of the first layer, from embeddings x [tokens, width]."""
         return x
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
@@ -86,7 +87,8 @@ class SharedKVDecoder(Decoder[Config]):
 
 @architecture("gemma4", Gemma4Config)
 class Gemma4(SharedKVDecoder[Gemma4Config]):
-    """Gemma 3's layer with normed values, then the layer's own row, all times a learned number (Google 2026)."""
+    """Gemma 3's layer with normed values and a row of its own; the result is multiplied by a learned number (Google
+    2026)."""
 
     def __init__(self, config: Gemma4Config) -> None:
         super().__init__(config)

@@ -8,7 +8,7 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @architecture("gemma_embedding", EncoderConfig)
 class GemmaEmbedding(Encoder[EncoderConfig]):
-    """Gemma 3's layer whose rows see both ways, half a window before and behind (Schechter Vera et al. 2025)."""
+    """Gemma 3's layer with bidirectional attention, half a window in each direction (Schechter Vera et al. 2025)."""
 
     norms = RMSNorm
     outer_norms = ("", "output_norm")

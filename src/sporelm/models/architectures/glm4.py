@@ -1,4 +1,4 @@
-"""GLM-4-0414: Llama with norms in front of its blocks and behind them."""
+"""GLM-4-0414: Llama with norms before and after its blocks."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Layer, pre_norm

@@ -8,7 +8,7 @@ from sporelm.models.latent_config import SparseConfig
 
 @architecture("glm_dsa", SparseConfig)
 class GlmDsa(Deepseek32):
-    """DeepSeek V3.2's layer; some layers see the same positions as the one before them (Zhipu AI 2026)."""
+    """DeepSeek V3.2's layer; some layers use the selection of the one before them (Zhipu AI 2026)."""
 
     def layer(self, config: SparseConfig, index: int) -> SparseLayer:
         return SparseLayer(config, index, "adjacent")

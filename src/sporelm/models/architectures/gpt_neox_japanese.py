@@ -1,4 +1,4 @@
-"""GPT-NeoX Japanese: a bias of the output of attention in the last layer alone."""
+"""GPT-NeoX Japanese: only the last layer has a bias on the output of attention."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""Granite 4: state spaces with a layer of attention here and there, dense or with experts, and Granite's scales; and
-Bamba, which has none of those."""
+"""Granite 4: state spaces and a few layers of attention, dense or with experts, with Granite's scales; and Bamba,
+without scales."""
 
 from dataclasses import dataclass
 

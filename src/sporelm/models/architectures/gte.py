@@ -8,8 +8,8 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @architecture("gte", EncoderConfig)
 class Gte(Encoder[EncoderConfig]):
-    """Tokens and their types added; a norm after each sum; GeGLU (Zhang et al. 2024). With linear biases in place of
-    rotary positions, scores fall with distance (Guenther et al. 2023)."""
+    """The sum of token and type embeddings, post-norms, GeGLU (Zhang et al. 2024); rotary positions or linear biases
+    (Guenther et al. 2023)."""
 
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"

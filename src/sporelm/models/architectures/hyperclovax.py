@@ -17,7 +17,7 @@ class HyperClovaXConfig(ModelConfig):
 
 @architecture("hyperclovax", HyperClovaXConfig)
 class HyperClovaX(Decoder[HyperClovaXConfig]):
-    """The Llama layer, scaled, with norms before and behind (Naver 2025)."""
+    """The Llama layer, scaled, with norms before and after its blocks (Naver 2025)."""
 
     def layer(self, config: HyperClovaXConfig, index: int) -> Layer:
         return pre_norm(config, index, behind=config.has_post_norms)

@@ -1,4 +1,4 @@
-"""JetMoE: Llama's layer with experts in both blocks: those of attention make its queries and its outputs."""
+"""JetMoE: Llama's layer with experts in both blocks; those of attention compute its queries and its outputs."""
 
 from dataclasses import replace
 from typing import Final

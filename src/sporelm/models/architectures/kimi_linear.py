@@ -10,7 +10,7 @@ from sporelm.models.latent_config import LatentConfig
 
 @dataclass(frozen=True, kw_only=True)
 class KimiLinearConfig(LatentConfig):
-    """delta_net: the shape of the delta nets, whose keys are as wide as their values.
+    """delta_net: the shape of the delta nets; their keys are as wide as their values.
     attention_layers: the layers with attention."""
 
     delta_net: DeltaNetShape

@@ -1,4 +1,4 @@
-"""Kolibri 1: norms on both sides and of each head; layers that see all positions have no rotary positions."""
+"""Kolibri 1: norms before and after blocks and of each head; layers with full attention have no rotary positions."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, Layer, pre_norm
@@ -8,7 +8,7 @@ from sporelm.models.decoder import Decoder
 
 @architecture("kolibri1")
 class Kolibri1(Decoder):
-    """The Llama layer with norms of heads, norms behind its blocks, and a mixture (Aleph Alpha 2026)."""
+    """The Llama layer with norms of heads, norms after its blocks, and a mixture (Aleph Alpha 2026)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         rotates = index not in config.nope_layers

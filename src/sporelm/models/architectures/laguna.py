@@ -1,4 +1,4 @@
-"""Laguna: heads opened by a softplus, more of them where there is a window, and DeepSeek V3's mixture."""
+"""Laguna: heads with softplus gates, more of them in layers with a window, and DeepSeek V3's mixture."""
 
 from dataclasses import dataclass
 

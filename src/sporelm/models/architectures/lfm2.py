@@ -1,4 +1,4 @@
-"""LFM2, with experts or without: gated short convolutions, with a layer of attention here and there."""
+"""LFM2, with experts or without: gated short convolutions and a few layers of attention."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from sporelm.models.decoder import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class Lfm2Config(ModelConfig):
-    """conv_kernel: rows that a convolution sees. attention_layers: the layers that are attention."""
+    """conv_kernel: rows that a convolution reads. attention_layers: the layers with attention."""
 
     conv_kernel: int
     attention_layers: frozenset[int] = frozenset()
@@ -18,7 +18,7 @@ class Lfm2Config(ModelConfig):
 
 @architecture("lfm2", Lfm2Config)
 class Lfm2(Decoder[Lfm2Config]):
-    """The Llama layer with norms of heads, and a short convolution in the place of most of its attention (Liquid AI
+    """The Llama layer with norms of heads, and a short convolution in place of most of its attention (Liquid AI
     2025)."""
 
     def layer(self, config: Lfm2Config, index: int) -> Layer:

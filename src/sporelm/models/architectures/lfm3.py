@@ -1,4 +1,4 @@
-"""LFM3: LFM2 with norms behind its blocks, gated heads, and a window in layers that have a rotary base of their own."""
+"""LFM3: LFM2 with norms after its blocks, gated heads, and a window in layers with their own rotary base."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ from sporelm.models.decoder import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class Lfm3Config(Lfm2Config):
-    """has_attention_gate: the output of each head is multiplied by a sigmoid. has_post_norms: there are norms behind
-    the blocks."""
+    """has_attention_gate: the output of each head is multiplied by a sigmoid. has_post_norms: there are norms after the
+    blocks."""
 
     has_attention_gate: bool = True
     has_post_norms: bool = True
@@ -23,7 +23,7 @@ class Lfm3Config(Lfm2Config):
 
 @architecture("lfm3", Lfm3Config)
 class Lfm3(Decoder[Lfm3Config]):
-    """LFM2's layer with norms behind its blocks, and a sigmoid for each head of attention (Liquid AI 2026)."""
+    """LFM2's layer with norms after its blocks, and a sigmoid for each head of attention (Liquid AI 2026)."""
 
     def layer(self, config: Lfm3Config, index: int) -> Layer:
         name, window = f"layers.{index}", config.window_of(index)

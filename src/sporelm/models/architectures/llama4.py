@@ -1,4 +1,5 @@
-"""Llama 4: chunks of positions, layers that see all of them and rotate nothing, one expert a token and a shared one."""
+"""Llama 4: chunked attention, layers with full attention and no rotary positions, one expert per token and a shared
+one."""
 
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Llama4(Decoder[Llama4Config]):
         return pre_norm(config, index, attention, PreWeightedMixture(name, config) if has_experts else None)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Return the tables with the factors of queries, as a rotary table without sines: it turns nothing."""
+        """Return the tables with the factors of queries, stored as a rotary table with zero sines."""
         config = self.config
         tables = super().tables(context) | ones_table(config.head_dim)
         if config.temperature_scale and config.nope_layers:

@@ -1,4 +1,4 @@
-"""Megatron-BERT and XLM-RoBERTa-XL: BERT with norms in front."""
+"""Megatron-BERT and XLM-RoBERTa-XL: BERT with pre-norms."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import MLP, EncoderLayer, EncoderSelfAttention
@@ -8,7 +8,7 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @architecture("megatron_bert", EncoderConfig)
 class MegatronBert(Encoder[EncoderConfig]):
-    """Norms in front of each part and behind the last layer, none of the embeddings (Shoeybi et al. 2019, Goyal et al.
+    """Norms before each block and after the last layer, none of the embeddings (Shoeybi et al. 2019, Goyal et al.
     2021)."""
 
     outer_norms = ("", "output_norm")

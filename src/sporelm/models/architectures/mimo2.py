@@ -1,4 +1,5 @@
-"""MiMo-V2-Flash: a window with sinks in most layers, values narrower than keys, and DeepSeek V3's choice of experts."""
+"""MiMo-V2-Flash: a window with sinks in most layers, values narrower than keys, and DeepSeek V3's routing of
+experts."""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -13,7 +13,7 @@ from sporelm.models.linear_attention_config import LinearAttentionConfig
 
 @dataclass(frozen=True, kw_only=True)
 class MiniMax01Config(LinearAttentionConfig):
-    """Factors of the rows that are added to the outputs of attention, of lightning attention and of experts."""
+    """Factors of the normed rows to which the outputs of attention, of lightning attention and of experts are added."""
 
     attention_residual_scale: float
     lightning_residual_scale: float = 1.0

@@ -1,4 +1,4 @@
-"""Ministral 3 and Mistral Small 3.1: Llama, whose queries may grow with their position (Llama 4's temperature)."""
+"""Ministral 3 and Mistral Small 3.1: Llama with queries that may be scaled by position (Llama 4's temperature)."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Mistral3(Decoder[Mistral3Config]):
         return pre_norm(config, index, Attention(f"layers.{index}", config, query_table=table))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Return the tables with a rotary table of queries, in which their factors are."""
+        """Return the tables with a rotary table of queries that contains their factors."""
         tables = super().tables(context)
         factors = query_factors(self.config.temperature_scale, self.config.rope_scaling, context)
         if factors is not None:

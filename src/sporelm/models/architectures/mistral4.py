@@ -1,4 +1,4 @@
-"""Mistral Small 4 (text): latent attention whose queries grow with their position, and experts in every layer."""
+"""Mistral Small 4 (text): latent attention with queries scaled by position, and experts in every layer."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +30,7 @@ class Mistral4(Decoder[Mistral4Config]):
         return pre_norm(config, index, LatentAttention(f"layers.{index}", config, config.latent, growth=growth))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Return the tables with that of the factors of queries."""
+        """Return the tables with the factors of queries."""
         tables = super().tables(context)
         factors = query_factors(self.config.temperature_scale, self.config.rope_scaling, context)
         if factors is not None:

@@ -1,4 +1,4 @@
-"""ModernBERT: norms in front, rotary positions, gated feed-forward blocks, windows in two layers of three."""
+"""ModernBERT: pre-norms, rotary positions, gated feed-forward blocks, windows in two layers of three."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Classifier, EncoderLayer, EncoderSelfAttention, GatedMLP, layer_norm_without_bias
@@ -8,7 +8,8 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @architecture("modern_bert", EncoderConfig)
 class ModernBert(Encoder[EncoderConfig]):
-    """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm in front (Warner et al. 2024)."""
+    """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm before
+    attention (Warner et al. 2024)."""
 
     norms = staticmethod(layer_norm_without_bias)
     outer_norms = ("embedding_norm", "output_norm")

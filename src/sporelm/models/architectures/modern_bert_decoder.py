@@ -22,7 +22,8 @@ class ModernBertDecoderConfig(ModelConfig):
 
 @architecture("modern_bert_decoder", ModernBertDecoderConfig)
 class ModernBertDecoder(Decoder[ModernBertDecoderConfig]):
-    """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm in front (Weller et al. 2025)."""
+    """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm before
+    attention (Weller et al. 2025)."""
 
     norms = staticmethod(layer_norm_without_bias)
 

@@ -1,4 +1,4 @@
-"""MPNet: BERT with a learned number for each distance, the same in all layers."""
+"""MPNet: BERT with learned relative position biases, shared by all layers."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.biased_encoder import BiasedEncoder

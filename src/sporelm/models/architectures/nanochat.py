@@ -1,4 +1,4 @@
-"""nanochat: norms without weights, of the embedding, queries and keys too; squared ReLU, capped logits."""
+"""nanochat: norms without weights, also of the embedding, queries and keys; squared ReLU, capped logits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ class NanoChat(Decoder):
         return pre_norm(config, index, attention, MLP(name, config, "relu_squared"), norm=self.norms)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        """Return tables whose sines have the other sign: pairs turn the other way round."""
+        """Return tables with negated sines: pairs are rotated in the other direction."""
         found = super().tables(context)
         half = found[ROPE].shape[1] // 2
         found[ROPE] = np.concatenate([found[ROPE][:, :half], -found[ROPE][:, half:]], axis=1)

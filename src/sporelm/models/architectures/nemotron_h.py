@@ -1,4 +1,5 @@
-"""Nemotron-H and Nemotron 3: each layer is a state space, attention, a block of squared ReLU or a mixture of such."""
+"""Nemotron-H and Nemotron 3: each layer is a state space, attention, a block of squared ReLU or a mixture of such
+blocks."""
 
 from dataclasses import dataclass
 from typing import Final

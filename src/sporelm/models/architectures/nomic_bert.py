@@ -13,8 +13,8 @@ UNGATED: Final = "_plain"  # ends the names of parameters of blocks without a ga
 
 @architecture("nomic_bert", EncoderConfig)
 class NomicBert(Encoder[EncoderConfig]):
-    """Tokens and their types added; a norm after each sum; rotary attention, SwiGLU (Nussbaum et al. 2024); or GELU,
-    and a mixture in every other layer (Nussbaum, Duderstadt 2025)."""
+    """The sum of token and type embeddings, post-norms, rotary attention, SwiGLU (Nussbaum et al. 2024); or GELU, and a
+    mixture in every other layer (Nussbaum, Duderstadt 2025)."""
 
     def layer(self, config: EncoderConfig, index: int) -> EncoderLayer:
         name = f"layers.{index}"

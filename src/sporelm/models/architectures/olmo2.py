@@ -1,4 +1,4 @@
-"""OLMo 2 and 3, FlexOlmo: norms behind each block, and norms of all queries and all keys of a row."""
+"""OLMo 2 and 3, FlexOlmo: norms after each block, and norms of whole rows of queries and keys."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward

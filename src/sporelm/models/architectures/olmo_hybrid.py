@@ -1,4 +1,4 @@
-"""OLMo Hybrid: three gated delta nets, with norms in front, to one layer of OLMo 2 and 3."""
+"""OLMo Hybrid: three pre-norm layers of gated delta nets to one layer of OLMo 2 and 3."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from sporelm.models.architectures.qwen3next import Qwen3NextConfig
 from sporelm.models.blocks import Layer, SplitDeltaNet, pre_norm
 from sporelm.models.decoder import Decoder
 
-EPS: Final = 1e-5  # of the delta nets' norms, whatever the model's is
+EPS: Final = 1e-5  # of the norms of delta nets, independent of the model's
 
 
 @dataclass(frozen=True, kw_only=True)

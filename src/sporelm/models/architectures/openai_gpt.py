@@ -13,7 +13,7 @@ ACTIVATIONS: Final = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swis
 
 @architecture("openai_gpt")
 class OpenAIGPT(GPT2):
-    """The sum of token and position embeddings, then sums with norms behind them (Radford et al. 2018)."""
+    """The sum of token and position embeddings, then blocks with norms after the sums (Radford et al. 2018)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"

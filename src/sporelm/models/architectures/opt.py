@@ -28,10 +28,10 @@ ACTIVATIONS: Final = {"relu": "relu", "gelu": "gelu"}
 
 @dataclass(frozen=True, kw_only=True)
 class OptConfig(ModelConfig):
-    """What OPT's configuration has besides.
+    """The fields of OPT.
 
-    embedding_width    width of a token's embedding
-    is_pre_norm        norms stand in front of attention and of the feed-forward block, not after the sums
+    embedding_width    width of the embedding of a token
+    is_pre_norm        norms precede attention and the feed-forward block; otherwise they follow the sums
     skips_last_norm    a model with pre-norms has no last norm
     has_norm_weights   norms have weights and biases
     """

@@ -1,4 +1,4 @@
-"""PLaMo 1: attention and the feed-forward block side by side, behind one norm."""
+"""PLaMo 1: attention and the feed-forward block side by side, after one norm."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Layer, pre_norm

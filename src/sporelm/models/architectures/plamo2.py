@@ -18,7 +18,7 @@ class Plamo2Config(ModelConfig):
 
 @architecture("plamo2", Plamo2Config)
 class Plamo2(Decoder[Plamo2Config]):
-    """Norms in front of both blocks and behind them (Preferred Networks 2025).
+    """Norms before and after both blocks (Preferred Networks 2025).
 
     Files of llama.cpp's converter make llama.cpp leave queries and keys unrotated; the published code rotates them.
     """

@@ -8,7 +8,7 @@ from sporelm.models.decoder import Decoder
 
 @architecture("plamo3")
 class Plamo3(Decoder):
-    """Norms in front of both blocks and behind them, and on heads of queries and keys (Preferred Networks 2025)."""
+    """Norms before and after both blocks, and on heads of queries and keys (Preferred Networks 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         attention = Attention(f"layers.{index}", config, config.window_of(index), norm="heads")

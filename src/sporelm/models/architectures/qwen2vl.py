@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen2.5-VL, their text model: Qwen2 whose rotary positions are three, which in a text are one."""
+"""Qwen2-VL and Qwen2.5-VL, their text model: Qwen2 with multimodal RoPE, whose three positions are equal in texts."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from sporelm.models.decoder import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen2VLConfig(ModelConfig):
-    """How a text model of Qwen places images (Wang et al. 2024). A text has none, so that these numbers change nothing.
+    """Fields for images (Wang et al. 2024). Texts do not use them.
 
     mrope_section     pairs of a head that are rotated by time, by height and by width
-    deepstack_layers  layers whose rows of images get more of the vision tower (DeepStack, Meng et al. 2024)
+    deepstack_layers  layers that add features of the vision tower to rows of images (DeepStack, Meng et al. 2024)
     """
 
     mrope_section: tuple[int, ...] = ()

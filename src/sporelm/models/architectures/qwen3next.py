@@ -1,4 +1,4 @@
-"""Qwen3-Next, Qwen3.5: gated delta nets in place of most of the attention, which has a gate."""
+"""Qwen3-Next, Qwen3.5: gated delta nets in place of most layers of attention, which has a gate."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class Qwen3NextConfig(LinearAttentionConfig):
 
 @architecture("qwen3next", Qwen3NextConfig)
 class Qwen3Next(Decoder[Qwen3NextConfig]):
-    """Norms in front of a gated delta net, or of gated attention, and of the feed-forward block or mixture
-    (Qwen3-Next 2025)."""
+    """Pre-norm layers of a gated delta net or gated attention, then a feed-forward block or a mixture (Qwen3-Next
+    2025)."""
 
     def layer(self, config: Qwen3NextConfig, index: int) -> Layer:
         name = f"layers.{index}"

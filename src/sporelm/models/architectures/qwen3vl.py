@@ -1,4 +1,4 @@
-"""Qwen3-VL, its text model: Qwen3 whose rotary positions are three, by turns, which in a text are one."""
+"""Qwen3-VL, its text model: Qwen3 with interleaved multimodal RoPE, whose three positions are equal in texts."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.architectures.qwen2vl import Qwen2VLConfig

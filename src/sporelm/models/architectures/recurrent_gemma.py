@@ -10,8 +10,8 @@ from sporelm.models.decoder import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentGemmaConfig(ModelConfig):
-    """conv_kernel: rows that a convolution sees. lru_width: channels of a recurrent block. attention_layers: the layers
-    that are attention."""
+    """conv_kernel: rows that a convolution reads. lru_width: channels of a recurrent block. attention_layers: the
+    layers with attention."""
 
     conv_kernel: int
     lru_width: int

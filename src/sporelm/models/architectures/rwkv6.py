@@ -17,10 +17,10 @@ from sporelm.models.params import Param
 
 @dataclass(frozen=True, kw_only=True)
 class Rwkv6Config(ModelConfig):
-    """Numbers of time mixes.
+    """Fields of time mixes.
 
-    token_shift_lora_rank   of the products that mix a row with the one in front of it
-    decay_lora_rank         of the product that computes decays
+    token_shift_lora_rank   of the low-rank products that mix a row with the previous one
+    decay_lora_rank         of the low-rank product that computes decays
     group_norm_eps          of the norm of heads; None: there is no such norm
     rescale_every           rows are halved after this many layers, and weights are stored for it; 0: never
     """
@@ -32,7 +32,7 @@ class Rwkv6Config(ModelConfig):
 
 
 class RwkvDecoder(Decoder[Config]):
-    """A decoder whose embeddings are normed, and whose blocks read the row in front of each."""
+    """A decoder with normed embeddings, and blocks that read the previous row of each."""
 
     norms = LayerNorm
     layers: Sequence[RwkvLayer]

@@ -1,4 +1,4 @@
-"""QRWKV6: Qwen2's layer with RWKV-6's time mix in the place of attention."""
+"""QRWKV6: Qwen2's layer with RWKV-6's time mix in place of attention."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sporelm.models.decoder import Decoder
 
 @architecture("rwkv6qwen2", Rwkv6Config)
 class Rwkv6Qwen2(Decoder[Rwkv6Config]):
-    """The Qwen2 layer with linear attention, whose keys are scaled by what their decays take away (Recursal 2024)."""
+    """The Qwen2 layer with linear attention; keys are scaled by the share that their decays remove (Recursal 2024)."""
 
     def layer(self, config: Rwkv6Config, index: int) -> Layer:
         ranks = config.token_shift_lora_rank, config.decay_lora_rank

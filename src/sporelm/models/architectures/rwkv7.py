@@ -1,4 +1,4 @@
-"""RWKV-7 "Goose": a generalized delta rule and a feed-forward block. Both read the row in front of each."""
+"""RWKV-7 "Goose": a generalized delta rule and a feed-forward block. Both read the previous row of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

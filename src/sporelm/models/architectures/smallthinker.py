@@ -1,4 +1,4 @@
-"""SmallThinker: experts with ReLU that are selected before attention; layers without a window have no positions."""
+"""SmallThinker: ReLU experts that are selected before attention; layers without a window have no rotary positions."""
 
 from sporelm.models.architecture_registry import architecture
 from sporelm.models.blocks import Attention, Layer, RMSNorm

@@ -10,7 +10,7 @@ from sporelm.models.decoder import Decoder
 
 @dataclass(frozen=True, kw_only=True)
 class StableLMConfig(ModelConfig):
-    """has_head_norms: there is a norm for each head of queries and keys. has_ffn_norm: there is a norm in front of the
+    """has_head_norms: there is a norm for each head of queries and keys. has_ffn_norm: there is a norm before the
     feed-forward block."""
 
     has_head_norms: bool

@@ -1,4 +1,4 @@
-"""Step 3.5 and 3.7 Flash: gated heads, more of them where there is a window, and experts kept within limits."""
+"""Step 3.5 and 3.7 Flash: gated heads, more of them in layers with a window, and experts with clipped SwiGLU."""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,7 @@ UNGATED: Final = "_plain"  # the end of parameters' names in a block without a g
 
 @architecture("t5_encoder", EncoderConfig)
 class T5Encoder(BiasedEncoder):
-    """Norms in front, scores without a scale, numbers for distances, ReLU or a gate with GELU (Raffel et al. 2020)."""
+    """Pre-norms, unscaled scores, relative position biases, ReLU or gated GELU (Raffel et al. 2020)."""
 
     norms = RMSNorm
     outer_norms = ("", "output_norm")

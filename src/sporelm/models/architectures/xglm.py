@@ -20,7 +20,7 @@ POSITION_TABLE: Final = "position_sines"  # float32 [positions, width]
 
 @architecture("xglm")
 class XGLM(Decoder):
-    """Norms in front of attention and of the feed-forward block (Lin et al. 2021)."""
+    """Norms before attention and the feed-forward block (Lin et al. 2021)."""
 
     norms = LayerNorm
 

@@ -1,4 +1,4 @@
-"""Zamba2: state spaces; before some of them, a transformer layer that these places share."""
+"""Zamba2: state spaces, with a shared transformer layer before some of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ MAX_HYBRID_LAYERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Zamba2Config(Mamba2Config):
-    """Shared blocks, and the layers that have one in front of their state space.
+    """Shared blocks, and the layers with one before their state space.
 
     num_mem_blocks           shared blocks, which hybrid layers take in turn
-    adapter_rank             of the matrices that each hybrid layer has of its own
-    has_attention_adapters   queries, keys and values have such matrices, too
+    adapter_rank             of the low-rank matrices of each hybrid layer
+    has_attention_adapters   queries, keys and values have low-rank matrices, too
     """
 
     hybrid_layers: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
+"""The blocks that models are built from, one file each. A block lists its parameters and its memory between steps."""
 
 from sporelm.models.blocks.altup import AltUpLayer, AltUpStreams, Laurel
 from sporelm.models.blocks.attention import Attention

@@ -1,5 +1,5 @@
 """Alternating updates (AltUp, Baykal et al. 2023) and a learned residual of low rank (LAuReL, Menghani et al. 2024), as
-Gemma 3n has them: rows are several streams, a layer computes with the first and corrects the others."""
+in Gemma 3n. Rows have several streams; a layer computes with the first one and corrects the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,8 @@ HALF = 0.5**0.5
 
 
 class AltUpStreams:
-    """Streams of rows: the row itself, and products of it as large as it is; and one row of them again."""
+    """The streams of a row: the row itself, and projections of it of the same magnitude. `merge` makes one row of them
+    again."""
 
     def __init__(self, config: ModelConfig, streams: int) -> None:
         width = config.width
@@ -31,11 +32,11 @@ class AltUpStreams:
         return [param for each in (*self.projections, *self.unembed_projections) for param in each.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        """float32 [tokens, streams, width]."""
+        """Return the streams: float32 [tokens, streams, width]."""
         return ops.spread_streams(x, tuple(each(x, weights) for each in self.projections))
 
     def merge(self, x: Any, rows: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, streams, width]
-        """Return one row of the streams for each of these rows: float32 [rows, width]."""
+        """Return the merged streams of the requested rows: float32 [rows, width]."""
         first, *others = (
             ops.select_rows(ops.stream(x, index=index), rows) for index in range(1 + len(self.unembed_projections))
         )
@@ -45,7 +46,7 @@ class AltUpStreams:
 
 
 class Laurel:
-    """x + norm(right(left(x)))."""
+    """x + norm(linear_right(linear_left(x)))."""
 
     def __init__(self, name: str, config: ModelConfig, rank: int) -> None:
         self.linear_left = Linear(f"{name}.laurel_left", rank, config.width)
@@ -60,8 +61,8 @@ class Laurel:
 
 
 class AltUpLayer(SharedKVLayer):
-    """Predicts all streams, computes attention and the feed-forward block with the first, and corrects all by what that
-    gives; then the layer's row joins the streams but the first."""
+    """A layer that predicts all streams, computes attention and the feed-forward block with the first, and corrects all
+    of them by the result. The layer's row then joins all streams but the first."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class AltUpLayer(SharedKVLayer):
         attention: SharedKVAttention,
         mlp: RowBlock,
     ) -> None:
-        """norms: before attention and behind it, then before the feed-forward block and behind it."""
+        """norms: before and after attention, then before and after the feed-forward block."""
         super().__init__(norms[0], attention, norms[2], mlp, after_attention=norms[1], after_mlp=norms[3])
         self.norms, self.laurel, self.row, self.width = norms, laurel, row, config.width
         self.router = Linear(f"{name}.altup_router", streams, config.width)
@@ -88,7 +89,8 @@ class AltUpLayer(SharedKVLayer):
         return [*super().params(), *(param for part in own for param in part.params()), self.first]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:
-        """x [tokens, streams, width] -> the predictions, of that shape, and what the layer found [tokens, width]."""
+        """Return the predictions for x [tokens, streams, width], of that shape, and the output of the blocks [tokens,
+        width]."""
         predicted = ops.altup_predict(x, self.predict(self._modalities(ops.stream(x, index=0), weights), weights))
         first = ops.stream(predicted, index=0)
         before_attention, after_attention, before_mlp, after_mlp = self.norms
@@ -105,6 +107,6 @@ class AltUpLayer(SharedKVLayer):
         return ops.altup_correct(predicted, found, coefs, self.row.compute(first, row, weights))
 
     def _modalities(self, x: Any, weights: Mapping[str, Any]) -> Any:
-        """Return a number of each row for each stream, from -1 to 1: float32 [tokens, streams]."""
+        """Return the router's coefficient of each stream, from -1 to 1: float32 [tokens, streams]."""
         routed = self.router(self.router_norm(x, weights), weights)
         return ops.softcap(ops.scale(routed, factor=1 / self.width), cap=1.0)

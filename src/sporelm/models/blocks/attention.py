@@ -1,4 +1,4 @@
-"""Attention of grouped queries over a paged cache, with rotary positions, linear biases or neither."""
+"""Grouped-query attention over a paged cache, with rotary positions, linear biases or neither."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.models.params import Columns, Param, Rows
 
-WIDENED = "values_widened."  # a table, by the number of key heads: columns of values that fill heads as wide as keys
-NARROWED = "values_narrowed"  # a table: the columns that are values, of all heads
+WIDENED = "values_widened."  # prefix of tables, by the number of key heads: columns that pad the values of a head
+NARROWED = "values_narrowed"  # a table: the columns of all heads that are values, without the padding
 
 
 def value_tables(config: ModelConfig, values: int, kv_heads: Iterable[int]) -> dict[str, np.ndarray]:
-    """The tables of attention whose values are narrower than its keys, for layers of these numbers of key heads.
+    """Return the tables of attention with values narrower than keys, for layers with these numbers of key heads.
 
-    What fills a head up is its last value over and over, which changes no block's scale; nobody reads it.
+    A head is padded with its last value, so that no block's scale changes. The padding is never read.
     """
     column = np.arange(config.head_dim, dtype=np.int32)
     filled = np.minimum(column, values - 1)
@@ -33,17 +33,17 @@ def value_tables(config: ModelConfig, values: int, kv_heads: Iterable[int]) -> d
 class Attention:
     """o(softmax(rope(q) rope(k)) v), each group of query heads sharing one head of keys and values.
 
-    window      positions that a row sees; None for all
-    chunked     of as many positions as the window has a row sees its own chunk
-    norm        before they are rotated, queries and keys are normed: all their "heads" by one norm, by a "bare" one
-                without a weight, each row as a "whole", or "each" head by a layer norm of its own
-    rotates     whether they are rotated, where the model rotates at all
-    norms_last  they are rotated before they are normed
-    query_table name of the rotary table of queries, where keys have another, or none
-    sinks       each head has a score of its own that no position gets (gpt-oss)
-    values      numbers of a head that are its values, where those are fewer; they lie in pages as wide as the keys
-    value_scale by which values are multiplied
-    gated       what is mixed is opened and shut by a sigmoid, number by number (Qiu et al. 2025)
+    window      positions that a row attends to; None for all
+    chunked     positions are cut into chunks of the window's length; a row attends to its own chunk
+    norm        of queries and keys: one for all "heads", a "bare" one without a weight, one of the "whole" row, or a
+                layer norm for "each" head; "": none
+    rotates     queries and keys are rotated, if the model has rotary positions
+    norms_last  norms follow the rotation
+    query_table name of the rotary table of queries, if keys have another one or none
+    sinks       each head has a learned score in the softmax that belongs to no position (gpt-oss)
+    values      width of the values of a head, if smaller than that of keys; pages pad them
+    value_scale factor of values
+    gated       outputs are multiplied by a sigmoid gate, element by element (Qiu et al. 2025)
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Attention:
 
 
 def _norms(name: str, config: ModelConfig, kind: str) -> list[RMSNorm] | list[HeadLayerNorm]:
-    """The norms of queries and of keys; none if `kind` is empty."""
+    """Return the norms of queries and of keys; none if `kind` is empty."""
     dim, counts = config.head_dim, {"q": config.heads, "k": config.kv_heads}
     if kind == "bare":
         bare: list[RMSNorm] = [BareRMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in counts]

@@ -1,5 +1,5 @@
-"""Attention whose queries and outputs experts make: each of a token's experts has heads of its own over shared keys
-(JetMoE, Shen et al. 2024; Zhang et al. 2022)."""
+"""Experts of attention: each expert of a token computes queries and outputs of its own heads, over shared keys and
+values (JetMoE, Shen et al. 2024; Zhang et al. 2022)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ BY_KEY_HEAD, BY_EXPERT = "expert_heads", "heads_of_experts"
 
 
 def expert_head_tables(config: ModelConfig) -> dict[str, np.ndarray]:
-    """Return the columns that put the heads of all experts beside their key heads, and the inverse order."""
+    """Return the columns that order the heads of all experts by key head, and the inverse order."""
     kv_heads, head_dim = config.kv_heads, config.head_dim
     columns = np.arange(config.heads * head_dim, dtype=np.int32)
     by_key_head = columns.reshape(-1, kv_heads, head_dim).swapaxes(0, 1).reshape(-1)

@@ -1,4 +1,4 @@
-"""RWKV's feed-forward block, which reads each row mixed with the one before it."""
+"""RWKV's feed-forward block, which mixes each row with the previous one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from sporelm.models.params import Param
 
 
 class ChannelMix:
-    """down(relu(up(r)) ** 2), r being the row mixed with the one before it (RWKV-7, Peng et al. 2025)."""
+    """down(relu(up(r)) ** 2), where r is the row mixed with the previous one (RWKV-7, Peng et al. 2025)."""
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         self.mlp, self.mix = MLP(name, config, "relu_squared"), Param(f"{name}.ffn_mix.weight", (config.width,))
@@ -28,7 +28,7 @@ class ChannelMix:
 
 
 class GatedChannelMix:
-    """sigmoid(gate(g)) * down(relu(up(r)) ** 2), r and g being the row mixed with the one before it (RWKV-6)."""
+    """sigmoid(gate(g)) * down(relu(up(r)) ** 2), where r and g are the row mixed with the previous one (RWKV-6)."""
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         self.mlp, self.gate = MLP(name, config, "relu_squared"), Linear(f"{name}.ffn_gate", config.width, config.width)

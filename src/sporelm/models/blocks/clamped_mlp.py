@@ -1,4 +1,4 @@
-"""Feed-forward blocks whose gates and up parts are kept within limits, alone and as experts (StepFun 2026)."""
+"""Feed-forward blocks with clipped gates and up projections, dense and as experts (StepFun 2026)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from sporelm.models.blocks.linear import apply_linears
 from sporelm.models.blocks.mixture import Mixture
 from sporelm.models.config import ModelConfig
 
-MIN_LIMIT = 0.28  # SiLU is never below -0.2785: to clip it on both sides is to clip it above
+MIN_LIMIT = 0.28  # SiLU is never below -0.2785, so that clipping on both sides clips it only above
 
 
 def clip_swiglu(gate: Any, up: Any, limit: float) -> Any:  # gate, up [tokens, width] or [tokens, k, width]
-    """silu(gate), at most `limit`, times up, between -limit and limit; 0: there is none."""
+    """Return silu(gate), at most `limit`, times up, clipped to -limit .. limit. A limit of 0 does not clip."""
     if not limit:
         return ops.silu_mul(gate, up)
     activated = ops.clip(ops.activate(gate, kind="silu"), limit=limit)
@@ -21,7 +21,7 @@ def clip_swiglu(gate: Any, up: Any, limit: float) -> Any:  # gate, up [tokens, w
 
 
 class ClampedMLP(GatedMLP):
-    """The gated block within a limit."""
+    """The gated block with a limit."""
 
     def __init__(self, name: str, config: ModelConfig, limit: float, *, part: str = "", ffn: int = 0) -> None:
         super().__init__(name, config, part=part, ffn=ffn)
@@ -33,7 +33,7 @@ class ClampedMLP(GatedMLP):
 
 
 class ClampedMixture(Mixture):
-    """Experts within a limit; the block that every token goes through has one of its own."""
+    """Experts with a limit; the shared expert has a limit of its own."""
 
     def __init__(self, name: str, config: ModelConfig, limit: float, shared_limit: float) -> None:
         super().__init__(name, config)

@@ -1,4 +1,4 @@
-"""The head that gives whole texts scores."""
+"""The classification head, which scores whole texts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from sporelm.models.params import Param
 
 
 class Classifier:
-    """output(norm(activation(dense(x)))), of which `output` alone is always there.
+    """output(norm(activation(dense(x)))); `dense` and `norm` are optional.
 
     activation  "tanh", or a kind of `ops.activate`
     """

@@ -1,4 +1,4 @@
-"""The gated delta net: a memory of keys and values that decays and is corrected row by row (Yang et al. 2024)."""
+"""The gated delta net: a memory of keys and values that decays and is updated row by row (Yang et al. 2024)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from sporelm.models.params import Param
 class DeltaNetShape:
     """The shape of gated delta nets.
 
-    conv_kernel      rows that the convolution sees, the row's own included
+    conv_kernel      rows that the convolution reads, including the row's own
     num_key_heads    heads of queries and keys
     num_value_heads  heads of values; several may share a key head
-    inner_size       numbers of all values together
+    inner_size       width of the values of all heads
     head_order       which key head belongs to which value head, see `ops.gated_delta_rule`
     """
 
@@ -33,12 +33,12 @@ class DeltaNetShape:
 
     @property
     def num_channels(self) -> int:
-        """The numbers of a row's queries, keys and values."""
+        """The width of a row's queries, keys and values together."""
         return 2 * self.num_key_heads * self.key_head_dim + self.inner_size
 
 
 class DeltaNet:
-    """o(norm(delta(silu(conv(qkv(x))))) * silu(z(x))), in the place of attention."""
+    """o(norm(delta(silu(conv(qkv(x))))) * silu(z(x))), in place of attention."""
 
     def __init__(self, name: str, config: ModelConfig, shape: DeltaNetShape) -> None:
         inner, heads, channels = shape.inner_size, shape.num_value_heads, shape.num_channels

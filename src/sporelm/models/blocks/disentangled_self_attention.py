@@ -1,4 +1,4 @@
-"""Attention of whole texts whose scores tell what stands somewhere from how far away it is (DeBERTa)."""
+"""Disentangled attention of whole texts: scores from content and from relative positions (DeBERTa)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from sporelm.quant.stored_tensor import StoredTensor
 
 
 class DisentangledSelfAttention(EncoderSelfAttention):
-    """o(softmax(q k + q kd + qd k) v) over the rows of a text: kd and qd are the key and the query that the layer's own
-    matrices make of the learned row of the distance between the two.
+    """o(softmax(q k + q kd + qd k) v) over the rows of a text. kd and qd are the key and the query that the layer's own
+    projections compute from the learned row of a distance.
 
-    buckets, farthest   of distances, as `ops.disentangled_attention` has them
+    buckets, farthest   of distances, see `ops.disentangled_attention`
     """
 
     def __init__(self, name: str, config: ModelConfig, buckets: int, farthest: int) -> None:
@@ -27,8 +27,8 @@ class DisentangledSelfAttention(EncoderSelfAttention):
         self.parts = [(self.k, f"{name}.attn_k_apart"), (self.q, f"{name}.attn_q_apart")]
 
     def learned(self, rows: Any, weights: Mapping[str, Any]) -> dict[str, StoredTensor]:
-        """What queries, and keys, are multiplied with for each distance: float32 [heads, distances, head_dim], of the
-        learned rows [distances, width]."""
+        """Return the keys and queries of distances, computed from their learned rows [distances, width]: float32
+        [heads, distances, head_dim] each."""
         found = {}
         for linear, name in self.parts:
             made = linear(rows, weights).numpy()

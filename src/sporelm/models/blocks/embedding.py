@@ -1,4 +1,4 @@
-"""The table that turns token ids into rows."""
+"""The embedding table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from sporelm.models.params import Param
 
 
 class Embedding:
-    """The row of each token; the first for those that it has none for, if that `fills`."""
+    """The row of each token. With `fills`, a token beyond the table has the first row."""
 
     def __init__(self, name: str, vocab: int, width: int, *, fills: bool = False) -> None:
         self.name, self.vocab, self.width, self.fills = name, vocab, width, fills

@@ -11,10 +11,10 @@ from sporelm.models.params import Param
 
 
 class EncoderLayer:
-    """x + attention(x), then x + mlp(x), with two norms, the first of which may be absent.
+    """x + attention(x), then x + mlp(x), with two norms; the first one may be absent.
 
-    post     each sum is normed, as Vaswani et al. 2017 have it; else what the two parts read
-    behind   where it is not: norms of what the two parts add, if there are any
+    post     norms follow the sums, as in Vaswani et al. 2017; otherwise they precede the blocks
+    behind   norms of the outputs of the blocks, if `post` is false
     """
 
     def __init__(

@@ -16,9 +16,9 @@ from sporelm.models.params import Columns, Param, Rows
 class EncoderSelfAttention:
     """o(softmax(rope(q) rope(k)) v) over the rows of a text.
 
-    half_window how far before and behind itself a row sees; None: all of its text
-    normed      each head of queries and keys is normed before it is rotated
-    biased      scores have a number for each distance
+    half_window  positions before and after a row that it attends to; None: the whole text
+    normed       each head of queries and keys is normed before it is rotated
+    biased       scores have a learned bias for each distance
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Latent attention that is gated by a projection of its row (Ling 3, Kimi K3)."""
+"""Latent attention with an output gate, a projection of the input row (Ling 3, Kimi K3)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from sporelm.models.params import Param, Rows
 class GatedLatentAttention(LatentAttention):
     """o(values(softmax(scores) latents) * sigmoid(gate(x))).
 
-    each   there is a gate for each number of a head's values; else one for each head, and the model has `head_tables`
+    each   one gate for each channel of a head's values; otherwise one for each head, and the model has `head_tables`
     """
 
     def __init__(self, name: str, config: ModelConfig, shape: LatentAttentionShape, *, each: bool) -> None:

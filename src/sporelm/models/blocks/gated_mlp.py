@@ -1,4 +1,4 @@
-"""The gated feed-forward block (SwiGLU and its kin, Shazeer 2020)."""
+"""The gated feed-forward block (SwiGLU and other GLU variants, Shazeer 2020)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,12 @@ from sporelm.models.params import Columns, Param, Rows
 
 
 class GatedMLP:
-    """down(activation(gate(x)) * up(x)); `part` ends its weights' names, `ffn` is its width if not the model's.
+    """down(activation(gate(x)) * up(x)); `part` is a suffix of the names of its weights, `ffn` its width if not the
+    model's.
 
-    down_bias   `down` alone has a bias, where the model has none in others
-    above       of what `gate` makes counts what lies so many standard deviations above the mean, where this is given
-    factors     by which what `gate` and `down` make is multiplied
+    down_bias   `down` has a bias, even if the model has none elsewhere
+    above       Gaussian top-k: only the excess of a gate over its mean plus this number of standard deviations counts
+    factors     of the outputs of `gate` and `down`
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Griffin's recurrent block: a convolution and a gated linear unit, beside a gate (De et al. 2024)."""
+"""Griffin's recurrent block: a convolution and a gated linear recurrence in parallel with a gate (De et al. 2024)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from sporelm.models.params import Param
 
 
 class GatedRecurrence:
-    """o(lru(conv(x(x))) * gelu(y(x))), in the place of attention; gates are computed head by head of the
-    convolved rows."""
+    """o(lru(conv(x(x))) * gelu(y(x))), in place of attention; the gates of the recurrence are projections of each head
+    of the convolved rows."""
 
     def __init__(self, name: str, config: ModelConfig, lru_width: int, conv_kernel: int) -> None:
         channels, heads = lru_width, config.heads

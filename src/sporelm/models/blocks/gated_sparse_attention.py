@@ -1,4 +1,4 @@
-"""Sparse attention and norms that are opened and shut by what a row makes (SK Telecom 2026, "A.X K2")."""
+"""Sparse attention and norms with gates that are projections of the row (SK Telecom 2026, "A.X K2")."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from sporelm.models.params import Param, Rows
 
 
 class GatedNorm(RMSNorm):
-    """y * sigmoid(b(silu(a(y)))) of a normed row y, by matrices of `rank` rows and columns."""
+    """y * sigmoid(b(silu(a(y)))) of a normed row y, with a low-rank gate."""
 
     def __init__(self, name: str, width: int, eps: float, rank: int) -> None:
         super().__init__(name, width, eps)
@@ -29,8 +29,8 @@ class GatedNorm(RMSNorm):
 
 
 class GatedSparseAttention(SparseAttention):
-    """o(values(softmax(scores) latents) * sigmoid(gate(z))); queries are made of z too, the latent as it is normed and
-    as it was before. The indexer reads the normed one."""
+    """o(values(softmax(scores) latents) * sigmoid(gate(z))). z joins the normed query latent and the one before the
+    norm; queries are projections of z, too. The indexer reads the normed latent."""
 
     def __init__(self, name: str, config: SparseConfig, index: int, style: str) -> None:
         super().__init__(name, config, index, style)
@@ -57,7 +57,7 @@ class GatedSparseAttention(SparseAttention):
 
 
 class GatedSparseLayer(SparseLayer):
-    """The usual layer of it; the norm in front of a dense block has no gate."""
+    """The layer of gated sparse attention; the norm before a dense block has no gate."""
 
     def __init__(self, config: SparseConfig, index: int, style: str, rank: int) -> None:
         super().__init__(config, index, style)

@@ -1,4 +1,4 @@
-"""Attention whose heads are opened and shut, each by a number that its row makes."""
+"""Attention with a gate for each head, a projection of the input row."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,19 +11,19 @@ from sporelm.models.blocks.linear import Linear
 from sporelm.models.config import ModelConfig
 from sporelm.models.params import Rows
 
-GATE_COLUMNS = "head_gate_columns."  # a table, by the number of heads: the head of each column of what is mixed
+GATE_COLUMNS = "head_gate_columns."  # prefix of tables, by the number of heads: the head of each output column
 
 
 def head_tables(head_dim: int, counts: Iterable[int]) -> dict[str, np.ndarray]:
-    """The tables of layers with these numbers of heads: int32 [heads * head_dim]."""
+    """Return the tables of layers with these numbers of heads: int32 [heads * head_dim]."""
     return {f"{GATE_COLUMNS}{count}": np.repeat(np.arange(count, dtype=np.int32), head_dim) for count in counts}
 
 
 class HeadGatedAttention(Attention):
-    """Attention with normed heads; what each mixes is multiplied by an activation of one number (StepFun 2026).
+    """Attention with normed heads; the output of a head is multiplied by an activation of one number (StepFun 2026).
 
     kind            the activation
-    is_elementwise  there is a gate for each number of a head, not for the head (poolside 2026)
+    is_elementwise  one gate for each channel of a head, not one for each head (poolside 2026)
     """
 
     def __init__(

@@ -12,12 +12,12 @@ from sporelm.models.inputs import ROPE, StepInputs
 from sporelm.models.latent_config import LatentAttentionShape
 from sporelm.models.params import Columns, Param, Rows
 
-EPS = 1e-6  # of its own norms, whatever the model's is: in transformers, and in the code that its makers published
+EPS = 1e-6  # of its norms, independent of the model's, as in transformers and in DeepSeek's code
 
 
 class LatentAttention:
-    """o(values(softmax(scores) latents)): queries pass the matrix that makes keys and are compared with latents, and
-    with a key that is rotated if the model has rotary positions. Queries may have a latent of their own.
+    """o(values(softmax(scores) latents)). Queries pass the key projection and are compared with latents, and with a
+    rotated key if the model has rotary positions. Queries may have a latent of their own.
 
     growth   name of a table [context, 1]: the factor of queries at each position
     """
@@ -51,8 +51,8 @@ class LatentAttention:
         return self.project_values(ops.latent_attention(latent, q, *held, heads=self.heads, scale=self.scale), weights)
 
     def absorb(self, q: Any, row: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
-        """Store the latent and its key, `row`. Return the factors of latents and of keys, made of the queries q
-        [tokens, heads * dim]."""
+        """Store the latent and the key of `row`. Return the queries of latents and the queries of keys, from q [tokens,
+        heads * dim]."""
         if self.growth:
             q = ops.combine_experts(q, ops.select_rows(weights[self.growth], step.positions))
         norm, places = weights[self.kv_norm.name], (step.positions, weights[ROPE]) if self.rotates else (None, None)
@@ -62,5 +62,5 @@ class LatentAttention:
         return ops.linear_heads(q, weights[self.k_b.name]), q
 
     def project_values(self, mixed: Any, weights: Mapping[str, Any]) -> Any:
-        """Return the output projection of the values that mixed latents [tokens, heads * rank] make."""
+        """Return the output projection of the values of mixed latents [tokens, heads * rank]."""
         return self.o(ops.linear_heads(mixed, weights[self.v_b.name]), weights)

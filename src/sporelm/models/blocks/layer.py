@@ -1,4 +1,4 @@
-"""One layer of a decoder: attention and a feed-forward block, each with a norm in front of it, behind it, or both."""
+"""One layer of a decoder: attention and a feed-forward block, with norms before them, after them, or both."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -19,9 +19,9 @@ class RowBlock(Protocol):
 
 
 class Mixer(Protocol):
-    """Attention, or what stands in its place: rows in, rows out, each made of those before it in its sequence.
+    """Attention or a replacement: mixes each row with the rows before it in its sequence.
 
-    It is called with x [tokens, width], the step, the weights, and a cache for each thing that it keeps.
+    It is called with x [tokens, width], the step, the weights, and a cache for each of its memories.
     """
 
     @property
@@ -33,10 +33,10 @@ class Mixer(Protocol):
 
 
 class Layer:
-    """x + attention(norm(x)), then x + mlp(norm(x)); without `mlp` the first alone.
+    """x + attention(norm(x)), then x + mlp(norm(x)); without `mlp`, only the first.
 
-    after_attention, after_mlp   norms of what is added
-    scale                        by which it is multiplied
+    after_attention, after_mlp   norms of the outputs of the blocks
+    scale                        factor of these outputs
     """
 
     def __init__(
@@ -74,14 +74,15 @@ class Layer:
 
 
 class ParallelLayer(Layer):
-    """x + attention(norm(x)) + mlp(norm(x)) (GPT-J, Wang, Komatsuzaki 2021); without `mlp_norm` both read one."""
+    """x + attention(norm(x)) + mlp(norm(x)) (GPT-J, Wang, Komatsuzaki 2021); without `mlp_norm`, both share one
+    norm."""
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
         read = _normed(self.attention_norm, x, weights)
         mixed = _normed(self.after_attention, self.attention(read, step, weights, *caches), weights)
         assert self.mlp is not None
         made = self.mlp(read if self.mlp_norm is None else self.mlp_norm(x, weights), weights)
-        # The two first: what is added to x last can be merged with the norm that follows.
+        # Add the outputs first, so that the sum with x can be fused with the norm that follows.
         return ops.add(x, self._scaled(ops.add(mixed, _normed(self.after_mlp, made, weights))))
 
 

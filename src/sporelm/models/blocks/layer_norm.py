@@ -1,4 +1,4 @@
-"""Normalisation by mean and deviation, with a learned scale and a bias."""
+"""Layer norms: of rows, and of heads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,8 @@ from sporelm.models.params import Param, Rows
 
 
 class LayerNorm:
-    """Rows less their mean, divided by their deviation, times a weight (which OLMo's lack), plus a bias (Cohere's)."""
+    """Rows minus their mean, divided by their standard deviation, times a weight, plus a bias. OLMo has neither weight
+    nor bias, Cohere no bias."""
 
     def __init__(self, name: str, width: int, eps: float, *, weight: bool = True, bias: bool = True) -> None:
         self.name, self.width, self.eps = name, width, eps
@@ -23,17 +24,17 @@ class LayerNorm:
 
 
 def layer_norm_without_bias(name: str, width: int, eps: float) -> LayerNorm:
-    """A layer norm with a weight alone."""
+    """Return a layer norm with a weight and no bias."""
     return LayerNorm(name, width, eps, bias=False)
 
 
 def layer_norm_without_weights(name: str, width: int, eps: float) -> LayerNorm:
-    """A layer norm without weight and bias."""
+    """Return a layer norm without weight and bias."""
     return LayerNorm(name, width, eps, weight=False)
 
 
 class HeadLayerNorm:
-    """The same of each head of a row by itself, with a weight of its own and no bias; `unit` heads are cut together."""
+    """The layer norm of each head, with its own weight and no bias; `unit` heads are cut together."""
 
     def __init__(self, name: str, heads: int, head_dim: int, eps: float, unit: int = 1) -> None:
         self.eps, self.weight = eps, Param(f"{name}.weight", (heads, head_dim), Rows(unit), plain=True)
@@ -46,7 +47,7 @@ class HeadLayerNorm:
 
 
 class SharedHeadLayerNorm(HeadLayerNorm):
-    """The same with one weight and one bias for all heads."""
+    """The layer norm of each head, with one weight and one bias for all heads."""
 
     def __init__(self, name: str, head_dim: int, eps: float) -> None:
         self.eps, self.head_dim = eps, head_dim

@@ -1,4 +1,4 @@
-"""Lightning attention: linear attention sequences memory fades at a rate of its own in each head (MiniMax 2025)."""
+"""Lightning attention: linear attention with a decay for each head (MiniMax 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,23 +13,23 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-EPS = 1e-6  # of its norm, whatever the model's is: in transformers, and in MiniMax's code
+EPS = 1e-6  # of its norm, independent of the model's, as in transformers and in MiniMax's code
 
 
 def decay_table_name(layer: int) -> str:
-    """Return the name among the weights of a layer's decays, float32 [heads]: factors of its state for each row."""
+    """Return the name of a layer's table of decays, float32 [heads]: the factors of its state for each row."""
     return f"layers.{layer}.lightning.decays"
 
 
 def decays_of_layer(config: ModelConfig, layer: int) -> NDArray[np.float32]:
-    """Return the decays of a layer: e to the power of minus ALiBi's slopes, which fall with the layers."""
+    """Return the decays of a layer: exp(-slope), with ALiBi's slopes, which fall from layer to layer."""
     slopes = 2.0 ** (-8 / config.heads * np.arange(1, config.heads + 1))
     factor = 1 - layer / (config.layers - 1 + 1e-5) + 1e-5
     return np.exp(-slopes * factor).astype(np.float32)
 
 
 class LightningAttention:
-    """o(norm(lightning(silu(qkv(x)))) * sigmoid(gate(x))), in the place of attention."""
+    """o(norm(lightning(silu(qkv(x)))) * sigmoid(gate(x))), in place of attention."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         name, width, dim = f"layers.{layer}", config.width, config.head_dim

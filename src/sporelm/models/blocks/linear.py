@@ -1,4 +1,4 @@
-"""Products with weight matrices, with or without a bias, and what the adapters of a step's rows add to them."""
+"""Linear layers, with or without a bias, and the LoRA adapters of a step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,16 +28,16 @@ class Linear:
         return result
 
     def of_ordered(self, x: Any, weights: Mapping[str, Any]) -> Any:
-        """The product with x whose columns are in the weight's order already."""
+        """Return the product with x, whose columns are already in the weight's order."""
         if self.bias:
             return ops.linear(x, weights[f"{self.name}.weight"], weights[f"{self.name}.bias"])
         return ops.linear(x, weights[f"{self.name}.weight"])
 
 
 def apply_linears(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:  # x [tokens, width]
-    """Each product of x. Weights that want its columns in one order (GPTQ's act-order) share those that were put so.
+    """Return each product of x. Weights with the same column order (GPTQ's act-order) share one reordered x.
 
-    In steps with adapters, the rows that have one get what it adds; its matrices lie among the weights.
+    In steps with adapters, the rows with an adapter get its product, too; its matrices are among the weights.
     """
     ordered, which = {None: x}, weights.get(ADAPTERS)
     results = []
@@ -52,5 +52,5 @@ def apply_linears(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[
 
 
 def scale_rows(x: Any, factor: float) -> Any:
-    """x [tokens, width] times a number; x itself where that is 1."""
+    """Return x [tokens, width] times a number; x itself if that is 1."""
     return x if factor == 1 else ops.scale(x, factor=factor)

@@ -1,4 +1,4 @@
-"""The selective state space of Mamba 2: a state that fades, takes up each row and is read by it (Dao, Gu 2024)."""
+"""The selective state space of Mamba 2: a state that decays, is updated by each row and read by it (Dao, Gu 2024)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from sporelm.models.params import Param
 class Mamba2Shape:
     """Sizes of the Mamba 2 mixers of a model.
 
-    conv_kernel    rows that the convolution sees, the row's own included
+    conv_kernel    rows that the convolution reads, including the row's own
     num_groups     of heads that share B and C
-    state_size     numbers that are kept for each number of a head
-    inner_size     numbers of all heads
+    state_size     state values for each channel
+    inner_size     channels of all heads
     expand         the same in widths of the model
-    min_time_step, max_time_step   between which time steps are clamped
+    min_time_step, max_time_step   bounds of time steps
     """
 
     conv_kernel: int
@@ -38,15 +38,15 @@ class Mamba2Shape:
 
     @property
     def conv_channels(self) -> int:
-        """Numbers of a row that are convolved: values, B and C."""
+        """The channels that are convolved: values, B and C."""
         return self.inner_size + 2 * self.num_groups * self.state_size
 
 
 class Mamba2Mixer:
-    """o(norm(scan(silu(conv(xbc(x)))) * silu(z(x)))), in the place of attention.
+    """o(norm(scan(silu(conv(xbc(x)))) * silu(z(x)))), in place of attention.
 
-    first     of norm and gate z, the one that comes first: "norm" or "gate"; "" if there is no norm
-    factors   by which z and the time steps are multiplied
+    first     "norm" or "gate", whichever is applied first; "": there is no norm
+    factors   of z and of the time steps
     """
 
     def __init__(

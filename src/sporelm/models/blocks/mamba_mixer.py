@@ -1,4 +1,4 @@
-"""The selective state space of Mamba 1: each channel's state fades at rates of its own (Gu, Dao 2023)."""
+"""The selective state space of Mamba 1: the state of each channel decays at its own rates (Gu, Dao 2023)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from sporelm.models.params import Param
 class MambaShape:
     """Sizes of the Mamba mixers of a model.
 
-    conv_kernel     rows that the convolution sees, the row's own included
-    state_size      numbers that each channel keeps
-    time_step_rank  of the matrix that makes time steps
+    conv_kernel     rows that the convolution reads, including the row's own
+    state_size      state values for each channel
+    time_step_rank  rank of the projection of time steps
     inner_size      channels
     expand          the same in widths of the model
     norms           of time steps, B and C: "weighted" (Jamba), "bare" (Falcon-Mamba), or "" for none
-    norm_eps        of these norms, if it is not that of the others
+    norm_eps        of these norms, if it differs from the model's
     """
 
     conv_kernel: int
@@ -44,8 +44,8 @@ class MambaShape:
 
 
 class MambaMixer:
-    """o(scan(c) * silu(z(x))) with c = silu(conv(x(x))), in the place of attention. Time steps, B and C are projections
-    of c."""
+    """o(scan(c) * silu(z(x))) with c = silu(conv(x(x))), in place of attention. Time steps, B and C are projections of
+    c."""
 
     def __init__(self, name: str, config: ModelConfig, shape: MambaShape) -> None:
         self.shape = shape

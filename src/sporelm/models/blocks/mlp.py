@@ -10,7 +10,7 @@ from sporelm.models.params import Columns, Param, Rows
 
 
 class MLP:
-    """down(activation(up(x))); `part` ends its weights' names, `ffn` is its width if not the model's."""
+    """down(activation(up(x))); `part` is a suffix of the names of its weights, `ffn` its width if not the model's."""
 
     def __init__(self, name: str, config: ModelConfig, activation: str, *, part: str = "", ffn: int = 0) -> None:
         width, ffn, bias = config.width, ffn or config.ffn, config.mlp_bias

@@ -1,4 +1,4 @@
-"""A layer that is a feed-forward block alone."""
+"""A layer with only a feed-forward block."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from sporelm.models.params import Param
 
 
 class MLPOnlyMixer:
-    """A feed-forward block in the place of attention; it keeps nothing."""
+    """A feed-forward block in place of attention; it has no memory."""
 
     memory: BlockMemory = ()
 

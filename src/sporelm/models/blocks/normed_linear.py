@@ -1,4 +1,4 @@
-"""A product of rows that are normed first (BitNet, Ma et al. 2024)."""
+"""A linear layer with a norm of its input (BitNet, Ma et al. 2024)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from sporelm.models.params import Param
 
 
 class NormedLinear(Linear):
-    """linear(norm(x)); it takes the place of a block's last product."""
+    """linear(norm(x)), in place of a block's last product."""
 
     def __init__(self, linear: Linear, norm: str, eps: float) -> None:
         super().__init__(linear.name, linear.out, linear.width, bias=linear.bias, split=linear.split)

@@ -1,4 +1,4 @@
-"""The layer whose rows are normed where others norm what a block reads (MiniMax 2025)."""
+"""The layer that adds the outputs of its blocks to normed rows (MiniMax 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,8 @@ from sporelm.models.inputs import StepInputs
 
 
 class NormedResidualLayer(Layer):
-    """a r + attention(r) of r = norm(x), then b r + mlp(r) of r = norm of that; `residual_scales` are a and b."""
+    """a r + attention(r) with r = norm(x), then b s + mlp(s), where s is the norm of that sum; `residual_scales` are a
+    and b."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Two mixers side by side, whose outputs are added (Falcon-H1, TII 2025)."""
+"""Two mixers in parallel (Falcon-H1, TII 2025)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A gated block and a mixture of experts side by side (Gemma 4)."""
+"""A gated block and a mixture of experts in parallel (Gemma 4)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from sporelm.models.params import Param
 
 
 class ParallelMixture(Mixture):
-    """norm(mlp(norm(x))) + norm(experts(norm(x))); the router reads x by a norm of its own."""
+    """norm(mlp(norm(x))) + norm(experts(norm(x))); the router has a norm of its own."""
 
     def __init__(self, name: str, config: ModelConfig, mlp: GatedMLP) -> None:
         super().__init__(name, config)

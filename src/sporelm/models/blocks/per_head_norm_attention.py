@@ -1,4 +1,4 @@
-"""Attention whose queries and keys are normed head by head, each by a weight of its own (PFN 2025)."""
+"""Attention with a norm of each head of queries and keys, each with its own weight (PFN 2025)."""
 
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.rms_norm import HeadRMSNorm, RMSNorm
@@ -6,7 +6,7 @@ from sporelm.models.config import ModelConfig
 
 
 class PerHeadNormAttention(Attention):
-    """Attention, with norms in front of rotary positions."""
+    """Attention with norms before rotary positions."""
 
     def __init__(self, name: str, config: ModelConfig, window: int | None = None) -> None:
         super().__init__(name, config, window)

@@ -1,4 +1,4 @@
-"""A small row that a token has for each layer (per-layer embeddings, Gemma 3n and 4)."""
+"""Per-layer embeddings: a small row of each token for each layer (Gemma 3n and 4)."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-COLUMNS = "layer_input_columns."  # tables with the columns of each layer follow
+COLUMNS = "layer_input_columns."  # prefix of the tables with the columns of each layer
 
 
 class PerLayerInputs:
-    """Rows for the layers, `size` numbers each: half of what a table of their own has for the token, half of what is
-    made of the embedding that the first layer gets. `vocab`: tokens that the table has, if not all."""
+    """The rows of the layers, `size` numbers each: the token's row in a table of their own and a projection of the
+    first layer's input, added and scaled. `vocab`: tokens in that table, if not all."""
 
     def __init__(self, config: ModelConfig, size: int, vocab: int = 0) -> None:
         self.size, self.layers, self.width = size, config.layers, config.width
@@ -34,12 +34,12 @@ class PerLayerInputs:
         return [*self.embedding.params(), *self.projection.params(), *self.norm.params()]
 
     def tables(self) -> dict[str, np.ndarray]:
-        """int32 [size] for each layer: its columns."""
+        """Return the columns of each layer: int32 [size]."""
         columns = np.arange(self.layers * self.size, dtype=np.int32).reshape(self.layers, self.size)
         return {f"{COLUMNS}{index}": each for index, each in enumerate(columns)}
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any]) -> list[Any]:  # x [tokens, width]
-        """float32 [tokens, size] for each layer."""
+        """Return the rows of each layer: float32 [tokens, size]."""
         own = ops.scale(self.embedding(step.tokens, weights), factor=self.size**0.5)
         made = self.norm(ops.scale(self.projection(x, weights), factor=self.width**-0.5), weights)
         both = ops.scale(ops.add(made, own), factor=0.5**0.5)
@@ -61,24 +61,24 @@ class PerLayerInput:
         return ops.add(x, self.compute(x, row, weights))
 
     def compute(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
-        """Return the summand of x: float32 [tokens, width]."""
+        """Return the term that is added to x: float32 [tokens, width]."""
         gated = ops.activate_mul(self.gate(x, weights), row, kind="gelu_tanh")
         return self.norm(self.up(gated, weights), weights)
 
 
 class SharedKVLayer(Layer):
-    """A layer that may read keys and values of another, and gets a row of its own afterwards."""
+    """A layer that may read the keys and values of another one, and whose own row is applied after its blocks."""
 
     attention: SharedKVAttention
 
     @abstractmethod
     def apply_row(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
-        """Return the rows after the layer's own row [tokens, size] or None, from x as the usual layer returns it."""
+        """Return x, the layer's output, after its own row [tokens, size] is applied; the row may be None."""
 
 
 class PerLayerInputLayer(SharedKVLayer):
-    """x + norm(attention(norm(x))), x + norm(mlp(norm(x))), then the layer's row, if there is one, and all of it times
-    a learned number."""
+    """x + norm(attention(norm(x))), x + norm(mlp(norm(x))), then the layer's row, if it has one; the sum is multiplied
+    by a learned number."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class PerLayerInputLayer(SharedKVLayer):
         attention: SharedKVAttention,
         mlp: RowBlock,
     ) -> None:
-        """norms: before attention and behind it, then before the feed-forward block and behind it."""
+        """norms: before and after attention, then before and after the feed-forward block."""
         super().__init__(norms[0], attention, norms[2], mlp, after_attention=norms[1], after_mlp=norms[3])
         self.row, self.factor = row, Param(f"{name}.out_scale.weight", (1,))
 
@@ -109,9 +109,9 @@ def run_per_layer_inputs(
     weights: Mapping[str, Any],
     caches: Sequence[Any],
 ) -> Any:
-    """Return x after all layers. Each gets its row; one without keys and values reads those of the last layer of its
-    type before it.
+    """Return x after all layers. A layer without keys and values reads those of the last layer of its type before it.
 
+    rows    the row of each layer
     local   whether each layer is of the type with a window
     """
     own, last = iter(caches), dict[bool, Any]()

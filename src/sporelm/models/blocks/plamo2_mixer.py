@@ -21,15 +21,15 @@ from sporelm.models.params import Param
 class Plamo2MambaShape(Mamba2Shape):
     """Sizes of the mixers of a model.
 
-    time_step_rank   of the matrix that makes time steps
+    time_step_rank   rank of the projection of time steps
     """
 
     time_step_rank: int = 0
 
 
 class Plamo2MambaMixer:
-    """o(scan(c) * silu(z(x))) with c = silu(conv(x(x))), in the place of attention. Time steps, B and C are made of
-    norms of projections of c."""
+    """o(scan(c) * silu(z(x))) with c = silu(conv(x(x))), in place of attention. B, C and the low-rank input of time
+    steps are normed projections of c."""
 
     def __init__(self, name: str, config: ModelConfig, shape: Plamo2MambaShape) -> None:
         inner, heads, width = shape.inner_size, shape.num_heads, config.width

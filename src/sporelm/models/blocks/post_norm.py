@@ -1,4 +1,4 @@
-"""The layer whose sums are normed, and what stands in the place of a norm that is not there."""
+"""The layer with norms after its residual sums, and the identity in place of a norm."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from sporelm.models.params import Param
 
 
 class PostNormLayer(Layer):
-    """norm(x + attention(x)), then norm(x + mlp(x)) (Vaswani et al. 2017); a layer's usual norms, elsewhere."""
+    """norm(x + attention(x)), then norm(x + mlp(x)) (Vaswani et al. 2017), with the norms of `Layer`."""
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
         assert self.attention_norm is not None
@@ -21,7 +21,7 @@ class PostNormLayer(Layer):
 
 
 class IdentityNorm:
-    """Rows as they are."""
+    """The identity, in place of a norm."""
 
     def params(self) -> list[Param]:
         return []

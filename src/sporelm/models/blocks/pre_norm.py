@@ -1,4 +1,4 @@
-"""The usual layer of a decoder, its parts named as in every family."""
+"""The usual layer of a decoder, with the usual names of its parts."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from sporelm.models.config import ModelConfig
 
 
 class NormKind(Protocol):
-    """Makes norms of one kind."""
+    """A constructor of norms of one kind."""
 
     def __call__(self, name: str, width: int, eps: float) -> RowBlock: ...
 
@@ -25,12 +25,12 @@ def pre_norm(
     behind: bool = False,
     shared: bool = False,
 ) -> Layer:
-    """The layer of this number: norms in front of attention and of the feed-forward block; beside each other where the
-    configuration is parallel.
+    """Return the layer of this number: attention and a feed-forward block with norms before them, in parallel if the
+    configuration says so.
 
-    attention, mlp   Llama's, where none are given
+    attention, mlp   None: those of Llama
     norm             the kind of norms
-    behind           what they add is normed too
+    behind           the outputs of both blocks are normed, too
     shared           a parallel layer has one norm for both
     """
     name = f"layers.{index}"

@@ -1,4 +1,4 @@
-"""A mixture whose experts are selected before attention, so that they can be loaded meanwhile (SmallThinker)."""
+"""A mixture with experts that are selected before attention, so that they can be loaded meanwhile (SmallThinker)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ class PreRoutedMixture(Mixture):
 
 
 class PreRoutedLayer(Layer):
-    """x + attention(norm(x)), then x + experts(norm(x)), which the first x selects."""
+    """x + attention(norm(x)), then x + experts(norm(x)); the router reads x before attention."""
 
     def __init__(
         self, attention_norm: RowBlock, attention: Mixer, mlp_norm: RowBlock, mixture: PreRoutedMixture

@@ -1,4 +1,4 @@
-"""A mixture with one expert for each token, whose weight multiplies its input, and a shared expert (Llama 4)."""
+"""A mixture with one expert per token, which multiplies its input by the weight, and a shared expert (Llama 4)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -8,16 +8,16 @@ import numpy as np
 from sporelm import ops
 from sporelm.models.params import Param, Rows
 
-ONES = "ones."  # tables of so many ones follow, the weight of a norm without one
+ONES = "ones."  # prefix of tables of ones, by their length: the weights of norms without one
 
 
 def ones_table(width: int) -> dict[str, np.ndarray]:
-    """The table that norms of this width without a weight read, by its name among the weights."""
+    """Return the table of ones that norms of this width without a weight read, by its name among the weights."""
     return {f"{ONES}{width}": np.ones(width, np.float32)}
 
 
 class RMSNorm:
-    """Rows, or each head of them where that is `width` wide, divided by their root mean square, times a weight."""
+    """Rows divided by their root mean square, times a weight; or each head of the rows, if it is `width` wide."""
 
     def __init__(self, name: str, width: int, eps: float) -> None:
         self.name, self.width, self.eps = name, width, eps
@@ -30,7 +30,7 @@ class RMSNorm:
 
 
 class HeadRMSNorm(RMSNorm):
-    """The same of each head of a row by itself, with a weight of its own; `unit` heads are cut together."""
+    """The RMS norm of each head with its own weight; `unit` heads are cut together."""
 
     def __init__(self, name: str, heads: int, head_dim: int, eps: float, unit: int = 1) -> None:
         super().__init__(name, head_dim, eps)
@@ -41,7 +41,7 @@ class HeadRMSNorm(RMSNorm):
 
 
 class BareRMSNorm(RMSNorm):
-    """The same without a weight; the model's tables have ONES."""
+    """The RMS norm without a weight; the model's tables have ONES."""
 
     def params(self) -> list[Param]:
         return []

@@ -1,4 +1,4 @@
-"""RWKV's layer: a time mix and a channel mix. Both read the row in front of each."""
+"""RWKV's layer: a time mix and a channel mix. Both also read the previous row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from sporelm.models.params import Param
 
 
 class RwkvLayer(Layer):
-    """x + time(norm(x)), then x + channel(norm(x)), then all times `scale`."""
+    """x + time(norm(x)), then x + channel(norm(x)); the result is multiplied by `scale`."""
 
     def __init__(
         self, time_norm: RowBlock, time: Mixer, channel_norm: RowBlock, channel: Mixer, *, scale: float = 1.0

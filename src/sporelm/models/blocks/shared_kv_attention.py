@@ -13,10 +13,10 @@ from sporelm.models.params import Param
 
 
 class SharedKVAttention(Attention):
-    """Attention whose queries, keys and values are normed head by head.
+    """Attention with norms of each head of queries, keys and values.
 
     is_kv_shared      it has no keys and values, and reads a cache that another layer writes
-    has_tied_values   its values are its keys, before they are normed and rotated
+    has_tied_values   values are the keys before their norm and rotation
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A transformer layer that several places of a model share, each with low-rank matrices of its own (Zyphra 2024)."""
+"""A transformer layer that a model applies in several places, each with its own low-rank matrices (Zyphra 2024)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from sporelm.models.params import Param
 
 
 class LoraPart:
-    """The sum of shared projections and of low-rank ones that a place has of its own: high(low(x)).
+    """Shared projections, each plus a low-rank one of this place: high(low(x)).
 
     One `low` may serve several projections.
     """
@@ -35,7 +35,7 @@ class LoraPart:
 
 
 class LoraLinear(Linear):
-    """A shared projection, and what a place adds to it."""
+    """A shared projection plus the low-rank one of this place."""
 
     def __init__(self, shared: Linear, number: int, rank: int) -> None:
         super().__init__(shared.name, shared.out, shared.width, bias=shared.bias, split=shared.split)
@@ -48,11 +48,11 @@ class LoraLinear(Linear):
 
 
 class SharedTransformer:
-    """mlp(norm(attention(norm(x beside the embedding)))), without sums, at the place of this number.
+    """mlp(norm(attention(norm(x beside the embedding)))), without residual sums, in the place of this number.
 
-    rank                    of the matrices that each place has of its own
-    is_first                the parameters of all places are this one's, besides its own
-    has_attention_adapters  queries, keys and values have such matrices, too, and not only the feed-forward block
+    rank                    of the low-rank matrices of each place
+    is_first                its parameters include the shared ones
+    has_attention_adapters  queries, keys and values have low-rank matrices, too, not only the feed-forward block
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SharedThenMamba(Layer):
         return [*self.shared.params(), *self.linear.params(), *super().params()]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:
-        """x [tokens, width]; in front of its two caches are the rows of the embedding, [tokens, width]."""
+        """`caches` are the rows of the embedding, [tokens, width], and the two caches of the layer."""
         first, pages, state = caches
         added = self.linear(self.shared(x, first, step, weights, pages), weights)
         assert self.attention_norm is not None

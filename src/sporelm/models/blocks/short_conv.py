@@ -1,4 +1,4 @@
-"""The gated short convolution: over a few rows, with a gate in front and one behind (LFM2, Liquid AI 2025)."""
+"""The gated short convolution over a few rows, with an input gate and an output gate (LFM2, Liquid AI 2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from sporelm.models.params import Param
 
 
 class ShortConv:
-    """o(c(x) * conv(b(x) * x(x))) over `conv_kernel` rows, in the place of attention."""
+    """o(c(x) * conv(b(x) * x(x))) over `conv_kernel` rows, in place of attention."""
 
     def __init__(self, name: str, config: ModelConfig, conv_kernel: int) -> None:
         width = config.width

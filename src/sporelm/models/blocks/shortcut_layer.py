@@ -1,4 +1,4 @@
-"""Two layers of attention with experts beside them (Meituan 2025, "LongCat-Flash"); some experts compute nothing."""
+"""Two layers with experts in parallel (Meituan 2025, "LongCat-Flash"); some experts return their input."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,8 @@ from sporelm.models.params import Param
 
 
 class ShortcutLayer(Layer):
-    """The first layer, then the second; the experts read what the first one's dense block reads, and are added last,
-    so that they can be computed beside all that lies between."""
+    """The first layer, then the second. The experts read the input of the first dense block, and are added last, so
+    that they can be computed in parallel with everything between."""
 
     def __init__(self, first: Layer, second: Layer, experts: RowBlock) -> None:
         super().__init__(first.attention_norm, first.attention, first.mlp_norm, first.mlp)
@@ -34,13 +34,13 @@ class ShortcutLayer(Layer):
         count = len(list_memories(self.attention.memory))
         x = ops.add(x, self.attention(self.attention_norm(x, weights), step, weights, *caches[:count]))
         read = self.mlp_norm(x, weights)
-        beside = self.experts(read, weights)
+        shortcut = self.experts(read, weights)
         x = ops.add(x, self.mlp(read, weights))
-        return ops.add(self.second(x, step, weights, *caches[count:]), beside)
+        return ops.add(self.second(x, step, weights, *caches[count:]), shortcut)
 
 
 class ZeroExpertMixture(Mixture):
-    """A mixture whose last `num_zero_experts` experts give a token back as it is."""
+    """A mixture with experts that return their input, the last `num_zero_experts`."""
 
     def __init__(self, name: str, config: ModelConfig, num_zero_experts: int) -> None:
         super().__init__(name, config)

@@ -1,4 +1,5 @@
-"""Latent attention whose queries see the positions that a lightning indexer scores highest (DeepSeek-AI 2025)."""
+"""Sparse latent attention: a query attends to the positions that a lightning indexer scores highest (DeepSeek-AI
+2025)."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -20,11 +21,9 @@ from sporelm.ops.spec import require_fixed, spec_of
 
 
 class Indexer:
-    """Scores sum(weight * relu(query key)) over heads. Queries come out of attention's latent of queries; the key, one
-    for all heads, and the weights come out of the row itself. A factor of all scores of a row would change nothing.
-
-    style   of the rotation, which is of the first numbers of a head
-    """
+    """The lightning indexer: scores sum(weight * relu(query key)) over heads. Queries are projections of attention's
+    query latent; the weights, and the key that all heads share, are projections of the row. `style` is that of the
+    rotation of the leading channels of a head. A factor of all scores of a row would change nothing."""
 
     def __init__(self, name: str, config: SparseConfig, style: str) -> None:
         heads, dim = config.indexer.num_heads, config.indexer.head_dim
@@ -43,7 +42,7 @@ class Indexer:
     def __call__(
         self, q: Any, row: Any, shares: Any, step: StepInputs, weights: Mapping[str, Any], keys: Any
     ) -> Any:  # q [tokens, heads * dim], row [tokens, dim], shares [tokens, heads]
-        """Store the key that is made of `row`. Return the slots that each row sees, int32 [tokens, topk]; fewer if the
+        """Store the key of `row`. Return the slots that each row attends to, int32 [tokens, topk], or fewer if the
         pages of a sequence have fewer."""
         places = (step.positions, weights[ROPE])
         key = ops.rope(self.norm(row, weights), *places, head_dim=self.dim, style=self.style)
@@ -54,7 +53,7 @@ class Indexer:
 
 
 class SparseAttention(LatentAttention):
-    """o(values(softmax(scores) latents)) over the positions that its indexer selects; layers without an indexer see the
+    """o(values(softmax(scores) latents)) over the positions that its indexer selects; layers without an indexer use the
     selection of the last layer before them (GLM-5.2)."""
 
     def __init__(self, name: str, config: SparseConfig, index: int, style: str) -> None:
@@ -70,7 +69,7 @@ class SparseAttention(LatentAttention):
     def select_and_attend(
         self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any, *keys: Any
     ) -> tuple[Any, Any]:  # x [tokens, width], chosen [tokens, count] or None
-        """Return the output of attention, and the slots that it saw."""
+        """Return the output of attention, and the selected slots."""
         assert self.q_a is not None
         if self.indexer is None:
             low, row = apply_linears(x, weights, self.q_a, self.kv_a)
@@ -85,7 +84,7 @@ class SparseAttention(LatentAttention):
 
 
 class SparseLayer(Layer):
-    """The usual layer, of sparse attention."""
+    """The usual layer with sparse attention."""
 
     attention: SparseAttention
 
@@ -100,7 +99,7 @@ class SparseLayer(Layer):
         return self.attention.memories
 
     def run(self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        """Return x [tokens, width] after the layer, and the slots that it saw."""
+        """Return x [tokens, width] after the layer, and the selected slots."""
         assert self.attention_norm is not None
         assert self.mlp_norm is not None
         assert self.mlp is not None
@@ -114,7 +113,7 @@ class SparseLayer(Layer):
 def run_sparse_layers(
     layers: Sequence[SparseLayer], x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]
 ) -> Any:
-    """Return x [tokens, width] after all layers. A layer may see the same slots as the one before it."""
+    """Return x [tokens, width] after all layers. A layer may use the selection of the one before it."""
     left, chosen = iter(caches), None
     for layer in layers:
         x, chosen = layer.run(x, chosen, step, weights, [*islice(left, len(list_memories(layer.memory())))])

@@ -1,4 +1,4 @@
-"""Gated delta nets whose queries, keys and values are projected and convolved separately, as in Kimi Linear (2025)."""
+"""Gated delta nets with separate projections and convolutions of queries, keys and values, as in Kimi Linear (2025)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +15,11 @@ NO_RANKS: Mapping[str, int] = {}
 
 
 class SplitDeltaNet:
-    """o(norm(delta(silu(conv(q(x))), silu(conv(k(x))), silu(conv(v(x))))) * gate(z(x))), in the place of attention.
+    """o(norm(delta(silu(conv(q(x))), silu(conv(k(x))), silu(conv(v(x))))) * gate(z(x))), in place of attention.
 
-    decays_channels   each channel of the keys decays by itself, and the gate is a sigmoid; else each head, and SiLU
-    ranks             of "alpha", from which decays are computed, and of "z": they are two products with this width
-                      between; a part that is absent is one product
+    decays_channels   each channel of the keys has its own decay, and the gate is a sigmoid; otherwise each head has
+                      one, and the gate is SiLU
+    ranks             of the low-rank projections "alpha", for decays, and "z"; a missing one is a single matrix
     max_beta          the largest share of the new value that a row takes; above 1, it may reverse what was stored
     min_log_decay     logarithm of the smallest factor by which a row multiplies a state; 0: there is no bound
     eps               of the norm; None: the model's

@@ -1,4 +1,4 @@
-"""RWKV-6's time mix: linear attention with decays that each token computes, in the place of attention.
+"""RWKV-6's time mix: linear attention with decays that each token computes, in place of attention.
 
 Peng et al. 2024, "Eagle and Finch".
 """
@@ -18,7 +18,7 @@ MIXES = "wkvrg"  # rows are mixed for decays, keys, values, receptance, the gate
 
 
 class TokenMixes:
-    """Rows mixed with the ones in front of them, in shares that depend on the row: one result for each of `MIXES`."""
+    """Rows mixed with the previous ones, by shares that depend on the row: one result for each of `MIXES`."""
 
     def __init__(self, name: str, width: int, rank: int) -> None:
         self.first = Param(f"{name}.mix_x.weight", (width,))
@@ -29,7 +29,7 @@ class TokenMixes:
         return [self.first, *self.mixes, *(param for lora in self.loras for param in lora.params())]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> dict[str, Any]:
-        """Return the mixes of x [tokens, width]; `row` is the state of the row in front."""
+        """Return the mixes of x [tokens, width]; `row` is the state of the previous row."""
         delta = shift_tokens(x, step, weights, row)
         mixed = ops.mix_rows(x, delta, (weights[self.first.name],))
         low = apply_linears(mixed, weights, *(lora.down for lora in self.loras))
@@ -66,7 +66,8 @@ class TimeMix6:
 
 
 class GroupedTimeMix:
-    """o(linear attention(...) * sigmoid(gate)), keys and values shared by groups of heads (QRWKV6, Recursal 2024)."""
+    """o(linear attention(...) * sigmoid(gate)), with keys and values shared by groups of heads (QRWKV6, Recursal
+    2024)."""
 
     def __init__(self, name: str, config: ModelConfig, token_shift_rank: int, decay_rank: int) -> None:
         width, self.heads, self.kv_heads = config.width, config.heads, config.kv_heads

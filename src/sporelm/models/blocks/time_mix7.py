@@ -1,4 +1,4 @@
-"""RWKV-7's time mix: a generalized delta rule, in the place of attention (Peng et al. 2025)."""
+"""RWKV-7's time mix: a generalized delta rule, in place of attention (Peng et al. 2025)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class TimeMix7:
     """o((norm(state read) + bonus of each row) * gate).
 
     eps        of the norm of heads
-    is_first   it belongs to the first layer, whose values the others mix theirs with
+    is_first   it belongs to the first layer; the other layers mix its values into theirs
     """
 
     def __init__(self, name: str, config: ModelConfig, ranks: TimeMix7Ranks, *, eps: float, is_first: bool) -> None:
@@ -56,7 +56,7 @@ class TimeMix7:
     def __call__(
         self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any, values: Any = None
     ) -> tuple[Any, Any]:  # x [tokens, width]; values: those of the first layer, likewise
-        """Return what is added to the rows, and the first layer's values."""
+        """Return the output, and the values of the first layer."""
         row, state = cache
         delta = shift_tokens(x, step, weights, row)
         mixes = tuple(weights[mix.name] for mix in self.mixes)

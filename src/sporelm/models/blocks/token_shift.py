@@ -1,4 +1,4 @@
-"""Token shift: layers of RWKV mix each row with the one in front of it (Peng et al. 2023)."""
+"""Token shift: layers of RWKV mix each row with the previous one (Peng et al. 2023)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from sporelm.models.blocks.linear import Linear
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 
-SHIFT = "token_shift"  # float32 [2, width] among the weights: the taps that take each row from the one before it
+SHIFT = "token_shift"  # float32 [2, width] among the weights: the taps of the previous row minus the row
 
 
 def shift_table(width: int) -> dict[str, np.ndarray]:
@@ -20,17 +20,17 @@ def shift_table(width: int) -> dict[str, np.ndarray]:
 
 
 def previous_row_state(width: int) -> State:
-    """Return the state of a block that reads the row in front of each: the last row."""
+    """Return the state of a block that reads the previous row of each: the last row."""
     return State(((1, width),))
 
 
 def shift_tokens(x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> Any:  # x [tokens, width]
-    """Return the row in front of each, or zeros, minus the row itself: float32 [tokens, width]."""
+    """Return the previous row of each, or zeros, minus the row itself: float32 [tokens, width]."""
     return ops.causal_conv1d(x, weights[SHIFT], None, row, step.starts, step.lengths, step.states, silu=False)
 
 
 class LowRankProjection:
-    """up(activation(down(x))) through a few numbers, `rank`; the bias is that of `up`."""
+    """up(activation(down(x))) through `rank` channels; the bias is that of `up`."""
 
     def __init__(self, name: str, width: int, rank: int, out: int, activation: str = "", *, bias: bool = True) -> None:
         self.down, self.up = Linear(f"{name}_a", rank, width), Linear(name, out, rank, bias=bias)

@@ -1,4 +1,4 @@
-"""The feed-forward block whose activation function is learned (Huang, Schlag 2024)."""
+"""The feed-forward block with a learned activation function (Huang, Schlag 2024)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ from sporelm.models.blocks.mlp import MLP
 from sporelm.models.config import ModelConfig
 from sporelm.models.params import Param
 
-# Each number of a layer, and its shape; a parameter has those of all layers.
+# The learned numbers of a layer and their shapes; a parameter has those of all layers.
 NUMBERS: dict[str, tuple[int, ...]] = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
 
 
 def xielu_params(layers: int) -> list[Param]:
-    """The weights of all layers."""
+    """Return the parameters of all layers."""
     return [Param(f"xielu.{part}", (layers, *shape), plain=True) for part, shape in NUMBERS.items()]
 
 
