@@ -19,7 +19,18 @@ from typing import Any, cast
 import numpy as np
 
 from sporelm.backends.context import Context, Resource
-from sporelm.backends.protocol import Backend, CallTime, MemoryPlanner, Program, StateShapes
+from sporelm.backends.fetched import Fetched
+from sporelm.backends.protocol import (
+    HOST_TRAITS,
+    Backend,
+    CallTime,
+    DeviceTraits,
+    Fetch,
+    Handle,
+    MemoryPlanner,
+    Program,
+    StateShapes,
+)
 from sporelm.backends.reference_fallback import contiguous_arguments, map_values, run_fallback
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Value
@@ -80,6 +91,7 @@ class FunctionBackend(ABC):
     name: str
     rules: tuple[str, ...] = ()
     step_buckets: Mapping[str, int] = {"any": 512}  # functions take arrays of any length: one program serves all steps
+    traits: DeviceTraits = HOST_TRAITS
     functions: Mapping[str, Callable[..., Any]]  # by the op's name
 
     def __init__(self) -> None:
@@ -171,6 +183,25 @@ class FunctionBackend(ABC):
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         cache.storage.canonical[list(pages)] = self.copy_in(canonical)
+
+    def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetch:
+        return Fetched(self.export_pages(cache, pages))
+
+    def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
+        for pages in [cache.storage.canonical for cache in caches]:
+            for source, target in copies:
+                pages[target] = pages[source]
+
+    # ---- outputs of programs
+
+    def fetch(self, handle: Handle) -> np.ndarray:
+        return handle if isinstance(handle, np.ndarray) else self.copy_out(handle)
+
+    def fetch_rows(self, handle: Handle, rows: Sequence[int]) -> np.ndarray:
+        return self.fetch(handle[list(rows)])
+
+    def start_fetch(self, handle: Handle) -> Fetch:
+        return Fetched(self.fetch(handle))
 
     # ---- recurrent states
 
@@ -314,12 +345,16 @@ class FunctionProgram(Resource):
             kept |= ending
         super().__init__(backend.context, f"program of {len(graph.calls)} calls")
 
-    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+    def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         self.check()
         backend, inputs = self.backend, self.graph.inputs
         with backend.on_device():
             host = {id(inputs[name]): arrays[name] for name in self._host}
-            values = {id(inputs[name]): backend.copy_in(arrays[name]) for name in self._device}
+            values = {
+                id(inputs[name]): backend.copy_in(array) if isinstance(array, np.ndarray) else array
+                for name in self._device
+                for array in (arrays[name],)
+            }
 
             def value(given: Any, on_host: bool) -> Any:
                 if isinstance(given, Value):
@@ -332,7 +367,7 @@ class FunctionProgram(Resource):
                 values.update({id(made): result for made, result in zip(call.results, results, strict=True)})
                 for key in ending:
                     values.pop(key, None)
-            return {name: backend.copy_out(values[id(value)]) for name, value in self.graph.outputs.items()}
+            return {name: values[id(value)] for name, value in self.graph.outputs.items()}
 
     def release(self) -> None:
         self.graph = Graph()  # it holds the constants

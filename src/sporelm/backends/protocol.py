@@ -1,7 +1,7 @@
 """The protocol of a back-end: its verbs, and the types that they use.
 
-probe; allocate (`tensor`, `allocate_pages`, `allocate_states`); copy (`to_numpy`, `export_pages`, `copy_states`, ...);
-pack a weight; give a kernel for a call; compile a program of calls; synchronize.
+probe; allocate (`tensor`, `allocate_pages`, `allocate_states`); copy (`to_numpy`, `fetch`, `copy_pages`, ...); pack a
+weight; give a kernel for a call; compile a program of calls; synchronize.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,11 +66,18 @@ class MemoryPlanner(Protocol):
         """
 
 
+Handle = Any  # an array on a device, as its back-end keeps it; numpy arrays where the device is the host
+
+
 class Program(Protocol):
     """A graph compiled for one step bucket. The caller that fills its arrays guarantees the indices in them."""
 
-    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Run one step: inputs by name, extents by symbol name. Outputs are views that the next run overwrites."""
+    def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
+        """Launch one step: inputs by name, extents by symbol name. Return handles of the outputs, without waiting.
+
+        An input is a numpy array, or a handle that a program of the same back-end returned. On the host outputs are
+        views that the next run overwrites.
+        """
 
     def free(self) -> None:
         """Free its memory. It cannot run after that."""
@@ -97,12 +104,56 @@ class CallTimer(Protocol):
         """
 
 
+class Fetch(Protocol):
+    """A copy from the device to the host that has begun."""
+
+    def result(self) -> np.ndarray:
+        """Wait for the copy, and return it."""
+
+
+@dataclass(frozen=True)
+class InputBuckets:
+    """The padded shapes of a step's inputs, for devices that replay few shapes (ADR 0045).
+
+    The rows of a padded step are those of sequences with one row, and after them blocks of `row_block` rows, into which
+    longer chunks are cut. Each number is padded to the next one of its bucket; all are ascending.
+    """
+
+    row_block: int  # rows of a block
+    decodes: tuple[int, ...]  # sequences with one row; begins with 0
+    blocks: tuple[int, ...]  # blocks; begins with 0
+    pages: tuple[int, ...]  # columns of the page table
+    outputs: tuple[int, ...]  # output rows
+
+
+@dataclass(frozen=True)
+class DeviceTraits:
+    """The properties of a device from which an engine takes its defaults.
+
+    is_async        whether programs are launched and run by themselves, so that the next step can be prepared meanwhile
+    input_buckets   the padded shapes of inputs; None: inputs have exact extents
+    max_batch       requests that run together
+    token_budget    tokens of a step
+    memory_share    the part of the free memory that the KV cache may take
+    """
+
+    is_async: bool = False
+    input_buckets: InputBuckets | None = None
+    max_batch: int = 16
+    token_budget: int = 512
+    memory_share: float = 0.5
+
+
+HOST_TRAITS = DeviceTraits()
+
+
 class Backend(Protocol):
     """A device that runs ops. It is also a `Device`: it runs single ops on its tensors (eager mode)."""
 
     name: str
     rules: tuple[str, ...]  # rules of `sporelm.plan.rewrite_rules` that pay on this device
     step_buckets: Mapping[str, int]  # name -> max tokens of a step, ascending; the last is the largest step allowed
+    traits: DeviceTraits
 
     def probe(self) -> Ready | Missing:
         """Return whether it can run here. Never raises."""
@@ -149,6 +200,12 @@ class Backend(Protocol):
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         """Write pages that are given in canonical form."""
 
+    def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetch:
+        """Begin to copy these pages to the host, in canonical form. Later changes of the pages do not show."""
+
+    def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
+        """Copy pages (source, target) in all caches of a pool, one after the other, on the device."""
+
     def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
         """Allocate `count` recurrent states: per layer a tensor float32 [count, *shape] for each of its shapes.
 
@@ -180,6 +237,15 @@ class Backend(Protocol):
 
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a copy of a tensor's values in its layout. Raise BackendError unless they are plain."""
+
+    def fetch(self, handle: Handle) -> np.ndarray:
+        """Wait for an output of a program, and return it as an array. On the host: the output itself."""
+
+    def fetch_rows(self, handle: Handle, rows: Sequence[int]) -> np.ndarray:
+        """Return a copy of some rows of an output."""
+
+    def start_fetch(self, handle: Handle) -> Fetch:
+        """Begin to copy an output to the host. A later run of its program does not change the copy."""
 
     def contiguous(self, tensor: Tensor) -> Tensor:
         """Return the tensor itself unless it is a view, else a copy. Raise BackendError for a view of a tensor that is

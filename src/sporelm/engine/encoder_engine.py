@@ -14,9 +14,9 @@ from sporelm.engine.encoder_runner import EncoderRunner, EncoderText
 from sporelm.engine.engine import Engine
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.prompt_rows import RowsCallback
 from sporelm.engine.request import Request, parse_token_ids
-from sporelm.engine.runner import ModelOutput
 from sporelm.engine.scheduler import Scheduler
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.engine.worker import Worker

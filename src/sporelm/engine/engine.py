@@ -15,9 +15,9 @@ from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
 from sporelm.engine.lora_runtime import LoraRuntime
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.prompt_rows import PromptRowsRunner, RowsCallback
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.scheduler import Scheduler, StepOutput
 from sporelm.engine.speculative import Speculation
@@ -122,7 +122,7 @@ class Engine:
         model_output = self.runner.run(step)
         computed = perf_counter()
         self._sampling_step = step
-        sampled = self.sampler.sample(model_output.argmax, model_output.logits, step)
+        sampled = self.sampler.sample(model_output, step)
         sampled_time = perf_counter()
         self._observe_time(step, num_tokens, sampled.tokens, computed - scheduled)
         outputs = self.scheduler.commit(step, sampled)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.overwrite_check import check_replaceable_file
-from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling import Sampler, SamplerOutput, Sampling
 from sporelm.engine.step import Step
 from sporelm.errors import RequestError
@@ -130,8 +130,8 @@ class RecordedSampler(Sampler):
         super().drop(request)
         self.file.line({"drop": request})
 
-    def sample(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
-        output = super().sample(best, logits, step)
+    def sample(self, model_output: ModelOutput, step: Step) -> SamplerOutput:
+        output = super().sample(model_output, step)
         self.file.line({"said": output.tokens})
         return output
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.recording import MARK, READABLE, VERSION, checksums, sampling_from_json
-from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.engine.worker import Worker
@@ -200,7 +200,7 @@ class Replay:
             raise RequestError("is damaged: it has sampled tokens without a step")
         (step, output), self.last = self.last, None
         request_ids = [scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs]
-        sampled = self.sampler.sample(output.argmax, output.logits, step).tokens
+        sampled = self.sampler.sample(output, step).tokens
         if len(recorded) != len(sampled):
             self.result.difference = f"step {self.result.steps}: {len(sampled)} answers, recorded are {len(recorded)}"
             return

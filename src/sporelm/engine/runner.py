@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.backends.protocol import Backend, Progress
+from sporelm.backends.protocol import Backend, Handle, Progress
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown_adapter_error
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.step import Step
 from sporelm.models import StepInputs, compute, input_specs, trace_model
 from sporelm.models.inputs import ADAPTERS, Forward
@@ -29,13 +30,6 @@ class Model(Protocol):
     def memory(self) -> Sequence[Any]: ...
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
     def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
-
-
-class ModelOutput(NamedTuple):
-    """The output rows of a step. Both arrays are views that the next step overwrites."""
-
-    argmax: NDArray[np.int32]  # [rows], -1 for a row with NaN
-    logits: NDArray[np.float32]  # [rows, vocab]
 
 
 class InputArrays:
@@ -136,15 +130,14 @@ class Runner:
     def run(self, step: Step) -> ModelOutput:
         """Compute a step. Changes the caches."""
         outputs = self._compute(step, self.model.forward, self.plan)
-        return ModelOutput(outputs["tokens"], outputs["logits"])
+        return ModelOutput(outputs["tokens"], outputs["logits"], self.backend)
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         """Compute a step; return its last hidden states: float32 [rows, width], a view that the next step overwrites.
         Changes the caches."""
         if self.plan is not None and self.embedding_plan is None:
             self.embedding_plan = self._trace_plan(self.model.embed)
-        hidden: NDArray[np.float32] = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
-        return hidden
+        return self.backend.fetch(self._compute(step, self.model.embed, self.embedding_plan)["hidden"])
 
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
         """Return a compiled runtime for these adapters, by id, for `set_lora_runtime`. Changes nothing."""
@@ -171,10 +164,10 @@ class Runner:
         self.compile_s += perf_counter() - began
         return plan
 
-    def _compute(self, step: Step, forward: Forward, plan: Plan | None) -> dict[str, np.ndarray]:
-        """Return the outputs of a step: by its plan, or op by op without one."""
+    def _compute(self, step: Step, forward: Forward, plan: Plan | None) -> dict[str, Handle]:
+        """Launch a step and return handles of its outputs: by its plan, or op by op without one."""
         if step.copies:
-            self.copy_pages(step.copies)
+            self.backend.copy_pages(self.paged, step.copies)
         if step.state_copies:
             self.backend.copy_states(self.states, step.state_copies)
         arrays, extents = self.inputs.fill(step)
@@ -193,19 +186,13 @@ class Runner:
             began = perf_counter()
             plan.bucket_program(plan.find_bucket(extents))
             self.compile_s += perf_counter() - began
-        return plan.run(arrays, extents)
+        return plan.launch(arrays, extents)
 
     def close(self) -> None:
         """Free the programs."""
         for plan in (self.plan, self.embedding_plan, self.lora_runtime):
             if plan is not None:
                 plan.close()
-
-    def copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy pages (source, target) in every cache, one after the other. Changes the caches."""
-        for source, target in copies:
-            for cache in self.paged:
-                self.backend.import_pages(cache, [target], self.backend.export_pages(cache, [source]))
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """Return the pages of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""

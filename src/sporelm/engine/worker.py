@@ -22,7 +22,8 @@ from sporelm.engine.capacity import (
 )
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
-from sporelm.engine.runner import Model, ModelOutput, Runner
+from sporelm.engine.model_output import ModelOutput
+from sporelm.engine.runner import Model, Runner
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE

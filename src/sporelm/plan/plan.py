@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, Placement, Program, Progress
+from sporelm.backends.protocol import Backend, Handle, Placement, Program, Progress
 from sporelm.backends.reference_fallback import check_updates, map_values, substitute_values
 from sporelm.errors import OpError
 from sporelm.ops import Graph, Spec, Symbol, Value
@@ -53,14 +53,18 @@ class Plan:
         self._building = Lock()
         # The mappings checked last, their extents and their program: a decode loop that passes the same objects is not
         # checked again.
-        self._last_inputs: tuple[Mapping[str, np.ndarray], Mapping[str, int], list[int], Program] | None = None
+        self._last_inputs: tuple[Mapping[str, Handle], Mapping[str, int], list[int], Program] | None = None
 
-    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Run one step: every input of the graph by name, every symbol's extent by its name.
+    def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Launch one step, and return its outputs as arrays when they are computed. See `launch`."""
+        return {name: self.backend.fetch(handle) for name, handle in self.launch(arrays, extents).items()}
 
-        Outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the graph. A
-        mapping that is passed again must still hold arrays of the same shapes. The caller guarantees the indices in the
-        arrays (positions, slots, pages, lengths, rows): they are not checked.
+    def launch(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
+        """Launch one step: every input of the graph by name, every symbol's extent by its name. Return handles.
+
+        On the host outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the
+        graph. A mapping that is passed again must still hold arrays of the same shapes. The caller guarantees the
+        indices in the arrays (positions, slots, pages, lengths, rows): they are not checked.
         """
         last = self._last_inputs
         if last is None or last[0] is not arrays or last[1] is not extents or last[2] != [*extents.values()]:
@@ -86,7 +90,7 @@ class Plan:
             f"a step of {needed} tokens is more than the {highest} that {self.backend.name} takes; split the step"
         )
 
-    def check_arrays(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> None:
+    def check_arrays(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> None:
         """Raise OpError unless there is an array of the right type and shape for each input."""
         inputs = self.graph.inputs
         if arrays.keys() != inputs.keys():
@@ -94,7 +98,8 @@ class Plan:
         for name, value in inputs.items():
             shape = tuple(extents[e.name] if isinstance(e, Symbol) else e for e in value.shape)
             array, dtype = arrays[name], value.dtype
-            if array.shape != shape or (isinstance(dtype, DType) and array.dtype != dtype.numpy):
+            is_wrong_type = isinstance(array, np.ndarray) and isinstance(dtype, DType) and array.dtype != dtype.numpy
+            if tuple(array.shape) != shape or is_wrong_type:
                 raise OpError(f"input {name} must be {dtype.name}{list(shape)}, got {array.dtype}{list(array.shape)}")
 
     def bucket_program(self, name: str) -> BucketProgram:

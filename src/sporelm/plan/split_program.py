@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, Program
+from sporelm.backends.protocol import Backend, Handle, Program
 from sporelm.backends.reference_fallback import check_fallback, run_reference, substitute_values
 from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Value
@@ -38,7 +38,7 @@ class SplitProgram:
                 self.parts.append(FallbackSegment(part, backend))
         self.outputs = {name: names[id(value)] for name, value in graph.outputs.items()}
 
-    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+    def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         """Run one step, segment by segment."""
         values = dict(arrays)
         for part in self.parts:
@@ -55,7 +55,7 @@ class FallbackSegment:
 
     def __init__(self, graph: Graph, backend: Backend) -> None:
         """Read the constants. Raise BackendError for one that cannot be read."""
-        self.graph = graph
+        self.graph, self.backend = graph, backend
         self.constants: dict[int, np.ndarray] = {}
         for call in graph.calls:
             check_fallback(backend, call.op, call.args)
@@ -63,9 +63,13 @@ class FallbackSegment:
                 if not isinstance(value, Value):
                     self.constants[id(value)] = backend.to_numpy(value)
 
-    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Run one step of these calls."""
-        known: dict[int, Any] = {id(value): arrays[name] for name, value in self.graph.inputs.items()}
+    def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
+        """Run one step of these calls. Waits for the device where it computes their inputs."""
+        known: dict[int, Any] = {
+            id(value): array if isinstance(array, np.ndarray) else self.backend.fetch(array)
+            for name, value in self.graph.inputs.items()
+            for array in (arrays[name],)
+        }
         known.update(self.constants)
 
         def read(value: Any) -> Any:

@@ -299,7 +299,7 @@ def expected_output(wish: Wish, max_context: int) -> ExpectedOutput:
     while True:
         best, logits = predict(tuple(rolled_context(known, max_context) if wish.roll else known))
         step = Step([ScheduledSequence(1, known[-1:], len(known) - 1, (), 1)], [])
-        picked = sampler.sample(np.array([best], np.int32), logits[None].copy(), step)
+        picked = sampler.sample(ModelOutput(np.array([best], np.int32), logits[None].copy()), step)
         if 1 in picked.failures:
             return ExpectedOutput(known[len(wish.prompt) :], scores, "error")
         scores += picked.logprobs.get(1, [])

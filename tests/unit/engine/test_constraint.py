@@ -8,6 +8,7 @@ import pytest
 
 from sporelm.engine import Request, Sampling
 from sporelm.engine.constraint import mask_row
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import ScheduledSequence, Step
@@ -194,7 +195,7 @@ def test_what_is_drawn_again_keeps_the_distribution_of_what_is_allowed(temperatu
     for seed in range(4000):
         sampler = Sampler()
         sampler.add(1, Sampling(temperature=temperature, seed=seed), [0], [], VOCAB, Pattern([[1, 2, 3, 4, 5], None]))
-        ((token,),) = sampler.sample(np.zeros(1, np.int32), logits.copy(), step).tokens
+        ((token,),) = sampler.sample(ModelOutput(np.zeros(1, np.int32), logits.copy()), step).tokens
         drawn[token] += 1
     assert drawn.keys() <= {1, 2, 3, 4, 5}
     weights = np.exp(logits[0, 1:6].astype(np.float64) / temperature)
@@ -208,5 +209,7 @@ def test_nan_logits_are_not_the_grammars_fault():
     sampler.add(1, Sampling(), [1], [], VOCAB, Pattern([None]))
     logits = np.zeros((1, VOCAB), np.float32)
     logits[0, 3] = np.nan
-    picked = sampler.sample(np.array([-1], np.int32), logits, Step([ScheduledSequence(1, [1], 0, (0,), 1)], []))
+    picked = sampler.sample(
+        ModelOutput(np.array([-1], np.int32), logits), Step([ScheduledSequence(1, [1], 0, (0,), 1)], [])
+    )
     assert (picked.tokens, picked.failures) == ([[-1]], {})

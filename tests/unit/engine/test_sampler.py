@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.sampling import NOT_A_TOKEN, Sampler, Sampling
 from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.sampling.filters import apply_filters
@@ -345,7 +346,8 @@ def test_log_probabilities_are_the_models_own():
     sampler = Sampler()
     sampler.add(1, Sampling(logprobs=2, logit_bias={9: 100.0}), [0], [], 500)
     picked = sampler.sample(
-        np.array([order[0]], np.int32), logits[None].copy(), Step([ScheduledSequence(1, [0], 0, (0,), 1)], [])
+        ModelOutput(np.array([order[0]], np.int32), logits[None].copy()),
+        Step([ScheduledSequence(1, [0], 0, (0,), 1)], []),
     )
     assert picked.tokens == [[9]]
     assert picked.logprobs[1][0].logprob == pytest.approx(logs[9], abs=1e-12)
@@ -365,7 +367,7 @@ def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
         ScheduledSequence(3, [0], 0, (3,), 1),
     ]
     best = np.array([11, logits[1].argmax(), NOT_A_TOKEN], np.int32)
-    picked = sampler.sample(best, logits[:3], Step(parts, []))
+    picked = sampler.sample(ModelOutput(best, logits[:3]), Step(parts, []))
     assert picked.tokens == [[11], [logits[1].argmax()], [NOT_A_TOKEN]]
     assert picked.logprobs == {}
     assert (logits == before).all()

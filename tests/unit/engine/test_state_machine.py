@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 from numpy.typing import NDArray
 
-from sporelm.engine import Engine, EngineConfig, KvSequence, Request, Sampler, Sampling, Step
+from sporelm.engine import Engine, EngineConfig, KvSequence, ModelOutput, Request, Sampler, Sampling, Step
 from sporelm.engine.kv.kv_sequence import NO_STATE
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.kv.prefix_cache import PrefixCache, root_hash
@@ -100,10 +100,10 @@ class InterruptedSampler(Sampler):
         super().__init__()
         self.runner = runner
 
-    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> SamplerOutput:
-        picked = super().sample(best, logits, step)
-        self.runner.interrupt("chosen")
-        return picked
+    def sample(self, model_output: ModelOutput, step: Step) -> SamplerOutput:
+        sampled = super().sample(model_output, step)
+        self.runner.interrupt("sampled")
+        return sampled
 
 
 class AtOnce:
@@ -313,7 +313,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert (held[place] == scores_after(cells_of(ids[: place + 1]))).all()
 
     @precondition(lambda self: not self.engine.scheduler.is_idle)
-    @rule(when=st.sampled_from(["before", "copying", "after", "chosen"]))
+    @rule(when=st.sampled_from(["before", "copying", "after", "sampled"]))
     def interrupt(self, when: str) -> None:
         """A step is interrupted, as by Ctrl-C: the next ones go on."""
         self.runner.fail = when

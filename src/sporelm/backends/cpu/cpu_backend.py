@@ -24,7 +24,6 @@ from sporelm.backends.cpu.runtime.page_export import export_pages, import_pages,
 from sporelm.backends.cpu.runtime.run_kernel import run_kernel
 from sporelm.backends.cpu.runtime.state_pool import (
     allocate_states,
-    copy_states,
     export_states,
     import_states,
     state_bytes,
@@ -35,14 +34,26 @@ from sporelm.backends.cpu.runtime.tensor_storage import (
     PageStore,
     PoolMemory,
     TensorStorage,
+    copy_slots,
     is_view,
+    page_store,
     value_bytes,
     view_array,
 )
 from sporelm.backends.cpu.runtime.thread_pool import ThreadPool
 from sporelm.backends.cpu.tuning.measured_tiles import tiles_in_use
 from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates
-from sporelm.backends.protocol import CallTime, MemoryPlanner, Placement, Program, Ready, StateShapes, WeightArray
+from sporelm.backends.fetched import Fetched
+from sporelm.backends.protocol import (
+    HOST_TRAITS,
+    CallTime,
+    MemoryPlanner,
+    Placement,
+    Program,
+    Ready,
+    StateShapes,
+    WeightArray,
+)
 from sporelm.backends.reference_fallback import contiguous_arguments, run_fallback
 from sporelm.backends.stacked_experts import list_matrices
 from sporelm.errors import BackendError
@@ -69,6 +80,7 @@ class CpuBackend:
         *("linear_experts_silu_mul", "rope_store", "quantize_rows"),
     )
     step_buckets: Mapping[str, int] = {"one": 1, "few": FEW_TOKENS, "many": 512}
+    traits = HOST_TRAITS
 
     def __init__(self, threads: int | None = None, target: str | None = None) -> None:
         self.context = Context(self.name)
@@ -192,6 +204,24 @@ class CpuBackend:
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         import_pages(cache, list(pages), canonical)
 
+    def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetched:
+        return Fetched(export_pages(cache, list(pages)))
+
+    def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
+        if caches:
+            copy_slots(page_store(caches[0]), copies)
+
+    # ---- outputs of programs
+
+    def fetch(self, handle: np.ndarray) -> np.ndarray:
+        return handle
+
+    def fetch_rows(self, handle: np.ndarray, rows: Sequence[int]) -> np.ndarray:
+        return handle[list(rows)]
+
+    def start_fetch(self, handle: np.ndarray) -> Fetched:
+        return Fetched(handle.copy())
+
     # ---- recurrent states
 
     def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
@@ -204,7 +234,7 @@ class CpuBackend:
         return state_bytes(layers)
 
     def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
-        copy_states(caches, copies)
+        copy_slots(page_store(next(tensor for cache in caches for tensor in cache)), copies)
 
     def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
         return export_states(caches, states)

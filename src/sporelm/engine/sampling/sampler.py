@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint, ConstraintProcessor
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.sampling.filters import Candidates, apply_filters, sample
 from sporelm.engine.sampling.logits_processors import make_logits_processors
@@ -134,14 +135,14 @@ class Sampler:
         """Forget a request. Changes the sampler."""
         self.states.pop(request, None)
 
-    def sample(self, best: NDArray[np.int32], logits: Logits, step: Step) -> SamplerOutput:
+    def sample(self, model_output: ModelOutput, step: Step) -> SamplerOutput:
         """Return the tokens of each sequence with outputs, in order; NOT_A_TOKEN where logits are NaN.
 
-        best int32 [rows], each row's argmax or -1 for NaN; logits float32 [rows, vocab]. A sequence with several rows
-        has a draft: a token is sampled for the first row, and for each further one as long as the sampled tokens equal
-        the draft. So the result is the same as without a draft. Changes the random generators.
+        Logits are read only if some request needs more than the argmax. A sequence with several rows has a draft: a
+        token is sampled for the first row, and for each further one as long as the sampled tokens equal the draft. So
+        the result is the same as without a draft. Changes the random generators.
         """
-        greedy: list[int] = best.tolist()
+        greedy: list[int] = model_output.argmax.tolist()
         if not self.states and len(greedy) == len(step.sequences) == step.num_tokens:
             return SamplerOutput([[token] for token in greedy], {}, {}, set(), {})
         tokens: list[list[int]] = []
@@ -161,7 +162,7 @@ class Sampler:
             row += rows
         output = SamplerOutput(tokens, {}, {}, set(), {})
         while checks:
-            self._sample_next(checks, greedy, logits, output)
+            self._sample_next(checks, greedy, model_output.logits, output)
             checks = [check for check in checks if self._continue_check(check, output)]
         return output
 

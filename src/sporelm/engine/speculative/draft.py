@@ -16,8 +16,8 @@ import numpy as np
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv import KvCache, KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
+from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.request import Request
-from sporelm.engine.runner import ModelOutput
 from sporelm.engine.sampling.sampler import SamplerState, sample_rows
 from sporelm.engine.speculative.drafter import DraftTokens
 from sporelm.engine.step import ScheduledSequence, Step

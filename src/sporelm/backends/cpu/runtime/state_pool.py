@@ -37,14 +37,6 @@ def state_bytes(layers: Sequence[StateShapes]) -> int:
     return sum(_nbytes(shape) for layer in layers for shape in layer)
 
 
-def copy_states(caches: States, copies: Sequence[tuple[int, int]]) -> None:
-    """Copy states (source, target), one after the other. Changes the pool."""
-    store = page_store(next(tensor for cache in caches for tensor in cache))
-    whole = store.memory.array.reshape(-1, store.stride)
-    for source, target in copies:
-        whole[target] = whole[source]
-
-
 def export_states(caches: States, states: Sequence[int]) -> list[NDArray[np.float32]]:
     """Return copies of the contents of states: [len(states), *shape] of each tensor."""
     return [_view(tensor)[list(states)] for cache in caches for tensor in cache]

@@ -1,5 +1,6 @@
 """The storage of values and tensors in CPU memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -103,6 +104,13 @@ def page_store(cache: Tensor) -> PageStore:
         raise BackendError(f"{cache} is not a whole cache; make caches with {made} and pass them as they are")
     store.memory.check()
     return store
+
+
+def copy_slots(store: PageStore, copies: Sequence[tuple[int, int]]) -> None:
+    """Copy pages or states (source, target) of all layers of a pool, one after the other. Changes the pool."""
+    whole = store.memory.array.reshape(-1, store.stride)
+    for source, target in copies:
+        whole[target] = whole[source]
 
 
 def is_view(tensor: Tensor) -> bool:

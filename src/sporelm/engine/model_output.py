@@ -1,0 +1,37 @@
+"""The output rows of a step, on the device until they are read."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.backends.protocol import Handle
+
+
+class ModelOutput:
+    """The greatest logit and all logits of each output row.
+
+    The handles are arrays on the host, or belong to `backend`, which copies what is read. Arrays of the host are views
+    that the next step overwrites.
+    """
+
+    def __init__(self, argmax: Handle, logits: Handle, backend: Any = None) -> None:
+        self.argmax_handle, self.logits_handle, self.backend = argmax, logits, backend
+
+    @cached_property
+    def argmax(self) -> NDArray[np.int32]:
+        """The id of each row's greatest logit, -1 for a row with NaN: int32 [rows]. Waits for the device."""
+        return self.argmax_handle if self.backend is None else self.backend.fetch(self.argmax_handle)
+
+    @cached_property
+    def logits(self) -> NDArray[np.float32]:
+        """All logits: float32 [rows, vocab]. Waits for the device, and copies all of them."""
+        return self.logits_handle if self.backend is None else self.backend.fetch(self.logits_handle)
+
+    def rows(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Return copies of the logits of some rows: float32 [len(numbers), vocab]."""
+        if self.backend is None:
+            return self.logits_handle[list(numbers)]
+        return self.backend.fetch_rows(self.logits_handle, numbers)
