@@ -15,7 +15,7 @@ from encoder_files import write_encoder
 from families import ENCODERS
 from lora_files import write_peft
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from tiny_models import WIDE
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sporelm.tools.lazy_model import MetadataEntry, open_lazy_model
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from tiny_files import write_gguf
 from tiny_models import LLAMA, Tiny
 

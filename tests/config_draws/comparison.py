@@ -27,7 +27,7 @@ from sporelm.engine.encoder_runner import EncoderRunner, EncoderText
 from sporelm.errors import SporeError, UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 TOLERANCE = 1e-4  # of the range of the reference's values

@@ -16,7 +16,7 @@ from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.checkpoints import schema_registry
 from sporelm.models import architecture_registry
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 MODULES = ("models.architectures.example", "checkpoints.gguf.example", "checkpoints.hf.example")

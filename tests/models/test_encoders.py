@@ -32,7 +32,7 @@ from sporelm.models import Encoder, build
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 
 GOLDENS = Path(__file__).parent / "goldens" / "families"
 every_case = pytest.mark.parametrize("case", ENCODERS, ids=lambda case: case.name)

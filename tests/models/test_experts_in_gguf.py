@@ -16,7 +16,7 @@ from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy_model import LazyTensor
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}

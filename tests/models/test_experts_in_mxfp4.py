@@ -17,7 +17,7 @@ from sporelm.files.gguf import open_gguf
 from sporelm.quant import MXFP4
 from sporelm.quant.packing import split_nibbles
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 WIDTHS = {"hidden_size": 64, "intermediate_size": 96}

@@ -17,7 +17,7 @@ from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.lazy_model import LazyTensor
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 

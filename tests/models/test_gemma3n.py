@@ -19,7 +19,7 @@ from sporelm.files.gguf import open_gguf
 from sporelm.models.architectures.gemma3n import Gemma3nConfig
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 CASE = next(case for case in CASES if case.name == "gemma3n")

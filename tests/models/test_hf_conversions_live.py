@@ -15,7 +15,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from tiny_models import ROPES, TINY, Tiny
 
 LEFT_OUT = ("rope-dynamic",)  # GGUF files have no words for it

@@ -35,7 +35,7 @@ from sporelm.files.gguf import GgufWriter, open_gguf
 from sporelm.quant import FORMATS, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 from unit.engine.hashed import SteadySpeculation
 

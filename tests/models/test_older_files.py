@@ -13,7 +13,7 @@ from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.files.gguf import GgufWriter
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.lazy_model import LazyModel
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}

@@ -16,7 +16,7 @@ from families import CASES, Case
 from hf_folders import tokenizer_json, write_tokenizer
 from quantized_folders import Scheme
 from sporelm.tools.hf.from_hf import from_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 WIDTHS = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 32, "vocab_size": 96}

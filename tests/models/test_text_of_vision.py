@@ -27,7 +27,7 @@ from sporelm.models.rope_scaling import UNSCALED
 from sporelm.text.tokenizers.hf_folder import TokenizerFolder
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}

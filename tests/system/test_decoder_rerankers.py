@@ -21,7 +21,7 @@ from sporelm.text.chat_templates.rerank_prompt import QWEN3, encode_rerank_promp
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy_model import LazyTensor, MetadataEntry
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 
 BASE = next(case for case in CASES if case.name == "qwen3")
 CASE: Case = replace(BASE, config=BASE.config | TIED | {"vocab_size": 400, "max_position_embeddings": 1024})

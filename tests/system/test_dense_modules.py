@@ -21,7 +21,7 @@ from sporelm.errors import BackendError, ContextOverflow, ModelFileError, Reques
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 
 EVERY = {case.name: case for case in (*ENCODERS, *CASES)}
 TEXTS = ["a dog", "some words, and more of them", "the"]

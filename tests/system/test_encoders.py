@@ -22,7 +22,7 @@ from sporelm.text import load_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 
 CASES = {case.name: case for case in ENCODERS}
 TEXTS = ["a dog", "some words, and more of them", "the", "one two three four five six seven eight nine ten " * 2]

@@ -85,7 +85,7 @@ def test_imatrix_checks_before_it_loads(
     text.write_text(models.TEXT)
     assert main([*words, str(tmp_path / "no" / "i.gguf")]) == 1
     assert "there is no folder" in one_line(capsys.readouterr().err)
-    monkeypatch.setattr("sporelm.tools.model_output.os.access", lambda path, mode: False)
+    monkeypatch.setattr("sporelm.tools.output_file.os.access", lambda path, mode: False)
     assert main([*words, str(tmp_path / "i.gguf")]) == 1
     assert "may not be written to" in one_line(capsys.readouterr().err)
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.errors import UsageError
     from sporelm.tools.convert import convert_model
     from sporelm.tools.lazy_model import open_lazy_model
-    from sporelm.tools.model_output import OutputFile
+    from sporelm.tools.output_file import OutputFile
     from sporelm.tools.split_model import strip_split_suffix
     from sporelm.tools.steps import parse_steps
 

@@ -60,7 +60,7 @@ def make_parser() -> Parser:
 
 def run(args: argparse.Namespace) -> int:
     from sporelm.errors import UsageError
-    from sporelm.tools.model_output import check_output_paths
+    from sporelm.tools.output_file import check_output_paths
 
     if args.output is None:
         raise UsageError("-o OUT is missing: the file to write")

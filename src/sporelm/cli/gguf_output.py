@@ -13,7 +13,7 @@ from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_text import escape_line
 
 if TYPE_CHECKING:
-    from sporelm.tools.model_output import OutputFile, WrittenFile
+    from sporelm.tools.output_file import OutputFile, WrittenFile
 
 MAX_DEFAULT_THREADS = 8  # more would wait for the disk
 

@@ -9,7 +9,7 @@ from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from sporelm.tools.model_output import OutputFile, WrittenFile
+    from sporelm.tools.output_file import OutputFile, WrittenFile
     from sporelm.tools.quantize_model import QuantizedModel, QuantizeOptions
 
 FLOAT_NAME = re.compile(r"(.+[-.])(?:F32|F16|BF16)", re.IGNORECASE | re.DOTALL)

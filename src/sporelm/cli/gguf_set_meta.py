@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.tools.lazy_model import open_lazy_model
     from sporelm.tools.merge_splits import find_split_model
     from sporelm.tools.metadata_json import parse_metadata
-    from sporelm.tools.model_output import OutputFile
+    from sporelm.tools.output_file import OutputFile
     from sporelm.tools.split_model import strip_split_suffix
 
     if bool(args.output) == args.in_place:

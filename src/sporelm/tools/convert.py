@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sporelm.errors import RequestError
 from sporelm.tools.lazy_model import LazyModel
-from sporelm.tools.model_output import OutputFile
+from sporelm.tools.output_file import OutputFile
 from sporelm.tools.steps import Step
 
 

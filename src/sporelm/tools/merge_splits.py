@@ -6,7 +6,7 @@ from pathlib import Path
 from sporelm.errors import RequestError
 from sporelm.tools.lazy_model import open_lazy_model
 from sporelm.tools.model_files import find_models
-from sporelm.tools.model_output import OutputFile
+from sporelm.tools.output_file import OutputFile
 from sporelm.tools.split_model import strip_split_suffix
 
 

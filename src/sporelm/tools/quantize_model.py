@@ -30,7 +30,7 @@ from sporelm.quant.quant_mixes import (
 from sporelm.tools.imatrix_file import Imatrix, escape_path
 from sporelm.tools.lazy_model import LazyModel, LazyTensor, MetadataEntry, open_lazy_model
 from sporelm.tools.model_files import filter_names
-from sporelm.tools.model_output import OutputFile
+from sporelm.tools.output_file import OutputFile
 from sporelm.tools.split_model import split_model
 from sporelm.tools.steps.cast_tensors import (
     FILE_TYPE,

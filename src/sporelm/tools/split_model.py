@@ -14,7 +14,7 @@ from sporelm.errors import RequestError, UsageError
 from sporelm.files.gguf.gguf_limits import ALIGNMENT_KEY, DEFAULT_ALIGNMENT
 from sporelm.files.gguf.splits import COUNT_KEY, MAX_SPLITS, NUMBER_KEY, TENSORS_KEY, split_path
 from sporelm.tools.lazy_model import LazyModel, LazyTensor, MetadataEntry
-from sporelm.tools.model_output import OutputFile
+from sporelm.tools.output_file import OutputFile
 
 Cut = Callable[[Sequence[LazyTensor]], list[list[LazyTensor]]]
 

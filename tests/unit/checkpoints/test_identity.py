@@ -17,7 +17,7 @@ from sporelm.checkpoints.identity import ModelIdentity, identity_of
 from sporelm.checkpoints.legacy_identity import legacy_config_text
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.lazy_model import MetadataEntry
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from tiny_files import write_folder
 from tiny_models import TINY
 from written_models import WRITTEN

@@ -15,7 +15,7 @@ from sporelm.models.architectures.bailingmoe3 import BailingMoe3Config
 from sporelm.models.config import ModelConfig
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 
 BY_NAME = {case.name: case for case in EVERY}
 MAKERS = {"architectures": ["BailingMoeV3ForCausalLM"]}

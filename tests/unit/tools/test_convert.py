@@ -13,7 +13,7 @@ from sporelm.quant import FORMATS, Q4_1, Q8_0, dequantize_tensor, quantize_tenso
 from sporelm.tools import model_output
 from sporelm.tools.convert import convert_model
 from sporelm.tools.lazy_model import open_lazy_model
-from sporelm.tools.model_output import save_models
+from sporelm.tools.output_file import save_models
 from sporelm.tools.steps import STEPS, parse_steps
 from sporelm.tools.steps.cast_tensors import INTEGER_FORMATS, find_tensor_class, list_cast_targets
 from sporelm.tools.steps.sort_tensors import natural_sort_key

@@ -27,7 +27,7 @@ from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy_model import MetadataEntry
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 from tiny_models import ROPES, TINY, WIDE, Tiny
 

@@ -17,7 +17,7 @@ from sporelm.tools import split_model
 from sporelm.tools.convert import convert_model
 from sporelm.tools.lazy_model import open_lazy_model
 from sporelm.tools.merge_splits import merge_splits
-from sporelm.tools.model_output import save_models
+from sporelm.tools.output_file import save_models
 from sporelm.tools.set_meta import parse_assignment, set_meta
 from sporelm.tools.steps import parse_steps
 
@@ -143,7 +143,7 @@ def test_random_assignments(tmp_path: Path, key: str, kind: str, text: str, forc
     source, out = write_model(tmp_path / "m.gguf", {}), tmp_path / "o.gguf"
     try:
         model = set_meta(open_lazy_model(source), [parse_assignment(f"{key}{kind}={text}")], force=force)
-        from sporelm.tools.model_output import OutputFile
+        from sporelm.tools.output_file import OutputFile
 
         save_models([OutputFile(out, model)])
     except SporeError:

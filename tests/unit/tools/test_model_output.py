@@ -21,7 +21,7 @@ from sporelm.quant import F16, Q8_0
 from sporelm.tools import split_model
 from sporelm.tools.convert import convert_model
 from sporelm.tools.lazy_model import LazyModel, LazyTensor, open_lazy_model
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from sporelm.tools.steps import parse_steps
 
 OLD = b"the old file"

@@ -14,7 +14,7 @@ from sporelm.quant import Q8_0
 from sporelm.tools.diff import compare_models
 from sporelm.tools.lazy_model import open_lazy_model
 from sporelm.tools.model_files import open_model_files
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from sporelm.tools.show import describe_files
 from sporelm.tools.verify import verify_model
 

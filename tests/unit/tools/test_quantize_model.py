@@ -13,7 +13,7 @@ from sporelm.quant.quant_mixes import MIXES
 from sporelm.tools import model_output
 from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry
 from sporelm.tools.lazy_model import open_lazy_model
-from sporelm.tools.model_output import save_models
+from sporelm.tools.output_file import save_models
 from sporelm.tools.quantize_model import (
     FormatOverride,
     QuantizeOptions,

@@ -12,7 +12,7 @@ from sporelm.errors import RequestError
 from sporelm.files.gguf import open_gguf
 from sporelm.tools.lazy_model import LazyModel, open_lazy_model
 from sporelm.tools.metadata_json import parse_metadata
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 from sporelm.tools.set_meta import describe_changes, parse_assignment, set_meta
 
 

@@ -13,7 +13,7 @@ from sporelm.quant import Q8_0
 from sporelm.tools import split_model
 from sporelm.tools.lazy_model import open_lazy_model
 from sporelm.tools.merge_splits import find_split_model, merge_splits
-from sporelm.tools.model_output import OutputFile, save_models
+from sporelm.tools.output_file import OutputFile, save_models
 
 BY_TENSORS = partial(split_model.group_by_count, maximum=5)
 BY_SIZE = partial(split_model.group_by_size, maximum=20_000)

@@ -11,7 +11,7 @@ from sporelm.files.gguf import GgufWriter, open_gguf
 from sporelm.quant import BF16, F16, FORMATS, Q8_0, quantize_tensor
 from sporelm.tools.convert import convert_model
 from sporelm.tools.lazy_model import LazyTensor, open_lazy_model
-from sporelm.tools.model_output import save_models
+from sporelm.tools.output_file import save_models
 from sporelm.tools.steps import parse_steps
 from sporelm.tools.steps.cast_tensors import list_cast_targets
 from sporelm.tools.steps.to_llama import SCALE_OFFSETS, scale_tensor

@@ -12,7 +12,7 @@ from sporelm.files.atomic_write import Job, write_beside
 from sporelm.files.safetensors import SINGLE_NAME
 from sporelm.tools.hf.shards import Shard, build_index, plan_shards, text_writer
 from sporelm.tools.hf.to_hf import HfFolder
-from sporelm.tools.model_output import CHUNKS_AHEAD, Progress, WrittenFile, check_space
+from sporelm.tools.output_file import CHUNKS_AHEAD, Progress, WrittenFile, check_space
 
 # Files of other writers that would be read with ours, or instead of them.
 FOREIGN_FILES = (

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from sporelm.files.safetensors import INDEX_NAME, SINGLE_NAME
 from sporelm.tools.lazy_model import LazyTensor
-from sporelm.tools.model_output import read_chunks
+from sporelm.tools.output_file import read_chunks
 
 HEADER_ALIGNMENT = 8  # of the data, by spaces behind the header
 Advance = Callable[[int], object]
