@@ -51,8 +51,13 @@ CHOSEN = (
     Heads(26, 4, 1, "q8_0"),
     Heads(80, 7, 2, "q8_0"),
     Heads(128, 2, 1, "q8_0"),
+    Heads(64, 3, 3, "bf16"),
+    Heads(26, 4, 1, "bf16"),
+    Heads(64, 3, 3, "fp8"),
+    Heads(26, 5, 2, "fp8"),
 )
 COMMON = (CHOSEN[2], CHOSEN[3], CHOSEN[8])
+NARROW = CHOSEN[12:]  # types that are converted by bits: on lesser targets only their first steps and stores
 EVERY = tuple(Heads(d, g, 2, kv) for d in HEAD_DIMS for g in range(1, 10) for kv in KV_TYPES)
 
 
@@ -155,18 +160,23 @@ def cases() -> Iterator[Case]:
         for step in STEPS:
             for window in WINDOWS:
                 name = f"{heads} {step} window {window}"
-                yield case("attention", name, attend, heads, step, window, 1.0, common=mark)
+                few = heads in NARROW and step in STEPS[:2] and window is None
+                marks = {"common": mark or few, "rare": heads in NARROW and window not in (None, 100)}
+                yield case("attention", name, attend, heads, step, window, 1.0, **marks)
             yield case("attention", f"{heads} {step} beside NaN", attend_beside_nan, heads, step, common=mark)
         for gain in (0.0, 8.0):
             for step in (STEPS[0], STEPS[2]):
                 name = f"{heads} {step} queries of {gain:g}"
                 yield case("attention", name, attend, heads, step, None, gain, common=mark)
         for tokens in (1, 7, 121):
-            yield case("store_kv", f"{heads} x{tokens}", stored, heads, tokens, exact=True, common=mark)
+            yield case(
+                "store_kv", f"{heads} x{tokens}", stored, heads, tokens, exact=True, common=mark or heads in NARROW
+            )
             for style in ("half", "adjacent"):
                 for rotary in sorted({heads.head_dim, heads.head_dim // 4 * 2 or 2}):
                     name = f"{heads} {style} {rotary} x{tokens}"
-                    yield case("rope_store", name, rotated_and_stored, heads, tokens, rotary, style, common=mark)
+                    marks = {"common": mark, "rare": heads in NARROW and style == "adjacent"}
+                    yield case("rope_store", name, rotated_and_stored, heads, tokens, rotary, style, **marks)
     for heads in (*COMMON, CHOSEN[6]):
         for step in (STEPS[0], STEPS[1], STEPS[3]):
             for window in (None, 100):

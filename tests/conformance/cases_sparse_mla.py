@@ -14,7 +14,7 @@ from sporelm.ops.paged_attention import PAGE
 from sporelm.ops.topk_indexer import NO_SLOT
 
 # heads, width of a key, how it is kept: an odd one, one in blocks, that of DeepSeek V3.2 with fewer heads
-INDEXERS = ((7, 10, "f32"), (3, 40, "q8_0"), (20, 128, "f16"))
+INDEXERS = ((7, 10, "f32"), (3, 40, "q8_0"), (20, 128, "f16"), (3, 24, "bf16"), (5, 9, "fp8"))
 LIMITS = (1, 5, 64, 300, 1000)
 
 

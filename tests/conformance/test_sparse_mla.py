@@ -30,7 +30,7 @@ def test_all_positions_are_attention_without_a_choice(cpu: Any, shape: Latents) 
         assert_same(found.numpy(), dense)
 
 
-@pytest.mark.parametrize("kv", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("kv", ["f32", "f16", "bf16", "fp8", "q8_0"])
 def test_a_row_chooses_the_same_in_any_company(cpu: Any, kv: str) -> None:
     """Scores that are rounded: of some positions they differ in their last bits alone."""
     on, heads, width, dtype = On(cpu, kv), 5, 24, KV_TYPES[kv]

@@ -131,7 +131,7 @@ def test_layers_that_predict_further_ahead_are_left_unread(
         runner.close()
 
 
-@pytest.mark.parametrize(("case", "kind"), [(V2, "f16"), (V2, "q8_0"), (SHARED, "f16"), (V32, "q8_0")])
+@pytest.mark.parametrize(("case", "kind"), [(V2, "f16"), (V2, "q8_0"), (V2, "fp8"), (SHARED, "f16"), (V32, "q8_0")])
 def test_chunks_and_batches_change_nothing(
     case: Case, kind: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path
 ) -> None:
@@ -147,7 +147,7 @@ def test_chunks_and_batches_change_nothing(
     runner.close()
 
 
-@pytest.mark.parametrize(("case", "kind"), [*((V2, kind) for kind in ("f32", "f16", "q8_0")), (SHARED, "q8_0")])
+@pytest.mark.parametrize(("case", "kind"), [*((V2, kind) for kind in ("f32", "f16", "bf16", "q8_0")), (SHARED, "q8_0")])
 def test_rows_sleep_and_are_copied_without_loss(case: Case, kind: str, tmp_path: Path) -> None:
     """A fork writes into a copy of the last page; a file gives back what was written, bit for bit; keys of indexers
     are of the pages as latents are."""

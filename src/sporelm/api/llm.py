@@ -34,8 +34,8 @@ class LLM(LoadedLLM):
     backend       None: SPORE_BACKEND, else "cpu"
     threads       None: SPORE_THREADS, else the cores that affinity and cgroup allow; at most twice as many
     max_context   maximum tokens of a sequence; None: the smallest of the model's context, 8192 and what memory allows
-    kv            data type of the KV cache: "f16", "f32", or "q8_0" in half the memory of f16; None: f32 for f32
-                  weights, else f16
+    kv            data type of the KV cache: "f16", "bf16" or "f32"; "q8_0" or "fp8" in half the memory of f16, fp8 less
+                  precise; None: f32 for f32 weights, else f16
     eager         run op by op, without a plan
     progress      called with (stage, done, total) during loading
     max_batch     maximum number of requests in a batch; more wait

@@ -34,7 +34,7 @@ from sporelm.backends.protocol import (
 from sporelm.backends.reference_fallback import contiguous_arguments, map_values, run_fallback
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Value
-from sporelm.ops.canonical_pages import BlockPages, canonical_shape
+from sporelm.ops.canonical_pages import BlockPages, CarrierPages, canonical_shape
 from sporelm.ops.number_types import NumberTypes
 from sporelm.ops.op import leaves
 from sporelm.ops.paged_attention import page_shape
@@ -67,7 +67,8 @@ class LayerCache:
 
     @property
     def values(self) -> Any:
-        """Return pages in the cache's shape, as an array or BlockPages. Raise ContextError once the pool is freed."""
+        """Return pages in the cache's shape: an array, BlockPages or CarrierPages. Raise ContextError once it is
+        freed."""
         self.memory.check()
         return self.memory.caches[self.layer]
 
@@ -75,6 +76,8 @@ class LayerCache:
     def canonical(self) -> Any:
         """Return all pages in canonical form."""
         held = self.values
+        if isinstance(held, CarrierPages):
+            return held.bits
         return held.blocks if isinstance(held, BlockPages) else held
 
 
@@ -159,13 +162,14 @@ class FunctionBackend(ABC):
 
     def allocate_pages(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
         shapes = [(count, *page_shape(each)) for each in kept]
-        memory = CacheAllocation(self.context, [self._cache(shape, dtype) for shape in shapes])
+        memory = CacheAllocation(self.context, [self.allocate_cache(shape, dtype) for shape in shapes])
         return [
             Tensor(dtype, Layout.contiguous(shape), LayerCache(memory, layer, shape), self)
             for layer, shape in enumerate(shapes)
         ]
 
-    def _cache(self, shape: tuple[int, ...], dtype: ElementType) -> Any:
+    def allocate_cache(self, shape: tuple[int, ...], dtype: ElementType) -> Any:
+        """Allocate a zeroed cache of pages of one layer, as the functions take it."""
         if isinstance(dtype, DType):
             return self.allocate(shape, dtype)
         return BlockPages(self.allocate(canonical_shape(shape, dtype), U8), shape)

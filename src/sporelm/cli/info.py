@@ -40,7 +40,7 @@ def make_parser() -> Parser:
     parser.add_argument("--batch", type=int, default=1, metavar="B", help="number of sequences in a batch; default: 1")
     parser.add_argument(
         "--kv",
-        choices=("f16", "f32", "q8_0"),
+        choices=options.KV_CHOICES,
         metavar="TYPE",
         help="data type of the KV cache; default: f32 for f32 weights, else f16",
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MAX_PROMPT_BYTES = 64 << 20  # far beyond what a context holds
 MAX_TEXT_BYTES = 1 << 30  # of a text to measure, whose tokens are all in memory
+KV_CHOICES = ("f16", "bf16", "f32", "fp8", "q8_0")  # the keys of KV_TYPES, without importing numpy
 MODEL_HELP = "a .gguf file, a Hugging Face folder, hf:owner/name[:file] or a stored name; default: smollm2"
 
 
@@ -101,10 +102,10 @@ def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> No
     )
     parser.add_argument(
         "--kv",
-        choices=("f16", "f32", "q8_0"),
+        choices=KV_CHOICES,
         metavar="TYPE",
-        help="data type of the KV cache: f16, f32, or q8_0 in half the memory of f16; default: f32 for f32 weights, "
-        "else f16",
+        help="data type of the KV cache: f16, bf16 or f32; q8_0 or fp8 in half the memory of f16, fp8 less precise; "
+        "default: f32 for f32 weights, else f16",
     )
     parser.add_argument(
         "--kv-memory",

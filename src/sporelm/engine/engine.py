@@ -28,6 +28,8 @@ from sporelm.errors import MemoryShortage, RequestError
 class StepRunner(Protocol):
     """Computes steps: a worker, or a test's stand-in."""
 
+    @property
+    def kv(self) -> str: ...  # the data type of pages, a value of --kv
     def run(self, step: Step) -> ModelOutput: ...
     def embed(self, step: Step) -> NDArray[np.float32]: ...
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
@@ -271,7 +273,7 @@ class Engine:
                 return offloaded._replace(tokens=list(tokens))
         layers = self.runner.export_pages(sequence.pages[: count_pages(sequence.length)])
         states = self.runner.export_states([sequence.state_slot] if sequence.tokens else [])
-        return SessionData(list(sequence.tokens), layers, {}, states=states)
+        return SessionData(list(sequence.tokens), layers, {}, states=states, kv=self.runner.kv)
 
     def load_session(
         self, path: Path, model: str, cache_salt: str = "", *, legacy_models: Collection[str] = ()
@@ -283,7 +285,7 @@ class Engine:
         """
         with self.lock:
             self.check_open()
-            layout = CacheLayout(self.runner.export_pages([]), self.runner.export_states([]))
+            layout = CacheLayout(self.runner.export_pages([]), self.runner.export_states([]), self.runner.kv)
         models = [model, *legacy_models]
         session = read_session(path, models, layout, self.limits.max_context, self.limits.vocab)  # without the lock
         with self.lock:

@@ -120,6 +120,11 @@ class Runner:
         self.embedding_plan: Plan | None = None  # traced when it is first needed
         self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is loaded
 
+    @property
+    def kv(self) -> str:
+        """The data type of pages, a value of --kv."""
+        return str(self.paged[0].dtype.name).lower() if self.paged else "f16"
+
     def prepare(self, progress: Progress | None = None) -> None:
         """Compile all programs now rather than when a step first needs one. Does nothing if eager."""
         if self.plan is not None:

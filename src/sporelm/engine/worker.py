@@ -110,6 +110,11 @@ class Worker:
         self.recorder.record_embed(step, hidden, perf_counter() - start)
         return hidden
 
+    @property
+    def kv(self) -> str:
+        """The data type of pages, a value of --kv."""
+        return self.runner.kv
+
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """Return the pages of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
         return self.runner.export_pages(pages)

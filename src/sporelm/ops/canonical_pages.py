@@ -1,9 +1,9 @@
 """KV caches as the numpy references see them, and the canonical form of their pages.
 
 Logical shape: [pages, 2, kv_heads, 64, head_dim], or [pages, 1, 1, 64, width] for latent attention. Canonical pages of
-f16 and f32 are arrays of that shape. Those of Q8_0 are uint8 [pages, 2, kv_heads, 64, blocks * 34]: the ggml Q8_0
-blocks of each position's keys, and of its values. If head_dim is not a multiple of 32, the last block is filled with
-zeros.
+f16, bf16, f32 and fp8 are arrays of that shape; bf16 and fp8 as bits, uint16 and uint8. Those of Q8_0 are uint8 [pages,
+2, kv_heads, 64, blocks * 34]: the ggml Q8_0 blocks of each position's keys, and of its values. If head_dim is not a
+multiple of 32, the last block is filled with zeros.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.quant import Q8_0
-from sporelm.tensor.dtype import F16, F32, DType, ElementType
+from sporelm.tensor.dtype import BF16, F16, F32, FP8, DType, ElementType
 
-KV_TYPES: dict[str, ElementType] = {"f16": F16, "f32": F32, "q8_0": Q8_0}
+KV_TYPES: dict[str, ElementType] = {"f16": F16, "bf16": BF16, "f32": F32, "fp8": FP8, "q8_0": Q8_0}
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,18 @@ class BlockPages:
 
     blocks: Any  # uint8 [pages, 2, kv_heads, 64, groups * 34]
     shape: tuple[int, ...]  # logical
+
+
+@dataclass(frozen=True)
+class CarrierPages:
+    """A cache of a type that numpy lacks, BF16 or FP8, with the bits of its numbers in an array of another type."""
+
+    bits: NDArray[Any]
+    dtype: DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.bits.shape
 
 
 def blocks_per_row(head_dim: int) -> int:
@@ -52,20 +64,22 @@ def round_to_blocks(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 def read_canonical(canonical: NDArray[Any], dtype: ElementType, head_dim: int) -> NDArray[np.float32]:
     """Return the numbers of canonical pages: float32 [..., head_dim]."""
     if isinstance(dtype, DType):
-        return canonical.astype(np.float32)
+        return dtype.to_f32(canonical)
     blocks = np.ascontiguousarray(canonical).reshape(-1, Q8_0.nbytes)
     return Q8_0.dequantize(blocks).reshape(*canonical.shape[:-1], -1)[..., :head_dim]
 
 
 def to_canonical(values: NDArray[np.float32], dtype: ElementType) -> NDArray[Any]:
     """Return canonical pages that hold these numbers, rounded: float32 [pages, 2, kv_heads, 64, head_dim]."""
-    return values.astype(dtype.numpy) if isinstance(dtype, DType) else round_to_blocks(values)
+    return dtype.from_f32(values) if isinstance(dtype, DType) else round_to_blocks(values)
 
 
 def read_pages(cache: Any, pages: Any) -> NDArray[np.float32]:
     """Return the numbers in pages of a cache: float32 [pages, 2, kv_heads, 64, head_dim]."""
     if isinstance(cache, BlockPages):
         return read_canonical(cache.blocks[pages], Q8_0, cache.shape[-1])
+    if isinstance(cache, CarrierPages):
+        return cache.dtype.to_f32(cache.bits[pages])
     return np.asarray(cache[pages].astype(np.float32))
 
 
@@ -73,5 +87,7 @@ def write_rows(cache: Any, page: Any, half: int, offset: Any, heads: NDArray[np.
     """Write rows of heads, [rows, kv_heads, head_dim], as keys (half 0) or values (half 1). Changes the cache."""
     if isinstance(cache, BlockPages):
         cache.blocks[page, half, :, offset] = round_to_blocks(heads)
+    elif isinstance(cache, CarrierPages):
+        cache.bits[page, half, :, offset] = cache.dtype.from_f32(heads)
     else:
         cache[page, half, :, offset] = heads

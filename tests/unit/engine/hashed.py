@@ -95,6 +95,10 @@ class HashedRunner:
         best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
         return ModelOutput(best, logits)
 
+    @property
+    def kv(self) -> str:
+        return "f32"
+
     def embed(self, step: Step) -> NDArray[np.float32]:
         return self.run(step).logits
 

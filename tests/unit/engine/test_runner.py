@@ -28,6 +28,10 @@ class Instant:
         self.filled.append(id(arrays))
         return ModelOutput(self.best[: len(step.sequences)], self.logits[: len(step.sequences)])
 
+    @property
+    def kv(self) -> str:
+        return "f32"
+
     def embed(self, step: Step) -> np.ndarray:
         raise NotImplementedError
 

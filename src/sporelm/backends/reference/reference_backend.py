@@ -8,7 +8,8 @@ import numpy as np
 from sporelm.backends.function_backend import FunctionBackend
 from sporelm.backends.protocol import Ready, WeightArray
 from sporelm.ops import Op
-from sporelm.tensor.dtype import F32, DType
+from sporelm.ops.canonical_pages import CarrierPages
+from sporelm.tensor.dtype import BF16, F32, FP8, DType, ElementType
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor
 
@@ -54,6 +55,10 @@ class ReferenceBackend(FunctionBackend):
 
     def allocate(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         return np.zeros(shape, dtype.numpy)
+
+    def allocate_cache(self, shape: tuple[int, ...], dtype: ElementType) -> Any:
+        held = super().allocate_cache(shape, dtype)
+        return CarrierPages(held, dtype) if isinstance(dtype, DType) and dtype in (BF16, FP8) else held
 
     def is_plain(self, tensor: Tensor) -> bool:
         return isinstance(tensor.storage, np.ndarray)

@@ -41,6 +41,8 @@ FILE_NAMES = re.compile(r"sporelm-[0-9a-f]{32}\.session")
 class CacheMemory(Protocol):
     """Copies pages and states out of the cache's memory, and into it."""
 
+    @property
+    def kv(self) -> str: ...  # the data type of pages, a value of --kv
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
     def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
@@ -120,9 +122,10 @@ class OffloadStore:
         if sequence.length < MIN_TOKENS:
             return
         if self._layout is None:
-            self._layout = CacheLayout(self.memory.export_pages([]), self.memory.export_states([]))
+            self._layout = CacheLayout(self.memory.export_pages([]), self.memory.export_states([]), self.memory.kv)
         page_bytes, state_bytes = (
-            sum(prod(each.shape[1:]) * each.itemsize for each in arrays) for arrays in self._layout
+            sum(prod(each.shape[1:]) * each.itemsize for each in arrays)
+            for arrays in (self._layout.layers, self._layout.states)
         )
         nbytes = num_pages * page_bytes + state_bytes
         if nbytes > self.max_bytes:
@@ -139,7 +142,8 @@ class OffloadStore:
             return
         path = self.folder / f"sporelm-{token_hex(16)}.session"
         tokens = list(sequence.tokens)
-        entry = OffloadEntry(path, tokens, nbytes, SessionData(tokens, layers, {}, states=states), {sequence.id})
+        data = SessionData(tokens, layers, {}, states=states, kv=self.memory.kv)
+        entry = OffloadEntry(path, tokens, nbytes, data, {sequence.id})
         with self._lock:
             self._entries[sequence.id] = entry
             self._unwritten_bytes += nbytes

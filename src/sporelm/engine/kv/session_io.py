@@ -30,27 +30,36 @@ VERSION_WITH_STATES = "2"
 ALIGNMENT = 64  # of the data
 MAX_NOTES_BYTES = 1 << 23
 MAX_HEADER_BYTES = 2 * MAX_NOTES_BYTES + (1 << 20)  # the notes are a JSON text inside a JSON text; and the tensors
-DTYPES = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "U8": np.dtype("u1")}
-KV_OPTIONS = {"F16": "f16", "F32": "f32", "U8": "q8_0"}  # the values of --kv
+DTYPES = {
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "F32": np.dtype("<f4"),
+    "F8_E4M3": np.dtype("u1"),
+    "U8": np.dtype("u1"),
+}
+KV_OPTIONS = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F8_E4M3": "fp8", "U8": "q8_0"}  # the values of --kv
+TYPE_NAMES = {option: name for name, option in KV_OPTIONS.items()}
 Layers = Sequence[NDArray[np.generic]]
 
 
 class SessionData(NamedTuple):
     """The content of a sequence: its tokens, the pages of each layer, the caller's notes, the identity of the adapter
-    that computed it, and the arrays of its recurrent state."""
+    that computed it, the arrays of its recurrent state, and the data type of the pages: a value of --kv."""
 
     tokens: list[int]
     layers: Layers
     notes: dict[str, Any]
     adapter: str = ""
     states: Layers = ()
+    kv: str = "f16"
 
 
 class CacheLayout(NamedTuple):
-    """Arrays of no pages and of no states, with the shapes and types of a model's cache."""
+    """Arrays of no pages and of no states, with the shapes and types of a model's cache; `kv` is a value of --kv."""
 
     layers: Layers
     states: Layers = ()
+    kv: str = "f16"
 
 
 class SessionFileInfo(NamedTuple):
@@ -66,11 +75,13 @@ def write_session(path: Path, session: SessionData, model: str) -> SessionFileIn
     Raises RequestError if it cannot be written.
     """
     arrays = {"tokens": np.asarray(session.tokens, "<i8")}
+    types = {"tokens": "I64"}
     for number, layer in enumerate(session.layers):
         arrays[f"layers.{number}"] = _zero_tail(layer, len(session.tokens))
+        types[f"layers.{number}"] = TYPE_NAMES[session.kv]
     for number, state in enumerate(session.states):
         arrays[f"states.{number}"] = np.ascontiguousarray(state, "<f4")
-    names = {dtype: name for name, dtype in DTYPES.items()} | {np.dtype("<i8"): "I64"}
+        types[f"states.{number}"] = "F32"
     notes = json.dumps(session.notes, ensure_ascii=False)
     try:
         notes_bytes = len(notes.encode())
@@ -84,7 +95,7 @@ def write_session(path: Path, session: SessionData, model: str) -> SessionFileIn
     for name, array in arrays.items():
         digest.update(_bytes_of(array))
         offsets = [offset, offset + array.nbytes]
-        entries[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
+        entries[name] = {"dtype": types[name], "shape": list(array.shape), "data_offsets": offsets}
         offset += array.nbytes
     version = VERSION_WITH_STATES if session.states else VERSION
     metadata = {"format": FORMAT, "version": version, "model": model, "sha256": digest.hexdigest(), "notes": notes}
@@ -131,7 +142,7 @@ def read_session(
         # The sizes are checked first, so that no more is read than the context justifies.
         length = _read_length(path, files, max_tokens)
         for number, each in enumerate(layout.layers):
-            _check_layer(path, files, number, each, length)
+            _check_layer(path, files, number, each, length, layout.kv)
         for number, each in enumerate(layout.states):
             _check_state(path, files, number, (min(length, 1), *each.shape[1:]))
         num_tensors = 1 + len(layout.layers) + len(layout.states)
@@ -155,7 +166,7 @@ def read_session(
             files.raw(f"states.{number}").view("<f4").reshape(min(length, 1), *each.shape[1:])
             for number, each in enumerate(layout.states)
         ]
-        return SessionData(tokens.tolist(), layers, _parse_notes(path, notes), adapter, states)
+        return SessionData(tokens.tolist(), layers, _parse_notes(path, notes), adapter, states, layout.kv)
 
 
 def is_session_file(path: Path) -> bool:
@@ -231,13 +242,15 @@ def _read_length(path: Path, files: SafetensorsFiles, max_tokens: int) -> int:
     return info.shape[0]
 
 
-def _check_layer(path: Path, files: SafetensorsFiles, number: int, layout: NDArray[np.generic], length: int) -> None:
+def _check_layer(
+    path: Path, files: SafetensorsFiles, number: int, layout: NDArray[np.generic], length: int, kv: str
+) -> None:
     info = files.tensors.get(f"layers.{number}")
     shape = (count_pages(length), *layout.shape[1:])
     if info is None or info.type_name not in DTYPES:
         raise _damaged(path, f"keys and values of layer {number} are missing")
-    if DTYPES[info.type_name] != layout.dtype:
-        option = KV_OPTIONS[info.type_name]
+    option = KV_OPTIONS[info.type_name]
+    if option != kv:
         raise RequestError(f"{path}: keys and values are in {option}. Open the model with --kv {option}.")
     if info.shape != shape:
         raise _damaged(path, f"layers.{number} is not {list(shape)}")

@@ -1,10 +1,13 @@
 """Pages in canonical form: every back-end takes any bytes of them and gives the same ones back."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from available import BACKENDS, open_available
 from sporelm import ops
+from sporelm.backends.cpu import CpuBackend
 from sporelm.ops.canonical_pages import KV_TYPES, canonical_shape, read_canonical, to_canonical
 from sporelm.ops.paged_attention import PAGE, page_shape
 from sporelm.quant import Q8_0, quantize_tensor
@@ -34,6 +37,11 @@ def test_pages_go_out_as_they_came_in(name: str, kv: str, heads: tuple[int, ...]
         assert backend.export_pages(cache, []).shape == (0, *shape[1:])
     backend.free_pages(caches)
     backend.close()
+
+
+def open_named(name: str) -> Any:
+    """Open a back-end, or the CPU with the kernels that any CPU runs."""
+    return CpuBackend(threads=1, target="generic") if name == "generic" else open_available(name)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -82,3 +90,47 @@ def test_canonical_blocks_of_a_head_with_a_partial_block_end_with_zeros() -> Non
     assert blocks.shape == (1, 2, 1, PAGE, 34)
     assert not blocks[..., 2 + 26 :].any()
     assert np.abs(read_canonical(blocks, Q8_0, 26) - values).max() < np.abs(values).max() / 127
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "generic"])
+@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+def test_numbers_of_any_bits_are_rounded_as_the_type_defines(name: str, kv: str) -> None:
+    """Of every kind: random bits, subnormal numbers, infinities, NaN, ties and what exceeds fp8."""
+    backend, dtype = open_named(name), KV_TYPES[kv]
+    bits = np.random.default_rng(5).integers(0, 1 << 32, (64, 40 * 16), np.uint64).astype(np.uint32)
+    rows = bits.view(np.float32).copy()
+    rows[:16] = np.ldexp(np.random.default_rng(6).uniform(-2, 2, (16, rows.shape[1])), np.arange(16)[:, None] - 8)
+    rows[16, :8] = 464, -464, 448, 3e38, np.inf, -np.inf, np.nan, -np.nan
+    rows[17] = np.arange(rows.shape[1]) * 2.0**-11
+    (cache,) = backend.allocate_pages(1, [(16, 40)], dtype)
+    keys, values = backend.tensor(rows), backend.tensor(rows[::-1].copy())
+    ops.store_kv(keys, values, cache, backend.tensor(np.arange(64, dtype=np.int32)))
+    found = backend.export_pages(cache, [0])[0].swapaxes(1, 2).reshape(2, 64, -1)
+    for half, given in zip(found, (rows, rows[::-1]), strict=True):
+        expected = to_canonical(given, dtype)
+        is_nan = np.isnan(given)
+        assert np.array_equal(half[~is_nan], expected[~is_nan])
+        assert np.isnan(read_canonical(half[is_nan], dtype, 1)).all()
+    backend.free_pages([cache])
+    backend.close()
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "generic"])
+@pytest.mark.parametrize("kv", ["bf16", "fp8"])
+def test_every_code_is_read_as_its_number(name: str, kv: str) -> None:
+    """Attention to one position returns its values."""
+    backend, dtype = open_named(name), KV_TYPES[kv]
+    codes = np.arange(1 << 16).astype(dtype.numpy).reshape(64, 16, 64)  # one position in each of 64 pages
+    numbers = read_canonical(codes, dtype, 64)
+    pages = np.zeros((64, 2, 16, PAGE, 64), dtype.numpy)
+    pages[:, 1, :, 0] = codes
+    (cache,) = backend.allocate_pages(64, [(16, 64)], dtype)
+    backend.import_pages(cache, range(64), pages)
+    q = backend.tensor(np.ones((64, 16 * 64), np.float32))
+    arrays = (np.arange(65), np.ones(64), np.arange(64)[:, None])
+    found = ops.attention(q, cache, *(backend.tensor(array.astype(np.int32)) for array in arrays), scale=1.0).numpy()
+    finite = np.isfinite(numbers).reshape(64, -1)
+    assert np.array_equal(found[finite], numbers.reshape(64, -1)[finite])
+    assert np.isnan(found[np.isnan(numbers).reshape(64, -1)]).all()
+    backend.free_pages([cache])
+    backend.close()

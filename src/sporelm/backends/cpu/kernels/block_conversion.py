@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i16, i32
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32
 from sporelm.backends.cpu.jit.kernel import parse_fields
+from sporelm.backends.cpu.kernels.narrow_floats import to_bf16
 from sporelm.backends.cpu.quantizers import QUANTIZERS, Quantizer
 from sporelm.backends.cpu.quantizers.lane_columns import SCRATCH_BYTES, BlockAddresses, Column, QuantizerWorkspace
-from sporelm.backends.cpu.targets.cpu_target import widen_type
 
 ROWS_PER_PASS = 1024  # rows whose mean squares are kept at a time
 FIELDS = "values:p stride:i blocks:i out:p"
@@ -117,16 +117,9 @@ def _quantize_numbers(name: str) -> Kernel:
     return Kernel(f"quantize_blocks_{name.lower()}", parse_fields(FIELDS), body)
 
 
-def _to_bf16(k: Builder, numbers: Val) -> Val:
-    """Convert f32 to the bits of bfloat16, i16: to nearest, ties to even; NaNs become quiet."""
-    bits = numbers.bits(widen_type(numbers.type, i32))
-    rounded = bits + ((bits >> 16 & 1) + 0x7FFF)
-    return (k.select(numbers.is_nan(), bits | 0x00400000, rounded) >> 16).trunc(widen_type(numbers.type, i16))
-
-
 NARROW_FLOATS: dict[str, Callable[[Builder, Val], Val]] = {
     "F16": lambda k, numbers: k.target.to_half(k, numbers),
-    "BF16": _to_bf16,
+    "BF16": to_bf16,
 }
 
 

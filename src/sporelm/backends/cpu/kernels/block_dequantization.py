@@ -6,13 +6,13 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i8, i16, i32, vec
 from sporelm.backends.cpu.jit.kernel import parse_fields
+from sporelm.backends.cpu.kernels.narrow_floats import from_bf16
 from sporelm.backends.cpu.kernels.super_block_dequantization import (
     SUPER_BLOCK_READERS,
     load_bytes,
     load_half,
     lookup_levels,
 )
-from sporelm.backends.cpu.targets.cpu_target import widen_type
 from sporelm.quant.nonuniform_levels import E2M1_DOUBLED, IQ4_LEVELS
 
 Values = Iterator[Val]  # f32 vectors, in order
@@ -50,13 +50,9 @@ def _dequantize_numbers(name: str) -> Kernel:
     return Kernel(f"dequantize_blocks_{name.lower()}", parse_fields("source:p blocks:i out:p stride:i"), body)
 
 
-def _from_bf16(k: Builder, bits: Val) -> Val:
-    return (bits.zext(widen_type(bits.type, i32)) << 16).bits(widen_type(bits.type, f32))
-
-
 WIDEN_FLOATS: dict[str, Callable[[Builder, Val], Val]] = {
     "F16": lambda k, bits: k.target.from_half(k, bits),
-    "BF16": _from_bf16,
+    "BF16": from_bf16,
 }
 
 

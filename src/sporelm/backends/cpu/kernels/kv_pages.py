@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i16, vec
+from sporelm.backends.cpu.kernels.narrow_floats import element_bytes, load_element, narrow_to_element
 from sporelm.ops.paged_attention import PAGE
 
 BLOCK_VALUES = 32  # values of a Q8_0 block; defined here, where the cache key of kernels covers it
@@ -20,7 +21,8 @@ BLOCK_VALUES = 32  # values of a Q8_0 block; defined here, where the cache key o
 
 @dataclass(frozen=True)
 class KvPages:
-    """The layout for one head size and element: "f16", "f32", "Q8_0", or "Q8_0 wide": f32 in place of bytes and f16."""
+    """The layout for one head size and element: "f32", one of NARROW_ELEMENTS, "Q8_0", or "Q8_0 wide": f32 in place of
+    bytes and f16."""
 
     head_dim: int
     element: str
@@ -37,7 +39,7 @@ class KvPages:
     @property
     def size(self) -> int:
         """Return the bytes of a number."""
-        return {"f16": 2, "Q8_0": 1}.get(self.element, 4)
+        return 1 if self.element == "Q8_0" else element_bytes(self.element)
 
     @property
     def scale_size(self) -> int:
@@ -69,9 +71,9 @@ class KvPages:
         """Load a vector of numbers as f32, bytes without their scale."""
         if self.size == 4:
             return k.load(k.vf, base, offset)
-        if self.size == 1:
+        if self.groups:
             return k.load(vec(i8, k.lanes), base, offset).sext(k.vi).to_float()
-        return k.target.from_half(k, k.load(vec(i16, k.lanes), base, offset))
+        return load_element(k, self.element, k.lanes, base, offset)
 
     def scale(self, k: Builder, half: Val, group: int | Val, position: int) -> Val:
         """Load the scales of a block at a run of positions, f32; `half` is the address of a head's keys or values."""
@@ -103,16 +105,13 @@ class KvPages:
             return
         whole = self.head_dim // k.lanes * k.lanes
         for at in range(0, whole, k.lanes):
-            elements = self._narrow(k, k.load(k.vf, key, 4 * at))
+            elements = narrow_to_element(k, self.element, k.load(k.vf, key, 4 * at))
             for lane in range(k.lanes):
                 k.store(elements.lane(lane), columns, (at + lane) * PAGE * self.size)
-            k.store(self._narrow(k, k.load(k.vf, value, 4 * at)), row, at * self.size)
+            k.store(narrow_to_element(k, self.element, k.load(k.vf, value, 4 * at)), row, at * self.size)
         for at in range(whole, self.head_dim):
-            k.store(self._narrow(k, k.load(f32, key, 4 * at)), columns, at * PAGE * self.size)
-            k.store(self._narrow(k, k.load(f32, value, 4 * at)), row, at * self.size)
-
-    def _narrow(self, k: Builder, values: Val) -> Val:
-        return values if self.element == "f32" else k.target.to_half(k, values)
+            k.store(narrow_to_element(k, self.element, k.load(f32, key, 4 * at)), columns, at * PAGE * self.size)
+            k.store(narrow_to_element(k, self.element, k.load(f32, value, 4 * at)), row, at * self.size)
 
     def _store_blocks(self, k: Builder, source: Val, scales: Val, numbers: Val, step: int) -> None:
         """Round a head's f32 values at `source` to blocks, a byte every `step` bytes from `numbers` on."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i16, vec
 from sporelm.backends.cpu.kernels.kv_pages import BLOCK_VALUES, round_block
+from sporelm.backends.cpu.kernels.narrow_floats import element_bytes, load_element, narrow_to_element
 from sporelm.ops.paged_attention import PAGE
 
 BLOCK_BYTES = 34
@@ -15,7 +16,7 @@ BLOCK_BYTES = 34
 
 @dataclass(frozen=True)
 class LatentPages:
-    """The layout of rows of `width` numbers; element: "f16", "f32" or "Q8_0"."""
+    """The layout of rows of `width` numbers; element: "f32", one of NARROW_ELEMENTS, or "Q8_0"."""
 
     width: int
     element: str
@@ -27,7 +28,7 @@ class LatentPages:
 
     @property
     def row_bytes(self) -> int:
-        return self.groups * BLOCK_BYTES or self.width * (2 if self.element == "f16" else 4)
+        return self.groups * BLOCK_BYTES or self.width * element_bytes(self.element)
 
     @property
     def page_bytes(self) -> int:
@@ -52,16 +53,11 @@ class LatentPages:
                     values = k.load(vec(i8, k.lanes), block, 2 + at).sext(k.vi).to_float()
                     k.store(values * scale, out, group * (4 * BLOCK_VALUES) + 4 * at)
             return
-        whole = self.width // k.lanes * k.lanes
+        whole, size = self.width // k.lanes * k.lanes, element_bytes(self.element)
         with k.range(0, whole, k.lanes) as column:
-            k.store(self._load(k, row, column, k.lanes), out, column * 4)
+            k.store(load_element(k, self.element, k.lanes, row, column * size), out, column * 4)
         for rest in range(whole, self.width):
-            k.store(self._load(k, row, rest, 1), out, rest * 4)
-
-    def _load(self, k: Builder, row: Val, at: Val | int, lanes: int) -> Val:
-        if self.element == "f32":
-            return k.load(vec(f32, lanes) if lanes > 1 else f32, row, at * 4)
-        return k.target.from_half(k, k.load(vec(i16, lanes) if lanes > 1 else i16, row, at * 2))
+            k.store(load_element(k, self.element, 1, row, rest * size), out, rest * 4)
 
     def store(self, k: Builder, cache: Val, page_bytes: Val, slot: Val, source: Val) -> None:
         """Write the f32 row at `source`, with zeros from its width to `padded`, to a slot of the cache."""
@@ -77,11 +73,8 @@ class LatentPages:
                 for number, part in enumerate(integers):
                     k.store(part.trunc(vec(i8, k.lanes)), block, 2 + number * k.lanes)
             return
-        whole, size = self.width // k.lanes * k.lanes, self.row_bytes // self.width
+        whole, size = self.width // k.lanes * k.lanes, element_bytes(self.element)
         with k.range(0, whole, k.lanes) as column:
-            k.store(self._narrow(k, k.load(k.vf, source, column * 4)), row, column * size)
+            k.store(narrow_to_element(k, self.element, k.load(k.vf, source, column * 4)), row, column * size)
         for rest in range(whole, self.width):
-            k.store(self._narrow(k, k.load(f32, source, rest * 4)), row, rest * size)
-
-    def _narrow(self, k: Builder, values: Val) -> Val:
-        return values if self.element == "f32" else k.target.to_half(k, values)
+            k.store(narrow_to_element(k, self.element, k.load(f32, source, rest * 4)), row, rest * size)
