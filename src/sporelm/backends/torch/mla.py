@@ -9,7 +9,7 @@ from sporelm import ops
 from sporelm.backends.torch.norm import rms_norm
 from sporelm.backends.torch.op_functions import implements
 from sporelm.backends.torch.rotary_embedding import rope
-from sporelm.backends.torch.torch_pages import read_pages, round_to_blocks
+from sporelm.backends.torch.torch_pages import narrow, read_pages, round_to_blocks
 from sporelm.ops.canonical_pages import BlockPages
 from sporelm.ops.paged_attention import PAGE
 
@@ -34,7 +34,7 @@ def store_latent(
     if isinstance(cache, BlockPages):
         cache.blocks[:, 0, 0][page, offset] = round_to_blocks(row)
     else:
-        cache[:, 0, 0][page, offset] = row.to(cache.dtype)
+        cache[:, 0, 0][page, offset] = narrow(row, cache.dtype)
     return ()
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
-from sporelm.backends.torch.torch_pages import read_pages, round_to_blocks
+from sporelm.backends.torch.torch_pages import narrow, read_pages, round_to_blocks
 from sporelm.ops.canonical_pages import BlockPages
 from sporelm.ops.paged_attention import PAGE
 
@@ -24,7 +24,7 @@ def store_kv(k: Tensor, v: Tensor, cache: Tensor | BlockPages, slots: Tensor) ->
         if isinstance(cache, BlockPages):
             cache.blocks[:, half][page, :, offset] = round_to_blocks(heads)
         else:
-            cache[:, half][page, :, offset] = heads.to(cache.dtype)
+            cache[:, half][page, :, offset] = narrow(heads, cache.dtype)
     return ()
 
 

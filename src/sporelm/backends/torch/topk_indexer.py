@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
-from sporelm.backends.torch.torch_pages import read_pages, round_to_blocks
+from sporelm.backends.torch.torch_pages import narrow, read_pages, round_to_blocks
 from sporelm.ops.canonical_pages import BlockPages
 from sporelm.ops.paged_attention import PAGE
 from sporelm.ops.topk_indexer import NO_SLOT
@@ -19,7 +19,7 @@ def store_rows(x: Tensor, cache: Tensor | BlockPages, slots: Tensor) -> tuple[()
     if isinstance(cache, BlockPages):
         cache.blocks[:, 0, 0][page, offset] = round_to_blocks(x)
     else:
-        cache[:, 0, 0][page, offset] = x.to(cache.dtype)
+        cache[:, 0, 0][page, offset] = narrow(x, cache.dtype)
     return ()
 
 

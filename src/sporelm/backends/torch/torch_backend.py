@@ -1,6 +1,6 @@
 """The torch back-end: memory, weights and pages on one torch.device. Op functions are in the other files."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,13 @@ from sporelm.backends.function_backend import FunctionBackend
 from sporelm.backends.protocol import Missing, Ready, WeightArray
 from sporelm.backends.torch.op_functions import op_functions
 from sporelm.backends.torch.quantized_linear import TorchWeight
-from sporelm.tensor.dtype import DType
+from sporelm.tensor.dtype import BF16, FP8, DType
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor
+
+
+TYPES = {BF16: torch.bfloat16, FP8: torch.float8_e4m3fn}  # of pages, whose numbers numpy sees as bits
+BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
 
 
 class TorchBackend(FunctionBackend):
@@ -49,10 +53,16 @@ class TorchBackend(FunctionBackend):
         return torch.from_numpy(np.array(array, order="C")).to(self.device)
 
     def copy_out(self, stored: torch.Tensor) -> np.ndarray:
-        return stored.cpu().numpy()
+        bits = BITS.get(stored.dtype)
+        return (stored if bits is None else stored.view(bits)).cpu().numpy()
 
     def allocate(self, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-        return torch.zeros(shape, dtype=getattr(torch, dtype.numpy.name), device=self.device)
+        kind = TYPES.get(dtype) or getattr(torch, dtype.numpy.name)
+        return torch.zeros(shape, dtype=kind, device=self.device)
+
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        held = cache.storage.canonical
+        held[list(pages)] = self.copy_in(canonical).view(held.dtype)
 
     def is_plain(self, tensor: Tensor) -> bool:
         return isinstance(tensor.storage, torch.Tensor)

@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 
 from sporelm.ops.canonical_pages import BlockPages
 from sporelm.quant import Q8_0
+from sporelm.tensor.dtype import FLOAT8_MAX
 
 
 def round_to_blocks(heads: Tensor) -> Tensor:
@@ -22,6 +23,11 @@ def round_to_blocks(heads: Tensor) -> Tensor:
     away = torch.where((scaled - whole).abs() >= 0.5, scaled.sign(), 0)  # halves are rounded away from zero
     integers = (whole + away).nan_to_num(0).to(torch.int8)
     return torch.cat((scales.half().view(torch.uint8), integers.view(torch.uint8)), dim=-1).flatten(-2)
+
+
+def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round float32 to a type of pages. FP8 saturates, where torch's conversion alone would give NaN."""
+    return (values.clamp(-FLOAT8_MAX, FLOAT8_MAX) if dtype == torch.float8_e4m3fn else values).to(dtype)
 
 
 def read_pages(cache: Tensor | BlockPages, pages: Tensor) -> Tensor:
