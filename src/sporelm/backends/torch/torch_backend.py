@@ -15,7 +15,6 @@ from sporelm.tensor.dtype import BF16, FP8, DType
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor
 
-
 TYPES = {BF16: torch.bfloat16, FP8: torch.float8_e4m3fn}  # of pages, whose numbers numpy sees as bits
 BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
 
