@@ -142,7 +142,7 @@ NAMES = (
     Names("Guess _Habit said", "draft, DraftBackoff, output tokens", ENGINE),
     Names(
         "Adapted Replayed Reading Watch Pace RowText TextLine TextSteps",
-        "LoraRuntime, ReplayResult, EncoderRequest, EngineObserver, PrefillBudget, PromptRowsRequest and its queue",
+        "LoraRuntime, ReplayResult, EncoderRequest, EngineObserver, PrefillBudget, Request",
         ENGINE,
     ),
     Names(

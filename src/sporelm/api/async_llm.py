@@ -54,7 +54,7 @@ class AsyncLLM:
         """
         self.llm = LLM(model, **options)
         self.isolation = self.llm.isolation = Isolation(self.llm.tokenizer, render_seconds, grammar_seconds)
-        self.engine_thread = EngineThread(self.llm.engine)
+        self.engine_thread = EngineThread(self.llm.inference_engine)
 
     @property
     def healthy(self) -> bool:
@@ -69,16 +69,16 @@ class AsyncLLM:
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
-        return self.llm.engine.scheduler.is_idle
+        return self.llm.inference_engine.is_idle
 
     @property
     def num_waiting(self) -> int:
         """Requests that wait for their first step."""
-        return len(self.llm.engine.scheduler.waiting)
+        return self.llm.inference_engine.num_waiting
 
     def limit_waiting(self, max_waiting: int) -> None:
         """Refuse new requests with QueueFull while `max_waiting` requests wait."""
-        self.llm.engine.scheduler.waiting.limit = max_waiting
+        self.llm.inference_engine.max_waiting = max_waiting
 
     def notify_after_steps(self, notify: Callable[[], None]) -> None:
         """Call `notify` in the engine's thread after each step, behind the `on_update` calls of that step."""
@@ -104,7 +104,7 @@ class AsyncLLM:
                     added.append(generation)
             except BaseException:
                 for generation in added:
-                    self.engine_thread.engine.cancel(generation.request)
+                    self.llm.engine.cancel(generation.request)
                 raise
 
         try:
@@ -218,7 +218,7 @@ class AsyncLLM:
         ids = await asyncio.to_thread(
             lambda: [self.llm.embed_ids(prompt, prompt_name, truncate=truncate) for prompt in prompts]
         )
-        pooled = await self.run_task(pool_texts(self.llm.engine, ids, chosen, adapter_id))
+        pooled = await self.run_task(pool_texts(self.llm.inference_engine, ids, chosen, adapter_id))
         return finish_vectors(self.llm, pooled, normalize=normalize)
 
     async def rerank(

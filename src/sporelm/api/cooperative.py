@@ -1,27 +1,23 @@
-"""Tasks that need several engine steps, so that the steps of other requests can run in between."""
+"""Tasks that need several engine steps, which they share with other requests."""
 
 from collections.abc import Generator
 from contextlib import closing
 from typing import TypeVar
 
-from sporelm.engine import Engine
+from sporelm.engine.inference_engine import InferenceEngine
 
 T = TypeVar("T")
-# Yields after each step whether the task still holds pages. The generator's return value is the result.
-CooperativeTask = Generator[bool, None, T]
+# Yields while the engine has work of the task to compute. The generator's return value is the result.
+CooperativeTask = Generator[None, None, T]
 
 
-def run_to_completion(task: CooperativeTask[T], engine: Engine) -> T:
-    """Run all steps of a task and return its result.
-
-    While the task waits for pages, the engine steps the requests that hold them. If a step fails, the task is closed.
-    """
+def run_to_completion(task: CooperativeTask[T], engine: InferenceEngine) -> T:
+    """Step the engine until a task ends, and return its result. If a step fails, the task is closed."""
     with closing(task):
         while True:
             try:
-                holds_pages = next(task)
+                next(task)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if not holds_pages and engine.scheduler.prompt_rows.has_waiting:
-                engine.step()
+            engine.step()

@@ -34,7 +34,7 @@ def rerank(
     llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: int | None, *, normalize: bool
 ) -> list[RerankResult]:
     """Return the documents, the best first. Raises RequestError, ContextOverflow."""
-    scores = run_to_completion(score_texts(llm, encode_pairs(llm, query, documents, top_n)), llm.engine)
+    scores = run_to_completion(score_texts(llm, encode_pairs(llm, query, documents, top_n)), llm.inference_engine)
     return sort_by_score(scores, top_n, normalize=normalize)
 
 
@@ -57,7 +57,7 @@ def encode_pairs(llm: "LoadedLLM", query: str, documents: Sequence[str], top_n: 
         _check_text(llm, name, document)
         pairs.append(encode_document(document))
         with _prefix_overflow(f"{name}, with the query"):
-            llm.engine.limits.check_prompt(len(pairs[-1].tokens))
+            llm.check_prompt_length(len(pairs[-1].tokens))
     return pairs
 
 
@@ -91,7 +91,7 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], EncoderTe
 
     Raises RequestError for a model that is not a reranker.
     """
-    engine = llm.engine
+    engine = llm.inference_engine
     tokenizer = llm.tokenizer
     name = llm.config.name
     if isinstance(engine, EncoderEngine) and engine.has_classifier:
@@ -122,7 +122,7 @@ def _pair_encoder(llm: "LoadedLLM") -> Callable[[str], Callable[[str], EncoderTe
 def score_texts(llm: "LoadedLLM", texts: Sequence[EncoderText]) -> CooperativeTask[list[float]]:
     """Return a score for each text: the output of the model's head, or its logit of "yes" minus that of "no"."""
     scores = [0.0] * len(texts)
-    engine = llm.engine
+    engine = llm.inference_engine
 
     def set_score(index: int, score: float) -> None:
         if not np.isfinite(score):
@@ -144,7 +144,6 @@ def score_texts(llm: "LoadedLLM", texts: Sequence[EncoderText]) -> CooperativeTa
         yield from engine.hidden(text.tokens, keep_last)
         assert direction is not None
         set_score(index, float(last @ direction))
-        yield False
     return scores
 
 

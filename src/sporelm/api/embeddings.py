@@ -26,7 +26,8 @@ def embed(
     llm: "LoadedLLM", texts: Sequence[Sequence[int]], pooling: str, *, normalize: bool, adapter_id: int = 0
 ) -> NDArray[np.float32]:
     """Return a vector for each list of token ids: float32 [texts, width]. Raises RequestError, ContextOverflow."""
-    pooled = run_to_completion(pool_texts(llm.engine, texts, pooling, adapter_id), llm.engine)
+    engine = llm.inference_engine
+    pooled = run_to_completion(pool_texts(engine, texts, pooling, adapter_id), engine)
     return finish_vectors(llm, pooled, normalize=normalize)
 
 
@@ -44,7 +45,7 @@ def choose_pooling(config: ModelConfig, requested: str | None, texts: Sequence[o
 
 
 def pool_texts(
-    engine: Engine, texts: Sequence[Sequence[int]], pooling: str, adapter_id: int
+    engine: Engine | EncoderEngine, texts: Sequence[Sequence[int]], pooling: str, adapter_id: int
 ) -> CooperativeTask[list[NDArray[np.float64]]]:
     """Pool each text into a vector, float64 [width]."""
     if isinstance(engine, EncoderEngine):
@@ -52,7 +53,6 @@ def pool_texts(
     vectors = []
     for ids in texts:
         vectors.append((yield from pool_text(engine, ids, pooling, adapter_id)))
-        yield False
     return vectors
 
 

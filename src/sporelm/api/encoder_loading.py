@@ -97,7 +97,7 @@ def load_encoder_engine(
         max_texts=MAX_TEXTS,
         eager=options.eager,
     )
-    worker = EncoderWorker(runner, model.backend, limits)
+    worker = EncoderWorker(runner, model.backend)
     try:
         worker.prepare(progress)
     except BaseException:

@@ -21,6 +21,7 @@ from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, identity_of
 from sporelm.engine import Engine, EngineConfig, Worker
 from sporelm.engine.capacity import SHARE, choose, choose_states, snapshot_interval
+from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
 from sporelm.engine.request import parse_int
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
@@ -120,8 +121,8 @@ class LoadedEngine:
     config: ModelConfig
     tokenizer: Tokenizer
     backend: Backend
-    worker: Worker
-    engine: Engine
+    worker: Worker | EncoderWorker
+    engine: Engine | EncoderEngine
     threads: int
     kv: str
     model_bytes: int  # all packed weights
@@ -129,6 +130,25 @@ class LoadedEngine:
     load_s: float
     notes: tuple[str, ...]
     draft: Worker | None = None  # the draft model's worker
+
+    @property
+    def decoder_engine(self) -> Engine:
+        """The engine of a model that is not an encoder. Raises RequestError, which names the alternative, for one."""
+        self.check_decoder()
+        assert isinstance(self.engine, Engine)
+        return self.engine
+
+    @property
+    def decoder_worker(self) -> Worker:
+        """The worker of `decoder_engine`. Raises the same error."""
+        self.check_decoder()
+        assert isinstance(self.worker, Worker)
+        return self.worker
+
+    def check_decoder(self) -> None:
+        """Raise RequestError, which names the alternative, for an encoder: it generates nothing."""
+        if isinstance(self.engine, EncoderEngine):
+            raise self.engine.generation_error()
 
     @property
     def compile_s(self) -> float:

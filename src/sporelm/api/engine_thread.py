@@ -10,10 +10,10 @@ from typing import Any
 
 from sporelm.api.cooperative import CooperativeTask
 from sporelm.engine import Engine, Request
+from sporelm.engine.inference_engine import InferenceEngine
 from sporelm.errors import BackendError, QueueFull
 
 MAX_FAILED_STEPS = 3  # consecutive failed steps after which the thread gives up
-MAX_TASKS_WITH_PAGES = 2  # a short task can overtake a long one, and memory is bounded
 
 OnProgress = Callable[[Request], None]
 OnDone = Callable[[Any, BaseException | None], None]  # gets the result of a task, or its error
@@ -30,19 +30,18 @@ class EngineTask:
 class EngineThread:
     """Steps the engine in its own thread while there are requests.
 
-    Submitted calls run between two steps, so that callers do not wait for a step. Between two engine steps one step of
-    one cooperative task runs. `on_progress(request)` is called from this thread when a request has new tokens or has
+    Submitted calls run between two steps, so that callers do not wait for a step. Between two steps all cooperative
+    tasks go on. `on_progress(request)` is called from this thread when a request has new tokens or has
     ended. A failed step is retried; after MAX_FAILED_STEPS in a row every request ends, the thread stops, and `failure`
     is the error.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: InferenceEngine) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
         self.on_step: Callable[[], None] = _ignore  # called after the callbacks of each step
         self._calls: deque[Callable[[], None]] = deque()
-        self._waiting_tasks: deque[EngineTask] = deque()  # tasks that hold no pages
-        self._running_tasks: deque[EngineTask] = deque()  # tasks that hold pages, MAX_TASKS_WITH_PAGES at most
+        self._tasks: list[EngineTask] = []  # in the order in which they were submitted
         self._unfinished_tasks: set[EngineTask] = set()
         self._requests: dict[int, tuple[Request, OnProgress, int]] = {}  # by id, with the number of reported tokens
         self._wake_up = threading.Condition()
@@ -79,12 +78,12 @@ class EngineThread:
 
         Raises BackendError if the thread has stopped, QueueFull if as many tasks as requests may wait are unfinished.
         """
-        limit = self.engine.scheduler.waiting.limit
+        limit = self.engine.max_waiting
         if len(self._unfinished_tasks) >= limit:
             raise QueueFull(f"{limit} lists of texts are in progress, which is the limit: try again later")
         self._unfinished_tasks.add(task)  # before it can end
         try:
-            self.submit(lambda: self._waiting_tasks.append(task))
+            self.submit(lambda: self._tasks.append(task))
         except BackendError:
             self._unfinished_tasks.discard(task)
             raise
@@ -101,6 +100,12 @@ class EngineThread:
         reason = f" failed: {self.failure}" if self.failure is not None else " was closed"
         return BackendError(f"the engine{reason}; open the model again")
 
+    @property
+    def generating_engine(self) -> Engine:
+        """The engine of the requests, which `LLM.prepare_generation` makes for no encoder."""
+        assert isinstance(self.engine, Engine)
+        return self.engine
+
     def add_request(self, request: Request, on_progress: OnProgress) -> None:
         """Add a request to the engine, from a call between two steps.
 
@@ -108,14 +113,14 @@ class EngineThread:
         """
         if self._closing or self.failure is not None:
             raise self.stopped_error()
-        self.engine.add(request)
+        self.generating_engine.add(request)
         self._requests[request.id] = (request, on_progress, request.num_generated)
 
     def cancel(self, request: Request) -> None:
         """Cancel a request soon. Returns at once; does nothing if the thread has stopped."""
         with self._wake_up:
             if not self._closing and self.failure is None:
-                self._calls.append(lambda: self.engine.cancel(request))
+                self._calls.append(lambda: self.generating_engine.cancel(request))
                 self._wake_up.notify()
 
     def close(self) -> None:
@@ -131,11 +136,8 @@ class EngineThread:
             while self._wait():
                 while self._calls:
                     self._calls.popleft()()
-                self._step_task()
-                scheduler = self.engine.scheduler
-                if (
-                    not scheduler.is_idle or scheduler.prompt_rows.has_waiting
-                ):  # texts of another thread, whose turn it may be
+                self._advance_tasks()
+                if not self.engine.is_idle:
                     self._step_engine()
                 self._report_progress()
         except BaseException as failure:  # reported to all waiting callers
@@ -154,35 +156,31 @@ class EngineThread:
         else:
             self._failed_steps = 0
 
-    def _step_task(self) -> None:
-        """Run one step of one task. An error is passed to the task's callback."""
-        if self._waiting_tasks and len(self._running_tasks) < MAX_TASKS_WITH_PAGES:
-            self._running_tasks.append(self._waiting_tasks.popleft())
-        if not self._running_tasks:
-            return
-        task = self._running_tasks.popleft()
-        try:
-            holds_pages = next(task.steps)
-        except StopIteration as end:
-            self._unfinished_tasks.discard(task)
-            task.on_done(end.value, None)
-        except BaseException as error:
-            self._unfinished_tasks.discard(task)
-            task.on_done(None, error)
-        else:
-            (self._running_tasks if holds_pages else self._waiting_tasks).append(task)
+    def _advance_tasks(self) -> None:
+        """Let each task queue its next work, or end. An error is passed to the task's callback."""
+        for task in list(self._tasks):
+            try:
+                next(task.steps)
+            except StopIteration as end:
+                self._end_task(task, end.value, None)
+            except BaseException as error:
+                self._end_task(task, None, error)
+
+    def _end_task(self, task: EngineTask, result: Any, error: BaseException | None) -> None:
+        self._tasks.remove(task)
+        self._unfinished_tasks.discard(task)
+        task.on_done(result, error)
 
     def _drop_task(self, task: EngineTask) -> None:
         self._unfinished_tasks.discard(task)
-        for queue in (self._waiting_tasks, self._running_tasks):
-            if task in queue:
-                queue.remove(task)
+        if task in self._tasks:
+            self._tasks.remove(task)
         task.steps.close()
 
     def _wait(self) -> bool:
         """Sleep until there is work; return False if the thread is to stop."""
         with self._wake_up:
-            while not (self._closing or self._calls or self._requests or self._waiting_tasks or self._running_tasks):
+            while not (self._closing or self._calls or self._requests or self._tasks):
                 self._wake_up.wait()
             return not self._closing
 
@@ -202,13 +200,13 @@ class EngineThread:
         while self._calls:
             with suppress(Exception):  # after a failure any call may fail too; the others must still run
                 self._calls.popleft()()  # a call that adds a request reports that the thread has stopped
-        for task in [*self._waiting_tasks, *self._running_tasks]:
+        for task in list(self._tasks):
             with suppress(Exception):
                 self._drop_task(task)
             task.on_done(None, self.stopped_error())
         for request, on_progress, _ in list(self._requests.values()):
             try:
-                self.engine.cancel(request)
+                self.generating_engine.cancel(request)
             except Exception:
                 request.finish_reason = "error"
             on_progress(request)

@@ -83,8 +83,14 @@ class LoadedLLM:
         return self._loaded_engine is not None
 
     @property
-    def engine(self) -> Engine:
+    def inference_engine(self) -> Engine | EncoderEngine:
+        """The engine, whether it generates text or not."""
         return self.loaded_engine.engine
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of a model that is not an encoder. Raises RequestError, which names the alternative, for one."""
+        return self.loaded_engine.decoder_engine
 
     @property
     def backend(self) -> Backend:
@@ -103,7 +109,7 @@ class LoadedLLM:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the KV cache and of recurrent states when all of it is in use."""
-        memory, limits = self.loaded_engine.worker.runner.model.memory(), self.engine.limits
+        memory, limits = self.loaded_engine.worker.runner.model.memory(), self.inference_engine.limits
         page = bytes_per_page(memory, self.backend, KV_TYPES[self.kv])
         state = bytes_per_state(memory, self.backend)
         return limits.num_pages * page + limits.num_states * state
@@ -111,16 +117,16 @@ class LoadedLLM:
     @property
     def max_batch(self) -> int:
         """The maximum number of requests in a batch."""
-        return self.engine.limits.max_batch
+        return self.inference_engine.limits.max_batch
 
     @property
     def max_step_seconds(self) -> float:
         """An estimate of the duration of the largest step; 0 before any step was measured."""
-        return self.engine.scheduler.prefill_budget.estimate_seconds(self.engine.limits.token_budget)
+        return self.inference_engine.estimate_step_seconds()
 
     def check_prompt_length(self, num_tokens: int) -> None:
         """Raise ContextOverflow for a prompt of more tokens than the context holds."""
-        self.engine.limits.check_prompt(num_tokens)
+        self.inference_engine.limits.check_prompt(num_tokens)
 
     @property
     def metrics(self) -> Metrics:
@@ -135,12 +141,11 @@ class LoadedLLM:
     @property
     def can_generate(self) -> bool:
         """Whether the model generates text: it is not an encoder or a reranker, and has an output head."""
-        return not isinstance(self.engine, EncoderEngine) and not self.config.labels and not self.config.is_headless
+        return isinstance(self.inference_engine, Engine) and not self.config.labels and not self.config.is_headless
 
     def check_can_generate(self) -> None:
         """Raise RequestError, which names the alternative, for a model that does not generate text."""
-        if isinstance(self.engine, EncoderEngine):
-            raise self.engine.worker.refusal()
+        self.loaded_engine.check_decoder()
         if self.config.labels:
             raise RequestError(f"{self.config.name} is a reranker, which generates no text: use it to rerank")
         if self.config.is_headless:
@@ -260,7 +265,7 @@ class LoadedLLM:
             ids = self.text_ids(text.lower() if prompts.lower else text)
         if not truncate:
             return ids
-        context = self.engine.limits.max_context
+        context = self.max_context
         max_tokens = min(self._read_prompts().longest or context, context)
         return truncate_ids(ids, max_tokens, self.tokenizer.special.suffix)
 

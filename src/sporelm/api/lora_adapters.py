@@ -164,7 +164,8 @@ class AdapterRegistry:
     def unload(self, name: str, run_between_steps: RunBetweenSteps = run_now) -> None:
         """Unload an adapter. Raises RequestError for an unknown name, or while requests use the adapter."""
         with self._changing:
-            if self._owner.loaded_engine.engine.uses_adapter(self.adapter_id(name)):
+            adapter_id = self.adapter_id(name)
+            if self._owner.loaded_engine.decoder_engine.uses_adapter(adapter_id):
                 raise RequestError(f"requests still use the adapter {name!r}: wait for them, or cancel them first")
             self._replace({other: each for other, each in self._adapters.items() if other != name}, run_between_steps)
 
@@ -173,11 +174,11 @@ class AdapterRegistry:
         adapted: LoraRuntime | None = None
         if adapters:
             matrices = {adapter.adapter_id: adapter.matrices for adapter in adapters.values()}
-            adapted = self._owner.loaded_engine.worker.build_lora_runtime(matrices)
+            adapted = self._owner.loaded_engine.decoder_worker.build_lora_runtime(matrices)
         identities = {adapter.adapter_id: adapter.identity for adapter in adapters.values()}
         names = {adapter.adapter_id: name for name, adapter in adapters.items()}
         try:
-            run_between_steps(lambda: self._owner.loaded_engine.engine.use_adapters(identities, adapted, names))
+            run_between_steps(lambda: self._owner.loaded_engine.decoder_engine.use_adapters(identities, adapted, names))
         except BaseException:
             if adapted is not None:
                 adapted.close()

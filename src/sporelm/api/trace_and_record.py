@@ -40,7 +40,7 @@ class TraceAndRecord:
         if self.recording is not None:
             if isinstance(loaded.engine, EncoderEngine):
                 raise RequestError("record: an encoder's steps cannot be replayed. Leave the option out")
-            self.recording.follow(loaded.engine, loaded.worker, describe_engine(loaded))
+            self.recording.follow(loaded.decoder_engine, loaded.decoder_worker, describe_engine(loaded))
         if self.file is not None:
             self.trace = loaded.engine.observer = Trace(self.file, loaded.worker, loaded.draft)
 

@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> None:
     llm = open_recorded_model(recording, args)
     try:
         check_model(recording, llm)
-        result = Replay(recording, llm.loaded_engine.worker, compare_logits=has_same_kernels(recording, llm)).run()
+        result = Replay(
+            recording, llm.loaded_engine.decoder_worker, compare_logits=has_same_kernels(recording, llm)
+        ).run()
     finally:
         llm.close()
     print(json.dumps(as_json(result)) if args.json else format_result(result))

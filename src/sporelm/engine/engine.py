@@ -16,8 +16,7 @@ from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
 from sporelm.engine.lora_runtime import LoraRuntime
 from sporelm.engine.model_output import ModelOutput
-from sporelm.engine.prompt_rows import PromptRowsRunner, RowsCallback
-from sporelm.engine.request import FinishReason, Request
+from sporelm.engine.request import FinishReason, OutputKind, Request, RowsCallback
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.scheduler import Scheduler, StepOutput
 from sporelm.engine.speculative import Speculation
@@ -68,28 +67,53 @@ class Engine:
         self.sampler = Sampler()
         self.observer: EngineObserver | None = None
         self._request_ids = count(1)
-        self.last_request_id = 0
         self._sampling_step: Step | None = None  # the step that is being sampled
         self._closed = False
         self.lock = threading.RLock()
-        self.prompt_rows_runner = PromptRowsRunner(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits or runs."""
+        return self.scheduler.is_idle
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their first step, or to be recomputed."""
+        return len(self.scheduler.waiting)
+
+    @property
+    def max_waiting(self) -> int:
+        """How many requests may wait."""
+        return self.scheduler.waiting.limit
+
+    @max_waiting.setter
+    def max_waiting(self, limit: int) -> None:
+        self.scheduler.waiting.limit = limit
+
+    def estimate_step_seconds(self) -> float:
+        """Return about how long the largest step takes; 0 before any step was measured."""
+        return self.scheduler.prefill_budget.estimate_seconds(self.limits.token_budget)
 
     def add(self, request: Request) -> Request:
         """Queue a request and assign its id. Raises ContextOverflow, QueueFull, RequestError."""
         with self.lock:
             self.check_open()
-            request.id = self.last_request_id = next(self._request_ids)
+            request.id = next(self._request_ids)
             self.scheduler.add(request)
-            stop_ids = sorted(request.stop_ids)
-            vocab, constraint = self.limits.vocab, request.constraint
-            try:
-                self.sampler.add(request.id, request.sampling, request.prompt, stop_ids, vocab, constraint)
-            except BaseException:  # without its sampler state it would be continued greedily
-                self.scheduler.end(request, "error")
-                raise
+            if request.output == "tokens":
+                self._add_to_sampler(request)
             if self.observer is not None:
                 self.observer.on_add(request)
         return request
+
+    def _add_to_sampler(self, request: Request) -> None:
+        stop_ids = sorted(request.stop_ids)
+        vocab, constraint = self.limits.vocab, request.constraint
+        try:
+            self.sampler.add(request.id, request.sampling, request.prompt, stop_ids, vocab, constraint)
+        except BaseException:  # without its sampler state it would be continued greedily
+            self.scheduler.end(request, "error")
+            raise
 
     def check_open(self) -> None:
         """Raise RequestError after `close`."""
@@ -99,13 +123,12 @@ class Engine:
     def step(self) -> list[StepOutput]:
         """Run one step; return an output for each new token and each request that has ended.
 
-        Where requests must wait for a prompt of `logits` or `hidden`, the step is one of that prompt. If the step is
-        interrupted or the back-end fails, the next one goes on as if this one had not been; only requests for which
-        tokens were being sampled may fail.
+        If the step is interrupted or the back-end fails, the next one goes on as if this one had not been; only
+        requests for which tokens were being sampled may fail. If all requests of a failed step want rows, the error
+        ends them, and their own callers raise it.
         """
         with self.lock:
             if self.scheduler.is_idle:
-                self.prompt_rows_runner.step()
                 return []
             try:
                 return self._step()
@@ -116,9 +139,8 @@ class Engine:
     def _step(self) -> list[StepOutput]:
         start = perf_counter()
         step = self.scheduler.next_step()
-        if not step.sequences:
-            self.prompt_rows_runner.step()
-            return []
+        if not step.sequences[0].is_sampled:
+            return self._step_rows(step, start)
         num_tokens = step.num_tokens
         scheduled = perf_counter()
         model_output = self.runner.run(step)
@@ -128,15 +150,39 @@ class Engine:
         sampled_time = perf_counter()
         self._observe_time(step, num_tokens, sampled.tokens, computed - scheduled)
         outputs = self.scheduler.commit(step, sampled)
+        if not step.sequences[-1].is_sampled:
+            outputs += self.scheduler.deliver_rows(step, model_output.logits)
         self._sampling_step = None
-        moments = (start, scheduled, computed, sampled_time, perf_counter())
+        self._record_step(step, num_tokens, (start, scheduled, computed, sampled_time, perf_counter()))
+        self._forget_ended(outputs)
+        return outputs
+
+    def _step_rows(self, step: Step, start: float) -> list[StepOutput]:
+        """Run a step whose requests all want rows, of logits or of hidden states."""
+        requests = [self.scheduler.running[scheduled.request_id] for scheduled in step.sequences]
+        scheduled = perf_counter()
+        try:
+            rows = self.runner.embed(step) if requests[0].output == "hidden" else self.runner.run(step).logits
+        except Exception as error:
+            self._recover("error")
+            outputs = [self.scheduler.fail_rows(request, error) for request in requests]
+            self._forget_ended(outputs)
+            return outputs
+        computed = perf_counter()
+        outputs = self.scheduler.deliver_rows(step, rows)
+        self._record_step(step, step.num_tokens, (start, scheduled, computed, computed, perf_counter()))
+        self._forget_ended(outputs)
+        return outputs
+
+    def _record_step(self, step: Step, num_tokens: int, moments: tuple[float, ...]) -> None:
         self.metrics.record_step(num_tokens, *moments)
         if self.observer is not None:
             self.observer.on_step(step, moments)
+
+    def _forget_ended(self, outputs: Sequence[StepOutput]) -> None:
         for output in outputs:
             if output.finish_reason:
                 self._forget(output.request)
-        return outputs
 
     def _recover(self, reason: FinishReason) -> None:
         """Roll back after a failed step.
@@ -146,7 +192,7 @@ class Engine:
         """
         step, self._sampling_step = self._sampling_step, None
         sampling_ids = (
-            {scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs}
+            {scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs and scheduled.is_sampled}
             if step is not None
             else set[int]()
         )
@@ -189,7 +235,9 @@ class Engine:
             num_decoding, num_prompt_tokens = num_sequences, 0
         else:
             counts = [
-                len(scheduled.tokens) for scheduled in step.sequences if scheduled.num_outputs == len(scheduled.tokens)
+                len(scheduled.tokens)
+                for scheduled in step.sequences
+                if scheduled.is_sampled and scheduled.num_outputs == len(scheduled.tokens)
             ]
             num_decoding, num_prompt_tokens = len(counts), num_tokens - sum(counts)
         self.scheduler.prefill_budget.observe(num_decoding, num_prompt_tokens, seconds)
@@ -200,6 +248,8 @@ class Engine:
         """Drop the sampler state and the drafts of a request that has ended."""
         if self.observer is not None:
             self.observer.on_end(request)
+        if request.output != "tokens":
+            return
         self.sampler.drop(request.id)
         if self.speculation is not None:
             self.speculation.end(request)
@@ -314,20 +364,33 @@ class Engine:
                 self.kv_cache.release(sequence)
             return sequence, session.notes
 
-    def logits(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[bool, None, None]:
-        """Compute the logits at every position, in steps of their own.
+    def logits(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
+        """Compute the logits at every position of a prompt, while the caller steps the engine after each yield.
 
-        `on_rows` is called with float32 [chunk, vocab] after each step, a view that is valid during the call. Yields
-        between two of these steps: True if the prompt holds pages. Other steps may run there, and closing the generator
-        cancels the rest. Raises ContextOverflow, RequestError for no tokens or unknown ones, MemoryShortage.
+        `on_rows` is called with the rows of a step, float32 [chunk, vocab], a view that is valid during the call.
+        Closing the generator cancels the prompt. Raises ContextOverflow, RequestError for no tokens or unknown ones,
+        and what `on_rows` or a step of such prompts raised.
         """
-        return self.prompt_rows_runner.stream_rows(
-            tokens, lambda step: self.runner.run(step).logits, on_rows, adapter_id
-        )
+        return self._stream_rows("logits", tokens, on_rows, adapter_id)
 
-    def hidden(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[bool, None, None]:
+    def hidden(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
         """Compute the last hidden state at every position, float32 [chunk, width]; else as `logits`."""
-        return self.prompt_rows_runner.stream_rows(tokens, self.runner.embed, on_rows, adapter_id)
+        return self._stream_rows("hidden", tokens, on_rows, adapter_id)
+
+    def _stream_rows(
+        self, output: OutputKind, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int
+    ) -> Generator[None, None, None]:
+        request = self.add(Request(tokens, adapter_id=adapter_id, output=output, on_rows=on_rows))
+        try:
+            while request.finish_reason is None:
+                yield
+        finally:
+            self.cancel(request)
+        if request.exception is not None:
+            raise request.exception
+        if request.finish_reason != "stop":
+            self.check_open()
+            raise RequestError("this prompt was cancelled")
 
     def close(self) -> None:
         """Cancel all requests after the current step, and drop offloaded sequences. The engine stays closed."""

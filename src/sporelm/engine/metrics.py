@@ -143,6 +143,7 @@ class Metrics:
         with self._lock:
             self.ended_by[ENDS[reason]] += 1
             self.whole.observe(now - request.arrival_time)
+            self.prompt_tokens += request.num_delivered
             if request.first_token_time:
                 self.decode.observe(request.last_token_time - request.first_token_time)
 

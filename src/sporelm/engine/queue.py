@@ -39,8 +39,9 @@ class WaitingQueue:
             raise QueueFull(f"{len(self)} requests wait already, and the limit is {self.limit}: try again later")
 
     def add(self, request: Request) -> None:
-        """Queue a request. Changes the queue. Raises QueueFull."""
-        self.check_room(request.tenant)
+        """Queue a request. Changes the queue. Raises QueueFull, but not for a prompt of rows: its list has begun."""
+        if request.output == "tokens":
+            self.check_room(request.tenant)
         self.queues.setdefault(queue_key(request), deque()).append(request)
 
     def put_back(self, request: Request) -> None:

@@ -199,7 +199,8 @@ class Replay:
         if self.last is None:
             raise RequestError("is damaged: it has sampled tokens without a step")
         (step, output), self.last = self.last, None
-        request_ids = [scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs]
+        sequences = [scheduled for scheduled in step.sequences if scheduled.is_sampled and scheduled.num_outputs]
+        request_ids = [scheduled.request_id for scheduled in sequences]
         sampled = self.sampler.sample(output, step).tokens
         if len(recorded) != len(sampled):
             self.result.difference = f"step {self.result.steps}: {len(sampled)} answers, recorded are {len(recorded)}"

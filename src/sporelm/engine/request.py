@@ -1,9 +1,12 @@
 """A request: token ids to continue, the options, and its progress."""
 
 import sys
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from operator import index
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
 from sporelm.engine.kv.kv_sequence import KvSequence
@@ -15,6 +18,9 @@ from sporelm.ops.paged_attention import PAGE
 MAX_TOKEN_IDS = 1 << 24  # of a prompt: no context is that long
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+OutputKind = Literal["tokens", "logits", "hidden"]
+Rows = NDArray[np.float32]
+RowsCallback = Callable[[Rows], object]
 
 
 def parse_int(name: str, value: Any) -> int:
@@ -53,7 +59,7 @@ def num_pinned_positions(room: int) -> int:
 
 
 class Request:
-    """Token ids to continue, and the state of the generation.
+    """Token ids to continue, or to compute a row of outputs for each, and the progress of that.
 
     There are no phases: each step computes those `context_ids` that the sequence does not hold yet, and when all are
     held the next token is appended. The context is the whole text (`all_token_ids`), unless that has outgrown the
@@ -70,6 +76,7 @@ class Request:
         "constraint",
         "context_ids",
         "error",
+        "exception",
         "finish_reason",
         "first_token_time",
         "id",
@@ -79,9 +86,12 @@ class Request:
         "max_tokens",
         "num_accepted_tokens",
         "num_context_prompt",
+        "num_delivered",
         "num_draft_tokens",
         "num_dropped",
         "num_prompt",
+        "on_rows",
+        "output",
         "page_hashes",
         "parent",
         "priority",
@@ -108,6 +118,8 @@ class Request:
         constraint: Constraint | None = None,
         roll: bool = False,
         adapter_id: int = 0,
+        output: OutputKind = "tokens",
+        on_rows: RowsCallback | None = None,
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
@@ -119,6 +131,9 @@ class Request:
         constraint  what the answer must look like
         roll        a text that outgrows the context loses some tokens after its first quarter (`roll_context`)
         adapter_id  of a loaded LoRA adapter, 0 for none
+        output      "logits" or "hidden": nothing is generated, and `on_rows` gets a row of logits, or the last hidden
+                    state, of each position
+        on_rows     called with the new rows of each step, float32 [rows, width], a view that is valid during the call
 
         Raises RequestError for an empty prompt or max_tokens < 1.
         """
@@ -143,6 +158,9 @@ class Request:
         self.parent = parent
         self.constraint = constraint
         self.adapter_id = adapter_id
+        self.output = output
+        self.on_rows = on_rows
+        self.num_delivered = 0  # rows with which `on_rows` was called
         self.page_hashes = PageHashes(cache_salt)  # of the pages of `context_ids`
         self.is_temporary = sequence is None  # its sequence is dropped when it ends
         self.id = 0  # assigned by the engine
@@ -152,6 +170,7 @@ class Request:
         self.num_accepted_tokens = 0  # of them
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
+        self.exception: Exception | None = None  # of `on_rows`, or of a step for rows only
         self.arrival_time = 0.0  # seconds of perf_counter, as the following
         self.start_time = 0.0
         self.first_token_time = 0.0
@@ -178,6 +197,13 @@ class Request:
     @property
     def num_generated(self) -> int:
         return len(self.all_token_ids) - self.num_prompt
+
+    def deliver_rows(self, position: int, rows: Rows) -> None:
+        """Call `on_rows` with those rows from `position` on that it has not had yet. Changes the request."""
+        begin = self.num_delivered
+        self.num_delivered = max(begin, position + len(rows))  # before the call: no row is delivered twice
+        if self.num_delivered > begin and self.on_rows is not None:
+            self.on_rows(rows[begin - position :])
 
     def append_token(self, token: int, room: int) -> None:
         """Add a generated token; finish if it is a stop id, the last allowed one, or if no room is left after it."""

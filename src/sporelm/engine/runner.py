@@ -58,7 +58,7 @@ class InputArrays:
         tokens, positions, slots = cells["tokens"], cells["positions"], cells["slots"]
         starts, lengths, rows, states = cells["starts"], cells["lengths"], cells["rows"], cells["states"]
         row = num_rows = 0
-        for index, (_, ids, position, page_table, num_outputs, _, state_slot) in enumerate(step.sequences):
+        for index, (_, ids, position, page_table, num_outputs, _, state_slot, _) in enumerate(step.sequences):
             if self.page_tables[index] is not page_table:
                 arrays["pages"][index, : len(page_table)] = page_table
                 self.page_tables[index] = page_table

@@ -4,6 +4,9 @@ A request wants the tokens of its context that its sequence does not hold: a pro
 prefix, or one token of a decode. In a step the requests that decode come first, and then prompts, with as many tokens
 as the streams of the others allow. When pages run out, idle sequences are evicted, then the least urgent and youngest
 request is preempted, and recomputed later.
+
+A request for rows (`Request.output`) is a prompt without an answer: it shares the queue, the pages and the budget, and
+logits also the steps. Hidden states come from another program, in steps of their own, which take turns with the others.
 """
 
 from collections import Counter
@@ -17,9 +20,8 @@ from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.metrics import Load, Metrics
 from sporelm.engine.prefill_budget import PrefillBudget
-from sporelm.engine.prompt_rows import PromptRowsQueue
 from sporelm.engine.queue import WaitingQueue
-from sporelm.engine.request import FinishReason, Request
+from sporelm.engine.request import FinishReason, Request, Rows
 from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import ScheduledSequence, Step
@@ -40,12 +42,22 @@ class StepBuilder:
 
     def __init__(self, budget: int) -> None:
         self.budget = budget  # tokens that may still be added
+        self.is_hidden = False  # whether the step computes hidden states, not logits
+        self.has_rows = False  # whether any sequence is not sampled
         self.scheduled: dict[int, ScheduledSequence] = {}  # by request id
         self.copies: PageCopies = []
 
     def add(self, scheduled: ScheduledSequence) -> None:
         self.scheduled[scheduled.request_id] = scheduled
         self.budget -= len(scheduled.tokens)
+        self.has_rows = self.has_rows or not scheduled.is_sampled
+
+    def build(self, state_copies: tuple[tuple[int, int], ...]) -> Step:
+        """Return the step."""
+        sequences = list(self.scheduled.values())
+        if self.has_rows:
+            sequences.sort(key=lambda scheduled: not scheduled.is_sampled)
+        return Step(sequences, self.copies, state_copies)
 
     def drop(self, request_id: int) -> None:
         scheduled = self.scheduled.pop(request_id, None)
@@ -63,9 +75,10 @@ class Scheduler:
         self.running: dict[int, Request] = {}  # by id, in the order of admission
         self.speculation = speculation
         self.num_running_by_tenant: Counter[str] = Counter()
+        self.num_running_hidden = 0  # requests for hidden states
+        self.was_hidden = False  # whether the last step computed hidden states
         self.adapter_identities: dict[int, str] = {0: ""}  # of the loaded adapters, by id; 0 is none
         self.adapter_names: Mapping[int, str] = {}  # as users know them
-        self.prompt_rows = PromptRowsQueue()
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -81,13 +94,10 @@ class Scheduler:
         self.waiting.add(request)
         request.roll_context(self.limits.max_context)
 
-    def check(self, request: Request, *, rolls: bool = True) -> None:
-        """Raise ContextOverflow or RequestError for a prompt that the model cannot take.
-
-        `rolls`: the error may recommend a rolling context.
-        """
+    def check(self, request: Request) -> None:
+        """Raise ContextOverflow or RequestError for a prompt that the model cannot take."""
         if not request.roll:
-            self.limits.check_prompt(request.num_prompt, rolls=rolls)
+            self.limits.check_prompt(request.num_prompt, rolls=request.output == "tokens")
         if request.adapter_id not in self.adapter_identities:
             raise RequestError(f"adapter {request.adapter_id} is not loaded: load it first")
         lowest, highest = min(request.context_ids), max(request.context_ids)
@@ -98,8 +108,8 @@ class Scheduler:
             )
 
     def uses_adapter(self, adapter_id: int) -> bool:
-        """Return whether a waiting or running request, or a prompt of `prompt_rows`, has this adapter."""
-        return any(each.adapter_id == adapter_id for each in (*self.waiting, *self.running.values(), *self.prompt_rows))
+        """Return whether a waiting or running request has this adapter."""
+        return any(each.adapter_id == adapter_id for each in (*self.waiting, *self.running.values()))
 
     def uses(self, sequence: KvSequence) -> bool:
         """Return whether a waiting or running request has this sequence."""
@@ -111,21 +121,29 @@ class Scheduler:
         return not self.running and not self.waiting.queues
 
     def next_step(self) -> Step:
-        """Return the next step; an empty one where requests must wait for `prompt_rows`.
+        """Return the next step. Admits requests and reserves their pages, but computes nothing.
 
-        Admits requests and reserves their pages, but computes nothing.
+        Steps for hidden states take turns with the others, if both kinds run.
         """
         builder = StepBuilder(self.limits.token_budget)
-        self._fill(builder)
-        if not builder.scheduled:
-            self._fill(builder)  # a request that was preempted has released pages
-        if not builder.scheduled and not self.is_idle and not self.prompt_rows:
+        builder.is_hidden = self.num_running_hidden > 0 and not self.was_hidden
+        for _ in range(3):  # a request that was admitted may need the other kind, one that was preempted released pages
+            builder.budget = self.limits.token_budget
+            self._fill(builder)
+            if builder.scheduled:
+                break
+            builder.is_hidden = not builder.is_hidden
+        else:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-        return Step(list(builder.scheduled.values()), builder.copies, self.kv_cache.pop_state_copies())
+        self.was_hidden = builder.is_hidden
+        return builder.build(self.kv_cache.pop_state_copies())
 
     def _fill(self, builder: StepBuilder) -> None:
         """Schedule requests that decode, then running prompts, then waiting requests."""
         decoding = [request for request in self.running.values() if request.is_decoding]
+        if builder.is_hidden:
+            self._fill_hidden(builder, len(decoding))
+            return
         drafts: dict[int, list[int]] = {}
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.queues:
             drafts = self.speculation.propose(decoding, self.limits.max_context)
@@ -136,22 +154,74 @@ class Scheduler:
             num_beginning = min(len(self.running) + len(self.waiting), self.limits.max_batch) - len(decoding)
             builder.budget = min(builder.budget, self.prefill_budget.num_allowed(len(decoding), num_beginning))
         if len(decoding) < len(self.running):
-            for request in sorted(self.running.values(), key=lambda request: request.priority):
-                if not request.is_decoding:
-                    self._schedule(request, builder)
+            self._schedule_prompts(builder)
+        self._admit_waiting(builder)
+
+    def _fill_hidden(self, builder: StepBuilder, num_decoding: int) -> None:
+        """Schedule running prompts whose hidden states are wanted, then waiting requests.
+
+        If requests decode, the step is as short as their streams allow.
+        """
+        if num_decoding:
+            builder.budget = min(builder.budget, self.prefill_budget.num_allowed(num_decoding))
+        self._schedule_prompts(builder)
+        self._admit_waiting(builder)
+
+    def _schedule_prompts(self, builder: StepBuilder) -> None:
+        """Schedule the running prompts of the step's kind, the urgent ones first."""
+        for request in sorted(self.running.values(), key=lambda request: request.priority):
+            if not request.is_decoding and (request.output == "hidden") == builder.is_hidden:
+                self._schedule(request, builder)
+
+    def _admit_waiting(self, builder: StepBuilder) -> None:
+        """Admit waiting requests to the step, and at last one for which a step of the other kind must come."""
         while builder.budget > 0 and len(self.running) < self.limits.max_batch:
             first = self.waiting.next(self.num_running_by_tenant.__getitem__, self._is_ready)
-            if first is None or not self._admit(first, builder) or not self._schedule(first, builder):
+            if first is None or not self._admit(first, builder):
+                break
+            if (first.output == "hidden") != builder.is_hidden or not self._schedule(first, builder):
                 break
 
+    def deliver_rows(self, step: Step, rows: Rows) -> list[StepOutput]:
+        """Take in the sequences of a step whose rows are wanted; `rows` are those of all sequences. Changes requests.
+
+        An error of a request's `on_rows` ends that request only.
+        """
+        outputs: list[StepOutput] = []
+        end = 0
+        for scheduled in step.sequences:
+            begin, end = end, end + scheduled.num_outputs
+            request = self.running.get(scheduled.request_id)
+            if scheduled.is_sampled or request is None or request.sequence is None:
+                continue
+            self.kv_cache.extend(request.sequence, scheduled.tokens)
+            try:
+                request.deliver_rows(scheduled.position, rows[begin:end])
+            except Exception as error:
+                outputs.append(self.fail_rows(request, error))
+            except BaseException:
+                self.fail_rows(request, BackendError("a step was interrupted while its rows were delivered"))
+                raise
+            if request.finish_reason is None and request.num_delivered == request.num_prompt:
+                self.end(request, "stop")
+                outputs.append(StepOutput(request, None, "stop"))
+        return outputs
+
+    def fail_rows(self, request: Request, error: Exception) -> StepOutput:
+        """End a request for rows with an error, which its own caller raises."""
+        request.exception = error
+        return self._fail(request, str(error))
+
     def commit(self, step: Step, sampled: SamplerOutput) -> list[StepOutput]:
-        """Take in the results of a step. Changes requests."""
+        """Take in the sampled tokens of a step. Changes requests."""
         outputs: list[StepOutput] = []
         gaps: list[float] = []  # seconds since the last tokens of the same requests
         sampled_tokens = iter(sampled.tokens)
         now = perf_counter()
         is_plain = not (sampled.failures or sampled.forced or sampled.logprobs or sampled.ended)
         for scheduled in step.sequences:
+            if not scheduled.is_sampled:
+                break  # the last ones: see `deliver_rows`
             request = self.running[scheduled.request_id]
             assert request.sequence is not None
             if not scheduled.num_outputs:
@@ -300,7 +370,8 @@ class Scheduler:
             if victim is request:
                 return False
         tokens = [*request.context_ids[held : held + count], *draft]
-        num_outputs = len(draft) + (held + count == len(request.context_ids))
+        is_sampled = request.output == "tokens"
+        num_outputs = len(draft) + (held + count == len(request.context_ids)) if is_sampled else count
         builder.add(
             ScheduledSequence(
                 request.id,
@@ -310,6 +381,7 @@ class Scheduler:
                 num_outputs,
                 request.adapter_id,
                 sequence.state_slot,
+                is_sampled,
             )
         )
         return True
@@ -324,10 +396,7 @@ class Scheduler:
         return self.kv_cache.offload_store.is_ready(request.sequence)
 
     def _admit(self, request: Request, builder: StepBuilder) -> bool:
-        """Let a waiting request run, if its context fits and no prompt of `prompt_rows` goes first. Changes the cache
-        and the queue."""
-        if self.prompt_rows.must_wait(request):
-            return False
+        """Let a waiting request run, if its context fits. Changes the cache and the queue."""
         if (
             (builder.copies or self.kv_cache.has_state_copies)
             and request.sequence is not None
@@ -337,20 +406,17 @@ class Scheduler:
         sequence = request.sequence or self._new_sequence(request)
         self.kv_cache.acquire(sequence)
         num_cached = self._attach_cached_prefix(request, sequence)
-        num_pages = count_pages(len(request.context_ids)) - count_pages(num_cached) + self.prompt_rows.num_pages
-        num_started = len(self.prompt_rows.started)
-        num_states = self.kv_cache.num_missing_states(sequence) + num_started
-        if (self.running or num_started) and not self.kv_cache.can_allocate(num_pages, num_states):
+        num_pages = count_pages(len(request.context_ids)) - count_pages(num_cached)
+        num_states = self.kv_cache.num_missing_states(sequence)
+        if self.running and not self.kv_cache.can_allocate(num_pages, num_states):
             self._release_sequence(request, sequence)
-            self.prompt_rows.blocked_request = request
             return False
-        if self.prompt_rows.blocked_request is request:
-            self.prompt_rows.blocked_request = None
         self.kv_cache.truncate(sequence, num_cached)
         self.kv_cache.restore(sequence, request.context_ids[:-1], builder.copies)
         if not request.start_time:
             request.start_time = perf_counter()
-            self._record_cached_tokens(request, sequence.length)
+            if not sequence.is_private:
+                self._record_cached_tokens(request, sequence.length)
             self.metrics.record_admission(request)
         request.sequence = sequence
         request.parent = None
@@ -358,10 +424,13 @@ class Scheduler:
         self.waiting.remove(request)
         self.running[request.id] = request
         self.num_running_by_tenant[request.tenant] += 1
+        self.num_running_hidden += request.output == "hidden"
         return True
 
     def _new_sequence(self, request: Request) -> KvSequence:
-        """Return a sequence for a request: a fork of its parent's, if that has one."""
+        """Return a sequence for a request: a fork of its parent's, if that has one; a private one for rows."""
+        if request.output != "tokens":
+            return self.kv_cache.new_sequence(adapter=self.adapter_identities[request.adapter_id], is_private=True)
         if request.parent is not None and request.parent.sequence is not None:
             return self.kv_cache.fork(request.parent.sequence)
         return self.kv_cache.new_sequence(request.cache_salt, self.adapter_identities[request.adapter_id])
@@ -369,8 +438,10 @@ class Scheduler:
     def _attach_cached_prefix(self, request: Request, sequence: KvSequence) -> int:
         """Return how many positions of the context a sequence holds. If the prefix cache has more, attach its pages.
 
-        The last token is computed in any case, for its logits.
+        The last token is computed in any case, for its logits. A private sequence takes no pages of others.
         """
+        if sequence.is_private:
+            return sequence.length
         context_ids, page_hashes = request.context_ids, request.page_hashes
         self.kv_cache.set_adapter(sequence, self.adapter_identities[request.adapter_id])
         num_equal = min(sequence.match_length(context_ids), len(context_ids) - 1)
@@ -409,8 +480,7 @@ class Scheduler:
         prefix_cache = self.kv_cache.prefix_cache
         sequences = [sequence for request in running if (sequence := request.sequence) is not None]
         used_pages = {page for sequence in sequences for page in list(sequence.pages)}
-        num_waiting_prompts = sum(not prompt.is_started for prompt in self.prompt_rows)
-        num_waiting = sum(map(len, list(self.waiting.queues.values()))) + num_waiting_prompts
+        num_waiting = sum(map(len, list(self.waiting.queues.values())))
         load = Load(
             len(running),
             num_waiting,
@@ -429,6 +499,7 @@ class Scheduler:
 
     def _remove_running(self, request: Request) -> None:
         del self.running[request.id]
+        self.num_running_hidden -= request.output == "hidden"
         self.num_running_by_tenant[request.tenant] -= 1
         if not self.num_running_by_tenant[request.tenant]:
             del self.num_running_by_tenant[request.tenant]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class ScheduledSequence(NamedTuple):
-    """One sequence's share of a step: `tokens` from `position` on; logits are computed for the last `num_outputs`."""
+    """One sequence's share of a step: `tokens` from `position` on; outputs are computed for the last `num_outputs`."""
 
     request_id: int
     tokens: Sequence[int]
@@ -14,10 +14,11 @@ class ScheduledSequence(NamedTuple):
     num_outputs: int
     adapter_id: int = 0  # 0: no adapter
     state_slot: int = 0  # of its recurrent states
+    is_sampled: bool = True  # whether tokens are sampled from its outputs
 
     def to_json(self) -> dict[str, Any]:
         """Return the values under the keys of recordings, which are older than the field names."""
-        return {
+        values: dict[str, Any] = {
             "request": self.request_id,
             "tokens": list(self.tokens),
             "position": self.position,
@@ -26,10 +27,13 @@ class ScheduledSequence(NamedTuple):
             "adapter": self.adapter_id,
             "state": self.state_slot,
         }
+        if not self.is_sampled:
+            values["sampled"] = False
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ScheduledSequence":
-        """Return what `to_json` wrote; earlier versions wrote no adapter and no state."""
+        """Return what `to_json` wrote; earlier versions wrote neither "adapter" nor "state" nor "sampled"."""
         return cls(
             request_id=values["request"],
             tokens=values["tokens"],
@@ -38,13 +42,14 @@ class ScheduledSequence(NamedTuple):
             num_outputs=values["rows"],
             adapter_id=values.get("adapter", 0),
             state_slot=values.get("state", 0),
+            is_sampled=values.get("sampled", True),
         )
 
 
 class Step(NamedTuple):
     """The sequences that run together, and the pages and states that are copied, in order, before anything writes."""
 
-    sequences: list[ScheduledSequence]
+    sequences: list[ScheduledSequence]  # the sampled ones first
     copies: list[tuple[int, int]]  # pages: (source, target)
     state_copies: tuple[tuple[int, int], ...] = ()
 

@@ -214,7 +214,8 @@ def collect_imatrix(
         for number, ids in enumerate(windows[done:], done + 1):
             if progress is not None:
                 progress("gathering", number - 1, len(windows))
-            run_to_completion(loaded.engine.logits(ids, lambda scores: None), loaded.engine)
+            engine = loaded.decoder_engine
+            run_to_completion(engine.logits(ids, lambda scores: None), engine)
             yield Imatrix(collector.entries(), (dataset,), number, run.context), len(windows)
 
 

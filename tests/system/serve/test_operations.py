@@ -205,7 +205,7 @@ def test_a_stream_goes_on_while_texts_become_vectors_and_who_leaves_them_frees_a
         with socket.create_connection(("127.0.0.1", running.port)) as connection:
             connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
             wait_until(lambda: kinds.count("e") > 5)
-        wait_until(lambda: not engine.scheduler.prompt_rows)
+        wait_until(lambda: not engine.scheduler.num_running_hidden)
         next(lines)
     assert "eee" not in "".join(kinds), "at most one step of a text between two of the stream"
     wait_until(running.engine_idle)

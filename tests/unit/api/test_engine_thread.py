@@ -7,7 +7,7 @@ import pytest
 
 from sporelm.api.cooperative import CooperativeTask, run_to_completion
 from sporelm.api.embeddings import pool_texts
-from sporelm.api.engine_thread import MAX_TASKS_WITH_PAGES, EngineTask, EngineThread
+from sporelm.api.engine_thread import EngineTask, EngineThread
 from sporelm.engine import Engine, Request, Step
 from sporelm.errors import BackendError, ContextOverflow, QueueFull
 from unit.engine.fake import engine, expected
@@ -122,11 +122,16 @@ def pooled_texts(made: Engine, *lengths: int) -> CooperativeTask[Any]:
     return pool_texts(made, [prompt(length, length) for length in lengths], "mean", 0)
 
 
+def pooled_alone(length: int) -> Any:
+    made = engine()
+    return run_to_completion(pooled_texts(made, length), made)
+
+
 def assert_nothing_is_held(thread: EngineThread) -> None:
     thread.run_between_steps(thread.engine.check_integrity)
     thread.run_between_steps(lambda: None)
     assert thread.engine.kv_cache.pages.num_free == thread.engine.limits.num_pages
-    assert not thread.engine.scheduler.prompt_rows
+    assert thread.engine.is_idle
 
 
 def test_steps_of_texts_and_of_requests_take_turns():
@@ -139,10 +144,10 @@ def test_steps_of_texts_and_of_requests_take_turns():
     )
     texts.wait(3)
     assert all(ends.acquire(timeout=60) for _ in requests)
-    kinds = "".join("t" if step.sequences[0].request_id == 0 else "r" for step in made.runner.steps)
-    assert "ttt" not in kinds.rstrip("t")  # one step of a text, and then one of those who wait for tokens
+    kinds = "".join("r" if step.sequences[0].is_sampled else "t" for step in made.runner.steps)
+    assert "tt" not in kinds.rstrip("t")  # one step of texts, and then one of those who wait for tokens
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
-    alone = run_to_completion(pooled_texts(engine(), 40), engine())
+    alone = pooled_alone(40)
     assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.results)
     assert_nothing_is_held(thread)
     thread.close()
@@ -165,7 +170,7 @@ def test_texts_wait_while_all_pages_are_held_and_can_be_left_meanwhile():
     texts.wait(2)
     assert ended.acquire(timeout=60)
     assert request.generated == expected(request.prompt, 6)
-    alone = run_to_completion(pooled_texts(engine(), 200), engine())
+    alone = pooled_alone(200)
     assert [number for number, _, _ in texts.results] == [0, 2]
     assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.results)
     assert made.metrics.preemptions == 0
@@ -177,7 +182,8 @@ def test_a_text_that_is_not_being_computed_does_not_hold_up_waiting_texts():
     made = engine(num_pages=4, token_budget=8)
     chunks: list[Any] = []
     theirs = made.hidden(prompt(200, 1), lambda chunk: chunks.append(chunk.copy()))
-    assert next(theirs) is True  # it has its pages, and its caller is busy elsewhere
+    next(theirs)
+    made.step()  # it has its pages, and its caller is busy elsewhere
     thread, texts = EngineThread(made), Ends()
     thread.submit_task(texts.make_task(0, pooled_texts(made, 200)))
     texts.wait()
@@ -214,22 +220,15 @@ def test_a_text_that_is_left_in_the_middle_gives_its_pages_back():
     thread.close()
 
 
-def test_many_lists_of_texts_hold_few_pages_and_pass_each_other():
+def test_lists_of_many_texts_let_those_of_one_pass():
     made = engine(token_budget=8)
     thread = EngineThread(made)
-    most, run = [0], made.runner.embed
-
-    def embed(step: Step) -> Any:
-        most[0] = max(most[0], len(made.scheduler.prompt_rows.started))
-        return run(step)
-
-    made.runner.embed = embed  # type: ignore[method-assign]
     texts = Ends()
     works = [texts.make_task(0, pooled_texts(made, *[250] * 4)), texts.make_task(1, pooled_texts(made, *[9] * 100))]
     works += [texts.make_task(number, pooled_texts(made, 9)) for number in range(2, 20)]
     thread.run_between_steps(lambda: [thread.submit_task(work) for work in works] and None)
     texts.wait(20)
-    assert most[0] == MAX_TASKS_WITH_PAGES
+    assert made.metrics.preemptions == 0
     assert [number for number, _, _ in texts.results[:18]] == list(range(2, 20))  # before the lists of many texts
     assert not [error for _, _, error in texts.results if error is not None]
     assert_nothing_is_held(thread)

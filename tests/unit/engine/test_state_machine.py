@@ -2,7 +2,7 @@
 would say alone, and every page is accounted for."""
 
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -129,7 +129,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.wishes: dict[int, tuple[Request, Wish]] = {}  # those not seen to have ended, by id
         self.sequences: list[KvSequence] = []
         self.files: list[tuple[Path, list[int]]] = []
-        self.texts: list[tuple[list[int], list[NDArray[np.float32]], Generator[bool, None, None]]] = []
+        self.texts: dict[int, tuple[Request, list[NDArray[np.float32]]]] = {}  # requests for rows, by id
         self.count = 0
 
     @initialize(
@@ -286,31 +286,33 @@ class EngineMachine(RuleBasedStateMachine):
         assert request.finish_reason == "cancelled"
 
     @precondition(lambda self: len(self.texts) < MAX_TEXTS)
-    @rule(stem=wholes, length=lengths, hidden=st.booleans())
-    def begin_text(self, stem: int, length: int, hidden: bool) -> None:
-        """Scores of a text, or vectors of its positions, in steps between which others' run."""
+    @rule(stem=wholes, length=lengths, output=st.sampled_from(["logits", "hidden"]), service=services)
+    def add_text(self, stem: int, length: int, output: Any, service: Any) -> None:
+        """Scores of a text, or vectors of its positions."""
         ids, rows = STEMS[stem % len(STEMS)][:length], list[NDArray[np.float32]]()
-        compute = self.engine.hidden if hidden else self.engine.logits
-        self.texts.append((ids, rows, compute(ids, lambda chunk: rows.append(chunk.copy()))))
+        request = Request(ids, output=output, on_rows=lambda chunk: rows.append(chunk.copy()), **service)
+        self.engine.add(request)
+        self.texts[request.id] = request, rows
 
     @precondition(lambda self: self.texts)
-    @rule(which=wholes, steps=st.integers(1, 5), leaves=st.booleans())
-    def go_on_with_text(self, which: int, steps: int, leaves: bool) -> None:
-        text = ids, rows, work = self.texts[which % len(self.texts)]
-        for _ in range(steps):
-            try:
-                next(work)
-            except StopIteration:
-                assert len(np.concatenate(rows)) == len(ids)
-                break
-        else:
-            if not leaves:
-                return
-            work.close()
-        self.texts.remove(text)
-        held = np.concatenate(rows) if rows else []
-        for place in {0, len(held) // 2, len(held) - 1} if rows else ():
-            assert (held[place] == scores_after(cells_of(ids[: place + 1]))).all()
+    @rule(which=wholes)
+    def cancel_text(self, which: int) -> None:
+        request, _ = list(self.texts.values())[which % len(self.texts)]
+        self.engine.cancel(request)
+        assert request.finish_reason == "cancelled"
+
+    def _check_texts(self) -> None:
+        """Each row came once, and is that of the text alone."""
+        for number, (request, rows) in list(self.texts.items()):
+            found = np.concatenate(rows) if rows else []
+            assert len(found) == request.num_delivered
+            if request.finish_reason is None:
+                assert len(found) < request.num_prompt
+                continue
+            del self.texts[number]
+            assert request.finish_reason == "cancelled" or len(found) == request.num_prompt
+            for place in {0, len(found) // 2, len(found) - 1} if rows and number not in self.runner.poisoned else ():
+                assert (found[place] == scores_after(cells_of(request.prompt[: place + 1]))).all()
 
     @precondition(lambda self: not self.engine.scheduler.is_idle)
     @rule(when=st.sampled_from(["before", "copying", "after", "sampled"]))
@@ -370,6 +372,7 @@ class EngineMachine(RuleBasedStateMachine):
     def _step(self) -> None:
         known = {number: list(request.all_token_ids) for number, (request, _) in self.wishes.items()}
         for advance in self.engine.step():
+            assert advance.request.output == "tokens" or advance.token is None
             if advance.token is not None:
                 known[advance.request.id].append(advance.token)
         for number, (request, _) in self.wishes.items():
@@ -379,6 +382,7 @@ class EngineMachine(RuleBasedStateMachine):
     def all_is_well(self) -> None:
         if hasattr(self, "engine"):
             self._check_ended()
+            self._check_texts()
             self._check_pages()
             self._check_memory()
 
@@ -445,14 +449,14 @@ class EngineMachine(RuleBasedStateMachine):
         engine = self.engine
         running, waiting = engine.scheduler.running, {request.id for request in engine.scheduler.waiting}
         assert len(running) <= engine.limits.max_batch
-        assert running.keys() | waiting == self.wishes.keys()
+        assert running.keys() | waiting == self.wishes.keys() | self.texts.keys()
         assert not running.keys() & waiting
         assert engine.sampler.states.keys() <= self.wishes.keys()
         assert sum(engine.scheduler.num_running_by_tenant.values()) == len(running)
         assert engine.speculation is None or engine.speculation.backoffs.keys() <= self.wishes.keys()
         temporary = sum(request.is_temporary for request in running.values())
-        assert len(engine.kv_cache.sequences) == len(self.sequences) + temporary + len(engine.scheduler.prompt_rows)
-        assert len(engine.scheduler.prompt_rows) <= len(self.texts)
+        assert len(engine.kv_cache.sequences) == len(self.sequences) + temporary
+        assert engine.scheduler.num_running_hidden == sum(request.output == "hidden" for request in running.values())
         for sequence in engine.kv_cache.sequences.values():
             assert sequence.is_in_use == any(request.sequence is sequence for request in running.values())
 
@@ -470,10 +474,9 @@ class EngineMachine(RuleBasedStateMachine):
                 break
             self._step()
         assert self.engine.scheduler.is_idle, "requests are stuck"
-        for _, _, work in self.texts:
-            work.close()
         self.all_is_well()
         assert not self.wishes
+        assert not self.texts
         for sequence in self.sequences:
             self.engine.drop(sequence)
         self.engine.check_integrity()

@@ -347,10 +347,11 @@ def test_a_full_house_says_what_is_lacking(tmp_path: Path) -> None:
     made.step()
     with pytest.raises(MemoryShortage, match="needs 1 pages, and all 1 recurrent states are in use"):
         made.load_session(tmp_path / "talk", "model")
-    text = made.logits(TEXT[:9], lambda rows: None)
-    assert next(text) is False, "it waits for the state"
-    made.run([running])
-    assert not list(text)
+    text = made.add(Request(TEXT[:9], output="logits"))
+    made.step()
+    assert not text.num_computed, "it waits for the state"
+    made.run([running, text])
+    assert text.num_delivered == 9
     assert running.generated == expected(TEXT[:20], 50)
     made.check_integrity()
 
@@ -360,8 +361,8 @@ def test_a_full_house_says_what_is_lacking(tmp_path: Path) -> None:
 
 def test_a_text_whose_step_is_interrupted_in_anothers_turn_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made, rows = engine(num_states=1, token_budget=20), list[np.ndarray]()
-    text = made.logits(TEXT[:90], lambda chunk: rows.append(chunk.copy()))
-    next(text)
+    text = made.add(Request(TEXT[:90], output="logits", on_rows=lambda chunk: rows.append(chunk.copy())))
+    made.step()
     request = made.add(Request(TEXT[:20], max_tokens=3))  # it waits for the state
     run = made.runner.run
 
@@ -375,7 +376,7 @@ def test_a_text_whose_step_is_interrupted_in_anothers_turn_is_started_again(monk
             made.step()
     made.run([request])
     assert request.generated == expected(TEXT[:20], 3)
-    list(text)
+    assert text.finish_reason == "stop"
     assert [int(row.argmax()) for row in np.concatenate(rows)[80:]] == [
         expected(TEXT[: place + 1], 1)[0] for place in range(80, 90)
     ]

@@ -136,20 +136,23 @@ class Sampler:
         self.states.pop(request, None)
 
     def sample(self, model_output: ModelOutput, step: Step) -> SamplerOutput:
-        """Return the tokens of each sequence with outputs, in order; NOT_A_TOKEN where logits are NaN.
+        """Return the tokens of each sequence whose outputs are sampled, in order; NOT_A_TOKEN where logits are NaN.
 
         Logits are read only if some request needs more than the argmax. A sequence with several rows has a draft: a
         token is sampled for the first row, and for each further one as long as the sampled tokens equal the draft. So
         the result is the same as without a draft. Changes the random generators.
         """
         greedy: list[int] = model_output.argmax.tolist()
-        if not self.states and len(greedy) == len(step.sequences) == step.num_tokens:
+        is_decode = len(greedy) == len(step.sequences) == step.num_tokens and step.sequences[-1].is_sampled
+        if is_decode and not self.states:
             return SamplerOutput([[token] for token in greedy], {}, {}, set(), {})
         tokens: list[list[int]] = []
         checks: list[DraftCheck] = []
         row = 0
         for scheduled in step.sequences:
             rows = scheduled.num_outputs
+            if not scheduled.is_sampled:
+                break  # the last ones
             if not rows:
                 continue
             draft = scheduled.tokens[len(scheduled.tokens) - rows + 1 :] if rows > 1 else ()
