@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from sporelm.checkpoints import gguf_tensors, hf_tensors
-from sporelm.checkpoints.tensor_names import templated
+from sporelm.checkpoints.tensor_names import split_layer_number
 from sporelm.files.gguf import GgufWriter
 from sporelm.quant import F32, QuantFormat, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
@@ -20,13 +20,13 @@ PARAMETERS = {stored: parameter for parameter, stored in hf_tensors.DECODER_TENS
 
 def gguf_name(name: str) -> str:
     """The name that GGUF files have for a tensor of a folder."""
-    template, layer = templated(name)
+    template, layer = split_layer_number(name)
     return str(gguf_tensors.DECODER_TENSORS[PARAMETERS[template]]).replace("{}", layer)
 
 
 def has_paired_rows(name: str) -> bool:
     """Whether llama.cpp's converter stores the rows of a folder's tensor as adjacent pairs."""
-    return PARAMETERS[templated(name)[0]].startswith(("layers.{}.attn_q.", "layers.{}.attn_k."))
+    return PARAMETERS[split_layer_number(name)[0]].startswith(("layers.{}.attn_q.", "layers.{}.attn_k."))
 
 
 def gguf_weights(tiny: Tiny) -> dict[str, np.ndarray]:

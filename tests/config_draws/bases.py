@@ -6,7 +6,7 @@ from typing import Any
 
 from config_draws.fields import SKIPPED, WITHOUT_MEANING
 from families import EVERY, WHOLE
-from sporelm.checkpoints.multimodal_text import WHOLES
+from sporelm.checkpoints.multimodal_text import MULTIMODAL_CLASSES
 from sporelm.checkpoints.supported_models import MODELS
 
 # Class -> class whose base configuration it has too, where the families' test cases have none of its own.
@@ -89,7 +89,7 @@ def classes() -> list[str]:
     """The classes that transformers has and this package reads."""
     import transformers
 
-    names = {name for family in MODELS for name in family.names[1:]} | set(WHOLES)
+    names = {name for family in MODELS for name in family.names[1:]} | set(MULTIMODAL_CLASSES)
     return sorted(name for name in names if hasattr(transformers, name))
 
 

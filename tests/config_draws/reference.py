@@ -14,8 +14,8 @@ import numpy as np
 from config_draws.bases import is_encoder, text_class
 from config_draws.fields import default_of, draw_shape, draw_value, drawable
 from config_draws.forms import FORMS, rewritten
-from sporelm.checkpoints.beside_vision import OTHERS
-from sporelm.checkpoints.tensor_names import ignorable
+from sporelm.checkpoints.tensor_names import find_unread
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS
 
 TOKENS = 40
 LOWEST_ID = 6  # ids below it are padding in some classes
@@ -164,7 +164,7 @@ def run_transformers(name: str, folder: Path, dtype: str) -> tuple[Any, np.ndarr
         if isinstance(getattr(text, key, None), int):
             plain["experts_implementation"] = "eager"
     model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
-    unread = ignorable(info["missing_keys"], "hf", OTHERS)
+    unread = find_unread(info["missing_keys"], "hf", MULTIMODAL_TENSORS)
     missing = {key for key in set(info["missing_keys"]) - unread if not key.endswith(DERIVED) and "pooler" not in key}
     surplus = {key for key in info["unexpected_keys"] if not encoder or not any(part in key for part in HEADS)}
     if missing or surplus or info["mismatched_keys"]:

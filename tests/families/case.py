@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from sporelm.checkpoints import config_from_hf
 from sporelm.checkpoints.gguf_schema import GgufSchema
 from sporelm.checkpoints.hf_schema import HfSchema
-from sporelm.checkpoints.multimodal_text import inner_of, whole_of
+from sporelm.checkpoints.multimodal_text import find_multimodal_class, find_text_prefix
 from sporelm.checkpoints.schema_registry import find_hf_schema, gguf_schema_for
 from sporelm.models import Decoder, Encoder, build
 from sporelm.models.params import Param
@@ -82,9 +82,9 @@ class Case:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The same as a Hugging Face folder holds them."""
-        model, whole = self.model, whole_of(self.config)
+        model, whole = self.model, find_multimodal_class(self.config)
         stored = self.schema.resolve(model.params(), model.config).save(self.weights())
-        inner = inner_of(whole) if whole else "model."
+        inner = find_text_prefix(whole) if whole else "model."
         names = {name: inner + name.removeprefix("model.") if name.startswith("model.") else name for name in stored}
         return {names[name]: values for name, values in stored.items()}
 

@@ -21,8 +21,8 @@ POOLED += ("megatron-bert", "xlm-roberta-xl")
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402
-from sporelm.checkpoints.beside_vision import OTHERS  # noqa: E402
-from sporelm.checkpoints.tensor_names import ignorable  # noqa: E402
+from sporelm.checkpoints.tensor_names import find_unread  # noqa: E402
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS  # noqa: E402
 
 
 def transformers_logits(case: Case, folder: Path) -> np.ndarray:
@@ -52,7 +52,7 @@ def decoded(case: Case, folder: Path) -> np.ndarray:
     if case.model.config.experts:
         plain["experts_implementation"] = "eager"  # the usual one wants widths of whole blocks
     model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
-    unread = ignorable(info["missing_keys"], "hf", OTHERS)  # vision tensors have no weights here
+    unread = find_unread(info["missing_keys"], "hf", MULTIMODAL_TENSORS)  # vision tensors have no weights here
     info["missing_keys"] = set(info["missing_keys"]) - unread
     told = {kind: [each for each in found if not str(each).endswith(DERIVED)] for kind, found in info.items()}
     strange = {kind: found for kind, found in told.items() if found}

@@ -140,7 +140,7 @@ def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], 
     """The converter's file computes the same; the folder made of it holds the same tensors and means the same."""
     place, file, back = folder(case), tmp_path / "m.gguf", tmp_path / "back"
     ernie = case.config["model_type"] == "ernie"
-    if reason := case.gguf_schema.find_lost(case.model.config):
+    if reason := case.gguf_schema.find_conversion_loss(case.model.config):
         with pytest.raises(UnsupportedModel, match=re.escape(f"{reason}, which a GGUF file of")):
             from_hf(place, pre=pre_of(case))
         return

@@ -148,7 +148,7 @@ def test_as_a_gguf_file_and_back(
     if not (place / "tokenizer.json").exists():
         write_tokenizer(place, tokenizer_json(case.model.config.vocab))
     file, back = tmp_path / "m.gguf", tmp_path / "back"
-    if gguf_schema_for(case.schema).find_lost(case.model.config):
+    if gguf_schema_for(case.schema).find_conversion_loss(case.model.config):
         with pytest.raises(UnsupportedModel, match="which a GGUF file of"):
             from_hf(place)
         return

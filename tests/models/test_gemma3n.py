@@ -90,7 +90,7 @@ def test_files_that_do_not_say_it_leave_out_most_of_the_first_ten_layers() -> No
         ({"num_kv_shared_layers": 5}, ModelFileError, "have no earlier layer of their type"),
         ({"activation_sparsity_pattern": [0.5]}, ModelFileError, "must be a list of 7 numbers"),
         ({"activation_sparsity_pattern": 1.0}, ModelFileError, "it must be a number from 0.0 to 0.999"),
-        ({"intermediate_size": [88, 80] * 3 + [88]}, ModelFileError, "intermediate_size is .*; it must be whole"),
+        ({"intermediate_size": [88, 80] * 3 + [88]}, ModelFileError, "intermediate_size is .*; it must be an integer"),
     ],
 )
 def test_unsupported_values_are_refused(change: dict[str, Any], kind: type[ModelError], message: str) -> None:

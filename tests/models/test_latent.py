@@ -22,9 +22,9 @@ from models.test_state_equalities import CONTEXT, SAMPLED, Right, generate, prom
 from models.test_worker import loaded
 from sporelm import LLM
 from sporelm.checkpoints import config_from_hf, open_model
-from sporelm.checkpoints.latent_keys import latent_of
+from sporelm.checkpoints.latent_keys import get_latent
 from sporelm.checkpoints.lora import lora_base
-from sporelm.checkpoints.sparse_keys import indexer_of
+from sporelm.checkpoints.sparse_keys import get_indexer
 from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.recording import RecordingFile
@@ -65,7 +65,7 @@ def old_file(case: Case, file: Path, old: Path, form: str) -> Path:
     writer, tensors = GgufWriter(old), case.tensors()
     widths = {
         "key_length": config.head_dim,
-        "value_length": latent_of(config).v_head_dim,
+        "value_length": get_latent(config).v_head_dim,
         "head_count_kv": config.heads,
     }
     for key, value in made.metadata.items():
@@ -95,7 +95,7 @@ def test_files_of_old_mean_the_same(form: str, cpu: Any, load: Callable[..., Ste
     old = old_file(case, file, tmp_path / "old.gguf", form)
     source = open_model(old)
     found, expected = (
-        replace(latent_of(config), yarn_log_multiplier=None) for config in (source.config, case.model.config)
+        replace(get_latent(config), yarn_log_multiplier=None) for config in (source.config, case.model.config)
     )
     assert found == replace(expected, kv_lora_rank=32)
     assert bool(source.notes) == (form != "F32")
@@ -120,7 +120,7 @@ def test_layers_that_predict_further_ahead_are_left_unread(
     names = [name for name in tensors if name.startswith("model.layers.1.")]
     more = {name.replace("layers.1.", "layers.2."): tensors[name] for name in names}
     save_file(tensors | more, place / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelFileError, match="holds what DeepseekV3ForCausalLM does not have"):
+    with pytest.raises(ModelFileError, match="holds tensors that DeepseekV3ForCausalLM does not have"):
         load(place, cpu, context=128, eager=True)  # a layer like the others, which config.json does not count
     more["model.layers.2.eh_proj.weight"] = np.ones((48, 96), np.float32)
     save_file(tensors | more, place / "model.safetensors", metadata={"format": "pt"})
@@ -262,7 +262,7 @@ OF_INDEXERS: dict[str, tuple[Case, dict[str, Any], str]] = {
         {"layer_types": ["indexed_attention", "full_attention"]},
         "layer_types .* is not supp",
     ),
-    "narrow heads": (V32, {"index_head_dim": 6}, "heads of the indexer have 6 numbers, 8 are rotated"),
+    "narrow heads": (V32, {"index_head_dim": 6}, "heads of the indexer have 6 dimensions, 8 are rotated"),
     "no latent of queries": (V32, {"q_lora_rank": None}, "q_lora_rank is missing"),
     "shared first": (SHARED, {"indexer_types": ["shared"] + ["full"] * 4}, "full of the first"),
     "unknown kind": (SHARED, {"indexer_types": ["full"] * 4 + ["none"]}, "must say full or shared"),
@@ -304,7 +304,7 @@ def test_layers_share_by_list_pattern_or_schedule() -> None:
     plain = {name: value for name, value in SHARED.config.items() if name != "indexer_types"} | {"num_hidden_layers": 8}
 
     def sharing(**changes: Any) -> list[int]:
-        return sorted(indexer_of(config_from_hf(plain | changes, "config.json")).shared_layers)
+        return sorted(get_indexer(config_from_hf(plain | changes, "config.json")).shared_layers)
 
     assert sharing() == []
     assert sharing(index_topk_pattern="FSFSSFFS") == [1, 3, 4, 7]

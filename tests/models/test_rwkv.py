@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no whole heads": ({"head_dim": 32}, "no whole heads of 32|not a multiple of"),
     "a head of nothing": ({"head_dim": 0}, "head_dim|num_attention_heads"),
     "another width within": (RWKV6 | {"attention_hidden_size": 96}, "attention_hidden_size 96 is not supported; 48"),
-    "no divisor": (RWKV6 | {"head_size_divisor": 0}, "head_size_divisor is 0; it must be whole"),
+    "no divisor": (RWKV6 | {"head_size_divisor": 0}, "head_size_divisor is 0; it must be an integer"),
     "no width that is": (RWKV6 | {"hidden_size": 10**400, "intermediate_size": None}, "hidden_size is 1000"),
     "no width of rows": (
         {"hidden_size": 10**400, "intermediate_size": None},

@@ -17,7 +17,7 @@ from families import CASES, POSITIONS, WHOLE, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm import ops
 from sporelm.checkpoints import config_from_hf, open_model
-from sporelm.checkpoints.multimodal_text import REFUSED, TEXTS, WHOLES
+from sporelm.checkpoints.multimodal_text import MULTIMODAL_CLASSES, TEXT_MODELS, UNSUPPORTED_CLASSES
 from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.files.gguf import open_gguf
@@ -161,12 +161,12 @@ def test_experts_of_qwen3_vl_lie_either_way(load: Callable[..., Stepper], tmp_pa
 @pytest.mark.parametrize(
     ("rope", "message"),
     [
-        ({"mrope_section": [2, 1, 2]}, r"mrope_section is \[2, 1, 2\]; it must be whole, 4 in all"),
-        ({"mrope_section": [4.0, 0, 0]}, "it must be whole"),
+        ({"mrope_section": [2, 1, 2]}, r"mrope_section is \[2, 1, 2\]; it must be integers with sum 4"),
+        ({"mrope_section": [4.0, 0, 0]}, "it must be integers"),
         ({"mrope_section": 4}, "mrope_section is 4; it must be three numbers of pairs"),
         ({}, "mrope_section is None; it must be three numbers of pairs"),
         ({"mrope_section": [2, 1, 1], "mrope_interleaved": True}, "mrope_interleaved True is not supported; False is"),
-        ({"mrope_section": [2, 1, 1], "factor_of_time": 2}, "rope parameter 'factor_of_time' is not known"),
+        ({"mrope_section": [2, 1, 1], "factor_of_time": 2}, "rope parameter 'factor_of_time' is unknown"),
     ],
 )
 def test_what_rotary_parameters_say_of_images_is_checked(rope: dict[str, Any], message: str) -> None:
@@ -240,7 +240,7 @@ def test_a_whole_that_does_not_say_it_is_tied_where_it_has_no_output(tmp_path: P
     save_file(tensors | {"model.vision_tower.x.weight": np.ones(3, np.float32)}, place / "model.safetensors")
     with closing(open_model(place)) as source:
         assert source.config.tie_embeddings
-        note = "it reads text alone: what sees or hears is left out (model.vision_tower.x.weight)"  # old name: message
+        note = "text only: vision and audio tensors are skipped (model.vision_tower.x.weight)"
         assert source.notes == (note,)
 
 
@@ -252,16 +252,19 @@ def test_a_text_model_has_what_transformers_takes_where_nothing_is_said() -> Non
     assert (config.vocab, config.eps, config.architecture) == (32064, 1e-5, "LlamaForCausalLM")
 
 
-@pytest.mark.parametrize("whole", [*WHOLES, *REFUSED])
+@pytest.mark.parametrize("whole", [*MULTIMODAL_CLASSES, *UNSUPPORTED_CLASSES])
 def test_text_models_of_wholes_are_there_and_documented(whole: str, root: Path) -> None:
     assert f"`{whole}`" in (root / "docs" / "models.md").read_text(encoding="utf-8")
-    if whole in REFUSED:
-        with pytest.raises(UnsupportedModel, match=f"{whole} is not supported: {REFUSED[whole]}"):
+    if whole in UNSUPPORTED_CLASSES:
+        with pytest.raises(UnsupportedModel, match=f"{whole} is not supported: {UNSUPPORTED_CLASSES[whole]}"):
             config_from_hf({"architectures": [whole]}, "config.json")
         return
-    text = TEXTS[WHOLES[whole]]
+    text = TEXT_MODELS[MULTIMODAL_CLASSES[whole]]
     schema = find_hf_schema(text.name)
-    assert (schema.class_name, schema.model_type) == (text.name, WHOLES[whole].replace("4v", "4").removesuffix("_text"))
+    assert (schema.class_name, schema.model_type) == (
+        text.name,
+        MULTIMODAL_CLASSES[whole].replace("4v", "4").removesuffix("_text"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,11 +272,11 @@ def test_text_models_of_wholes_are_there_and_documented(whole: str, root: Path) 
     [
         (
             {"architectures": ["LlavaForConditionalGeneration"], "text_config": {"model_type": "opt"}},
-            "the text model of LlavaForConditionalGeneration is of type 'opt'; supported are cohere, cohere2",
+            "text model of LlavaForConditionalGeneration: type 'opt' is not supported; cohere, cohere2",
         ),
         (
             {"architectures": ["Molmo2ForConditionalGeneration"], "text_config": {"model_type": "molmo2_text"}},
-            "'Molmo2ForConditionalGeneration', a model around a text model of type 'molmo2_text', is not supported",
+            "'Molmo2ForConditionalGeneration', with a text model of type 'molmo2_text', is not supported",
         ),
     ],
 )
@@ -317,4 +320,4 @@ def test_every_whole_is_compared_with_transformers() -> None:
     """Text models of the whole's own class are among the families' own cases."""
     wholes, families = ({case.config["architectures"][0] for case in cases} for cases in (WHOLE, CASES))
     published = {"HCXVisionV2ForCausalLM"}  # HyperCLOVAXVisionV2ForConditionalGeneration, as its makers call it
-    assert wholes <= set(WHOLES) <= wholes | families | published
+    assert wholes <= set(MULTIMODAL_CLASSES) <= wholes | families | published

@@ -14,8 +14,8 @@ from close import assert_close
 from encoder_files import write_encoder
 from families import CASES, ENCODERS
 from sporelm import LLM, AsyncLLM
-from sporelm.checkpoints.pooling import pooling_of_folder
-from sporelm.checkpoints.prompts import Prompts, prompts_of
+from sporelm.checkpoints.pooling import read_folder_pooling
+from sporelm.checkpoints.prompts import Prompts, read_prompts
 from sporelm.cli.main import main
 from sporelm.errors import BackendError, ContextOverflow, ModelFileError, RequestError, UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
@@ -148,8 +148,8 @@ def test_embedding_gemma_goes_to_gguf_and_back_with_its_dense_layers(tmp_path: P
     [
         ({"activation_function": "torch.nn.modules.activation.GELU"}, UnsupportedModel, "'GELU' is not supported"),
         ({"module_input_name": "token_embeddings"}, UnsupportedModel, "module_input_name 'token_embeddings' is not"),
-        ({"in_features": 47}, ModelFileError, "2_Dense takes 47 numbers; it is given 48"),
-        ({"out_features": 9}, ModelFileError, "dense_2.weight is .*, its architecture has"),
+        ({"in_features": 47}, ModelFileError, "2_Dense expects 47 inputs; it gets 48"),
+        ({"out_features": 9}, ModelFileError, "dense_2.weight is .*; it must be"),
         ({"bias": True}, ModelFileError, "lacks 1 of its"),
     ],
 )
@@ -210,7 +210,7 @@ def test_prompts_of_the_models_makers(tmp_path: Path, capsys: pytest.CaptureFixt
         assert_close(llm.embed("a dog"), query, "exact")
         assert_close(llm.embed("a dog", prompt_name=""), plain, "exact")
         assert_close(asyncio.run(looped(folder)), query, "exact")
-    assert any("no place for prompts (query): write them" in note for note in from_hf(folder).notes)
+    assert any("cannot hold prompts (query): prepend them" in note for note in from_hf(folder).notes)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
     with LLM(folder, threads=1) as llm, pytest.raises(UnsupportedModel, match="include_prompt False is not supported"):
         llm.embed("a dog")
@@ -265,9 +265,9 @@ def test_a_pooling_of_rows_of_another_width_is_refused(tmp_path: Path, key: str)
     )
     said = {"pooling_mode_mean_tokens": True, key: 48}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(said))
-    assert pooling_of_folder(folder, 48).pooling == "mean"
-    with pytest.raises(ModelFileError, match=f"{key} is 48, the model's rows have 70 numbers; one of the two"):
-        pooling_of_folder(folder, 70)
+    assert read_folder_pooling(folder, 48).pooling == "mean"
+    with pytest.raises(ModelFileError, match=f"{key} is 48, the width of the model is 70; one of the two"):
+        read_folder_pooling(folder, 70)
 
 
 async def looped(folder: Path) -> np.ndarray:
@@ -280,7 +280,7 @@ def test_a_module_in_no_folder_of_the_model_is_said(tmp_path: Path, place: objec
     modules = [{"type": "sentence_transformers.models.Pooling", "path": place}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelFileError, match=r"is not readable JSON|the path of a module is"):
-        pooling_of_folder(tmp_path, 48)
+        read_folder_pooling(tmp_path, 48)
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ def test_a_module_in_no_folder_of_the_model_is_said(tmp_path: Path, place: objec
 def test_damaged_prompts_are_said(tmp_path: Path, damage: dict[str, Any]) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(damage))
     with pytest.raises(ModelFileError, match="config_sentence_transformers"):
-        prompts_of(tmp_path)
+        read_prompts(tmp_path)
 
 
 def test_a_model_without_prompts_says_so() -> None:
     with pytest.raises(RequestError, match="this model's files have no prompts"):
-        Prompts().named("query")
+        Prompts().find_prompt("query")
 
 
 @pytest.mark.parametrize(

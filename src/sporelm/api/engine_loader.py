@@ -18,7 +18,7 @@ from sporelm.backends.backend_registry import open_backend
 from sporelm.backends.memory_residency import available_on, trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
-from sporelm.checkpoints.identity import ModelIdentity, identity_of
+from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.engine import Engine, EngineConfig, Worker
 from sporelm.engine.capacity import SHARE, choose, choose_states, snapshot_interval
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
@@ -182,7 +182,7 @@ def use_unwrapped(backend: Backend) -> Backend:
 def read_identity(path: Path) -> ModelIdentity:
     """Hash the model in these files."""
     with closing(open_model(path)) as source:
-        return identity_of(source)
+        return compute_identity(source)
 
 
 def load_engine(

@@ -11,7 +11,7 @@ from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
 from sporelm.api.lora_adapters import AdapterRegistry, LoraAdapter, parse_adapters
 from sporelm.api.trace_and_record import TraceAndRecord
 from sporelm.backends.protocol import Backend, Progress
-from sporelm.checkpoints.prompts import Prompts, prompts_of
+from sporelm.checkpoints.prompts import Prompts, read_prompts
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.engine.encoder_engine import EncoderEngine
@@ -261,18 +261,18 @@ class LoadedLLM:
             ids = self.text_ids(text)
         else:
             prompts = self._read_prompts()
-            text = prompts.named(prompt_name) + text
-            ids = self.text_ids(text.lower() if prompts.lower else text)
+            text = prompts.find_prompt(prompt_name) + text
+            ids = self.text_ids(text.lower() if prompts.is_lowercased else text)
         if not truncate:
             return ids
         context = self.max_context
-        max_tokens = min(self._read_prompts().longest or context, context)
+        max_tokens = min(self._read_prompts().max_seq_length or context, context)
         return truncate_ids(ids, max_tokens, self.tokenizer.special.suffix)
 
     def _read_prompts(self) -> Prompts:
         """Return the embedding settings of the model's folder. Raises ModelFileError for damaged files."""
         if self._prompts is None:
-            self._prompts = prompts_of(self.loaded_engine.path)
+            self._prompts = read_prompts(self.loaded_engine.path)
         return self._prompts
 
     def render(self, messages: Sequence[Message]) -> RenderedPrompt:

@@ -1,4 +1,4 @@
-"""Which key of a file holds which attribute of a configuration, for files of one kind.
+"""The key of a file that holds each attribute of a configuration, for one kind of files.
 
 GGUF keys: the specification, section "LLM", and llama.cpp's llama-arch.cpp. config.json: the configuration classes of
 transformers.
@@ -19,10 +19,10 @@ class Key(NamedTuple):
     attribute  of the configuration; with a dot, of one of its records: "experts.count", "scales.embedding"
     key        in config.json, or in GGUF metadata without the architecture in front
     type       "u32", "f32", "str" or "bool"
-    low, high  the values that it may have; those of the shape keys are in the schema classes
-    default    if the file has no value; None: the file must have it; OPTIONAL: the attribute is None then
-    choices    the words that it may have. With type "u32" the file holds the index of the word, 0 for the default
-    tensor     parameter name: a GGUF file means true by having such a tensor in a layer
+    low, high  allowed range; that of the shape keys is in the schema classes
+    default    for a file without the key; None: the key is required; OPTIONAL: the attribute becomes None
+    choices    allowed strings. With type "u32" the file holds an index into them, 0 for the default
+    tensor     parameter name: the attribute is true if a layer of the GGUF file has this tensor
     """
 
     attribute: str
@@ -64,7 +64,7 @@ HF_SHAPE: Final = (
 )
 SHAPE_ATTRIBUTES: Final = frozenset(each.attribute for each in GGUF_SHAPE)
 
-# Where config.json says whether query, key, value and output have biases.
+# Biases of the query, key, value and output projections.
 HF_ATTENTION_BIAS: Final = (
     Key("attention_bias", "attention_bias", "bool"),
     Key("attention_out_bias", "attention_bias", "bool"),
@@ -76,13 +76,13 @@ def activation_key(key: str, default: str, choices: Iterable[str] = GELUS) -> Ke
     return Key("activation", key, "str", default=default, choices=tuple(choices))
 
 
-# llama.cpp does not read this key where it knows one function for an architecture.
+# llama.cpp does not read this key for an architecture with a fixed activation function.
 GGUF_ACTIVATION_KEY: Final = "hidden_activation"
 
 
 def with_keys(base: Sequence[Key], *changes: Key, without: Sequence[str] = ()) -> tuple[Key, ...]:
-    """Return `base` without the attributes of `changes` and `without`, then `changes`: the order in which files have
-    them."""
+    """Return `base` without the attributes of `changes` and `without`, followed by `changes`: the order in which files
+    are written."""
     replaced = {change.attribute for change in changes} | set(without)
     return (*(each for each in base if each.attribute not in replaced), *changes)
 
@@ -102,8 +102,8 @@ def find_key(keys: Iterable[Key], attribute: str) -> str:
     return next((each.key for each in keys if each.attribute == attribute and each.key), "")
 
 
-def attribute_of(config: ModelConfig, attribute: str) -> Any:
-    """Return the value of an attribute; None if the configuration lacks the record that it is in."""
+def get_attribute(config: ModelConfig, attribute: str) -> Any:
+    """Return the value of an attribute; None if the configuration lacks its record."""
     value: Any = config
     for name in attribute.split("."):
         value = None if value is None else getattr(value, name)

@@ -1,4 +1,4 @@
-"""Puts values of files together as a configuration and its records."""
+"""Builds a configuration and its records from the values of files."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from sporelm.checkpoints.config_keys import OPTIONAL, SHAPE_ATTRIBUTES, Key
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architecture_registry import Architecture
 from sporelm.models.config import MAX_HEAD_DIM, Experts, ModelConfig, Scales
@@ -18,7 +18,7 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 class ConfigRecords:
-    """Attributes of a configuration by name, those of its records with a dot in front: "experts.count"."""
+    """Attributes of a configuration by name; attributes of its records have a prefix: "experts.count"."""
 
     def __init__(self, constants: Mapping[str, Any]) -> None:
         self._records: defaultdict[str, dict[str, Any]] = defaultdict(dict)
@@ -31,8 +31,8 @@ class ConfigRecords:
         self._records[record][name] = value
 
     def read(self, key: Key, values: ConfigValues, *, is_gguf: bool) -> None:
-        """Set the attribute of a key, unless it is part of the shape, which the schema reads, or a constant that the
-        file does not override."""
+        """Read the attribute of a key. Skip the shape, which the schema reads, and constants that the file does not
+        override."""
         record, _, name = key.attribute.rpartition(".")
         if key.attribute in SHAPE_ATTRIBUTES or not key.key:
             return
@@ -40,8 +40,8 @@ class ConfigRecords:
             self._records[record][name] = read_key(key, values, is_gguf=is_gguf)
 
     def build(self, config_class: type[Config], **shape: Any) -> Config:
-        """Return the configuration; what was read overrides `shape`. A record has the class that the field of its name
-        has in `config_class`."""
+        """Return the configuration; values that were read override `shape`. The class of a record is the type of its
+        field in `config_class`."""
         records = dict(self._records)
         found = {**shape, **records.pop("", {})}
         scales, experts = (records.pop(name, {}) for name in ("scales", "experts"))
@@ -71,15 +71,15 @@ def read_key(key: Key, values: ConfigValues, *, is_gguf: bool) -> Any:
 def _read_choice(key: Key, values: ConfigValues, *, is_gguf: bool) -> str:
     if is_gguf and key.type == "u32":
         return key.choices[values.integer(key.key, 0, len(key.choices) - 1, 0)] or str(key.default)
-    if (word := values.text(key.key, key.default)) not in key.choices or not word:
+    if (choice := values.text(key.key, key.default)) not in key.choices or not choice:
         known = ", ".join(each for each in key.choices if each)
-        what = f"{values.name_of(key.key)} {shown(word)}"
+        what = f"{values.display_name(key.key)} {format_value(choice)}"
         raise UnsupportedModel(f"{values.where}: {what} is not supported; {known} are")
-    return word
+    return choice
 
 
 def check_direction(architecture: type[Architecture], values: ConfigValues, key: str, name: str) -> None:
-    """Raise UnsupportedModel for a decoder whose attention is not causal, and for an encoder whose attention is."""
+    """Raise UnsupportedModel for a decoder with bidirectional attention or an encoder with causal attention."""
     is_encoder = issubclass(architecture, Encoder)
     if values.has(key) and (causal := values.flag(key, True)) is is_encoder:
         what = f"{key} is {str(causal).lower()}"
@@ -87,14 +87,15 @@ def check_direction(architecture: type[Architecture], values: ConfigValues, key:
 
 
 def read_rotary_width(rotary: int, head_dim: int, where: str) -> int:
-    """Return how many numbers of a head are rotated. Raises ModelFileError unless they are pairs of its numbers."""
+    """Return the number of rotated dimensions of a head. Raises ModelFileError unless they are pairs of its
+    dimensions."""
     if rotary > head_dim or (rotary != head_dim and rotary % 2) or rotary < 2:
-        raise ModelFileError(f"{where}: {rotary} of a head's {head_dim} numbers cannot be rotated; they must be pairs")
+        raise ModelFileError(f"{where}: cannot rotate {rotary} of a head's {head_dim} dimensions; they must be pairs")
     return rotary
 
 
 def read_head_dim(values: ConfigValues, key: str, width: int, heads: int, other_keys: tuple[str, str]) -> int:
-    """Return the numbers of a head: those of the file, else the width in equal parts.
+    """Return the dimensions of a head: those of the file, else the width divided by the heads.
 
     other_keys   of width and heads, for messages
     """
@@ -104,6 +105,8 @@ def read_head_dim(values: ConfigValues, key: str, width: int, heads: int, other_
     if width % heads:
         raise ModelFileError(f"{what} ({', '.join(other_keys)})")
     if not 2 <= width // heads <= MAX_HEAD_DIM:
-        what = f"{heads} heads of a width of {width} have {width // heads} numbers each; allowed: 2 to {MAX_HEAD_DIM}"
+        what = (
+            f"{heads} heads of a width of {width} have {width // heads} dimensions each; allowed: 2 to {MAX_HEAD_DIM}"
+        )
         raise ModelFileError(f"{values.where}: {what} ({', '.join(other_keys)})")
     return width // heads

@@ -1,4 +1,4 @@
-"""Values of config.json or of GGUF metadata, each checked for type and range when it is read: files are hostile."""
+"""Values of config.json or GGUF metadata, checked for type and range on every read: files are untrusted."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,18 +9,18 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 
 MAX_TEXT_LENGTH = 200
 MAX_SHOWN_LENGTH = 60
-FLOAT_TAG = "__float__"  # transformers 5 writes what JSON cannot hold as {"__float__": "Infinity"}
+FLOAT_TAG = "__float__"  # transformers 5 writes non-finite numbers as {"__float__": "Infinity"}
 TAGGED_FLOATS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class ConfigValues:
-    """A mapping of configuration values and where it comes from.
+    """A mapping of configuration values and the file that they are from.
 
     values     by key
     where      the file, for the beginning of messages
-    key_names  keys that messages call by another name, because the file does
+    key_names  names of keys in messages, where the file has other names than the schema
     """
 
     values: Mapping[str, Any]
@@ -31,27 +31,27 @@ class ConfigValues:
         """Return an integer from low to high. Raises ModelFileError otherwise, or if it is absent without a default."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            must = f"be whole, from {low} to {high}" if low < high else f"be {low}"
-            raise ModelFileError(f"{self._at(key)} is {shown(value)}; it must {must}")
+            allowed = f"an integer from {low} to {high}" if low < high else f"{low}"
+            raise ModelFileError(f"{self._at(key)} is {format_value(value)}; it must be {allowed}")
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """Return a finite number from low to high. Raises as `integer` does."""
         value = self._get(key, default)
         if not _is_number(value) or not low <= value <= high:  # NaN is in no range
-            raise ModelFileError(f"{self._at(key)} is {shown(value)}; it must be a number from {low} to {high}")
+            raise ModelFileError(f"{self._at(key)} is {format_value(value)}; it must be a number from {low} to {high}")
         return float(value)
 
     def numbers(self, key: str, count: int, low: float, high: float) -> tuple[float, ...]:
         """Return a list of `count` finite numbers from low to high."""
         values = self._get(key, None)
         if not isinstance(values, list | tuple) or len(values) != count:
-            held = f"{len(values)} values" if isinstance(values, list | tuple) else shown(values)
-            raise ModelFileError(f"{self._at(key)} is {held}; it must be a list of {count} numbers")
+            problem = f"{len(values)} values" if isinstance(values, list | tuple) else format_value(values)
+            raise ModelFileError(f"{self._at(key)} is {problem}; it must be a list of {count} numbers")
         values = [_decode_float(value) for value in values]
         for index, value in enumerate(values):
             if not _is_number(value) or not low <= value <= high:
-                what = f"value {index} of {self.name_of(key)} is {shown(value)}"
+                what = f"value {index} of {self.display_name(key)} is {format_value(value)}"
                 raise ModelFileError(f"{self.where}: {what}; it must be a number from {low} to {high}")
         return tuple(float(value) for value in values)
 
@@ -60,56 +60,58 @@ class ConfigValues:
         value = False if key in self.values and self.values[key] is None else default
         value = self._get(key, value)
         if not isinstance(value, bool):
-            raise ModelFileError(f"{self._at(key)} is {shown(value)}; it must be true or false")
+            raise ModelFileError(f"{self._at(key)} is {format_value(value)}; it must be true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string of at most MAX_TEXT_LENGTH characters."""
         value = self._get(key, default)
         if not isinstance(value, str) or len(value) > MAX_TEXT_LENGTH:
-            raise ModelFileError(f"{self._at(key)} is {shown(value)}; it must be text, at most {MAX_TEXT_LENGTH} long")
+            raise ModelFileError(
+                f"{self._at(key)} is {format_value(value)}; it must be text, at most {MAX_TEXT_LENGTH} long"
+            )
         return value
 
     def name(self, key: str, default: str) -> str:
-        """Return a name to show: printable, on one line, cut to MAX_TEXT_LENGTH characters."""
+        """Return a name for display: printable, on one line, cut to MAX_TEXT_LENGTH characters."""
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise ModelFileError(f"{self._at(key)} is {shown(value)}; it must be text")
+            raise ModelFileError(f"{self._at(key)} is {format_value(value)}; it must be text")
         cut = value[:MAX_TEXT_LENGTH]
         return "".join(letter if letter.isprintable() else " " for letter in cut).strip() or default
 
     def has(self, key: str) -> bool:
-        """Return whether the file gives a value; null gives none."""
+        """Return whether the file gives a value; null counts as absent."""
         return self.values.get(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the unchecked value."""
         return self.values.get(key, default)
 
-    def name_of(self, key: str) -> str:
+    def display_name(self, key: str) -> str:
         """Return the name of a key in messages."""
         return self.key_names.get(key, key)
 
     def list_keys(self, *keys: str) -> str:
-        """Return those of the keys that the file has, in brackets, for the end of a message about several keys."""
-        found = [self.name_of(key) for key in keys if key in self.values]
+        """Return the keys that the file has, in brackets, for the end of a message about several keys."""
+        found = [self.display_name(key) for key in keys if key in self.values]
         return f" ({', '.join(found)})" if found else ""
 
-    def refuse_unknown(self, known: Iterable[str], what: str) -> None:
-        """Raise UnsupportedModel for a key that is not known: leaving it out might change the result."""
+    def reject_unknown(self, known: Iterable[str], kind: str) -> None:
+        """Raise UnsupportedModel for an unknown key: ignoring it might change the result."""
         for key in sorted(set(map(str, self.values)) - set(known)):
-            raise UnsupportedModel(f"{self.where}: {what} {shown(key)} is not known, and it may change the result")
+            raise UnsupportedModel(f"{self.where}: {kind} {format_value(key)} is unknown and may change the result")
 
     def with_values(self, values: Mapping[str, Any]) -> "ConfigValues":
         """Return other values of the same file."""
         return replace(self, values=values)
 
-    def updated(self, changes: Mapping[str, Any]) -> "ConfigValues":
+    def with_changes(self, changes: Mapping[str, Any]) -> "ConfigValues":
         """Return the values with some added or replaced."""
         return replace(self, values={**self.values, **changes})
 
     def _at(self, key: str) -> str:
-        return f"{self.where}: {self.name_of(key)}"
+        return f"{self.where}: {self.display_name(key)}"
 
     def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
@@ -120,8 +122,8 @@ class ConfigValues:
         return _decode_float(value)
 
 
-def shown(value: Any) -> str:
-    """Return a value for a message, cut short."""
+def format_value(value: Any) -> str:
+    """Return the repr of a value for a message, truncated."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_LENGTH else text[: MAX_SHOWN_LENGTH - 3] + "..."
 

@@ -1,4 +1,4 @@
-"""Keys and tensors of gated delta nets that schemas share, and which layers are delta nets.
+"""Keys and tensors of gated delta nets that schemas share, and the choice of delta net layers.
 
 GGUF keys and tensors: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes of transformers.
 """
@@ -46,8 +46,10 @@ Config = TypeVar("Config", bound=Qwen3NextConfig)
 
 
 def split_conv_tensors(block: str) -> TensorTable:
-    """Return the convolutions of queries, keys and values that are three tensors of a folder; `block` is what their
-    names have in front."""
+    """Return the convolutions of queries, keys and values that a folder stores as three tensors.
+
+    block   prefix of their names
+    """
     return {
         f"layers.{{}}.delta_{name}_conv.weight": StoredAs(
             f"{block}{name}_conv1d.weight", Squeeze((1,), to_four=True), Transpose()
@@ -57,19 +59,19 @@ def split_conv_tensors(block: str) -> TensorTable:
 
 
 def as_delta_net_config(config: ModelConfig) -> Qwen3NextConfig:
-    """Return the configuration of a model with delta nets, for functions that return row numbers."""
+    """Return the configuration of a model with delta nets, with its type narrowed."""
     assert isinstance(config, Qwen3NextConfig)
     return config
 
 
 def attention_at_interval(config: LinearAttentionConfig) -> frozenset[int]:
-    """Return the layers that are attention in a file that does not list them: the last one of each interval."""
+    """Return the attention layers of a file that does not list them: the last one of each interval."""
     interval = config.full_attention_interval
     return frozenset(range(interval - 1, config.layers, interval))
 
 
 def read_recurrent_layers(config: LinearAttentionConfig, values: ConfigValues) -> frozenset[int]:
-    """Return the layers that are attention by GGUF metadata."""
+    """Return the attention layers by GGUF metadata."""
     flags = values.get(GGUF_RECURRENT_LAYERS)
     if flags is None:
         return attention_at_interval(config)
@@ -77,8 +79,8 @@ def read_recurrent_layers(config: LinearAttentionConfig, values: ConfigValues) -
 
 
 def with_delta_net_layers(config: Config, values: ConfigValues, *, is_gguf: bool) -> Config:
-    """Return the configuration with the layers that are attention, and the width of values that follows from the
-    number of heads. Raises ModelFileError for heads that do not divide evenly."""
+    """Return the configuration with the attention layers and with the value width that follows from the number of
+    heads. Raises ModelFileError for heads that do not divide evenly."""
     shape = config.delta_net
     inner_size = shape.inner_size or shape.num_value_heads * shape.value_head_dim
     if shape.num_value_heads % shape.num_key_heads or inner_size % shape.num_value_heads:

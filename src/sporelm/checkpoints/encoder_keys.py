@@ -1,4 +1,4 @@
-"""Keys that encoders share, and what files say of their heads."""
+"""Keys that encoders share, and the number of labels of their heads."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ HF_TOKEN_TYPES: Final = Key("token_types", "type_vocab_size", "u32", 0, MAX_TOKE
 
 
 def read_head_labels(values: ConfigValues) -> int:
-    """Return the number of scores that the head of a folder's model gives a text."""
+    """Return the number of scores of a folder's classification head."""
     names = values.get("id2label")
     if isinstance(names, dict) and 1 <= len(names) <= MAX_LABELS:
         return len(names)
@@ -27,12 +27,12 @@ def read_head_labels(values: ConfigValues) -> int:
 
 
 def label_names(count: int) -> list[str]:
-    """Return the names that transformers gives labels without names."""
+    """Return the default label names of transformers."""
     return [f"LABEL_{label}" for label in range(count)]
 
 
 def label_json(count: int) -> dict[str, Any]:
-    """Return what config.json says of a head with this number of labels; nothing without a head."""
+    """Return the labels of a head for config.json; nothing without a head."""
     return {"id2label": {str(label): name for label, name in enumerate(label_names(count))}} if count else {}
 
 

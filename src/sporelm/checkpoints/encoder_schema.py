@@ -13,7 +13,7 @@ from sporelm.models.encoder_config import EncoderConfig
 
 
 class EncoderGgufSchema(GgufSchema):
-    """GGUF files of encoders: their tensors tell the number of token types and what the head has."""
+    """GGUF files of encoders. The tensors determine the number of token types and the layers of the head."""
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> EncoderConfig:
         return replace(
@@ -40,7 +40,7 @@ class EncoderGgufSchema(GgufSchema):
 class EncoderHfSchema(HfSchema):
     """Folders of encoders.
 
-    has_head   the class has a head that gives a text scores
+    has_head   the class has a classification head
     """
 
     has_head: bool = False
@@ -56,11 +56,11 @@ class EncoderHfSchema(HfSchema):
 
 
 def as_encoder_config(config: ModelConfig) -> EncoderConfig:
-    """Return the configuration, which must be of an encoder."""
+    """Return the configuration of an encoder, with its type narrowed."""
     assert isinstance(config, EncoderConfig)
     return config
 
 
 def without_equal_embedding_width(config: EncoderConfig) -> EncoderConfig:
-    """Return the configuration without the width of its embeddings if that is the model's: no product widens them."""
+    """Return the configuration without an embedding width that equals the model's: no projection is needed then."""
     return replace(config, embedding_width=0) if config.embedding_width == config.width else config

@@ -1,4 +1,4 @@
-"""Keys of mixtures of experts that schemas share, and how config.json tells which layers have experts.
+"""Keys of mixtures of experts that schemas share, and the choice of layers with experts in config.json.
 
 GGUF keys: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes of transformers.
 """
@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from sporelm.checkpoints.config_keys import Key
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS
 from sporelm.errors import UnsupportedModel
 from sporelm.models.config import MAX_LAYERS, MAX_WIDTH, ModelConfig
 from sporelm.ops.expert_routing import MAX_EXPERTS
 
-# As llama.cpp numbers its gating functions: 0 stands for a file that does not say.
+# llama.cpp's numbers of gating functions; 0: not given.
 SCORE_FUNCTIONS: Final = ("", "softmax", "sigmoid", "softmax_of_chosen")
 MAX_SCALE: Final = 1e6
 Config = TypeVar("Config", bound=ModelConfig)
@@ -33,7 +33,7 @@ _KEYS: Final = {
     "renormalize": Key("experts.renormalize", "expert_weights_norm", "bool", default=False),
     "scores": Key("experts.scores", "expert_gating_func", "u32", default="softmax", choices=SCORE_FUNCTIONS),
 }
-# A GGUF file has the bias that is added when experts are chosen, or not.
+# True if a GGUF file has the tensor of the bias that is added to select experts.
 GGUF_CHOICE_BIAS_KEY: Final = Key("experts.choice_bias", "", "bool", tensor=CHOICE_BIAS)
 
 
@@ -53,11 +53,11 @@ def hf_expert_keys(*, optional: bool = False, **keys: str) -> tuple[Key, ...]:
 
 
 def with_optional_experts(keys: Iterable[Key]) -> tuple[Key, ...]:
-    """Return keys of experts for an architecture some models of which have none."""
+    """Return keys of experts for an architecture with dense models too."""
     return tuple(each._replace(low=0, default=0) if each.default is None else each for each in keys)
 
 
-# DeepSeek V3's mixture, which others share: its keys, and what files do not say.
+# DeepSeek V3's mixture, which other models share: its keys, and constants that files do not contain.
 V3_ATTRIBUTES: Final = (
     *("count", "used", "ffn", "shared", "leading", "scale", "renormalize", "groups"),
     "top_groups",
@@ -89,12 +89,12 @@ def with_leading_dense_layers(values: ConfigValues) -> ConfigValues:
     if kinds is None:
         return values
     if not isinstance(kinds, list) or kinds != sorted(kinds, key=str) or not {*map(str, kinds)} <= {"dense", "sparse"}:
-        raise UnsupportedModel("mlp_layer_types must be dense ones, then sparse ones")
-    return values.updated({"first_k_dense_replace": kinds.count("dense")})
+        raise UnsupportedModel("mlp_layer_types must list dense layers first, then sparse ones")
+    return values.with_changes({"first_k_dense_replace": kinds.count("dense")})
 
 
 def with_experts_where_routers_are(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-    """Return the configuration of a GGUF file with experts in those layers that have a router, and in no others."""
+    """Return the configuration of a GGUF file with experts in exactly the layers that have a router."""
     dense = frozenset(layer for layer in range(config.layers) if f"blk.{layer}.ffn_gate_inp.weight" not in shapes)
     if config.experts is None or len(dense) == config.layers:
         return replace(config, experts=None)
@@ -108,16 +108,16 @@ def read_dense_layers(values: ConfigValues, layers: int, default: frozenset[int]
     if kinds is None:
         return default
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in ("dense", "sparse") for kind in kinds):
-        what = f"mlp_layer_types is {shown(kinds)}"
-        raise UnsupportedModel(f"{values.where}: {what}; it must say dense or sparse of each of the {layers} layers")
+        what = f"mlp_layer_types is {format_value(kinds)}"
+        raise UnsupportedModel(f"{values.where}: {what}; it must be dense or sparse for each of the {layers} layers")
     return frozenset(layer for layer, kind in enumerate(kinds) if kind == "dense")
 
 
 def find_unsupported_routing(config: ModelConfig, *, renormalize: bool, has_dense_layers: bool = False) -> str:
-    """Return what a GGUF file cannot hold of a mixture of experts, as a clause; "" if it holds all.
+    """Return the property of a mixture of experts that a GGUF file cannot hold, as a clause; "" if it can hold all.
 
-    renormalize        what the file means for the experts' weights
-    has_dense_layers   the file can say that some layers have no experts
+    renormalize        whether the file implies renormalized expert weights
+    has_dense_layers   the file can list layers without experts
     """
     experts = config.experts
     assert experts is not None

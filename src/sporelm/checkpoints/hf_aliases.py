@@ -23,7 +23,7 @@ _BAILING = {
     "num_experts_per_token": "num_experts_per_tok",
     "num_experts": "num_local_experts",
 }
-# model_type -> second name -> the class's field.
+# model_type -> alias -> field of the configuration class.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "axk1": _ROUTED,
     "axk2": _ROUTED,
@@ -90,7 +90,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 
 
 def with_both_names(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Return a config.json, including its `text_config`, with each aliased value under both names; a null alias is
+    """Return a config.json, `text_config` included, with each aliased value under both names; a null alias is
     ignored."""
     found = dict(values)
     for alias, key in ALIASES.get(model_type, {}).items():

@@ -1,5 +1,8 @@
-"""Rotary parameters of config.json for two types of layers: those with a window rotate whole heads with a base of their
-own; the others rotate a part of each head, at the frequencies of a whole one ("proportional" of transformers)."""
+"""Rotary parameters of config.json for two types of layers.
+
+Layers with a window rotate whole heads with a base of their own. The others rotate a part of each head at the
+frequencies of a whole one ("proportional" in transformers).
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,13 +15,13 @@ FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
 LOCAL_THETA_KEY: Final = "rope_local_base_freq"  # ours, for the base of layers with a window
 PROPORTION_KEY: Final = "proportion"  # ours, for the part of a head that the other layers rotate
-UNROTATED: Final = 1e30  # divisor of a frequency that rotates nothing, as llama.cpp's converter writes it
+UNROTATED: Final = 1e30  # divisor of the frequencies of unrotated dimensions, as llama.cpp's converter writes it
 FULL_KEYS: Final = frozenset({"rope_type", "rope_theta", "partial_rotary_factor"})
 
 
 def flatten_rope(rope_parameters: Any) -> dict[str, Any]:
-    """Return keys of both bases and of the proportion in place of rotary parameters by type of layer; none for other
-    parameters, which are then refused."""
+    """Return the bases and the proportion under keys of ours, from the rotary parameters by layer type. Return no keys
+    for other parameters, which are rejected later."""
     full, sliding = (
         rope_parameters.get(kind) if isinstance(rope_parameters, Mapping) else None for kind in (FULL, SLIDING)
     )
@@ -34,7 +37,7 @@ def flatten_rope(rope_parameters: Any) -> dict[str, Any]:
 
 
 def read_proportion(config: ModelConfig, values: ConfigValues) -> RopeScaling:
-    """Return the part of a head that is rotated, as divisors of its frequencies."""
+    """Return the scaling that leaves the unrotated part of a head in place: divisors of its frequencies."""
     half = config.head_dim // 2
     rotated = int(values.number(PROPORTION_KEY, 0.0, 1.0, 1.0) * config.head_dim // 2)
     divisors = (1.0,) * rotated + (UNROTATED,) * (half - rotated)

@@ -1,4 +1,4 @@
-"""How Hugging Face folders describe a model: the base class of the schemas in `checkpoints.hf`.
+"""The base class of the schemas of Hugging Face folders in `checkpoints.hf`.
 
 Keys and defaults: the configuration classes of transformers.
 """
@@ -6,7 +6,7 @@ Keys and defaults: the configuration classes of transformers.
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.checkpoints.config_keys import HF_SHAPE, SHAPE_ATTRIBUTES, Key, attribute_of, find_key
+from sporelm.checkpoints.config_keys import HF_SHAPE, SHAPE_ATTRIBUTES, Key, find_key, get_attribute
 from sporelm.checkpoints.config_records import (
     MIN_EPS,
     NO_ATTENTION,
@@ -15,45 +15,47 @@ from sporelm.checkpoints.config_records import (
     read_head_dim,
     read_rotary_width,
 )
-from sporelm.checkpoints.config_values import MAX_TEXT_LENGTH, ConfigValues, shown
+from sporelm.checkpoints.config_values import MAX_TEXT_LENGTH, ConfigValues, format_value
 from sporelm.checkpoints.hf_aliases import with_both_names
 from sporelm.checkpoints.rope_fields import MAX_CONTEXT, PARTIAL, rope_from_hf
-from sporelm.checkpoints.rope_writing import hf_rope, number
+from sporelm.checkpoints.rope_writing import rope_to_hf, to_shortest_float
 from sporelm.checkpoints.tensor_names import HF
 from sporelm.checkpoints.tensor_schema import TensorSchema
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architecture_registry import Architecture
 from sporelm.models.config import MAX_HEADS, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig
 
-PER_LAYER_CONFIG = "per_layer_config"  # keys that some layers have in place of the rest, of any class
-# Keys that schemas have for those inside the rotary parameters of two kinds of layers, as messages name them.
+PER_LAYER_CONFIG = "per_layer_config"  # overrides of single layers, in configurations of any class
+# Our keys for values inside the rotary parameters of two types of layers -> their names in messages.
 _LOCAL_THETA_KEYS = ("rope_local_base_freq", "local_rope_theta", "local_theta")
 INNER_KEYS: Mapping[str, str] = {
     **{key: f"{key} (rope_theta of sliding_attention)" for key in _LOCAL_THETA_KEYS},
     "local_share": f"{PARTIAL} of sliding_attention",
     "proportion": f"{PARTIAL} of full_attention",
 }
-EXPERT_GROUPS = ("experts.groups", "experts.top_groups")  # no groups are 1 to transformers, which divides by them
+EXPERT_GROUPS = (
+    "experts.groups",
+    "experts.top_groups",
+)  # transformers writes 1 for no groups, since it divides by the number
 DEFAULT_POSITIONS = 2048
 
 
 class HfSchema(TensorSchema):
-    """Folders of one class of transformers, whose name a schema has. A schema overrides what its folders say otherwise.
+    """Folders of one class of transformers, after which the schema is named.
 
     model_type                in config.json
-    keys                      of config.json, in the order in which they are written; those of bool are read alone
+    keys                      of config.json, in the order in which they are written; keys of type bool are only read
     class_keys                more keys that are written -> attribute
-    defaults                  what the class takes for keys that config.json lacks, where that is not what we would take
-    constants                 attributes that all models share; for an attribute that is a key too, its value in a file
-                              that lacks the key
-    supported                 keys that would change the result -> values that are supported; the first is written
-    key_names                 keys that messages call by another name, because config.json does
-    inner_key                 the key under which the text model's values lie in folders that we write
+    defaults                  the class's values for keys that config.json lacks, where they differ from ours
+    constants                 attributes that all models share; for one with a key, the default of the key
+    supported                 keys that would change the result -> supported values; the first is written
+    key_names                 names of keys in messages, where config.json has other names than the schema
+    inner_key                 the key of the text model's values in folders that we write
     positions_key             of the number of positions
-    ffn_widths                the feed-forward block's width in widths, if config.json lacks it; 0: it must have it
+    ffn_widths                default width of the feed-forward block in widths of the model; 0: the key is required
     has_attention             its layers have attention heads and feed-forward blocks
-    allows_partial_rotary     config.json may say that only the first numbers of a head are rotated
-    counts_scaled_positions   max_position_embeddings counts the positions that linear scaling adds
+    allows_partial_rotary     config.json may rotate only the first dimensions of a head
+    counts_scaled_positions   max_position_embeddings includes the positions that linear scaling adds
     """
 
     kind = HF
@@ -79,16 +81,16 @@ class HfSchema(TensorSchema):
         return type(self).__name__
 
     def class_for(self, config: ModelConfig) -> "HfSchema":
-        """Return the class of transformers that a configuration out of a GGUF file is written as."""
+        """Return the schema of the class as which a configuration from a GGUF file is written."""
         return self
 
     def full_attention_layers(self, layers: int) -> frozenset[int]:
-        """Return the layers without a window that `layer_types` need not list in a folder that we write."""
+        """Return the layers without a window that a config.json implies when it has no `layer_types`."""
         return frozenset()
 
-    def values_of(self, json: Mapping[str, Any], where: str) -> ConfigValues:
+    def complete_values(self, json: Mapping[str, Any], where: str) -> ConfigValues:
         """Return a config.json with the defaults of the class, under all names that transformers accepts."""
-        required = {find_key(self.keys, "eps"), "rope_theta"} & self.defaults.keys()  # null stands for the default
+        required = {find_key(self.keys, "eps"), "rope_theta"} & self.defaults.keys()  # null means the default
         given = {key: value for key, value in json.items() if value is not None or key not in required}
         defaults, given = (with_both_names(each, self.model_type) for each in (self.defaults, given))
         return ConfigValues({**defaults, **given}, where, {**INNER_KEYS, **self.key_names})
@@ -96,11 +98,11 @@ class HfSchema(TensorSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         """Return the configuration of a config.json.
 
-        values   as `values_of` returns them
+        values   as `complete_values` returns them
         dtype    the number format of most weights
 
-        Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that is not supported
-        and would change the result.
+        Raises ModelFileError for a missing or impossible value, UnsupportedModel for an unsupported option that
+        would change the result.
         """
         self._check_supported(values)
         check_direction(self.architecture, values, "is_causal", self.model_type)
@@ -127,22 +129,22 @@ class HfSchema(TensorSchema):
         return config
 
     def json_from_config(self, config: ModelConfig, original_context: int | None = None) -> dict[str, Any]:
-        """Return what config.json says of the arithmetic of a configuration.
+        """Return the config.json of a configuration, as far as it describes the computation.
 
-        original_context   positions before rotary scaling, if the source file says it
+        original_context   positions before rotary scaling, if the source file has them
         """
         found: dict[str, Any] = {"_name_or_path": config.name}
         for key in self.keys:
-            value = attribute_of(config, key.attribute)
+            value = get_attribute(config, key.attribute)
             if key.key and key.type != "bool" and value is not None:
                 is_group = value == 0 and key.attribute in EXPERT_GROUPS
-                found[key.key] = number(value) if key.type == "f32" else 1 if is_group else value
+                found[key.key] = to_shortest_float(value) if key.type == "f32" else 1 if is_group else value
         for name, attribute in self.class_keys.items():
             if config.experts is not None or not attribute.startswith("experts."):
-                found[name] = attribute_of(config, attribute)
+                found[name] = get_attribute(config, attribute)
         if config.rotary:
             original = original_context if original_context and original_context <= MAX_CONTEXT else None
-            found |= hf_rope(config, original, gained=self.counts_scaled_positions)
+            found |= rope_to_hf(config, original, counts_scaled_positions=self.counts_scaled_positions)
         else:
             found[self.positions_key] = config.context_length
         is_unusual = config.window and config.full_layers != self.full_attention_layers(config.layers)
@@ -153,22 +155,22 @@ class HfSchema(TensorSchema):
             found["rope_scaling"] = (found["rope_scaling"] or {"rope_type": "default"}) | extra
         found |= self.extra_json(config)
         if found.get("rope_parameters"):
-            found.pop("rope_scaling", None)  # some classes read no other, even if it is null
+            found.pop("rope_scaling", None)  # some classes ignore rope_parameters beside it, even if it is null
         return found | {key: values[0] for key, values in self.supported.items()} | {"use_cache": True}
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        """Return what no key covers of config.json."""
+        """Return values of config.json that no key covers."""
         return {}
 
     def extra_rope_json(self, config: ModelConfig) -> dict[str, Any]:
-        """Return what no key covers of the rotary parameters."""
+        """Return rotary parameters that no key covers."""
         return {}
 
     def _read_heads(self, values: ConfigValues, attributes: Mapping[str, str], width: int) -> dict[str, int]:
         heads = values.integer(attributes["heads"], 1, MAX_HEADS)
         kv_key = attributes["kv_heads"]
         kv_heads = values.integer(kv_key, 1, MAX_HEADS, heads) if kv_key else heads
-        other_keys = values.name_of(attributes["width"]), values.name_of(attributes["heads"])
+        other_keys = values.display_name(attributes["width"]), values.display_name(attributes["heads"])
         head_dim = read_head_dim(values, attributes["head_dim"], width, heads, other_keys)
         ffn = values.integer(attributes["ffn"], 1, MAX_WIDTH, self.ffn_widths * width or None)
         return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
@@ -182,8 +184,8 @@ class HfSchema(TensorSchema):
             values,
             head_dim,
             positions,
-            partial=self.allows_partial_rotary,
-            gained=self.counts_scaled_positions,
+            allows_partial=self.allows_partial_rotary,
+            counts_scaled_positions=self.counts_scaled_positions,
         )
         read_rotary_width(rope.rotary, head_dim, values.where)
         found = {"rope_theta": rope.theta, "rope_scaling": rope.scaling, "rotary": rope.rotary}
@@ -193,26 +195,29 @@ class HfSchema(TensorSchema):
         for key, supported in self.supported.items():
             given = values.get(key)
             if given is None and key in values.values and all(isinstance(each, bool) for each in supported):
-                given = False  # as transformers takes a null
+                given = False  # transformers treats null as false
             if given is not None and given not in supported:
                 known = ", ".join(str(value) for value in supported)
                 raise UnsupportedModel(
-                    f"{values.where}: {values.name_of(key)} {shown(given)} is not supported; {known} is"
+                    f"{values.where}: {values.display_name(key)} {format_value(given)} is not supported; {known} is"
                 )
         if per_layer := values.get(PER_LAYER_CONFIG):
-            what = f"{PER_LAYER_CONFIG} {shown(per_layer)}"
+            what = f"{PER_LAYER_CONFIG} {format_value(per_layer)}"
             raise UnsupportedModel(f"{values.where}: {what} is not supported for {self.model_type!r}")
 
     def _check_experts(self, values: ConfigValues, config: ModelConfig) -> None:
-        """Raise ModelFileError for a 0 that GGUF files use for a missing value: the number of expert groups that a
-        token selects, unless experts are not grouped, and the scale of the experts' weights."""
+        """Raise ModelFileError for a 0 that GGUF files use for a missing value.
+
+        These are the number of expert groups that a token selects, unless experts are not grouped, and the scale of the
+        experts' weights.
+        """
         experts = config.experts
         if experts is None:
             return
         groups, top_groups, scale = (
             find_key(self.keys, f"experts.{name}") for name in ("groups", "top_groups", "scale")
         )
-        is_grouped = groups not in values.values or bool(experts.groups)  # absent: the class's, one or more
+        is_grouped = groups not in values.values or bool(experts.groups)  # absent: the class's default, at least one
         for key, value in ((top_groups, experts.top_groups or not is_grouped), (scale, experts.scale)):
             if key and values.has(key) and not value:
-                raise ModelFileError(f"{values.where}: {values.name_of(key)} is 0; it must be positive")
+                raise ModelFileError(f"{values.where}: {values.display_name(key)} is 0; it must be positive")

@@ -57,11 +57,11 @@ NORM_BIAS_TENSORS: Final[TensorTable] = {
 def fused_qkv_tensors(
     name: str, rows: Mapping[str, RowNumbers] = QKV_ROWS, *, parts: Sequence[str] = PARTS
 ) -> TensorTable:
-    """Return queries, keys and values that one tensor holds.
+    """Return queries, keys and values that are fused into one tensor.
 
     name    of the tensor, without ".weight"
     rows    of "q", "k" and "v"
-    parts   that there are: "weight", "bias"
+    parts   of the tensor: "weight", "bias"
     """
     return {
         f"layers.{{}}.attn_{each}.{part}": StoredAs(f"{name}.{part}", TakeRows(numbers))
@@ -71,7 +71,7 @@ def fused_qkv_tensors(
 
 
 def fused_gate_up_tensors(name: str) -> TensorTable:
-    """Return the gate and the up projection that one tensor of this name holds."""
+    """Return the gate and the up projection that are fused into the tensor of this name."""
     return {f"layers.{{}}.ffn_{each}.weight": StoredAs(name, TakeRows(rows)) for each, rows in GATE_UP_ROWS.items()}
 
 
@@ -80,7 +80,7 @@ def expert_tensors(
 ) -> TensorTable:
     """Return the router and the experts' matrices, each a tensor of its own.
 
-    block         what their names have in front
+    block         prefix of their names
     projections   the names of gate, up and down projection
     """
     return {
@@ -95,8 +95,10 @@ def expert_tensors(
 def fused_expert_tensors(
     router: str, gate_up: str, down: str, shared_gate_up: str = "", shared_down: str = ""
 ) -> TensorTable:
-    """Return experts whose gate and up projections one tensor [experts, both, in] holds, one after the other; and the
-    expert that all tokens pass, if it has names."""
+    """Return experts whose gate and up projections are fused into one tensor [experts, both, in], gate first.
+
+    The shared expert is included if its names are given.
+    """
     found: TensorTable = {
         "layers.{}.ffn_gate_inp.weight": router,
         "layers.{}.ffn_down_exps.weight": down,
@@ -110,17 +112,17 @@ def fused_expert_tensors(
 
 
 def shared_expert_tensors(block: str = f"{MLP}shared_experts.") -> TensorTable:
-    """Return the expert that all tokens pass."""
+    """Return the tensors of the shared expert."""
     return {f"layers.{{}}.ffn_{name}_shexp.weight": f"{block}{name}_proj.weight" for name in ("gate", "up", "down")}
 
 
 def choice_bias_tensors(stored: str | StoredAs = f"{MLP}gate.e_score_correction_bias") -> TensorTable:
-    """Return the bias that is added to the router's scores when experts are chosen."""
+    """Return the bias that is added to the router's scores to select experts."""
     return {CHOICE_BIAS: stored}
 
 
 def without_prefix(tensors: TensorTable, prefix: str = "model.") -> TensorTable:
-    """Return the tensors of folders that hold a model alone, whose names lack a prefix."""
+    """Return the tensors of folders of the model without its head, whose names lack a prefix."""
     return {
         parameter: tuple(StoredAs(each.name.removeprefix(prefix), *each.transforms) for each in alternatives(row))
         for parameter, row in tensors.items()
@@ -128,8 +130,7 @@ def without_prefix(tensors: TensorTable, prefix: str = "model.") -> TensorTable:
 
 
 def with_inner_prefix(tensors: TensorTable, inner: str = "model.language_model.") -> TensorTable:
-    """Return the tensors of folders of a model that sees or hears: names of its text model have `inner` in place of
-    "model."."""
+    """Return the tensors of multimodal folders: the names of the text model have `inner` in place of "model."."""
 
     def renamed(stored: StoredAs) -> StoredAs:
         is_inner = stored.name.startswith("model.")

@@ -1,4 +1,4 @@
-"""Which layers of a config.json have a sliding window."""
+"""The layers with a sliding window in a config.json."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,30 +14,31 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 def every_nth_layer(step: int, first: int | None = None) -> Callable[[int], frozenset[int]]:
-    """Return a function of the number of layers: each `step`th of them, from layer `first` on; by default the last of
+    """Return a function from the number of layers to each `step`th of them, starting at `first`; by default the last of
     each run."""
     return lambda layers: frozenset(range(step - 1 if first is None else first, layers, step))
 
 
 def read_window(values: ConfigValues, key: str, default: int | None) -> int | None:
-    """Return the window in positions; None, for all positions, if it is null."""
+    """Return the window in positions; null means all positions: None."""
     if key not in values.values:
         return default
     return values.integer(key, 1, MAX_CONTEXT) if values.has(key) else None
 
 
 def read_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
-    """Return the layers that `layer_types` calls full; none if it is absent. Raises UnsupportedModel for others."""
+    """Return the layers of type full attention in `layer_types`; none if it is absent. Raises UnsupportedModel for
+    other types."""
     kinds = values.get("layer_types")
     if kinds is None:
         return frozenset()
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in LAYER_TYPES for kind in kinds):
-        what = f"layer_types must give one of {LAYER_TYPES} for each of the {layers} layers"
+        what = f"layer_types must have one of {LAYER_TYPES} for each of the {layers} layers"
         raise UnsupportedModel(f"{values.where}: {what}")
     return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
 
 
-def layer_types_of(config: ModelConfig) -> list[str]:
+def list_attention_types(config: ModelConfig) -> list[str]:
     """Return `layer_types` of a config.json."""
     return [LAYER_TYPES[config.window_of(layer) is not None] for layer in range(config.layers)]
 
@@ -45,11 +46,11 @@ def layer_types_of(config: ModelConfig) -> list[str]:
 def with_windows(
     config: Config, values: ConfigValues, step: int, *, step_key: str = "", window: int | None = 4096
 ) -> Config:
-    """Return the configuration with windows in all layers but those that `layer_types` calls full, or but each
+    """Return the configuration with windows in all layers except the full ones of `layer_types`, or except each
     `step`th.
 
-    step_key   of config.json, that may have the step
-    window     of a config.json that lacks the key
+    step_key   key of the step in config.json
+    window     default window
     """
     step = values.integer(step_key, 1, MAX_LAYERS, step) if step_key else step
     if values.has("layer_types"):

@@ -1,7 +1,7 @@
-"""The identity of a model: a hash of its files, by which sessions and recordings name the model that made them.
+"""The identity of a model: a hash of its files, which sessions and recordings store to name their model.
 
-Keys and values that one model computed are useless to another. The identity is read from the files alone, so that it
-stays the same however our classes change (ADR 0039).
+Keys and values of one model are useless to another. The hash depends on the files alone, so it stays the same when our
+classes change (ADR 0039).
 """
 
 import json
@@ -15,21 +15,21 @@ from sporelm.checkpoints.quantized.folder import QuantizedFolder
 from sporelm.files.gguf import GgufFile
 from sporelm.files.json_object import read_object
 
-SAMPLE_BYTES = 256  # of each tensor's beginning, and of its end
+SAMPLE_BYTES = 256  # from the beginning of each tensor, and from its end
 
 
 class ModelIdentity(NamedTuple):
-    """The hash that new files name a model by, and the one that files of version 0.1.0 named it by."""
+    """The hash that new files store, and the hash that files of version 0.1.0 stored."""
 
     sha256: str
     legacy_sha256: str
 
     def matches(self, recorded: object) -> bool:
-        """Return whether a file that names its model by this hash was made with the model."""
+        """Return whether a recorded hash belongs to the model."""
         return recorded in self
 
 
-def identity_of(source: ModelSource) -> ModelIdentity:
+def compute_identity(source: ModelSource) -> ModelIdentity:
     """Hash the configuration in the files, the names, types and shapes of all tensors, and a few bytes of each."""
     current = sha256(json.dumps(_hyperparameters(source), sort_keys=True, default=_to_list).encode())
     legacy = sha256(legacy_config_text(source.config).encode())
@@ -47,7 +47,7 @@ def identity_of(source: ModelSource) -> ModelIdentity:
 def _hyperparameters(source: ModelSource) -> Mapping[str, Any]:
     """Return config.json, or the metadata of a GGUF file's architecture.
 
-    Other metadata (names, tokenizer, chat template, how the file is split) changes no key and no value.
+    Other metadata (names, tokenizer, chat template, split) does not affect keys and values.
     """
     if not isinstance(source.files, GgufFile):
         return read_object(source.path / "config.json")
@@ -58,5 +58,5 @@ def _hyperparameters(source: ModelSource) -> Mapping[str, Any]:
 
 
 def _to_list(value: Any) -> Any:
-    """Return an array of the metadata as a list, a scalar of numpy as a number."""
+    """Return an array of the metadata as a list, a numpy scalar as a number."""
     return value.tolist()

@@ -15,19 +15,20 @@ from sporelm.models.latent_config import LatentConfig
 
 
 def rotated_first_rows(config: LatentConfig) -> NDArray[np.int64]:
-    """Return the rows of queries: heads have their rotated numbers last in files, and first in parameters."""
+    """Return the rows of queries: rotary dimensions are last in the heads of files, and first in those of
+    parameters."""
     head = np.roll(np.arange(config.head_dim), config.latent.qk_rope_head_dim)
     return (np.arange(config.heads)[:, None] * config.head_dim + head).reshape(-1)
 
 
 def _key_rows(config: LatentConfig) -> NDArray[np.int64]:
-    """Return the rows that make keys, of a tensor that has those for keys and those for values head by head."""
+    """Return the rows of keys in a tensor that has keys and values head by head."""
     keys = config.head_dim - config.latent.qk_rope_head_dim
     return _rows_of_heads(config, np.arange(keys))
 
 
 def _value_rows(config: LatentConfig) -> NDArray[np.int64]:
-    """Return the rows that make values, of the same tensor."""
+    """Return the rows of values in the same tensor."""
     keys = config.head_dim - config.latent.qk_rope_head_dim
     return _rows_of_heads(config, np.arange(keys, keys + config.latent.v_head_dim))
 
@@ -38,7 +39,7 @@ def _rows_of_heads(config: LatentConfig, rows: NDArray[np.int64]) -> NDArray[np.
 
 
 def _kv_b_tensors(name: str) -> TensorTable:
-    """Return both matrices of one tensor; that of keys is transposed, because queries pass it."""
+    """Return both matrices of one tensor; that of keys is transposed, because it is multiplied with queries."""
     return {
         "layers.{}.attn_k_b.weight": StoredAs(name, TakeRows(_key_rows), SplitHeads(), Transpose("dequantize")),
         "layers.{}.attn_v_b.weight": StoredAs(name, TakeRows(_value_rows), SplitHeads()),
@@ -56,7 +57,7 @@ LATENT_GGUF_TENSORS: Final[TensorTable] = {
     },
     "layers.{}.attn_kv_a.weight": "blk.{}.attn_kv_a_mqa.weight",
 }
-# Files of before April 2025, and those of MiniCPM3.
+# Files written before April 2025, and those of MiniCPM3.
 KV_B_GGUF_TENSORS: Final = _kv_b_tensors("blk.{}.attn_kv_b.weight")
 LATENT_HF_TENSORS: Final[TensorTable] = {
     **{

@@ -1,9 +1,9 @@
-"""The configuration of a model as version 0.1.0 printed it: a frozen text, from which it made the model's identity.
+"""The configuration of a model as version 0.1.0 printed it: a frozen text, part of that version's model identity.
 
 Session files and recordings of that version name their model by a hash that begins with `repr(config)`. Our classes
 have changed since, so the text is written here from explicit names of records and fields. Never add a name for a new
-architecture: no file of version 0.1.0 can belong to it. Where a field moves or is renamed, change how it is read
-(`_read`), never what is written; a test compares the text of every architecture with what that version printed.
+architecture: no file of version 0.1.0 can belong to it. When a field moves or is renamed, change how it is read
+(`_read`), never what is written; a test compares the text of every architecture with that version's output.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from sporelm.models.config import ModelConfig
 
 NO_LAYERS = "-"
 
-# Each record under its name of then, and its fields in the order in which they were printed.
+# Each record by its old name, and its fields in the order in which they were printed.
 _RECORDS = """
 ModelConfig: name architecture layers width heads kv_heads head_dim ffn vocab eps rope_theta context_length
     rope_scaling rotary window full_layers nope_layers rope_style alibi local_theta score_cap logit_cap
@@ -75,7 +75,7 @@ Llama3: attention divisors factor original low high
 LongRope: attention divisors short long original
 Dense: name width out bias activation unit place
 """
-# Records that have another name today, and their names of then.
+# Today's names of renamed records -> their old names.
 _RENAMED = {
     "LinearScaling": "Linear",
     "DynamicNtkScaling": "DynamicNtk",
@@ -83,11 +83,11 @@ _RENAMED = {
     "Llama3Scaling": "Llama3",
     "LongRopeScaling": "LongRope",
 }
-# Fields of these records that have another name today.
+# Old names of renamed fields -> today's names.
 _RENAMED_FIELDS = {"alone": "is_headless", "place": "folder"}
-# Configurations of architectures whose numbers were a record of their own in the field `own`: the class of today, the
-# record of then, and how its fields are called today. "@mamba": the fields are those of the configuration's record
-# `mamba`, where they are not listed. "-": an empty set of layers, in place of a field.
+# Configurations of architectures that had a separate record in the field `own`: today's class, the old record, and
+# today's names of its fields. "@mamba": fields that are not listed are those of the configuration's record `mamba`.
+# "-": an empty set of layers, in place of a field.
 _MAMBA = (
     "@mamba taps=mamba.conv_kernel size=mamba.state_size rank=mamba.time_step_rank inner=mamba.inner_size"
     " bias=mamba.has_bias taps_bias=mamba.has_conv_bias eps=mamba.norm_eps"
@@ -171,38 +171,38 @@ _FIELDS: Mapping[str, list[str]] = {
     for name, fields in (line.split(":") for line in _RECORDS.strip().replace("\n    ", " ").split("\n"))
 }
 _RECORD_OF: dict[str, tuple[str, dict[str, str]]] = {
-    name: (words.split()[0], dict(word.split("=") for word in words.replace("@", "@=").split()[1:]))
-    for name, words in (line.split(":") for line in _TYPED.strip().replace("\n    ", " ").split("\n"))
+    name: (fields.split()[0], dict(word.split("=") for word in fields.replace("@", "@=").split()[1:]))
+    for name, fields in (line.split(":") for line in _TYPED.strip().replace("\n    ", " ").split("\n"))
 }
 
 
 def legacy_config_text(config: ModelConfig) -> str:
-    """Return what `repr(config)` was in version 0.1.0."""
-    return _written(config)
+    """Return `repr(config)` of version 0.1.0."""
+    return _format(config)
 
 
-def _written(value: Any) -> str:
+def _format(value: Any) -> str:
     record = _RENAMED.get(type(value).__name__, type(value).__name__)
     if record in _RECORD_OF:
-        own, names = _RECORD_OF[record]
+        old_name, names = _RECORD_OF[record]
         part = f"{names['@']}." if "@" in names else ""
-        sources = {field: names.get(field, part + field) for field in _FIELDS[own]}
+        sources = {field: names.get(field, part + field) for field in _FIELDS[old_name]}
         fields = {
             field: frozenset() if source == NO_LAYERS else attrgetter(source)(value)
             for field, source in sources.items()
         }
-        texts = [f"{field}={_written(_read(value, field))}" for field in _FIELDS["ModelConfig"] if field != "own"]
-        texts.append(f"own={own}({', '.join(f'{field}={_written(each)}' for field, each in fields.items())})")
+        texts = [f"{field}={_format(_read(value, field))}" for field in _FIELDS["ModelConfig"] if field != "own"]
+        texts.append(f"own={old_name}({', '.join(f'{field}={_format(each)}' for field, each in fields.items())})")
         return f"ModelConfig({', '.join(texts)})"
     if record in _FIELDS:
-        return f"{record}({', '.join(f'{field}={_written(_read(value, field))}' for field in _FIELDS[record])})"
+        return f"{record}({', '.join(f'{field}={_format(_read(value, field))}' for field in _FIELDS[record])})"
     if is_dataclass(value):
-        return f"{record}()"  # an architecture or an encoder without session files of that version
+        return f"{record}()"  # an architecture that version did not have, or an encoder without sessions
     if type(value) is tuple:
-        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(_format, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
 
 
 def _read(record: Any, field: str) -> Any:
-    """Return the value of a field that was called so in version 0.1.0."""
+    """Return the value of a field by its name in version 0.1.0."""
     return None if field == "own" else getattr(record, _RENAMED_FIELDS.get(field, field))

@@ -1,7 +1,7 @@
-"""Loads a model's tensors from its files into a back-end: all of them, no others, each checked.
+"""Loads a model's tensors from its files into a back-end and checks each of them.
 
 The schema resolves stored names once into a list of mapped tensors (`map_tensors`). Checking names and shapes,
-estimating memory and loading all walk that list.
+estimating memory and loading all walk that list. Missing and unknown tensors are errors.
 """
 
 import os
@@ -17,13 +17,13 @@ import numpy as np
 from sporelm.backends.load_progress import count_progress
 from sporelm.backends.memory_residency import available_bytes, drop_pages
 from sporelm.backends.protocol import Backend, Progress
-from sporelm.checkpoints.beside_vision import OTHERS
 from sporelm.checkpoints.gguf_schema import GgufSchema
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.quantized import QuantizedFolder
 from sporelm.checkpoints.tensor_mapping import MappedTensor, TensorMapping
-from sporelm.checkpoints.tensor_names import HF, Kind, ignorable, listed, templated
+from sporelm.checkpoints.tensor_names import HF, Kind, find_unread, format_names, split_layer_number
 from sporelm.checkpoints.tensor_table import alternatives
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS
 from sporelm.checkpoints.transforms import as_f32
 from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.files.gguf import GgufFile
@@ -38,12 +38,12 @@ from sporelm.tensor.tensor import Tensor
 from sporelm.units import in_units
 
 MAX_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
-CHECK_VALUES = 1 << 18  # that are checked at a time, which bounds the temporaries
+CHECK_VALUES = 1 << 18  # checked at a time, to bound temporary memory
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """An open model: its configuration is read, its tensors are mapped into memory and not read yet."""
+    """An open model: its configuration is read; its tensors are mapped into memory and not read yet."""
 
     kind: Kind
     path: Path
@@ -53,40 +53,42 @@ class ModelSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What differs from the files, one line each."""
+        """The differences between the loaded model and its files, one line each."""
         notes = self.files.notes if isinstance(self.files, QuantizedFolder) else ()
         return (*notes, *self._vision_note(), *self._head_note(), *self._dequantized_note())
 
     def _dequantized_note(self) -> tuple[str, ...]:
-        """Return that quantized tensors are loaded as F32, if any are."""
+        """Return a note about quantized tensors that are loaded as F32, if any are."""
         rows = self.schema.tensor_table(self.config).values()
         stored = [each for row in rows for each in alternatives(row)]
         templates = {each.name for each in stored if any(step.is_dequantizing for step in each.transforms)}
         names = [
             name
             for name, info in self.files.tensors.items()
-            if templates and templated(name)[0] in templates and format_of(info.type_name).values > 1
+            if templates and split_layer_number(name)[0] in templates and format_of(info.type_name).values > 1
         ]
         if not names:
             return ()
-        what = "its blocks cannot be turned about, so that what makes keys is computed with in F32"
-        return (f"{listed(names, 1)}: {what}; files that have attn_k_b take less memory",)
+        what = "its blocks cannot be transposed, so its key projection is computed in F32"
+        return (f"{format_names(names, 1)}: {what}; files that have attn_k_b take less memory",)
 
     def _head_note(self) -> tuple[str, ...]:
-        """Return that the training head of an encoder's folder is not read, if it has one."""
+        """Return a note about an unread pretraining head of an encoder, if its folder has one."""
         name = self.config.architecture
         if not issubclass(self.schema.architecture, Encoder) or not name.endswith(("ForMaskedLM", "ForPreTraining")):
             return ()
         ignored = sorted(self.schema.find_ignored(self.files.tensors))
         heads = [each for each in ignored if "pooler" not in each and "position_ids" not in each]
-        return (f"{listed(heads, 1)}: the head of {name}, which fills gaps, is left unread",) if heads else ()
+        return (f"{format_names(heads, 1)}: the pretraining head of {name} is not read",) if heads else ()
 
     def _vision_note(self) -> tuple[str, ...]:
-        """Return that vision and audio tensors are not read, if there are any."""
-        if OTHERS[0] not in self.schema.ignored_tensors:
+        """Return a note about unread vision and audio tensors, if there are any."""
+        if MULTIMODAL_TENSORS[0] not in self.schema.ignored_tensors:
             return ()
-        parts = sorted(ignorable(self.files.tensors, self.kind, OTHERS) - ignorable(self.files.tensors, self.kind))
-        return (f"it reads text alone: what sees or hears is left out ({listed(parts, 1)})",) if parts else ()
+        parts = sorted(
+            find_unread(self.files.tensors, self.kind, MULTIMODAL_TENSORS) - find_unread(self.files.tensors, self.kind)
+        )
+        return (f"text only: vision and audio tensors are skipped ({format_names(parts, 1)})",) if parts else ()
 
     def close(self) -> None:
         """Close the files. Tensors already loaded stay valid."""
@@ -105,9 +107,9 @@ def load_parameters(
     """Return the parameters by name, packed for the back-end by several threads at once.
 
     progress(stage="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
-    A weight whose columns are out of place comes with their order, int32 [in], under `order_name` of its name.
-    With `dequantize`, every tensor is loaded as its values in float32: the reference that quantization is judged by.
-    Raises ModelFileError for a missing, surplus, misshapen or non-finite tensor, MemoryShortage before anything loads.
+    A weight with permuted columns is returned with their order, int32 [in], under `order_name` of its name. With
+    `dequantize`, every tensor is loaded as float32 values: the reference for the error of quantization. Raises
+    ModelFileError for a missing, unknown, misshapen or non-finite tensor, MemoryShortage before anything is loaded.
     """
     mapping = map_tensors(source, params)
     check_shapes(source, mapping)
@@ -138,15 +140,15 @@ def load_parameters(
             report(each.nbytes)
         return packed
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool, _cancelled_on_error(pool):
-        # Largest first: the last thread to finish then has little left to do.
+    with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool, _cancel_on_error(pool):
+        # Largest first, so that the threads finish at about the same time.
         order = sorted(mapping.tensors, key=lambda tensor: -prod(tensor.param.shape))
         tensors = dict(zip((each.param.name for each in order), pool.map(load, order), strict=True))
     return {param.name: tensors[param.name] for param in params} | _share_orders(orders, backend)
 
 
 def _share_orders(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[str, Tensor]:
-    """Return orders of columns as tensors. Weights with the same order share a tensor, and so the ordered rows."""
+    """Return orders of columns as tensors. Weights with the same order share one tensor."""
     tensors: dict[bytes, Tensor] = {}
     for order in orders.values():
         if order.tobytes() not in tensors:
@@ -155,26 +157,31 @@ def _share_orders(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[st
 
 
 def map_tensors(source: ModelSource, params: Sequence[Param]) -> TensorMapping:
-    """Return the stored tensors of each parameter. Raises ModelFileError unless the file has them all and no unknown
-    ones."""
+    """Return the stored tensors of each parameter. Raises ModelFileError if the file lacks one or has an unknown
+    one."""
     tensors = source.files.tensors
     mapping, tied_output = resolve_tied(source, params)
     ignored = source.schema.find_ignored(tensors, source.config) | {tied_output}
     needed = mapping.by_source.keys()
     if missing := sorted(needed - tensors.keys()):
-        raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(needed)} tensors: {listed(missing)}")
+        raise ModelFileError(
+            f"{source.path} lacks {len(missing)} of its {len(needed)} tensors: {format_names(missing)}"
+        )
     surplus = sorted(tensors.keys() - needed - ignored)
     if surplus := [name for name in surplus if not is_zero_bias(source, name)]:
-        what = f"what {source.config.architecture} does not have: {listed(surplus)}"
-        raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")
+        what = f"tensors that {source.config.architecture} does not have: {format_names(surplus)}"
+        raise ModelFileError(f"{source.path} holds {what}; ignoring them would change the result")
     if tied_output and tied_output not in needed:
         _check_tied(source, mapping.by_param["embedding.weight"].sources[0], tied_output)
     return mapping
 
 
 def resolve_tied(source: ModelSource, params: Sequence[Param]) -> tuple[TensorMapping, str]:
-    """Return the mapping without any check, and the stored output of a folder whose output is tied to its embedding;
-    "" if there is none. Such a folder may store the one matrix under either name, or under both."""
+    """Return the mapping without any check, and the name of the stored output of a folder with a tied output; "" if
+    none.
+
+    Such a folder may store the one matrix under either name, or under both.
+    """
     tensors, config = source.files.tensors, source.config
     mapping = source.schema.resolve(params, config, tensors)
     if source.kind != HF or not config.tie_embeddings:
@@ -189,16 +196,16 @@ def resolve_tied(source: ModelSource, params: Sequence[Param]) -> tuple[TensorMa
 
 
 def check_shapes(source: ModelSource, mapping: TensorMapping) -> None:
-    """Raise ModelFileError unless each tensor has the shape that its architecture gives it."""
+    """Raise ModelFileError unless each tensor has the shape of its architecture."""
     for name, expected in mapping.source_shapes().items():
         shape = source.files.tensors[name].shape
         if shape != expected:
-            raise ModelFileError(f"{source.path}: {name} is {list(shape)}, its architecture has {list(expected)}")
+            raise ModelFileError(f"{source.path}: {name} is {list(shape)}; it must be {list(expected)}")
 
 
 def is_zero_bias(source: ModelSource, name: str) -> bool:
-    """Return whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight, transformers one for
-    routers that have none (A.X K1)."""
+    """Return whether an unknown tensor is a bias of zeros: AutoGPTQ writes one for every weight, transformers one for
+    routers without a bias (A.X K1)."""
     bias = source.kind == HF and name.endswith("bias") and prod(source.files.tensors[name].shape) <= MAX_WIDTH
     return bias and bool((source.files.tensor(name).dequantize() == 0).all())
 
@@ -206,10 +213,10 @@ def is_zero_bias(source: ModelSource, name: str) -> bool:
 def _count_workers(
     source: ModelSource, mapping: TensorMapping, backend: Backend, dequantize: bool, max_workers: int
 ) -> int:
-    """Return how many threads, at most `max_workers`, may pack at once: each holds one tensor's values while it does.
+    """Return the number of threads, at most `max_workers`, that may pack at once. Each holds the values of one tensor.
 
-    Raises MemoryShortage if the packed weights and one thread's values are larger than the memory that is available,
-    or the packed weights than the memory of a device that has its own.
+    Raises MemoryShortage if the packed weights and the values of one thread exceed the available memory, or the packed
+    weights exceed the memory of a device with memory of its own.
     """
     needed = 0
     values = []
@@ -220,7 +227,7 @@ def _count_workers(
         if stored is not F32 and (dequantize or stored is BF16):
             values.append(prod(shape) * 4)
         elif isinstance(source.files, QuantizedFolder):
-            values.append(stored.tensor_nbytes(shape))  # blocks that are put together, not views of the file
+            values.append(stored.tensor_nbytes(shape))  # assembled blocks, not views of the file
     if (free := backend.free_bytes()) is not None:
         if needed > free:
             raise _shortage(source, needed, free)
@@ -252,7 +259,7 @@ def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortag
 
 
 def check_finite(source: ModelSource, stored: StoredTensor) -> None:
-    """Raise ModelFileError if a float of the tensor, its values or its blocks' scales, is NaN or infinite."""
+    """Raise ModelFileError if a float of the tensor (a value or the scale of a block) is NaN or infinite."""
     blocks = stored.blocks.reshape(-1, stored.format.nbytes)
     step = max(1, CHECK_VALUES // stored.format.values)
     for start in range(0, len(blocks), step):
@@ -261,18 +268,18 @@ def check_finite(source: ModelSource, stored: StoredTensor) -> None:
 
 
 def _check_tied(source: ModelSource, embedding: str, output: str) -> None:
-    """Raise ModelFileError unless a tied output that is stored as well equals the embedding."""
+    """Raise ModelFileError unless a tied output that is stored too equals the embedding."""
     first, second = source.files.tensor(embedding), source.files.tensor(output)
-    alike = first.shape == second.shape and first.format is second.format
-    if not alike or not np.array_equal(first.blocks, second.blocks):
+    is_equal = first.shape == second.shape and first.format is second.format
+    if not is_equal or not np.array_equal(first.blocks, second.blocks):
         raise ModelFileError(
-            f"{source.path}: {output} differs from {embedding}, yet tie_word_embeddings is true; set it to false"
+            f"{source.path}: {output} differs from {embedding}, but tie_word_embeddings is true. Set it to false"
         )
 
 
 @contextmanager
-def _cancelled_on_error(pool: ThreadPoolExecutor) -> Iterator[None]:
-    """Cancel the tensors that are waiting once one has failed or the user has interrupted."""
+def _cancel_on_error(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Cancel the waiting tensors after an error or an interrupt."""
     try:
         yield
     except BaseException:

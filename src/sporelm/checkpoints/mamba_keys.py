@@ -1,4 +1,4 @@
-"""Keys and tensors of Mamba mixers that schemas share: those of Mamba 1 (Jamba) and of Mamba 2 (most hybrids).
+"""Keys and tensors of Mamba mixers that schemas share: Mamba 1 (Jamba) and Mamba 2 (most hybrids).
 
 GGUF: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes and state dicts of transformers.
 """
@@ -20,7 +20,7 @@ from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, MAX_
 
 MAX_EXPAND: Final = 64
 UNLIMITED: Final = (0.0, float("inf"))  # time steps
-# What config.json calls the heads, their width and their groups, of one model or another.
+# Names of heads, their width and their groups in config.json of any model.
 HF_SIZE_KEYS: Final = (
     *("num_heads", "head_dim", "n_groups", "expand", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_expand"),
     *("mamba_num_heads", "mamba_head_dim", "n_mamba_heads", "mamba_ngroups", "mamba_headdim", "mamba_d_ssm"),
@@ -61,7 +61,7 @@ def mamba_hf_keys(
     has_conv_bias: str,
     inner_size: str = "",
 ) -> tuple[Key, ...]:
-    """Return the keys of `MambaShape` in config.json, which have these names."""
+    """Return the keys of `MambaShape` under these names in config.json."""
     return (
         _CONV_KERNEL._replace(key=conv_kernel),
         _STATE_SIZE._replace(key=state_size),
@@ -84,8 +84,8 @@ def mamba2_hf_keys(
     has_bias: str,
     has_conv_bias: str = "",
 ) -> tuple[Key, ...]:
-    """Return the keys of `Mamba2Shape` in config.json, which have these names. Without `expand` the inner size follows
-    from the heads."""
+    """Return the keys of `Mamba2Shape` under these names in config.json. Without `expand` the inner size follows from
+    the heads."""
     return (
         _CONV_KERNEL._replace(key=conv_kernel),
         _NUM_HEADS._replace(key=num_heads),
@@ -103,13 +103,13 @@ def with_time_step_rank(values: ConfigValues, key: str) -> ConfigValues:
     width = values.get("hidden_size")
     if values.get(key, "auto") != "auto" or type(width) is not int:
         return values
-    return values.updated({key: -(-width // 16)})
+    return values.with_changes({key: -(-width // 16)})
 
 
 def with_mamba_sizes(config: Mamba1, inner_size: int) -> Mamba1:
-    """Return the configuration with an inner size, and the same in widths of the model.
+    """Return the configuration with an inner size, also as a multiple of the model's width.
 
-    inner_size   0 if the file says only how many widths it is
+    inner_size   0 if the file has only the multiple
     """
     inner_size = inner_size or config.mamba.expand * config.width
     expand = max(1, inner_size // config.width)
@@ -126,7 +126,9 @@ def with_gguf_mamba2_sizes(config: Mamba2, values: ConfigValues) -> Mamba2:
     """Return the configuration of a GGUF file with all sizes of its Mamba 2 mixers. Raises ModelFileError if they do
     not fit together."""
     mamba = config.mamba
-    return _checked(replace(config, mamba=replace(mamba, head_dim=mamba.inner_size // mamba.num_heads)), values)
+    return _check_mamba2_sizes(
+        replace(config, mamba=replace(mamba, head_dim=mamba.inner_size // mamba.num_heads)), values
+    )
 
 
 def with_hf_mamba2_sizes(config: Mamba2, values: ConfigValues) -> Mamba2:
@@ -134,27 +136,27 @@ def with_hf_mamba2_sizes(config: Mamba2, values: ConfigValues) -> Mamba2:
     steps. Raises ModelFileError if they do not fit together."""
     mamba = config.mamba
     mamba = replace(mamba, inner_size=mamba.expand * config.width or mamba.num_heads * mamba.head_dim)
-    config = _checked(replace(config, mamba=mamba), values)
+    config = _check_mamba2_sizes(replace(config, mamba=mamba), values)
     if not values.has("time_step_limit"):
         return config
     low, high = values.numbers("time_step_limit", 2, *UNLIMITED)
     if low > high:
         what = f"time_step_limit is [{low:g}, {high:g}]"
-        raise ModelFileError(f"{values.where}: {what}; the first must be at most the second")
+        raise ModelFileError(f"{values.where}: {what}; the first must not exceed the second")
     return replace(config, mamba=replace(config.mamba, min_time_step=low, max_time_step=high))
 
 
-def _checked(config: Mamba2, values: ConfigValues) -> Mamba2:
+def _check_mamba2_sizes(config: Mamba2, values: ConfigValues) -> Mamba2:
     mamba = config.mamba
     if mamba.inner_size != mamba.num_heads * mamba.head_dim or mamba.num_heads % mamba.num_groups:
-        what = f"{mamba.inner_size} numbers of {mamba.num_heads} heads, {mamba.num_groups} groups"
+        what = f"inner size {mamba.inner_size}, {mamba.num_heads} heads, {mamba.num_groups} groups"
         keys = values.list_keys(*HF_SIZE_KEYS)
         raise ModelFileError(f"{values.where}: {what}: these do not divide evenly{keys}")
     return replace(config, mamba=replace(mamba, expand=max(1, mamba.inner_size // config.width)))
 
 
 def find_time_step_limits(config: ModelConfig) -> str:
-    """Return why a GGUF file cannot hold the Mamba 2 mixers, as a clause; "" if it can."""
+    """Return the reason why a GGUF file cannot hold the Mamba 2 mixers, as a clause; "" if it can."""
     assert isinstance(config, Mamba2Config)
     limits = config.mamba.min_time_step, config.mamba.max_time_step
     return "" if limits == UNLIMITED else "time steps have limits"
@@ -219,7 +221,7 @@ MAMBA2_GGUF_TENSORS: Final[TensorTable] = {
 def mamba_hf_tensors(mixer: str) -> TensorTable:
     """Return the tensors of Mamba 1's mixers in folders.
 
-    mixer   the beginning of their names
+    mixer   prefix of their names
     """
     return {
         **_row_tensors(f"{mixer}in_proj", _ROWS_OF_INPUT),
@@ -238,7 +240,10 @@ def mamba_hf_tensors(mixer: str) -> TensorTable:
 
 
 def mamba2_hf_tensors(mixer: str) -> TensorTable:
-    """Return the tensors of Mamba 2's mixers in folders, whose names begin so."""
+    """Return the tensors of Mamba 2's mixers in folders.
+
+    mixer   prefix of their names
+    """
     return {
         **_row_tensors(f"{mixer}in_proj", _ROWS_OF_MAMBA2_INPUT),
         **_with_bias("layers.{}.ssm_o", f"{mixer}out_proj"),

@@ -1,24 +1,26 @@
-"""Folders of models that see or hear around a text model of a family that there is: which one, and what it is called.
+"""Folders of multimodal models around a supported text model: the class of the text model and the names of its tensors.
 
-Classes and what their config.json need not say: the configuration classes of transformers.
+Classes and defaults of config.json: the configuration classes of transformers.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sporelm.checkpoints.beside_vision import OTHERS, OUTER, without_images
-from sporelm.checkpoints.config_values import shown
+from sporelm.checkpoints.config_values import format_value
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.schema_registry import known_names
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS, OUTER_KEYS, lift_image_rope_keys
 from sporelm.errors import UnsupportedModel
 
 RESAVED = (("model.layers.", "language_model.model.blocks."),)  # Kimi K2.5, saved by transformers 5.23
-TEXT_MODEL = "model.text_model."  # in front of the text model's names, where it is not "model.language_model."
+TEXT_MODEL = (
+    "model.text_model."  # prefix of the text model's names in some folders, in place of "model.language_model."
+)
 
 
 class TextModel(NamedTuple):
-    """The text model of a model_type: its class, and what counts where a config.json does not say it."""
+    """The text model of a model_type: its class, and defaults for keys that a config.json lacks."""
 
     name: str
     vocab_size: int
@@ -35,7 +37,7 @@ class TextModel(NamedTuple):
 
 _GLM: dict[str, Any] = {"partial_rotary_factor": 1.0, "attention_bias": True, "head_dim": None, "rms_norm_eps": 1e-5}
 _GLM_DENSE, _GLM_MIXTURE = (_GLM | {"max_position_embeddings": positions} for positions in (32768, 65536))
-TEXTS: Mapping[str, TextModel] = {
+TEXT_MODELS: Mapping[str, TextModel] = {
     "cohere": TextModel("CohereForCausalLM", 256000, 8192, 22528, 40, 64),
     "cohere2": TextModel("Cohere2ForCausalLM", 256000, 8192, 22528, 40, 64),
     "deepseek_v3": TextModel("DeepseekV3ForCausalLM", 129280, 7168, 18432, 61, 128),
@@ -57,8 +59,8 @@ TEXTS: Mapping[str, TextModel] = {
     "qwen3_moe": TextModel("Qwen3MoeForCausalLM", 151936, 2048, 6144, 24, 32),
     "step3p5": TextModel("Step3p5ForCausalLM", 128815, 4096, 11264, 45, 64),
 }
-# The class of a whole -> the model_type of its text model where config.json does not say it.
-WHOLES: Mapping[str, str] = {
+# Multimodal class -> the model_type of its text model, where config.json lacks it.
+MULTIMODAL_CLASSES: Mapping[str, str] = {
     "AudioFlamingo3ForConditionalGeneration": "qwen2",
     "AyaVisionForConditionalGeneration": "cohere2",
     "Cohere2VisionForConditionalGeneration": "cohere2",
@@ -91,73 +93,78 @@ WHOLES: Mapping[str, str] = {
     "VipLlavaForConditionalGeneration": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
-# Classes that are those of a family, and wholes around text models of these types besides.
-BOTH: Mapping[str, tuple[str, ...]] = {"Mistral3ForConditionalGeneration": ("mistral4",)}
-# Classes around a text model that computes otherwise than its family, and how.
-REFUSED: Mapping[str, str] = {
+# Classes that have a schema, and that contain text models of these other types too.
+MORE_TEXT_TYPES: Mapping[str, tuple[str, ...]] = {"Mistral3ForConditionalGeneration": ("mistral4",)}
+# Classes with a text model that differs from the supported one, and the difference.
+UNSUPPORTED_CLASSES: Mapping[str, str] = {
     "Ernie4_5_VLMoeForConditionalGeneration": "its layers have experts of two kinds",
-    "GraniteSpeechForConditionalGeneration": "its text model has an adapter for what it hears",
-    "MllamaForConditionalGeneration": "some of its layers read images alone",
-    "PaliGemmaForConditionalGeneration": "its text model sees a prompt both ways",
-    "Qwen2_5OmniForConditionalGeneration": "it thinks with one text model and speaks with another",
-    "Qwen3OmniMoeForConditionalGeneration": "it thinks with one text model and speaks with another",
+    "GraniteSpeechForConditionalGeneration": "its text model has an adapter for audio",
+    "MllamaForConditionalGeneration": "some of its layers attend to images only",
+    "PaliGemmaForConditionalGeneration": "its text model attends to a prompt bidirectionally",
+    "Qwen2_5OmniForConditionalGeneration": "it has two text models, a thinker and a talker",
+    "Qwen3OmniMoeForConditionalGeneration": "it has two text models, a thinker and a talker",
 }
 
 
-def inner_of(whole: str) -> str:
-    """What names of the text model have in front, in folders of a class of `WHOLES`."""
-    if whole.startswith("Step3p7"):
-        return "model."  # as its makers wrote them
-    return TEXT_MODEL if whole.startswith(("Idefics", "SmolVLM")) else "model.language_model."
+def find_text_prefix(class_name: str) -> str:
+    """Return the prefix of the text model's names in folders of a class of `MULTIMODAL_CLASSES`."""
+    if class_name.startswith("Step3p7"):
+        return "model."  # as published
+    return TEXT_MODEL if class_name.startswith(("Idefics", "SmolVLM")) else "model.language_model."
 
 
-def whole_of(values: Mapping[str, Any]) -> str:
-    """The class of `WHOLES`, or of `BOTH` around such a text model, that a config.json names; "" for any other."""
-    named = values.get("architectures")
-    first = named[0] if isinstance(named, list) and named else None
+def find_multimodal_class(values: Mapping[str, Any]) -> str:
+    """Return the multimodal class that a config.json names, if it is one of `MULTIMODAL_CLASSES` or `MORE_TEXT_TYPES`;
+    else ""."""
+    names = values.get("architectures")
+    first = names[0] if isinstance(names, list) and names else None
     if not isinstance(first, str):
         return ""
     text = values.get("text_config")
     kind = text.get("model_type") if isinstance(text, Mapping) else None
-    return first if first in WHOLES or kind in BOTH.get(first, ()) else ""
+    return first if first in MULTIMODAL_CLASSES or kind in MORE_TEXT_TYPES.get(first, ()) else ""
 
 
-def text_values(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """A config.json; of a class of `WHOLES` as that of its text model alone.
+def select_text_model(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a config.json; of a multimodal class as that of its text model alone.
 
-    Raises UnsupportedModel for a class or a text model that there is not, naming it.
+    Raises UnsupportedModel with the name of an unsupported class or text model.
     """
-    named = values.get("architectures")
-    if isinstance(named, list) and named and (why := REFUSED.get(str(named[0]))):
-        raise UnsupportedModel(f"{where}: {named[0]} is not supported: {why}")
+    names = values.get("architectures")
+    if isinstance(names, list) and names and (reason := UNSUPPORTED_CLASSES.get(str(names[0]))):
+        raise UnsupportedModel(f"{where}: {names[0]} is not supported: {reason}")
     text = values.get("text_config")
     text = dict(text) if isinstance(text, Mapping) else {}
-    if not (whole := whole_of(values)):
-        if text and isinstance(named, list) and named and named[0] not in known_names():
-            kind = shown(text.get("model_type"))
-            what = f"{shown(named[0])}, a model around a text model of type {kind}, is not supported"
-            raise UnsupportedModel(f"{where}: {what}; docs/models.md names those that are")
+    if not (class_name := find_multimodal_class(values)):
+        if text and isinstance(names, list) and names and names[0] not in known_names():
+            kind = format_value(text.get("model_type"))
+            what = f"{format_value(names[0])}, with a text model of type {kind}, is not supported"
+            raise UnsupportedModel(f"{where}: {what}; docs/models.md lists the supported ones")
         return values
-    kind = text.get("model_type", WHOLES.get(whole, ""))
-    if not isinstance(kind, str) or kind not in TEXTS:
-        known = ", ".join(TEXTS)
-        raise UnsupportedModel(f"{where}: the text model of {whole} is of type {shown(kind)}; supported are {known}")
-    outer = {key: values[key] for key in OUTER if key in values}
-    told = {key: value for key, value in text.items() if value is not None or key not in TextModel._fields}
-    return without_images(TEXTS[kind].defaults() | told | outer | {"architectures": [TEXTS[kind].name]})
+    kind = text.get("model_type", MULTIMODAL_CLASSES.get(class_name, ""))
+    if not isinstance(kind, str) or kind not in TEXT_MODELS:
+        known = ", ".join(TEXT_MODELS)
+        raise UnsupportedModel(
+            f"{where}: text model of {class_name}: type {format_value(kind)} is not supported; {known} are"
+        )
+    outer = {key: values[key] for key in OUTER_KEYS if key in values}
+    given = {key: value for key, value in text.items() if value is not None or key not in TextModel._fields}
+    return lift_image_rope_keys(
+        TEXT_MODELS[kind].defaults() | given | outer | {"architectures": [TEXT_MODELS[kind].name]}
+    )
 
 
-def within_whole(schema: HfSchema, whole: str) -> HfSchema:
-    """Return the schema of a text model for folders of a class of `WHOLES`: names have more in front."""
+def with_multimodal_names(schema: HfSchema, class_name: str) -> HfSchema:
+    """Return the schema of a text model for folders of a class of `MULTIMODAL_CLASSES`, which have other prefixes."""
     front = "model.language_model."
     prefixes = (
         *TEXT_MODEL_PREFIXES,
-        ("model.", inner_of(whole)),
+        ("model.", find_text_prefix(class_name)),
         ("model.", f"{front}model."),  # HyperCLOVA X
         ("lm_head.", f"{front}lm_head."),
     )
     return schema.with_attributes(
         prefix_variants=(*schema.prefix_variants, *prefixes),
-        ignored_tensors=(*schema.ignored_tensors, *OTHERS),
-        resaved_names=(*schema.resaved_names, *(RESAVED if whole.startswith("Kimi_K25") else ())),
+        ignored_tensors=(*schema.ignored_tensors, *MULTIMODAL_TENSORS),
+        resaved_names=(*schema.resaved_names, *(RESAVED if class_name.startswith("Kimi_K25") else ())),
     )

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from sporelm.checkpoints.config_keys import find_key
-from sporelm.checkpoints.config_values import shown
-from sporelm.checkpoints.dense import with_dense
+from sporelm.checkpoints.config_values import format_value
+from sporelm.checkpoints.dense import join_dense_tensors
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema
 from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.metadata_tensors import read_metadata_tensors
-from sporelm.checkpoints.multimodal_text import text_values, whole_of, within_whole
-from sporelm.checkpoints.pooling import pooling_of_folder
+from sporelm.checkpoints.multimodal_text import find_multimodal_class, select_text_model, with_multimodal_names
+from sporelm.checkpoints.pooling import read_folder_pooling
 from sporelm.checkpoints.quantized import QuantizedFolder, with_quantized
 from sporelm.checkpoints.rope_fields import FACTOR_TENSORS
 from sporelm.checkpoints.row_cuts import recut_rows
@@ -31,39 +31,42 @@ from sporelm.models.encoder import Encoder
 def open_model(path: str | Path) -> ModelSource:
     """Open a .gguf file (or the first of a split model) or a Hugging Face folder.
 
-    Raises ModelNotFound, ModelFileError for damaged files, UnsupportedModel for an architecture or an option that would
-    change the result and that we lack.
+    Raises ModelNotFound, ModelFileError for damaged files, UnsupportedModel for an unsupported architecture or an
+    unsupported option that would change the result.
     """
-    place = Path(path)
-    return _open_folder(place) if place.is_dir() else _open_file(place)
+    location = Path(path)
+    return _open_folder(location) if location.is_dir() else _open_file(location)
 
 
-def _open_folder(place: Path) -> ModelSource:
-    where = str(place / "config.json")
-    values, is_headless = with_head(read_object(place / "config.json"))
-    files = with_quantized(open_safetensors(place), values)
-    schema, config = _read_json(values, where, _main_format(files))
-    pooled = pooling_of_folder(place, config.width)
+def _open_folder(folder: Path) -> ModelSource:
+    where = str(folder / "config.json")
+    values, is_headless = with_head_class(read_object(folder / "config.json"))
+    files = with_quantized(open_safetensors(folder), values)
+    schema, config = _read_json(values, where, _find_main_format(files))
+    pooled = read_folder_pooling(folder, config.width)
     config = replace(config, pooling=pooled.pooling, dense=pooled.dense)
     if pooled.dense:
         files.close()
-        files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
+        files = with_quantized(join_dense_tensors(open_safetensors(folder), folder, pooled.dense), values)
     if isinstance(files, SafetensorsFiles) and (cuts := schema.row_cuts(config)):
         files = recut_rows(files, cuts)
-    whole = whole_of(values)
-    schema = (within_whole(schema, whole) if whole else schema).for_file(files.tensors)
+    multimodal_class = find_multimodal_class(values)
+    schema = (with_multimodal_names(schema, multimodal_class) if multimodal_class else schema).for_file(files.tensors)
     config = _with_choice_bias(config, schema, files.tensors)
-    # If the file does not say, the class ties them, unless a folder has both; of a whole model, the folder decides.
-    if (config.tie_embeddings or whole) and not _has_tie_key(values):
+    # Without the key, the class ties them unless the folder has both; for a multimodal class the folder decides.
+    if (config.tie_embeddings or multimodal_class) and not _has_tie_key(values):
         config = replace(config, tie_embeddings=not _has_output(schema, config, files.tensors))
     if not issubclass(schema.architecture, Encoder):
         config, schema = _without_head(config, schema, files.tensors, is_headless=is_headless)
-    return ModelSource("hf", place, files, _one_head(config, place), schema)
+    return ModelSource("hf", folder, files, _check_output_bias(config, folder), schema)
 
 
 def _with_choice_bias(config: ModelConfig, schema: HfSchema, tensors: Container[str]) -> ModelConfig:
-    """Return the configuration with a bias of the router's scores if the folder has one and config.json no key for it:
-    transformers gives A.X K1's routers one, its makers' folders have none."""
+    """Return the configuration with a bias of the router's scores if the folder has one and config.json has no key for
+    it.
+
+    transformers adds one to A.X K1's routers; the published folders have none.
+    """
     experts = config.experts
     if experts is None or experts.choice_bias or CHOICE_BIAS not in schema.tensor_table(config):
         return config
@@ -76,32 +79,35 @@ def _has_output(schema: HfSchema, config: ModelConfig, tensors: Container[str]) 
     return schema.stored_name("output.weight", config, tensors) in tensors
 
 
-def _open_file(place: Path) -> ModelSource:
-    gguf = open_gguf(place)
+def _open_file(path: Path) -> ModelSource:
+    gguf = open_gguf(path)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
-    model = GgufModel(gguf.metadata, shapes, str(place), _rope_factors(gguf, place), _main_format(gguf))
+    model = GgufModel(gguf.metadata, shapes, str(path), _read_rope_factors(gguf, path), _find_main_format(gguf))
     schema, config = _read_metadata(model)
-    for name, numbers in read_metadata_tensors(schema, gguf.metadata, config.layers, str(place)).items():
+    for name, numbers in read_metadata_tensors(schema, gguf.metadata, config.layers, str(path)).items():
         gguf.add_tensor(name, numbers)
-    return ModelSource("gguf", place, gguf, _one_head(config, place), schema.for_file(gguf.tensors))
+    return ModelSource("gguf", path, gguf, _check_output_bias(config, path), schema.for_file(gguf.tensors))
 
 
-def with_head(values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return a config.json with the class that has a head in place of one that has none, as embedding models name it
-    ("Qwen3Model"), and whether it named such a class."""
-    named = values.get("architectures")
-    name = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
-    whole, known = f"{name.removesuffix('Model')}ForCausalLM", known_names()
-    if not name.endswith("Model") or name in known or whole not in known:
+def with_head_class(values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return a config.json with the class that has a head in place of a headless one ("Qwen3Model", as embedding models
+    have), and whether it was replaced."""
+    names = values.get("architectures")
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    head_class, known = f"{name.removesuffix('Model')}ForCausalLM", known_names()
+    if not name.endswith("Model") or name in known or head_class not in known:
         return values, False
-    return {**values, "architectures": [whole]}, True
+    return {**values, "architectures": [head_class]}, True
 
 
 def _without_head(
     config: ModelConfig, schema: HfSchema, tensors: Container[str], *, is_headless: bool
 ) -> tuple[ModelConfig, HfSchema]:
-    """Return a decoder's configuration and schema if its folder may lack the head: its class does (`is_headless`), or
-    it is an embedding model without the tensor. Names of its tensors may lack "model." in front then."""
+    """Return a decoder's configuration and schema if its folder may lack the head.
+
+    That is so if its class has none (`is_headless`), or for an embedding model without the tensor. The names of its
+    tensors may lack "model." then.
+    """
     if not is_headless and not config.pooling:
         return config, schema
     schema = schema.with_attributes(name_prefix=schema.name_prefix or "model.")
@@ -110,16 +116,16 @@ def _without_head(
     return replace(config, is_headless=alone, tie_embeddings=tied, output_bias=biased), schema
 
 
-def _one_head(config: ModelConfig, place: Path) -> ModelConfig:
-    """A configuration whose output is the embedding, or has a bias, and not both."""
+def _check_output_bias(config: ModelConfig, path: Path) -> ModelConfig:
+    """Return the configuration. Raises UnsupportedModel for an output with a bias that is tied to the embedding."""
     if config.output_bias and config.tie_embeddings and not config.is_headless:
         what = "an output layer tied to the embedding cannot have a bias (tie_word_embeddings)"
-        raise UnsupportedModel(f"{place}: {what}")
+        raise UnsupportedModel(f"{path}: {what}")
     return config
 
 
 def _has_tie_key(values: Mapping[str, Any]) -> bool:
-    """Return whether a config.json says, of the whole or of its text model, if the output is the embedding."""
+    """Return whether a config.json, or its text model's part, has `tie_word_embeddings`."""
     text = values.get("text_config")
     return any("tie_word_embeddings" in part for part in (values, text) if isinstance(part, Mapping))
 
@@ -147,35 +153,35 @@ def _read_metadata(model: GgufModel) -> tuple[GgufSchema, ModelConfig]:
 
 
 def _read_json(values: Mapping[str, Any], where: str, dtype: str) -> tuple[HfSchema, ModelConfig]:
-    text = text_values(dict(values), where)
-    schema = find_hf_schema(_class_of(text, where), where)
-    known = schema.values_of(text, where)
+    text = select_text_model(dict(values), where)
+    schema = find_hf_schema(_read_class(text, where), where)
+    known = schema.complete_values(text, where)
     config = schema.config_from_json(known, dtype)
-    return schema, checked(config, where, lambda attribute: known.name_of(find_key(schema.keys, attribute)))
+    return schema, checked(config, where, lambda attribute: known.display_name(find_key(schema.keys, attribute)))
 
 
-def _class_of(values: Mapping[str, Any], where: str) -> str:
-    """Return the class that a config.json names. Raises ModelFileError if it names none."""
-    named = values.get("architectures")
-    if not isinstance(named, list) or not named or not isinstance(named[0], str):
-        raise ModelFileError(f"{where}: architectures must name the model's class; it is {shown(named)}")
-    return named[0]
+def _read_class(values: Mapping[str, Any], where: str) -> str:
+    """Return the class in a config.json. Raises ModelFileError without one."""
+    names = values.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ModelFileError(f"{where}: architectures must name the model's class; it is {format_value(names)}")
+    return names[0]
 
 
-def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:
-    """The values of the tensors that divide rotary frequencies, by their names."""
+def _read_rope_factors(gguf: GgufFile, path: Path) -> dict[str, tuple[float, ...]]:
+    """Return the values of the tensors that divide rotary frequencies, by name."""
     found = {}
     for name in FACTOR_TENSORS:
         if (info := gguf.tensors.get(name)) is not None:
             if len(info.shape) != 1 or info.shape[0] > MAX_HEAD_DIM:
                 what = f"{name} is {list(info.shape)}"
-                raise ModelFileError(f"{place}: {what}; it must have one value for each rotary frequency")
+                raise ModelFileError(f"{path}: {what}; it must have one value for each rotary frequency")
             found[name] = tuple(gguf.tensor(name).dequantize().tolist())
     return found
 
 
-def _main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
-    """The number format of most values in matrices."""
+def _find_main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
+    """Return the number format of most values in matrices."""
     counts: dict[str, int] = {}
     for info in files.tensors.values():
         if len(info.shape) > 1:

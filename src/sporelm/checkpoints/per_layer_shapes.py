@@ -1,16 +1,16 @@
-"""Lists of the heads and of the feed-forward width of each layer, as GGUF metadata and config.json have them."""
+"""Lists of the heads and of the feed-forward width of each layer in GGUF metadata and config.json."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.errors import ModelFileError
 from sporelm.models.config import MAX_HEADS, MAX_WIDTH
 from sporelm.models.layer_shapes import LayerShapesConfig
 
-# Attributes, under which the lists stand among the values -> keys of GGUF metadata and of config.json.
+# Attributes, which are also our keys for the lists -> keys of GGUF metadata and of config.json.
 GGUF_LIST_KEYS: Final = {
     "layer_heads": "attention.head_count",
     "layer_kv_heads": "attention.head_count_kv",
@@ -26,20 +26,20 @@ Config = TypeVar("Config", bound=LayerShapesConfig)
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """Return a list of whole numbers; an empty one for anything else."""
+    """Return a list of integers; an empty one for anything else."""
     items = value.tolist() if hasattr(value, "tolist") else value
     return items if isinstance(items, list) and all(type(item) is int for item in items) else []
 
 
 def with_gguf_lists(values: ConfigValues) -> ConfigValues:
-    """Return GGUF metadata with its lists under the attributes' names, and in their place one number: that of the layer
+    """Return GGUF metadata with its lists under the attributes' names. Their keys get one number: that of the layer
     with most heads."""
     lists = {attribute: whole_numbers(values.get(key)) for attribute, key in GGUF_LIST_KEYS.items()}
     return _with_one_number(values, lists, GGUF_LIST_KEYS)
 
 
 def with_hf_lists(values: ConfigValues, lists: Mapping[str, list[int]]) -> ConfigValues:
-    """Return the same of a config.json with these lists, by attribute."""
+    """Return a config.json with these lists, by attribute, and one number under each of their keys."""
     return _with_one_number(values, lists, HF_NUMBER_KEYS)
 
 
@@ -49,11 +49,11 @@ def _with_one_number(values: ConfigValues, lists: Mapping[str, list[int]], keys:
     largest = max(pairs, default=(max(heads), 1))
     numbers = dict(zip(GGUF_LIST_KEYS, (*largest, max(ffn)), strict=True))
     changes: dict[str, Any] = {keys[attribute]: numbers[attribute] or 1 for attribute, each in lists.items() if each}
-    return values.updated({**changes, **dict.fromkeys(GGUF_LIST_KEYS), **lists})
+    return values.with_changes({**changes, **dict.fromkeys(GGUF_LIST_KEYS), **lists})
 
 
 def with_layer_shapes(config: Config, values: ConfigValues, low: int = 0) -> Config:
-    """Return the configuration with the lists of `values`; a list that is missing has the same number for all layers.
+    """Return the configuration with the lists of `values`; without a list, all layers have the same number.
 
     low   the lowest number that a layer may have
 
@@ -64,8 +64,10 @@ def with_layer_shapes(config: Config, values: ConfigValues, low: int = 0) -> Con
         usual: int = getattr(config, attribute.removeprefix("layer_"))
         numbers = whole_numbers(values.get(attribute)) or [usual] * config.layers
         if len(numbers) != config.layers or not all(low <= number <= high for number in numbers):
-            what = f"{GGUF_LIST_KEYS[attribute]} is {shown(numbers)}"
-            raise ModelFileError(f"{values.where}: {what}; it must be one of {low} to {high} for each layer")
+            what = f"{GGUF_LIST_KEYS[attribute]} is {format_value(numbers)}"
+            raise ModelFileError(
+                f"{values.where}: {what}; it must be a list of integers from {low} to {high}, one for each layer"
+            )
         lists[attribute] = tuple(numbers)
     config = replace(
         config,
@@ -75,11 +77,11 @@ def with_layer_shapes(config: Config, values: ConfigValues, low: int = 0) -> Con
     )
     for layer, (heads, kv_heads) in enumerate(zip(config.layer_heads, config.layer_kv_heads, strict=True)):
         if heads % (kv_heads or 1):
-            what = f"{heads} query heads in layer {layer} are not a multiple of {kv_heads} key heads"
+            what = f"{heads} query heads in layer {layer} are not a multiple of {kv_heads} KV heads"
             raise ModelFileError(f"{values.where}: {what}")
     return config
 
 
 def layer_shapes_metadata(config: LayerShapesConfig, name: str) -> dict[str, MetadataEntry]:
-    """Return the lists for GGUF metadata of an architecture."""
+    """Return the lists for the GGUF metadata of an architecture."""
     return {f"{name}.{key}": ("[u32]", list(getattr(config, attribute))) for attribute, key in GGUF_LIST_KEYS.items()}

@@ -1,5 +1,5 @@
-"""What a model's makers do to texts before they are embedded: the prompts of config_sentence_transformers.json, and
-do_lower_case and max_seq_length of sentence_bert_config.json.
+"""Preprocessing of texts to embed: the prompts of config_sentence_transformers.json, and do_lower_case and
+max_seq_length of sentence_bert_config.json.
 
 GGUF files have no keys for them.
 """
@@ -9,65 +9,76 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sporelm.checkpoints.config_values import ConfigValues
-from sporelm.checkpoints.pooling import pooling_files
+from sporelm.checkpoints.pooling import find_pooling_configs
 from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, safe_repr
 from sporelm.files.json_object import read_object
 
-NAME, CASES = "config_sentence_transformers.json", "sentence_bert_config.json"
+PROMPTS_FILE, SENTENCE_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
 class Prompts(NamedTuple):
-    """texts    by name
-    default  the name of that which is put before every text for which none is asked; None: there is none
-    lower    texts are read in lower case
-    longest  tokens at which sentence-transformers cuts a text, those around it included; 0: where the context ends
-    unpooled the file that says that a prompt's rows do not count when a text's are pooled; "": they do
+    """The prompts of an embedding model, and how its texts are prepared.
+
+    texts            by name
+    default          name of the prompt before a text for which no prompt is requested; None: there is none
+    is_lowercased    texts are converted to lower case
+    max_seq_length   tokens after which sentence-transformers truncates a text, special tokens included; 0: the context
+    unpooled_in      the file that excludes the rows of a prompt from pooling; "": they are pooled
     """
 
     texts: Mapping[str, str] = {}
     default: str | None = None
-    lower: bool = False
-    longest: int = 0
-    unpooled: str = ""
+    is_lowercased: bool = False
+    max_seq_length: int = 0
+    unpooled_in: str = ""
 
-    def named(self, name: str | None) -> str:
-        """The prompt of a name, that of None the default, that of "" none.
+    def find_prompt(self, name: str | None) -> str:
+        """Return the prompt of a name; that of None is the default, that of "" is empty.
 
-        Raises RequestError for an unknown name, UnsupportedModel for a prompt whose rows are not to count.
+        Raises RequestError for an unknown name, UnsupportedModel for a prompt that is excluded from pooling.
         """
         name = self.default or "" if name is None else name
         if isinstance(name, str) and (name in self.texts or name == ""):
-            if (text := self.texts.get(name, "")) and self.unpooled:
-                raise UnsupportedModel(f"{self.unpooled}: include_prompt False is not supported for prompts; True is")
+            if (text := self.texts.get(name, "")) and self.unpooled_in:
+                raise UnsupportedModel(
+                    f"{self.unpooled_in}: include_prompt False is not supported for prompts; True is"
+                )
             return text
         known = f"it is one of {', '.join(sorted(self.texts))}" if self.texts else "this model's files have no prompts"
         raise RequestError(f"prompt_name is {safe_repr(name)}: {known}")
 
 
-def prompts_of(path: Path) -> Prompts:
-    """Those of a model's folder; none for a file. Raises ModelFileError for damaged files."""
-    place, cases = path / NAME, path / CASES
-    read = ConfigValues(read_object(cases) if cases.is_file() else {}, str(cases))
-    lower = read.flag("do_lower_case", False)
-    longest = read.integer("max_seq_length", 1, MAX_CONTEXT) if read.has("max_seq_length") else 0
-    if not place.is_file():
-        return Prompts(lower=lower, longest=longest)
-    values = read_object(place)
+def read_prompts(path: Path) -> Prompts:
+    """Return the prompts of a model's folder; none for a file. Raises ModelFileError for damaged files."""
+    prompts_path, sentence_path = path / PROMPTS_FILE, path / SENTENCE_FILE
+    settings = ConfigValues(read_object(sentence_path) if sentence_path.is_file() else {}, str(sentence_path))
+    is_lowercased = settings.flag("do_lower_case", False)
+    max_seq_length = settings.integer("max_seq_length", 1, MAX_CONTEXT) if settings.has("max_seq_length") else 0
+    if not prompts_path.is_file():
+        return Prompts(is_lowercased=is_lowercased, max_seq_length=max_seq_length)
+    values = read_object(prompts_path)
     texts, default = values.get("prompts") or {}, values.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise ModelFileError(f"{place}: prompts is {safe_repr(texts)}; it must have a text for each name")
+        raise ModelFileError(f"{prompts_path}: prompts is {safe_repr(texts)}; it must be an object of texts")
     if default is not None and (not isinstance(default, str) or default not in texts):
-        raise ModelFileError(f"{place}: default_prompt_name is {safe_repr(default)}, which is none of its prompts")
-    unpooled = [str(each) for each in pooling_files(path) if read_object(each).get("include_prompt") is False]
-    return Prompts(texts, default, lower, longest, unpooled[0] if unpooled else "")
+        raise ModelFileError(
+            f"{prompts_path}: default_prompt_name is {safe_repr(default)}, which is not one of its prompts"
+        )
+    unpooled_in = [str(each) for each in find_pooling_configs(path) if read_object(each).get("include_prompt") is False]
+    return Prompts(texts, default, is_lowercased, max_seq_length, unpooled_in[0] if unpooled_in else "")
 
 
-def lost_in_gguf(path: Path) -> tuple[str, ...]:
-    """What of it a GGUF file of the folder will not have, a line each. Raises as `prompts_of`."""
-    prompts = prompts_of(path)
-    named = sorted(name for name, text in prompts.texts.items() if text)
-    found = (
-        [f"a GGUF file has no place for prompts ({', '.join(named)}): write them in front of texts"] if named else []
+def find_prompts_lost_in_gguf(path: Path) -> tuple[str, ...]:
+    """Return the settings of a folder that a GGUF file cannot hold, one line each. Raises as `read_prompts`."""
+    prompts = read_prompts(path)
+    names = sorted(name for name, text in prompts.texts.items() if text)
+    found = [f"a GGUF file cannot hold prompts ({', '.join(names)}): prepend them to texts yourself"] if names else []
+    return (
+        *found,
+        *(
+            ["a GGUF file cannot hold do_lower_case: convert texts to lower case yourself"]
+            if prompts.is_lowercased
+            else []
+        ),
     )
-    return (*found, *(["a GGUF file cannot say do_lower_case: write texts in lower case"] if prompts.lower else []))

@@ -1,4 +1,4 @@
-"""Tensors that a checkpoint stores split at other rows than the model's parameters."""
+"""Tensors that a checkpoint splits at other rows than the model's parameters."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from sporelm.files.safetensors import SafetensorInfo, SafetensorsFiles, with_blo
 
 
 class RowCut(NamedTuple):
-    """Tensors that together form one, by name, and the number of its rows that belong to each parameter."""
+    """Names of tensors that form one matrix together, and the number of its rows in each parameter."""
 
     names: Sequence[str]
     rows: Sequence[int]
@@ -22,11 +22,11 @@ def recut_rows(files: SafetensorsFiles, cuts: Iterable[RowCut]) -> SafetensorsFi
     """
     found: dict[str, tuple[SafetensorInfo, np.ndarray]] = {}
     for names, rows in cuts:
-        held = [files.tensors.get(name) for name in names]
-        infos = [info for info in held if info is not None and info.shape]
+        stored = [files.tensors.get(name) for name in names]
+        infos = [info for info in stored if info is not None and info.shape]
         counts = [info.shape[0] for info in infos]
-        alike = len({(info.type_name, info.shape[1:]) for info in infos}) == 1
-        if len(infos) < len(names) or not alike or counts == list(rows) or sum(counts) != sum(rows):
+        is_uniform = len({(info.type_name, info.shape[1:]) for info in infos}) == 1
+        if len(infos) < len(names) or not is_uniform or counts == list(rows) or sum(counts) != sum(rows):
             continue
         whole = np.concatenate([files.raw(name).reshape(count, -1) for name, count in zip(names, counts, strict=True)])
         parts = np.split(whole, np.cumsum(rows)[:-1])

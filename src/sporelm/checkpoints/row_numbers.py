@@ -1,4 +1,4 @@
-"""Functions of a configuration that return the numbers of rows which `TakeRows` loads."""
+"""Functions from a configuration to the row numbers that `TakeRows` loads."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,34 +12,34 @@ RowNumbers = Callable[[ModelConfig], NDArray[np.int64]]
 
 
 def count_query_rows(config: ModelConfig) -> int:
-    """Return the rows of the query projection."""
+    """Return the number of rows of the query projection."""
     return config.heads * config.head_dim
 
 
 def count_key_rows(config: ModelConfig) -> int:
-    """Return the rows of the key projection, or of the value projection."""
+    """Return the number of rows of the key projection, or of the value projection."""
     return config.kv_heads * config.head_dim
 
 
 def count_ffn_rows(config: ModelConfig) -> int:
-    """Return the rows of the gate projection, or of the up projection."""
+    """Return the number of rows of the gate projection, or of the up projection."""
     return config.ffn
 
 
 def count_expert_rows(config: ModelConfig) -> int:
-    """Return the rows of the gate projection, or of the up projection, of each expert."""
+    """Return the number of rows of the gate projection, or of the up projection, of each expert."""
     assert config.experts is not None
     return config.experts.ffn or config.ffn
 
 
 def count_shared_expert_rows(config: ModelConfig) -> int:
-    """Return the same of the expert that all tokens pass."""
+    """Return the same for the shared expert."""
     assert config.experts is not None
     return config.experts.shared_width
 
 
 def rows_of_part(part: int, *counts: RowCount) -> RowNumbers:
-    """Return the rows of part number `part` of a tensor that has parts of so many rows one after the other."""
+    """Return the rows of part number `part` of a tensor whose parts, with these row counts, follow one another."""
 
     def rows(config: ModelConfig) -> NDArray[np.int64]:
         start = sum(count(config) for count in counts[:part])
@@ -49,13 +49,16 @@ def rows_of_part(part: int, *counts: RowCount) -> RowNumbers:
 
 
 def interleaved_rows(first: int, count: RowCount) -> RowNumbers:
-    """Return `count` rows of a tensor in which two parts alternate, from row `first` on."""
+    """Return every second row of a tensor in which two parts alternate: `count` rows, starting at row `first`."""
     return lambda config: np.arange(count(config)) * 2 + first
 
 
 def rows_of_groups(parts: Sequence[int], groups: RowCount, *counts: RowCount) -> RowNumbers:
-    """Return the rows of these parts, one after the other, of a tensor that has all parts, of so many rows each, for
-    each of its groups."""
+    """Return the rows of some parts of a tensor that has all parts for each of its groups.
+
+    parts    numbers of the parts, in the order of the result
+    counts   rows of each part in a group
+    """
 
     def rows(config: ModelConfig) -> NDArray[np.int64]:
         ends = np.cumsum([0, *(count(config) for count in counts)])
@@ -66,7 +69,7 @@ def rows_of_groups(parts: Sequence[int], groups: RowCount, *counts: RowCount) ->
 
 
 def rows_by_kv_head(name: str) -> RowNumbers:
-    """Return the rows of "q", "k" or "v" of a tensor that has, for each key head, its query heads, its key and its
+    """Return the rows of "q", "k" or "v" in a tensor that has, for each KV head, its query heads, its key and its
     value."""
 
     def rows(config: ModelConfig) -> NDArray[np.int64]:

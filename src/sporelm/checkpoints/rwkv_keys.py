@@ -6,7 +6,7 @@ GGUF keys: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes o
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.row_numbers import rows_of_part
@@ -17,7 +17,7 @@ from sporelm.models.architectures.rwkv6 import Rwkv6Config
 from sporelm.models.architectures.rwkv7 import GROUP_NORM_EPS
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 
-MAX_POSITIONS: Final = 1 << 20  # a state has no last position; llama.cpp's converter writes this
+MAX_POSITIONS: Final = 1 << 20  # a state has no position limit; llama.cpp's converter writes this
 GROUP_NORM_KEY: Final = Key("group_norm_eps", "attention.group_norm_epsilon", "f32", 0.0, 1.0, GROUP_NORM_EPS)
 RWKV_CONSTANTS: Final = {"rotary": 0}
 
@@ -40,7 +40,7 @@ NORM_GGUF_TENSORS: Final[TensorTable] = {
 
 
 def with_heads_from_head_size(values: ConfigValues) -> ConfigValues:
-    """Return GGUF metadata with the number of heads, for which files have 0."""
+    """Return GGUF metadata with the number of heads; files store 0."""
     width, head_dim = values.get("embedding_length"), values.get("wkv.head_size")
     heads = width // head_dim if type(width) is int and type(head_dim) is int and head_dim > 0 else None
     shape = {
@@ -58,7 +58,8 @@ def no_heads_metadata(name: str) -> dict[str, MetadataEntry]:
 
 
 def check_width(config: ModelConfig, values: ConfigValues, key: str = "") -> None:
-    """Raise ModelFileError for a width that is not whole heads, UnsupportedModel for values of another width.
+    """Raise ModelFileError for a width that is not a multiple of the head width, UnsupportedModel for another value
+    width.
 
     key   of config.json, for the width of values in all layers or in each
     """
@@ -67,7 +68,7 @@ def check_width(config: ModelConfig, values: ConfigValues, key: str = "") -> Non
         raise ModelFileError(f"{values.where}: {what}")
     given: Any = values.get(key)
     if given is not None and given not in (config.width, [config.width] * config.layers):
-        raise UnsupportedModel(f"{values.where}: {key} {shown(given)} is not supported; {config.width} is")
+        raise UnsupportedModel(f"{values.where}: {key} {format_value(given)} is not supported; {config.width} is")
 
 
 def _count_token_shift_rows(config: ModelConfig) -> int:
@@ -75,9 +76,9 @@ def _count_token_shift_rows(config: ModelConfig) -> int:
     return config.token_shift_lora_rank
 
 
-# Rows of the first product of each mix in a tensor that has all of them.
+# Rows of the first product of each mix in the fused tensor.
 MIX_ROWS: Final = [rows_of_part(part, *[_count_token_shift_rows] * 5) for part in range(5)]
-# How RWKV-6 mixes rows and computes decays.
+# Token shift mixes and decays of RWKV-6.
 RWKV6_MIX_GGUF_TENSORS: Final[TensorTable] = {
     "layers.{}.mix_x.weight": "blk.{}.time_mix_lerp_x.weight",
     **{
@@ -101,10 +102,10 @@ RWKV6_MIX_GGUF_TENSORS: Final[TensorTable] = {
 
 
 def rwkv6_mix_tensors(block: str, order: str) -> TensorTable:
-    """Return how folders store the mixes and decays of RWKV-6.
+    """Return the tensors of RWKV-6's mixes and decays in folders.
 
-    block   what names of tensors have in front
-    order   of the mixes in the tensors that have all of them
+    block   prefix of their names
+    order   of the mixes in the fused tensors
     """
     return {
         "layers.{}.mix_x.weight": StoredAs(f"{block}time_maa_x", Squeeze((0, 1))),

@@ -1,5 +1,4 @@
-"""Finds the schema of a GGUF architecture or of a class of transformers. A module of schemas is imported when one of
-its names is asked for, and no other."""
+"""Finds the schema of a GGUF architecture or of a transformers class. Modules of schemas are imported on demand."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -22,7 +21,7 @@ AnySchema = TypeVar("AnySchema", bound="type[GgufSchema] | type[HfSchema]")
 
 
 def register(schema: AnySchema) -> AnySchema:
-    """Register a schema under the names that files have for it. The first of a module is the one that is written."""
+    """Register a schema under its names in files. The first schema of a module is the one that is written."""
     schema.module = schema.__module__.rpartition(".")[2]
     if issubclass(schema, GgufSchema):
         for name in filter(None, (*schema.names, schema.mixture_name)):
@@ -35,7 +34,7 @@ def register(schema: AnySchema) -> AnySchema:
 
 
 def known_names() -> list[str]:
-    """Return every GGUF architecture and every class of transformers that is supported, sorted."""
+    """Return every supported GGUF architecture and transformers class, sorted."""
     return sorted({*_MODULES, *_GGUF, *_HF})
 
 
@@ -44,7 +43,7 @@ def find_gguf_schema(architecture: str, where: str = "") -> GgufSchema:
 
     where   the file, for messages
 
-    Raises UnsupportedModel with the nearest known name.
+    Raises UnsupportedModel with the nearest supported name.
     """
     module = _module_of(architecture, where)
     import_module(f"sporelm.checkpoints.gguf.{module}")
@@ -52,7 +51,7 @@ def find_gguf_schema(architecture: str, where: str = "") -> GgufSchema:
 
 
 def find_hf_schema(class_name: str, where: str = "") -> HfSchema:
-    """Return the schema of a class of transformers. Raises UnsupportedModel with the nearest known name."""
+    """Return the schema of a class of transformers. Raises UnsupportedModel with the nearest supported name."""
     module = _module_of(class_name, where)
     import_module(f"sporelm.checkpoints.hf.{module}")
     return _HF[class_name]()
@@ -82,13 +81,13 @@ def _module_of(name: str, where: str) -> str:
         return known.module
     if name in _MODULES:
         return _MODULES[name]
-    shown = name[:MAX_SHOWN_LENGTH]
-    near = get_close_matches(shown, known_names(), n=1)
+    short_name = name[:MAX_SHOWN_LENGTH]
+    near = get_close_matches(short_name, known_names(), n=1)
     hint = f"; nearest known: {near[0]}" if near else ""
     place = f"{where}: " if where else ""
     raise UnsupportedModel(
-        f"{place}architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(MODELS)}"
-        " families that are"
+        f"{place}architecture {short_name!r} is not supported{hint}. 'spore doctor --models' lists the {len(MODELS)}"
+        " supported families"
     )
 
 
@@ -98,7 +97,7 @@ def is_gguf_name(name: str) -> bool:
 
 
 def schemas_for(config: ModelConfig) -> tuple[GgufSchema, HfSchema]:
-    """Return the schemas of both kinds of files for a configuration that was read from either."""
+    """Return the schemas of both kinds of files for a configuration from either."""
     if is_gguf_name(config.architecture):
         gguf = find_gguf_schema(config.architecture)
         return gguf, hf_schema_for(gguf, config)
@@ -106,11 +105,11 @@ def schemas_for(config: ModelConfig) -> tuple[GgufSchema, HfSchema]:
     return gguf_schema_for(hf), hf
 
 
-def names_of(schema: GgufSchema | HfSchema) -> tuple[str, ...]:
+def find_names(schema: GgufSchema | HfSchema) -> tuple[str, ...]:
     """Return every name of a schema's family: `general.architecture`, then the classes of transformers."""
     return next(each.names for each in MODELS if each.module == schema.module)
 
 
-def architecture_of(name: str) -> type[Architecture]:
-    """Return the model class for a name that files have: `general.architecture` or a class of transformers."""
+def find_architecture(name: str) -> type[Architecture]:
+    """Return the model class for a `general.architecture` or a class of transformers."""
     return (find_gguf_schema(name) if is_gguf_name(name) else find_hf_schema(name)).architecture

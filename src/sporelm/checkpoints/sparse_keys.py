@@ -1,5 +1,5 @@
-"""Files of models with sparse attention, whose queries see positions that a lightning indexer selects: keys and tensors
-that schemas share, and the base classes of those schemas.
+"""Sparse attention with a lightning indexer: keys and tensors that schemas share, and the base classes of those
+schemas.
 
 GGUF keys and tensors: llama.cpp's llama-arch.cpp and deepseek32.cpp. Hugging Face: `DeepseekV32Config` of transformers
 and the state dict of `DeepseekV32ForCausalLM`.
@@ -8,7 +8,7 @@ and the state dict of `DeepseekV32ForCausalLM`.
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import V3_ROUTING, with_leading_dense_layers
 from sporelm.checkpoints.gguf_schema import GgufModel
 from sporelm.checkpoints.hf_tensors import ATTENTION
@@ -41,7 +41,7 @@ SPARSE_HF_KEYS: Final = (
     Key("indexer.topk", "index_topk", "u32", 1, MAX_TOPK),
 )
 SPARSE_CONSTANTS: Final = {**V3_ROUTING, "rope_style": "adjacent"}
-# Keys that would change the result and have one value in all models.
+# Keys that would change the result, with their value in all models.
 SPARSE_SUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -66,18 +66,18 @@ INDEXER_HF_TENSORS: Final[TensorTable] = {
 }
 
 
-def indexer_of(config: ModelConfig) -> LightningIndexerShape:
-    """Return the numbers of the indexer."""
+def get_indexer(config: ModelConfig) -> LightningIndexerShape:
+    """Return the shape of the indexer."""
     assert isinstance(config, SparseConfig)
     return config.indexer
 
 
 def _check_indexer(config: ModelConfig, where: str) -> None:
-    """Raise ModelFileError for heads of the indexer that are narrower than their rotated part."""
+    """Raise ModelFileError for indexer heads that are narrower than their rotary dimensions."""
     assert isinstance(config, SparseConfig)
     dim, rotary = config.indexer.head_dim, config.latent.qk_rope_head_dim
     if dim < rotary:
-        what = f"heads of the indexer have {dim} numbers, {rotary} are rotated"
+        what = f"heads of the indexer have {dim} dimensions, {rotary} are rotated"
         raise ModelFileError(f"{where}: {what}; index_head_dim must be at least qk_rope_head_dim")
 
 
@@ -105,7 +105,7 @@ class SparseHfSchema(LatentHfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         kinds = values.get("layer_types")
         if kinds is not None and (not isinstance(kinds, list) or any(kind != LAYER_TYPE for kind in kinds)):
-            what = f"layer_types {shown(kinds)} is not supported; {LAYER_TYPE} in all layers is"
+            what = f"layer_types {format_value(kinds)} is not supported; {LAYER_TYPE} in all layers is"
             raise UnsupportedModel(f"{values.where}: {what}")
         config = super().config_from_json(with_leading_dense_layers(values), dtype)
         _check_indexer(config, values.where)

@@ -1,6 +1,6 @@
-"""The models that are supported: one entry for each pair of schemas, and what verifies it.
+"""The supported models: one entry for each pair of schemas, and the references that verify it.
 
-An entry a line, so that one module is imported and not all; a test compares each entry with its schemas.
+The table makes it possible to import a single module of schemas. A test compares each entry with its schemas.
 """
 
 from typing import NamedTuple
@@ -10,10 +10,10 @@ class SupportedModel(NamedTuple):
     """One family of models.
 
     module            of its schemas in `checkpoints.gguf` and `checkpoints.hf`
-    title             the models that people know it by
+    title             common names of the models
     names             `general.architecture` of its GGUF files, then its classes in transformers
-    verified_against  what its logits are compared with: "transformers", "llama.cpp", or "numpy" (a plain forward
-                      pass in the tests, written from the paper, for what transformers lacks)
+    verified_against  references for its logits: "transformers", "llama.cpp", or "numpy" (a plain forward pass in the
+                      tests, written from the paper, for models that transformers lacks)
     """
 
     module: str

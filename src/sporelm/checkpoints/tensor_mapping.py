@@ -1,4 +1,4 @@
-"""Which stored tensors make which parameters: the result of resolving a schema's table for one model.
+"""The mapping from stored tensors to parameters: the result of resolving a schema's table for one model.
 
 Readers walk the list from parameters to stored tensors; writers walk it back, from a stored tensor to all parameters
 that it holds (`by_source`).
@@ -20,7 +20,7 @@ from sporelm.quant.stored_tensor import StoredTensor
 
 
 class TensorInfo(Protocol):
-    """What a file says of a tensor."""
+    """The header entry of a tensor in a file."""
 
     @property
     def shape(self) -> Shape: ...
@@ -31,11 +31,11 @@ class TensorInfo(Protocol):
 
 @dataclass(frozen=True)
 class MappedTensor:
-    """One parameter, the stored tensors that it is made of, and how.
+    """One parameter, its stored tensors and the transforms between them.
 
     sources      names of the stored tensors: one, or one for each expert
-    transforms   bound to the model, in the order in which they load; of each of several tensors
-    stack        puts several tensors together; None: there is one
+    transforms   bound to the model, in loading order; they apply to each stored tensor
+    stack        stacks several tensors; None: there is one
     """
 
     param: Param
@@ -45,25 +45,27 @@ class MappedTensor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the stored tensor is the parameter as it is."""
+        """Whether the stored tensor is the parameter, unchanged."""
         return not self.transforms and self.stack is None
 
     @property
     def changes_values(self) -> bool:
-        """Whether the parameter's values are other numbers than the stored ones."""
+        """Whether the parameter's values differ from the stored ones."""
         return any(transform.changes_values for transform in self.transforms)
 
     @property
     def source_shape(self) -> Shape:
-        """The shape of each stored tensor if it holds nothing else."""
+        """The shape of each stored tensor if it holds no other parameter."""
         shape = self._loaded_shape
         for transform in reversed(self.transforms):
             shape = transform.shape(shape)
         return shape
 
     def for_tensor(self, values_per_block: int, shape: Shape) -> "MappedTensor":
-        """Return the mapping for a stored tensor of this shape, in blocks of so many values: some transforms depend on
-        it."""
+        """Return the mapping for a stored tensor of this shape and block size: some transforms depend on them.
+
+        values_per_block   of its number format
+        """
         steps = [each.for_tensor(values_per_block, shape) for each in self.transforms]
         if all(new is old for new, old in zip(steps, self.transforms, strict=True)):
             return self
@@ -77,26 +79,26 @@ class MappedTensor:
 
     @property
     def lora_conflict(self) -> str:
-        """Why an adapter cannot add anything to the stored tensors; "" if it can."""
+        """The reason why an adapter cannot be added to the stored tensors; "" if it can."""
         if self.stack:
             return EXPERTS
         return next((each.lora_conflict for each in self.transforms if each.lora_conflict), "")
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        """Return the parameter that a stored tensor holds, or the part of `stack` that it is."""
+        """Return the parameter in a stored tensor, or its part of `stack`."""
         for transform in self.transforms:
             tensor = transform.load(tensor)
         return tensor
 
     def save(self, tensor: StoredTensor) -> list[StoredTensor]:
-        """Return the stored tensors of a parameter, if they hold nothing else."""
+        """Return the stored tensors of a parameter, if they hold no other parameter."""
         parts = self.stack.save(tensor) if self.stack else [tensor]
         return [_save(self.transforms, part) for part in parts]
 
     @property
     def cut_index(self) -> int | None:
-        """The place of the transform that takes a part of the stored tensor; None if the parameter is all of it."""
-        return next((place for place, each in enumerate(self.transforms) if isinstance(each, Cut)), None)
+        """The index of the transform that takes a part of the stored tensor; None if the parameter is all of it."""
+        return next((index for index, each in enumerate(self.transforms) if isinstance(each, Cut)), None)
 
     @property
     def _loaded_shape(self) -> Shape:
@@ -116,7 +118,7 @@ class TensorMapping:
 
     @cached_property
     def by_source(self) -> dict[str, list[MappedTensor]]:
-        """The inverse: what each stored tensor holds."""
+        """The inverse: the mapped tensors of each stored tensor."""
         found: dict[str, list[MappedTensor]] = {}
         for each in self.tensors:
             for source in each.sources:
@@ -125,7 +127,7 @@ class TensorMapping:
 
     @property
     def has_permuted_rows(self) -> bool:
-        """Whether the files store rows of rotary heads as adjacent pairs."""
+        """Whether the files store the rows of rotary heads as adjacent pairs."""
         return any(isinstance(step, PermuteRotary) for each in self.tensors for step in each.transforms)
 
     def source_shapes(self) -> dict[str, Shape]:
@@ -133,7 +135,7 @@ class TensorMapping:
         return {source: stored_shape(group) for source, group in self.by_source.items()}
 
     def with_tensors(self, tensors: Iterable[MappedTensor]) -> "TensorMapping":
-        """Return the mapping with some of its parameters mapped otherwise."""
+        """Return the mapping with some of its tensors replaced."""
         changes = {each.param.name: each for each in tensors}
         return TensorMapping(tuple(changes.get(each.param.name, each) for each in self.tensors))
 
@@ -159,7 +161,7 @@ def bind_transforms(transforms: Sequence[Transform], config: Any, shape: Shape) 
 def map_tensor(
     param: Param, name: str, steps: Sequence[Step], config: Any, tensors: Mapping[str, TensorInfo] | None = None
 ) -> MappedTensor:
-    """Return the mapping of a parameter to the stored tensors of a name, which may have "{e}" for experts.
+    """Return the mapping of a parameter to the stored tensors of a name, in which "{e}" is the number of an expert.
 
     tensors   of the file, by name, on which some transforms depend; None: there is no file yet
     """
@@ -177,30 +179,30 @@ def map_tensor(
 
 def stored_shape(group: Sequence[MappedTensor]) -> Shape:
     """Return the shape of the stored tensor that holds a group of parameters."""
-    place = group[0].cut_index
-    if place is None:
+    index = group[0].cut_index
+    if index is None:
         return group[0].source_shape
-    cut = _cut(group[0], place)
-    shape = cut.join_shapes([each.transforms[place].loaded_shape for each in group])
-    for transform in reversed(group[0].transforms[:place]):
+    cut = _get_cut(group[0], index)
+    shape = cut.join_shapes([each.transforms[index].loaded_shape for each in group])
+    for transform in reversed(group[0].transforms[:index]):
         shape = transform.shape(shape)
     return shape
 
 
 def save_group(group: Sequence[MappedTensor], tensors: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
-    """Return the stored tensors, by name, that hold a group of parameters: all those of one stored tensor."""
+    """Return the stored tensors, by name, of a group of parameters that share one stored tensor."""
     first = group[0]
-    place = first.cut_index
-    if place is None:
+    index = first.cut_index
+    if index is None:
         return dict(zip(first.sources, first.save(tensors[0]), strict=True))
-    cuts = [_cut(each, place) for each in group]
-    parts = [_save(each.transforms[place + 1 :], tensor) for each, tensor in zip(group, tensors, strict=True)]
-    return {first.sources[0]: _save(first.transforms[:place], cuts[0].join(cuts, parts))}
+    cuts = [_get_cut(each, index) for each in group]
+    parts = [_save(each.transforms[index + 1 :], tensor) for each, tensor in zip(group, tensors, strict=True)]
+    return {first.sources[0]: _save(first.transforms[:index], cuts[0].join(cuts, parts))}
 
 
-def _cut(tensor: MappedTensor, place: int) -> Cut:
-    cut = tensor.transforms[place]
-    assert isinstance(cut, Cut), f"{tensor.param.name}: all parts of {tensor.sources[0]} must be cut alike"
+def _get_cut(tensor: MappedTensor, index: int) -> Cut:
+    cut = tensor.transforms[index]
+    assert isinstance(cut, Cut), f"{tensor.param.name}: all parts of {tensor.sources[0]} must be cut in the same way"
     return cut
 
 

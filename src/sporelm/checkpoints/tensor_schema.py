@@ -1,4 +1,4 @@
-"""How files of a kind store the tensors of an architecture: the tensor half of the schemas of GGUF and Hugging Face."""
+"""The tensors of an architecture in one kind of files: the tensor half of the schemas of GGUF and Hugging Face."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from copy import copy
@@ -8,21 +8,21 @@ from typing import Any, Final, Self
 
 from sporelm.checkpoints.row_cuts import RowCut
 from sporelm.checkpoints.tensor_mapping import MappedTensor, TensorInfo, TensorMapping, map_tensor
-from sporelm.checkpoints.tensor_names import HF, Kind, ignorable, of_further_layers, templated
+from sporelm.checkpoints.tensor_names import HF, Kind, find_mtp_tensors, find_unread, split_layer_number
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, alternatives
 from sporelm.checkpoints.transforms import Shape
 from sporelm.models.config import ModelConfig
 from sporelm.models.params import Param
 
-# Ends of names -> what folders made of TensorFlow's files have in their place.
+# Ends of names -> their spelling in folders converted from TensorFlow.
 TENSORFLOW_NAMES: Final = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-# Prefixes of a text model's names -> those in folders of models around it: today's, and those of transformers 4.
+# Prefixes of a text model's names -> those in multimodal folders: of transformers 5, and of transformers 4.
 TEXT_MODEL_PREFIXES: Final = (
     ("model.", "model.language_model."),
     ("model.", "language_model.model."),
     ("lm_head.", "language_model.lm_head."),
 )
-# The same for tables that have the names of such folders: those of the text model alone, and those of transformers 4.
+# The same for tables with the names of multimodal folders: of the text model alone, and of transformers 4.
 INNER_MODEL_PREFIXES: Final = (
     ("model.language_model.", "model."),
     ("model.language_model.", "language_model.model."),
@@ -39,25 +39,25 @@ class FileNames:
     @cached_property
     def with_templates(self) -> frozenset[str]:
         """The names, and their templates. Only tables with alternatives need them."""
-        return frozenset((*self.names, *(templated(name)[0] for name in self.names)))
+        return frozenset((*self.names, *(split_layer_number(name)[0] for name in self.names)))
 
 
 class TensorSchema:
-    """What a schema says about tensors. Schemas set these attributes and override these methods.
+    """The tensor names and transforms of a schema. Schemas set these attributes and override these methods.
 
     module                the name of the module of schemas
     kind                  of the files: "gguf" or "hf"
     tensors               the table of stored tensors by parameter, see `tensor_table.py`
-    ignored_tensors       templates of stored names that are not read, or starts of them, "...*"
-    name_prefix           what stored names may lack in front
-    name_fronts           what stored names may have in front, one of these
-    prefix_variants       prefixes of stored names, each with another that files may have in its place
-    resaved_names         parts of stored names, each with what folders written by transformers 5 have in its place
-    module_names          parts of stored names, each with what the modules of transformers are called, by which PEFT
-                          adapters name them; one is replaced after the other
-    has_mtp_layers        files may have layers past the last one that predict further tokens (MTP): they are not read
-    metadata_tensors      keys of GGUF metadata that hold a parameter's numbers, an entry for each layer -> the shape of
-                          an entry; the table has the keys as stored names
+    ignored_tensors       templates of stored names that are not read, or prefixes of them, "...*"
+    name_prefix           prefix that stored names may lack
+    optional_prefixes     prefixes that stored names may have, at most one of them
+    prefix_variants       prefixes of stored names, each with an alternative
+    resaved_names         parts of stored names, each with its name in folders written by transformers 5
+    module_names          parts of stored names, each with its name in transformers' modules, as in PEFT adapters;
+                          they are replaced one after the other
+    has_mtp_layers        files may have layers past the last one for multi-token prediction (MTP): they are not read
+    metadata_tensors      keys of GGUF metadata that hold a parameter, one entry for each layer -> the shape of an
+                          entry; the table has the keys as stored names
     """
 
     module: str = ""
@@ -65,7 +65,7 @@ class TensorSchema:
     tensors: TensorTable = {}
     ignored_tensors: tuple[str, ...] = ()
     name_prefix: str = ""
-    name_fronts: tuple[str, ...] = ()
+    optional_prefixes: tuple[str, ...] = ()
     prefix_variants: tuple[tuple[str, str], ...] = ()
     resaved_names: tuple[tuple[str, str], ...] = ()
     module_names: tuple[tuple[str, str], ...] = ()
@@ -78,16 +78,18 @@ class TensorSchema:
         return self.tensors
 
     def layer_config(self, config: ModelConfig, layer: int) -> ModelConfig:
-        """Return the configuration that transforms of a layer's tensors see: another one where layers differ."""
+        """Return the configuration for transforms of a layer's tensors, if layers differ."""
         return config
 
     def required_tensors(self, config: ModelConfig) -> dict[str, Shape]:
-        """Return shapes of stored tensors that llama.cpp requires and no parameter fills: zeros where a folder lacks
-        them, the first row again where it has fewer rows."""
+        """Return shapes of stored tensors that llama.cpp requires and that are not parameters.
+
+        They are zeros where a folder lacks them; missing rows repeat the first row.
+        """
         return {}
 
     def row_cuts(self, config: ModelConfig) -> list[RowCut]:
-        """Return the tensors that transformers may have written cut at other rows than the parameters."""
+        """Return the tensors that transformers may have split at other rows than the parameters."""
         return []
 
     def with_attributes(self, **attributes: Any) -> Self:
@@ -98,61 +100,66 @@ class TensorSchema:
         return found
 
     def for_file(self, names: Iterable[str]) -> Self:
-        """Return the schema for a file with tensors of these names: they decide between the table's alternatives."""
+        """Return the schema for a file with tensors of these names, which select the table's alternatives."""
         return self.with_attributes(file_names=FileNames(tuple(names)))
 
     def resolve(
         self, params: Iterable[Param], config: ModelConfig, tensors: Mapping[str, TensorInfo] | None = None
     ) -> TensorMapping:
-        """Return which stored tensors make these parameters.
+        """Return the stored tensors of these parameters.
 
-        tensors   of the file, by name: they decide about transforms that depend on a tensor's shape or number format,
-                  and about the spelling of names. None: there is no file yet, or it will be written
+        tensors   of the file, by name: some transforms depend on their shape or number format, and the spelling of
+                  names. None: there is no file yet, or it will be written
         """
         table = self.tensor_table(config)
         rows: dict[str, StoredAs | None] = {}  # by template
 
         def map_param(param: Param) -> MappedTensor:
-            template, layer = templated(param.name)
+            template, layer = split_layer_number(param.name)
             if template not in rows:
                 rows[template] = self._choose(table, template)
             stored = rows[template]
-            if stored is None:  # a parameter that the table does not have is stored under its own name
+            if stored is None:  # a parameter without a row is stored under its own name
                 return map_tensor(param, param.name, (), config, tensors)
             name = stored.name.replace("{}", layer)
-            name = name if tensors is None else self.name_in(name, tensors)
+            name = name if tensors is None else self.find_spelling(name, tensors)
             own_config = self.layer_config(config, int(layer)) if layer else config
             return map_tensor(param, name, stored.transforms, own_config, tensors)
 
         return TensorMapping(tuple(map_param(param) for param in params))
 
     def stored_name(self, parameter: str, config: ModelConfig, tensors: Container[str] | None = None) -> str:
-        """Return the name of the stored tensor that has a parameter, or of the first of several, as the table has it
-        or as a file with these tensors spells it."""
-        template, layer = templated(parameter)
+        """Return the name of the stored tensor of a parameter, or of the first of several.
+
+        tensors   of a file, which determine the spelling; None: as in the table
+        """
+        template, layer = split_layer_number(parameter)
         stored = self._choose(self.tensor_table(config), template)
         name = stored.name.replace("{}", layer) if stored else parameter
-        return (name if tensors is None else self.name_in(name, tensors)).replace("{e}", "0")
+        return (name if tensors is None else self.find_spelling(name, tensors)).replace("{e}", "0")
 
     def stored_templates(self, template: str) -> set[str]:
-        """Return the names that files have for a parameter, all alternatives, with `{}` for the layer."""
+        """Return the names of a parameter in files, all alternatives, with `{}` for the layer."""
         return {each.name for each in alternatives(self.tensors.get(template, ()))}
 
     def find_ignored(self, names: Iterable[str], config: ModelConfig | None = None) -> set[str]:
-        """Return those stored names that are not read; with a configuration, those of MTP layers too."""
+        """Return the stored names that are not read; with a configuration, those of MTP layers too."""
         names = list(names)
-        found = ignorable(names, self.kind, self.ignored_tensors)
+        found = find_unread(names, self.kind, self.ignored_tensors)
         if self.has_mtp_layers and config is not None:
-            found |= of_further_layers(names, config.layers)
+            found |= find_mtp_tensors(names, config.layers)
         return found
 
-    def name_in(self, name: str, tensors: Container[str]) -> str:
-        """Return what a file with these tensors calls the one of this name; the name itself if it has none."""
+    def find_spelling(self, name: str, tensors: Container[str]) -> str:
+        """Return the spelling of a name in a file with these tensors; the name itself if the file lacks the tensor."""
         return next((each for each in self._spellings(name) if each.replace("{e}", "0") in tensors), name)
 
-    def other_names(self, config: ModelConfig) -> dict[str, list[str]]:
-        """Return what stored tensors are called in other folders or in transformers -> their names in the table, of
-        which a layer has one; all as templates."""
+    def find_other_names(self, config: ModelConfig) -> dict[str, list[str]]:
+        """Return names of tensors in other folders or in transformers -> their possible names in the table, all as
+        templates.
+
+        A layer has one of the latter.
+        """
         found: dict[str, list[str]] = {}
         table = self.tensor_table(config)
         for template, row in table.items():
@@ -171,8 +178,8 @@ class TensorSchema:
         return found
 
     def _choose(self, table: TensorTable, template: str) -> StoredAs | None:
-        """Return the first alternative of a parameter's row that the file has in any layer, else the first of all; None
-        for a parameter that the table does not have."""
+        """Return the first alternative of a parameter's row that the file has in any layer, else the first one; None
+        for a parameter without a row."""
         row = table.get(template)
         if row is None:
             return None
@@ -184,7 +191,7 @@ class TensorSchema:
         return any(each.replace("{e}", "0") in found for each in self._spellings(stored.name))
 
     def _spellings(self, name: str) -> Iterator[str]:
-        """Yield the names that files may have for one of the table, the likeliest first."""
+        """Yield the spellings of a name of the table, the most likely first."""
         if self.kind != HF:
             yield name
             return
@@ -192,4 +199,4 @@ class TensorSchema:
         names += [name.replace(part, resaved, 1) for part, resaved in self.resaved_names]
         names += [new + name.removeprefix(old) for old, new in self.prefix_variants if name.startswith(old)]
         bases = [base for full in names for base in (full, full.removeprefix(self.name_prefix))]
-        yield from (front + base for front in ("", *self.name_fronts) for base in bases)
+        yield from (front + base for front in ("", *self.optional_prefixes) for base in bases)

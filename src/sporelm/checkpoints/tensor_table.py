@@ -1,4 +1,4 @@
-"""Tables of tensors: by which names, and in which form, the files of a kind store a model's parameters.
+"""Tables of tensors: the names and transforms of a model's parameters in one kind of files.
 
     TENSORS: TensorTable = {
         "embedding.weight": "model.embed_tokens.weight",
@@ -7,7 +7,7 @@
     }
 
 Keys are templates of parameter names, with "{}" for the number of the layer; "{e}" in a stored name is the number of an
-expert. A schema takes the table of a relative and changes rows: `llama.TENSORS | {...}`.
+expert. A schema takes the table of a related model and changes rows: `llama.TENSORS | {...}`.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Step = Transform | Stack
 
 @dataclass(frozen=True, init=False)
 class StoredAs:
-    """The name of a stored tensor, and the transforms that turn it into the parameter, in that order."""
+    """The name of a stored tensor and the transforms from it to the parameter, in that order."""
 
     name: str
     transforms: tuple[Step, ...]
@@ -30,8 +30,8 @@ class StoredAs:
         object.__setattr__(self, "transforms", transforms)
 
 
-# A stored name alone means that the tensor is the parameter as it is. A tuple lists alternatives: the first one that a
-# file has counts, and the first one of all where there is no file yet, or where we write it.
+# A stored name alone means that the tensor is the parameter, unchanged. A tuple lists alternatives: the first one that
+# the file has is used; without a file, or when writing one, the first of all.
 TensorRow = str | StoredAs | tuple[str | StoredAs, ...]
 TensorTable = dict[str, TensorRow]
 

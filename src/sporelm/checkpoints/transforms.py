@@ -25,18 +25,18 @@ from sporelm.quant.stored_tensor import StoredTensor
 Shape = tuple[int, ...]
 RowNumbers = Callable[[Any], NDArray[np.int64]]  # of a configuration
 
-# Why nothing can be added to a stored tensor by an adapter (`Transform.lora_conflict`).
-EXPERTS = "it is of experts, whose matrices are stacked"
-STACKED = "it is one of several matrices that are stacked"
-HEADS = "its rows make keys and values, which are computed head by head with the matrix turned about"
-CHANGED = "its values are changed before the product"
+# Reasons why an adapter cannot be added to a stored tensor (`Transform.lora_conflict`).
+EXPERTS = "it holds stacked matrices of experts"
+STACKED = "it holds several stacked matrices"
+HEADS = "it projects latents to keys and values, and its keys are used transposed, head by head"
+CHANGED = "its values are transformed when they are loaded"
 
 
 @dataclass(frozen=True)
 class Transform:
     """One step from a stored tensor to a parameter, and back.
 
-    config         the model's configuration, that of the layer where layers differ
+    config         the model's configuration, or that of the layer if layers differ
     loaded_shape   the shape that `load` returns
 
     Both are set by `bind`.
@@ -47,7 +47,7 @@ class Transform:
 
     @property
     def changes_values(self) -> bool:
-        """Whether the parameter's values are other numbers than the stored ones."""
+        """Whether the parameter's values differ from the stored ones."""
         return False
 
     @property
@@ -57,12 +57,12 @@ class Transform:
 
     @property
     def is_optional(self) -> bool:
-        """Whether only some files need it, and none that we write."""
+        """Whether only some files need the step, and none that we write."""
         return False
 
     @property
     def lora_conflict(self) -> str:
-        """Why an adapter cannot add anything to the stored tensor; "" if it can."""
+        """The reason why an adapter cannot be added to the stored tensor; "" if it can."""
         return ""
 
     def bind(self, config: Any, loaded_shape: Shape) -> Self:
@@ -70,12 +70,15 @@ class Transform:
         return replace(self, config=config, loaded_shape=loaded_shape)
 
     def for_tensor(self, values_per_block: int, shape: Shape) -> Self | None:
-        """Return the transform for a tensor of this shape in a file, in blocks of so many values; None if that tensor
-        needs no such step."""
+        """Return the transform for a tensor of this shape and block size in a file; None if that tensor does not need
+        it.
+
+        values_per_block   of its number format
+        """
         return self
 
     def shape(self, shape: Shape) -> Shape:
-        """Return the stored shape of a tensor that is loaded with this shape."""
+        """Return the stored shape of a tensor with this loaded shape."""
         return shape
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
@@ -92,7 +95,7 @@ class Cut(Transform):
     """A transform that takes a part of a stored tensor; other parameters may take the rest of it."""
 
     def join_shapes(self, shapes: Sequence[Shape]) -> Shape:
-        """Return the stored shape of parts with these shapes, of which this cut takes one."""
+        """Return the stored shape that parts with these shapes form."""
         raise NotImplementedError
 
     def join(self, others: Sequence["Cut"], tensors: Sequence[StoredTensor]) -> StoredTensor:
@@ -111,7 +114,7 @@ class TakeRows(Cut):
     """Load some rows of the stored tensor, in the given order. Each of its rows belongs to one parameter.
 
     rows   function of the configuration: the numbers of the rows
-    axis   of the stored tensor: 0, or 1 for tensors of experts [experts, out, in] of which each has these rows
+    axis   of the stored tensor: 0; or 1 for the rows of each expert in a tensor [experts, out, in]
     """
 
     rows: RowNumbers
@@ -136,11 +139,11 @@ class TakeRows(Cut):
         experts, rows, *rest = tensor.shape
         index = self.index
         each = (np.arange(experts)[:, None] * rows + index).reshape(-1)
-        taken = _reshaped(tensor, (experts * rows, *rest)).take_rows(each)
-        return _reshaped(taken, (experts, len(index), *rest))
+        taken = _reshape(tensor, (experts * rows, *rest)).take_rows(each)
+        return _reshape(taken, (experts, len(index), *rest))
 
     def join(self, others: Sequence[Cut], tensors: Sequence[StoredTensor]) -> StoredTensor:
-        tensors = _alike(tensors)
+        tensors = _unify_formats(tensors)
         shape = self.join_shapes([tensor.shape for tensor in tensors])
         experts = prod(shape[: self.axis])
         blocks = [tensor.blocks.reshape(experts, tensor.shape[self.axis], -1) for tensor in tensors]
@@ -170,7 +173,7 @@ class TakePart(Cut):
         return StoredTensor(tensor.name, tensor.format, tensor.shape[1:], blocks, tensor.order)
 
     def join(self, others: Sequence[Cut], tensors: Sequence[StoredTensor]) -> StoredTensor:
-        tensors = _alike(tensors)
+        tensors = _unify_formats(tensors)
         first = tensors[0]
         places = [cut.index for cut in others if isinstance(cut, TakePart)]
         whole = np.stack([tensors[places.index(number)].blocks.reshape(-1) for number in range(self.count)])
@@ -179,10 +182,10 @@ class TakePart(Cut):
 
 @dataclass(frozen=True)
 class PermuteRotary(Transform):
-    """Load the rows of each head as two halves that rotate together. Stored, they are adjacent pairs.
+    """Load the rows of each head as two halves that rotate together. Files store them as adjacent pairs.
 
-    This is the order of llama.cpp's converter for queries and keys of Llama and its kin: rows 0, h/2, 1, h/2 + 1 ... of
-    the h rotated ones of a head.
+    This is the order of llama.cpp's converter for queries and keys of Llama and related models: rows 0, h/2, 1, h/2 + 1
+    ... of the h rotated ones of a head.
     """
 
     @property
@@ -202,7 +205,7 @@ class PermuteRotary(Transform):
 
 @dataclass(frozen=True)
 class SkipRows(Transform):
-    """Load all rows but the first ones, which no parameter has. They are saved as zeros."""
+    """Load all rows except the first ones, which no parameter uses. They are saved as zeros."""
 
     count: int
 
@@ -224,7 +227,7 @@ class SkipRows(Transform):
 
 @dataclass(frozen=True)
 class PermuteColumns(Transform):
-    """Load the columns in another order. Blocks of several values stay in place and say their order.
+    """Load the columns in another order. Blocks of several values stay in place and record their order.
 
     columns   function of the configuration: the numbers of the stored columns, in the parameter's order
     """
@@ -237,29 +240,29 @@ class PermuteColumns(Transform):
         return np.asarray(self.columns(self.config))
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        return self._permuted(tensor, self.index)
+        return self._permute(tensor, self.index)
 
     def save(self, tensor: StoredTensor) -> StoredTensor:
-        return self._permuted(tensor, np.argsort(self.index))
+        return self._permute(tensor, np.argsort(self.index))
 
-    def _permuted(self, tensor: StoredTensor, index: NDArray[np.int64]) -> StoredTensor:
+    def _permute(self, tensor: StoredTensor, index: NDArray[np.int64]) -> StoredTensor:
         if tensor.format.values == 1 and tensor.order is None:
             blocks = tensor.blocks.reshape(*tensor.shape, tensor.format.nbytes)[..., index, :]
             return StoredTensor(tensor.name, tensor.format, tensor.shape, np.ascontiguousarray(blocks).reshape(-1))
         in_place = np.arange(tensor.shape[-1], dtype=np.int32)
         before = in_place if tensor.order is None else tensor.order
         order = np.argsort(index)[before].astype(np.int32)
-        kept = None if np.array_equal(order, in_place) else order
-        return StoredTensor(tensor.name, tensor.format, tensor.shape, tensor.blocks.reshape(-1), kept)
+        new_order = None if np.array_equal(order, in_place) else order
+        return StoredTensor(tensor.name, tensor.format, tensor.shape, tensor.blocks.reshape(-1), new_order)
 
 
 @dataclass(frozen=True)
 class Transpose(Transform):
     """Swap the last two axes: the stored matrix is [in, out].
 
-    quantized     what to do with blocks of several values, which cannot be transposed: "refuse" them; "dequantize" them
-                  to F32; or "keep" them, since a file that quantizes this tensor stores it as [out, in] (MXFP4 experts)
-    unless_last   function of the configuration: the length of the last axis of files that store it as [out, in]
+    quantized     how blocks of several values, which cannot be transposed, are treated: "refuse", "dequantize" to F32,
+                  or "keep", since a file that quantizes this tensor stores it as [out, in] (MXFP4 experts)
+    unless_last   function of the configuration: the length of the last axis in files that store it as [out, in]
     """
 
     quantized: Literal["refuse", "dequantize", "keep"] = "refuse"
@@ -275,18 +278,18 @@ class Transpose(Transform):
 
     def for_tensor(self, values_per_block: int, shape: Shape) -> Self | None:
         is_kept = self.quantized == "keep" and values_per_block > 1
-        is_turned = self.unless_last is not None and shape[-1:] == (self.unless_last(self.config),)
-        return None if is_kept or is_turned else self
+        is_stored_plainly = self.unless_last is not None and shape[-1:] == (self.unless_last(self.config),)
+        return None if is_kept or is_stored_plainly else self
 
     def shape(self, shape: Shape) -> Shape:
         return (*shape[:-2], shape[-1], shape[-2])
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        is_blocks = tensor.format.values > 1 or tensor.order is not None
-        if is_blocks and self.quantized == "dequantize":
+        has_blocks = tensor.format.values > 1 or tensor.order is not None
+        if has_blocks and self.quantized == "dequantize":
             tensor = as_f32(tensor)
         elif tensor.format.values > 1 or len(tensor.shape) < 2:
-            raise UnsupportedModel(f"tensor {tensor.name} is transposed and in blocks of {tensor.format.name}")
+            raise UnsupportedModel(f"tensor {tensor.name}: cannot transpose blocks of {tensor.format.name}")
         blocks = tensor.blocks.reshape(*tensor.shape, tensor.format.nbytes).swapaxes(-2, -3)
         shape = self.shape(tensor.shape)
         return StoredTensor(tensor.name, tensor.format, shape, np.ascontiguousarray(blocks).reshape(-1))
@@ -296,7 +299,7 @@ class Transpose(Transform):
 
 @dataclass(frozen=True)
 class SplitHeads(Transform):
-    """Load [heads, out, in] from a matrix that has the heads' matrices one below the other."""
+    """Load [heads, out, in] from a matrix of the heads' matrices, stacked by rows."""
 
     @property
     def lora_conflict(self) -> str:
@@ -306,17 +309,17 @@ class SplitHeads(Transform):
         return (shape[0] * shape[1], *shape[2:])
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        return _reshaped(tensor, self.loaded_shape)
+        return _reshape(tensor, self.loaded_shape)
 
     def save(self, tensor: StoredTensor) -> StoredTensor:
-        return _reshaped(tensor, self.shape(tensor.shape))
+        return _reshape(tensor, self.shape(tensor.shape))
 
 
 @dataclass(frozen=True)
 class Unflatten(Transform):
     """Load a matrix from a vector of its values, row by row.
 
-    optional   some files store the matrix as it is
+    optional   some files store the matrix itself
     """
 
     optional: bool = False
@@ -328,10 +331,10 @@ class Unflatten(Transform):
         return (prod(shape),)
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        return _reshaped(tensor, self.loaded_shape)
+        return _reshape(tensor, self.loaded_shape)
 
     def save(self, tensor: StoredTensor) -> StoredTensor:
-        return _reshaped(tensor, self.shape(tensor.shape))
+        return _reshape(tensor, self.shape(tensor.shape))
 
 
 @dataclass(frozen=True)
@@ -340,7 +343,7 @@ class Squeeze(Transform):
 
     axes       their numbers in the stored shape, ascending
     optional   only some files have them, and none that we write
-    to_four    some files have more of them in front, four axes in all (Kimi Linear by llama.cpp's converter)
+    to_four    some files have more of them in front, up to four axes (Kimi Linear by llama.cpp's converter)
     """
 
     axes: tuple[int, ...]
@@ -369,14 +372,14 @@ class Squeeze(Transform):
         return shape
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        return _reshaped(tensor, tuple(np.delete(tensor.shape, self.axes).tolist()))
+        return _reshape(tensor, tuple(np.delete(tensor.shape, self.axes).tolist()))
 
     def save(self, tensor: StoredTensor) -> StoredTensor:
-        return _reshaped(tensor, self.shape(tensor.shape))
+        return _reshape(tensor, self.shape(tensor.shape))
 
 
 class Computation(Transform):
-    """A transform that computes other values, in float32."""
+    """A transform that changes values, in float32."""
 
     @property
     def lora_conflict(self) -> str:
@@ -386,19 +389,19 @@ class Computation(Transform):
     def changes_values(self) -> bool:
         return True
 
-    def computed(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the loaded values of stored ones."""
         raise NotImplementedError
 
-    def restored(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def restore(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the stored values of loaded ones."""
         raise NotImplementedError
 
     def load(self, tensor: StoredTensor) -> StoredTensor:
-        return tensor_of_values(tensor.name, self.computed(tensor.dequantize()))
+        return tensor_of_values(tensor.name, self.compute(tensor.dequantize()))
 
     def save(self, tensor: StoredTensor) -> StoredTensor:
-        return tensor_of_values(tensor.name, self.restored(tensor.dequantize()))
+        return tensor_of_values(tensor.name, self.restore(tensor.dequantize()))
 
 
 @dataclass(frozen=True)
@@ -407,10 +410,10 @@ class AddConstant(Computation):
 
     constant: float
 
-    def computed(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values + np.float32(self.constant)
 
-    def restored(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def restore(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values - np.float32(self.constant)
 
 
@@ -422,17 +425,17 @@ class NegativeExp(Computation):
     that came from a float32 logarithm survives `save` and `load` bit for bit.
     """
 
-    def computed(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        with np.errstate(over="ignore"):  # the state of such a channel is forgotten at once
+    def compute(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        with np.errstate(over="ignore"):  # the state of such a channel decays at once
             return (-np.exp(values.astype(np.float64))).astype(np.float32)
 
-    def restored(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def restore(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.log(-values.astype(np.float64)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Divide(Computation):
-    """Load the stored values divided by a factor: the file has a multiplier of the configuration in its weights.
+    """Load the stored values divided by a factor: the file's weights contain a multiplier of the configuration.
 
     factor   function of the configuration: a number, or an array that broadcasts against the parameter
     """
@@ -453,19 +456,19 @@ class Divide(Computation):
     def save(self, tensor: StoredTensor) -> StoredTensor:
         return super().save(tensor) if self.changes_values else tensor
 
-    def computed(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.asarray(values / self.factor(self.config), np.float32)
 
-    def restored(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def restore(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.asarray(values * self.factor(self.config), np.float32)
 
 
 @dataclass(frozen=True)
 class NormalizeRows(Computation):
-    """Load each row divided by its Euclidean norm, or each column with `axis` 0. `save` leaves the values as they are,
-    since the norms are lost.
+    """Load each row divided by its Euclidean norm, or each column with `axis` 0. `save` returns its argument, since the
+    norms are lost.
 
-    when   function of the configuration: whether the model does so
+    when   function of the configuration: whether the model normalizes them
     """
 
     axis: int = -1
@@ -481,21 +484,22 @@ class NormalizeRows(Computation):
     def save(self, tensor: StoredTensor) -> StoredTensor:
         return tensor
 
-    def computed(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         return values / np.maximum(np.linalg.norm(values, axis=self.axis, keepdims=True), np.float32(1e-12))
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Load a tensor for each expert as one parameter [experts, ...]. The stored name has "{e}" for the expert's number.
+    """Load the tensors of all experts as one parameter [experts, ...]. The stored name has "{e}" for the expert's
+    number.
 
-    It is the last transform of its row; those before it are applied to each of the tensors.
+    It is the last transform of its row; the transforms before it apply to each tensor.
     """
 
     is_dequantizing: ClassVar[bool] = False
 
     def load(self, tensors: Sequence[StoredTensor]) -> StackedExperts:
-        """Return the tensors as one weight, which copies nothing until it is asked for all."""
+        """Return the tensors as one weight, which copies nothing until all of it is needed."""
         return stack_experts(tensors)
 
     def save(self, tensor: StoredTensor) -> list[StoredTensor]:
@@ -509,7 +513,7 @@ class Stack:
 
 
 def as_f32(tensor: StoredTensor) -> StoredTensor:
-    """Return the tensor with its values in F32, its columns in place; itself if it is so."""
+    """Return the tensor as F32 with its columns in place; an F32 tensor itself."""
     if tensor.format is F32 and tensor.order is None:
         return tensor
     return tensor_of_values(tensor.name, tensor.dequantize())
@@ -521,11 +525,11 @@ def tensor_of_values(name: str, values: NDArray[np.float32]) -> StoredTensor:
     return StoredTensor(name, F32, values.shape, values.reshape(-1).view(np.uint8))
 
 
-def _reshaped(tensor: StoredTensor, shape: Shape) -> StoredTensor:
+def _reshape(tensor: StoredTensor, shape: Shape) -> StoredTensor:
     return StoredTensor(tensor.name, tensor.format, shape, tensor.blocks.reshape(-1), tensor.order)
 
 
-def _alike(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
+def _unify_formats(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
     """Return the tensors in the number format that they share, else in F32."""
     formats = {tensor.format for tensor in tensors}
     is_shared = len(formats) == 1 and all(tensor.order is None for tensor in tensors)

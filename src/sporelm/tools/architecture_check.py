@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sporelm.checkpoints.tensor_names import listed
+from sporelm.checkpoints.tensor_names import format_names
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.tools.diagnostics import ERROR, NOTE, WARNING, Diagnostic
 from sporelm.tools.model_files import ModelFiles
@@ -78,7 +78,7 @@ def _check_params(source: ModelFiles) -> Iterator[Diagnostic]:
         spare = spare | {output}
     yield from _compare_shapes(held, names)
     if surplus := sorted(set(surplus) - set(names) - spare):
-        what = f"{len(surplus)} tensors that {config.architecture} does not have: {listed(surplus)}"
+        what = f"{len(surplus)} tensors that {config.architecture} does not have: {format_names(surplus)}"
         yield Diagnostic(WARNING, "architecture", "", f"holds {what}")
 
 
@@ -109,11 +109,11 @@ def _check_layer_numbers(source: ModelFiles, name: str) -> Iterator[Diagnostic]:
         return
     if missing := [f"blk.{number}" for number in range(count) if number not in found]:
         yield Diagnostic(
-            ERROR, "architecture", "", f"{len(missing)} of {count} layers have no tensor: {listed(missing)}"
+            ERROR, "architecture", "", f"{len(missing)} of {count} layers have no tensor: {format_names(missing)}"
         )
     if surplus := [f"blk.{number}" for number in sorted(found) if number >= count]:
         yield Diagnostic(
-            WARNING, "architecture", "", f"tensors of layers beyond the {count} there are: {listed(surplus)}"
+            WARNING, "architecture", "", f"tensors of layers beyond the {count} there are: {format_names(surplus)}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.checkpoints.tensor_names import listed
+from sporelm.checkpoints.tensor_names import format_names
 from sporelm.errors import RequestError, UsageError
 from sporelm.files.gguf.splits import TENSORS_KEY
 from sporelm.files.tensor_messages import quote
@@ -220,8 +220,8 @@ def _check_changes(recipe: QuantizeOptions, tensors: Mapping[str, LazyTensor], c
     lacking = [name for name in lacking if name not in known]
     if lacking:
         raise RequestError(
-            f"{recipe.mix.name} is of no use without an importance matrix, and there is none for {listed(lacking)};"
-            " make one with 'spore gguf imatrix' and give it with --imatrix"
+            f"{recipe.mix.name} needs an importance matrix, and it is missing for {format_names(lacking)}."
+            " Make one with 'spore gguf imatrix' and give it with --imatrix"
         )
 
 
@@ -232,7 +232,7 @@ def _warn_narrow_rows(changes: Iterable[FormatChange]) -> list[str]:
         if change.instead_of:
             groups.setdefault((change.instead_of, change.after), []).append(change.name)
     return [
-        f"rows are not whole blocks of {wanted}: {after} for {listed(names)}"
+        f"rows are not whole blocks of {wanted}: {after} for {format_names(names)}"
         for (wanted, after), names in groups.items()
     ]
 
@@ -258,12 +258,12 @@ def _warn_imatrix_gaps(
         if entry.num_unseen:
             unseen.append(f"{change.name} ({entry.num_unseen} of {len(entry.counts)})")
     if missing:
-        found.append(f"the importance matrix has nothing for {len(missing)} tensors: {listed(missing)}")
+        found.append(f"the importance matrix has nothing for {len(missing)} tensors: {format_names(missing)}")
     if unseen:
-        found.append(f"the importance matrix has experts that no text went to: {listed(unseen)}")
+        found.append(f"the importance matrix has experts that no text went to: {format_names(unseen)}")
     others = sorted(name for name in imatrix.entries if name not in tensors)
     if others:
-        found.append(f"the importance matrix has {len(others)} names without a tensor here: {listed(others)}")
+        found.append(f"the importance matrix has {len(others)} names without a tensor here: {format_names(others)}")
     return found
 
 

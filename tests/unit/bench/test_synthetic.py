@@ -22,7 +22,7 @@ from sporelm.bench.synthetic import (
 from sporelm.bench.synthetic_formats import SYNTHETIC_MIXES, assign_formats, list_formats
 from sporelm.bench.synthetic_vocabulary import generate_merges
 from sporelm.checkpoints import config_from_gguf, open_model
-from sporelm.checkpoints.latent_keys import latent_of
+from sporelm.checkpoints.latent_keys import get_latent
 from sporelm.checkpoints.loader import check_shapes, map_tensors
 from sporelm.errors import ModelNotFound, RequestError
 from sporelm.files import store
@@ -140,7 +140,7 @@ def test_latent_attention_is_described() -> None:
     source = open_model(path)
     params = build(source.config).params()
     check_shapes(source, map_tensors(source, params))
-    assert latent_of(source.config) == LatentAttentionShape(kv_lora_rank=256, qk_rope_head_dim=64, v_head_dim=128)
+    assert get_latent(source.config) == LatentAttentionShape(kv_lora_rank=256, qk_rope_head_dim=64, v_head_dim=128)
     assert source.config.head_dim == 192
     source.close()
 

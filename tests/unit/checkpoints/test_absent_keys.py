@@ -61,7 +61,7 @@ def test_gpt_neox_reads_no_other_words_than_its_own_outside_them() -> None:
             ModelFileError,
             r"they must be pairs \(partial_rotary_factor is 0\)",
         ),
-        ("mixtral", {"sliding_window": 0}, ModelFileError, "sliding_window is 0; it must be whole, from 1"),
+        ("mixtral", {"sliding_window": 0}, ModelFileError, "sliding_window is 0; it must be an integer from 1"),
         ("deepseek3", {"n_group": 2, "topk_group": 0}, ModelFileError, "topk_group is 0; it must be positive"),
         ("mistral4", {"topk_group": 0}, ModelFileError, "topk_group is 0; it must be positive"),
         ("deepseek3", {"routed_scaling_factor": 0.0}, ModelFileError, "routed_scaling_factor is 0"),

@@ -36,10 +36,10 @@ def test_which_layers_have_a_window(architecture: str) -> None:
         config = of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
         assert [config.window_of(layer) for layer in range(5)] == [9, None, 9, 9, None]
     for told in ([True], ["a"] * 5, [0.0] * 5, [[True]] * 5):
-        with pytest.raises(ModelFileError, match="sliding_window_pattern must say it of each of the 5 layers"):
+        with pytest.raises(ModelFileError, match="sliding_window_pattern must be a list of booleans for the 5 layers"):
             of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
     for told in ("x", True, 0, -1, 3, 0.5):
-        with pytest.raises(ModelFileError, match="it must say of each layer whether it has a window"):
+        with pytest.raises(ModelFileError, match="it must be a boolean for each layer"):
             of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
     assert of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=4) == usual  # a step
 

@@ -13,7 +13,7 @@ from families import CASES, write_case
 from families.case import Case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.checkpoints import open_model
-from sporelm.checkpoints.identity import ModelIdentity, identity_of
+from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.checkpoints.legacy_identity import legacy_config_text
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.lazy_model import MetadataEntry
@@ -27,7 +27,7 @@ LEGACY_TEXTS: dict[str, list[str | None]] = json.loads((WRITTEN / "config_texts.
 
 def identity_at(path: Path) -> ModelIdentity:
     source = open_model(path)
-    found = identity_of(source)
+    found = compute_identity(source)
     source.files.close()
     return found
 

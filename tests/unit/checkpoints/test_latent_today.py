@@ -34,7 +34,11 @@ def of_hf(name: str, **change: Any) -> ModelConfig:
         ("ling3", {"expert_swiglu_limit_list": [7.0, None]}, "limits of layers without experts are not supported"),
         ("ling3", {"gated_attention_proj_granularity_type": "element_wise"}, "'element_wise' is not supported"),
         ("ling3", {"moe_shared_expert_intermediate_size": 20}, "must be 48, as wide as its experts; it is 20"),
-        ("ling3", {"q_lora_rank": 20}, "BailingHybridForCausalLM has no q_lora_rank, it is 20; BailingMoeV3ForCausal"),
+        (
+            "ling3",
+            {"q_lora_rank": 20},
+            "BailingHybridForCausalLM does not support q_lora_rank 20; BailingMoeV3ForCausal",
+        ),
         ("longcat-flash", {"zero_expert_type": "drop"}, "zero_expert_type 'drop' is not supported; identity is"),
         ("youtu", {"mlp_bias": True}, "mlp_bias True is not supported; False is"),
         (
@@ -51,7 +55,7 @@ def test_options_that_are_not_computed_are_refused(name: str, change: dict[str, 
 
 def test_the_rotated_part_of_a_head_is_of_pairs() -> None:
     """Of a whole head an even number may be left nevertheless."""
-    with pytest.raises(ModelFileError, match="7 of 7 numbers of a head of 14 are rotated; some pairs must be"):
+    with pytest.raises(ModelFileError, match="7 of 7 rotary dimensions of a head of 14 are rotated; a head needs both"):
         of_hf("youtu", qk_rope_head_dim=7, qk_nope_head_dim=7)
 
 

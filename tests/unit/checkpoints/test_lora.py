@@ -118,11 +118,11 @@ def zeros(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("tensors", "error", "message"),
     [
-        ({A: None}, ModelFileError, "lora_B.weight' has no A beside it"),
-        ({B: None}, ModelFileError, "lora_A.weight' has no B beside it"),
+        ({A: None}, ModelFileError, "lora_B.weight' has no matching A"),
+        ({B: None}, ModelFileError, "lora_A.weight' has no matching B"),
         ({A: zeros(4, WIDTH + 1)}, ModelFileError, f"is [4, {WIDTH + 1}]; the model's weight has {WIDTH} columns"),
         ({A: zeros(4, 2, WIDTH)}, ModelFileError, "columns"),
-        ({A: zeros(5, WIDTH)}, ModelFileError, "has rank 5, adapter_config.json says 4"),
+        ({A: zeros(5, WIDTH)}, ModelFileError, "has rank 5, adapter_config.json has 4"),
         ({A: zeros(0, WIDTH)}, ModelFileError, "has rank 0"),
         ({B: zeros(QUERIES, 5)}, ModelFileError, f"must be [{QUERIES}, 4]"),
         ({B: zeros(4)}, ModelFileError, f"must be [{QUERIES}, 4]"),
@@ -133,10 +133,10 @@ def zeros(*shape: int) -> np.ndarray:
         ({f"{FIRST}.lora_magnitude_vector": zeros(4)}, UnsupportedModel, "DoRA is not supported"),
         ({f"{FIRST}.lora_magnitude_vector.weight": zeros(4)}, UnsupportedModel, "DoRA is not supported"),
         ({"base_model.model.model.embed_tokens.lora_embedding_A": zeros(4, 131)}, UnsupportedModel, "embeddings"),
-        ({"base_model.model.lm_head.weight": zeros(131, WIDTH)}, UnsupportedModel, "merge them into the model"),
-        ({f"{FIRST}.lora_B.bias": zeros(QUERIES)}, UnsupportedModel, "merge them into the model"),
-        ({"base_model.model.lm_head.lora_A.weight": zeros(4, WIDTH)}, ModelFileError, "adds to no matrix"),
-        ({A.replace("layers.0", "layers.7"): zeros(4, WIDTH)}, ModelFileError, "adds to no matrix"),
+        ({"base_model.model.lm_head.weight": zeros(131, WIDTH)}, UnsupportedModel, "Merge them into the model"),
+        ({f"{FIRST}.lora_B.bias": zeros(QUERIES)}, UnsupportedModel, "Merge them into the model"),
+        ({"base_model.model.lm_head.lora_A.weight": zeros(4, WIDTH)}, ModelFileError, "does not match a matrix"),
+        ({A.replace("layers.0", "layers.7"): zeros(4, WIDTH)}, ModelFileError, "does not match a matrix"),
         ({A.replace("A.weight", "A.other.weight"): zeros(4, WIDTH)}, UnsupportedModel, "several adapters"),
     ],
 )  # fmt: skip
@@ -149,22 +149,22 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path: Path, tensors: Any, error
 @pytest.mark.parametrize(
     ("config", "error", "message"),
     [
-        ({"peft_type": "IA3"}, UnsupportedModel, "peft_type is 'IA3'"),
+        ({"peft_type": "IA3"}, UnsupportedModel, "peft_type 'IA3'"),
         ({"peft_type": None}, ModelFileError, "peft_type is missing"),
         ({"use_dora": True}, UnsupportedModel, "use_dora is set"),
         ({"lora_bias": True}, UnsupportedModel, "lora_bias is set"),
-        ({"bias": "lora_only"}, UnsupportedModel, "bias is 'lora_only'"),
+        ({"bias": "lora_only"}, UnsupportedModel, "bias 'lora_only'"),
         ({"modules_to_save": ["lm_head"]}, UnsupportedModel, "modules_to_save is set"),
         ({"trainable_token_indices": [1]}, UnsupportedModel, "trained embeddings"),
         ({"layer_replication": [[0, 1], [0, 1]]}, UnsupportedModel, "repeats layers"),
         ({"alora_invocation_tokens": [1]}, UnsupportedModel, "aLoRA"),
         ({"init_lora_weights": "pissa_niter_16"}, UnsupportedModel, "path_initial_model_for_weight_conversion"),
         ({"init_lora_weights": 1}, UnsupportedModel, "init_lora_weights is 1"),
-        ({"use_a_thing_of_tomorrow": True}, UnsupportedModel, "'use_a_thing_of_tomorrow' is not known"),
+        ({"use_a_thing_of_tomorrow": True}, UnsupportedModel, "'use_a_thing_of_tomorrow' is unknown"),
         ({"rank_pattern": {"(a+)+": 4}}, UnsupportedModel, "regular expression"),
         ({"rank_pattern": {"q_proj": 0}}, ModelFileError, "q_proj is 0"),
         ({"rank_pattern": [4]}, ModelFileError, "must map"),
-        ({"rank_pattern": {"q_proj": 5}}, ModelFileError, "has rank 4, adapter_config.json says 5"),
+        ({"rank_pattern": {"q_proj": 5}}, ModelFileError, "has rank 4, adapter_config.json has 5"),
         ({"r": 1 << 20}, ModelFileError, "from 1 to 1024"),
         ({"lora_alpha": float("nan")}, ModelFileError, "lora_alpha is nan"),
         ({"lora_alpha": "16"}, ModelFileError, "lora_alpha is '16'"),
@@ -182,10 +182,10 @@ def test_configurations_that_change_more_are_refused(tmp_path: Path, config: Any
 @pytest.mark.parametrize(
     ("meta", "error", "message"),
     [
-        ({"general__type": "model"}, ModelFileError, "is no adapter: its general.type is 'model'"),  # old name: message
-        ({"general__type": None}, ModelFileError, "is no adapter"),  # old name: message
-        ({"adapter__type": "control_vector"}, UnsupportedModel, "of type 'control_vector'"),
-        ({"general__architecture": "qwen2"}, UnsupportedModel, "is for the architecture 'qwen2'"),
+        ({"general__type": "model"}, ModelFileError, "is not an adapter: general.type is 'model'"),  # old name: message
+        ({"general__type": None}, ModelFileError, "is not an adapter"),  # old name: message
+        ({"adapter__type": "control_vector"}, UnsupportedModel, "adapter.type 'control_vector'"),
+        ({"general__architecture": "qwen2"}, UnsupportedModel, "is for architecture 'qwen2'"),
         ({"adapter__lora__alpha": None}, ModelFileError, "adapter.lora.alpha is missing"),
         ({"adapter__lora__alpha": float("inf")}, ModelFileError, "adapter.lora.alpha is inf"),
         ({"adapter__alora__invocation_tokens": [1, 2]}, UnsupportedModel, "aLoRA"),
@@ -198,7 +198,7 @@ def test_gguf_files_that_are_not_such_adapters(tmp_path: Path, meta: Any, error:
 
 def test_gguf_tensors_that_do_not_fit(tmp_path: Path) -> None:
     other = {"model.embed_tokens.weight": (zeros(4, WIDTH), zeros(131, 4))}
-    with pytest.raises(ModelFileError, match=r"'token_embd.weight.lora_a' adds to no matrix"):
+    with pytest.raises(ModelFileError, match=r"'token_embd.weight.lora_a' does not match a matrix"):
         read_adapter(write_gguf_adapter(tmp_path / "a.gguf", WIDE, other), BASE)
     with pytest.raises(ModelFileError, match="rank 1025; it must be from 1 to 1024"):
         read_adapter(write_gguf_adapter(tmp_path / "b.gguf", WIDE, random_pairs(WIDE, 1025, ("v_proj",))), BASE)
@@ -225,7 +225,7 @@ def test_missing_files_and_files_without_an_adapter(tmp_path: Path) -> None:
     for name, error, message in (
         ("nothing", ModelNotFound, "does not exist"),
         ("empty", ModelNotFound, "adapter_config.json does not exist"),
-        ("text.txt", ModelFileError, "give a folder"),
+        ("text.txt", ModelFileError, "Give a folder"),
         ("pickled", UnsupportedModel, "is a pickle"),
     ):
         with pytest.raises(error, match=message):
@@ -280,8 +280,8 @@ def test_joined_matrices_share_what_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "module", "message"),
     [
-        ("deepseek2", "model.layers.0.self_attn.kv_b_proj", "computed head by head"),
-        ("qwen3moe", "model.layers.0.mlp.experts.1.gate_proj", "of experts, whose matrices are stacked"),
+        ("deepseek2", "model.layers.0.self_attn.kv_b_proj", "used transposed, head by head"),
+        ("qwen3moe", "model.layers.0.mlp.experts.1.gate_proj", "stacked matrices of experts"),
     ],
 )
 def test_a_matrix_that_is_not_a_slice_of_rows_is_refused_by_its_kind(

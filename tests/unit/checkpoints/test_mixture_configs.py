@@ -119,14 +119,14 @@ LATENT = {
         ("glm4moe", {"n_group": 3}, ModelFileError, "3 experts of 1 of 3 groups, into which 8 experts cannot be cut"),
         ("glm4moe", {"n_group": 4, "topk_group": 1}, ModelFileError, "a token uses 3 experts of 1 of 4 groups"),
         ("gpt-oss", {"swiglu_limit": 5.0}, UnsupportedModel, "swiglu_limit 5.0 is not supported; 7.0 is"),
-        ("hunyuan-moe", {"moe_topk": [1, 2]}, ModelFileError, "moe_topk is \\[1, 2\\]; it must be whole"),
+        ("hunyuan-moe", {"moe_topk": [1, 2]}, ModelFileError, "moe_topk is \\[1, 2\\]; it must be an integer"),
         ("llama4", {"num_experts_per_tok": 2}, UnsupportedModel, "a token uses 2 experts; only one is supported"),
         ("llama4", {"attention_chunk_size": None}, ModelFileError, "attention_chunk_size is missing"),
         ("llama4", {"moe_layers": "x"}, UnsupportedModel, "moe_layers is 'x'; it must list layers"),
         ("mimo2", {"swa_head_dim": 8}, UnsupportedModel, "swa_head_dim is 8; only 16 is supported"),
         ("mimo2", {"num_key_value_heads": 4}, UnsupportedModel, "4 heads are not a multiple of 8"),
-        ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "must say dense or sparse of each of the 4 layers"),
-        ("mellum", {"mlp_layer_types": -1}, UnsupportedModel, "must say dense or sparse of each of the 5 layers"),
+        ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "must be dense or sparse for each of the 4 layers"),
+        ("mellum", {"mlp_layer_types": -1}, UnsupportedModel, "must be dense or sparse for each of the 5 layers"),
         ("olmoe", {"clip_qkv": 0.0}, ModelFileError, "clip_qkv is 0.0; it must be a number"),
         ("bailing", {"norm_head": True, "tie_word_embeddings": True}, UnsupportedModel, "norm_head is true of an out"),
     ],
@@ -184,7 +184,7 @@ def test_gguf_files_of_mimo_v2_count_further_layers_in_their_lists() -> None:
 
 
 def test_an_unknown_gating_function_is_refused() -> None:
-    with pytest.raises(ModelFileError, match="expert_gating_func is 9; it must be whole, from 0 to 3"):
+    with pytest.raises(ModelFileError, match="expert_gating_func is 9; it must be an integer from 0 to 3"):
         experts_of_gguf("glm4moe", expert_gating_func=9)
 
 
@@ -192,7 +192,7 @@ def test_an_unknown_gating_function_is_refused() -> None:
     ("name", "change", "message"),
     [
         ("deepseek2", {"topk_method": "x"}, "topk_method 'x' is not supported; greedy, group_limited_greedy, noaux_tc"),
-        ("minimax-m2", {"rotary_dim": 0}, "rotary_dim is 0; it must be whole, from 1 to head_dim"),
+        ("minimax-m2", {"rotary_dim": 0}, "rotary_dim is 0; it must be an integer from 1 to head_dim"),
         ("minimax-m2", {"rotary_dim": "x"}, "rotary_dim is 'x'"),
     ],
 )

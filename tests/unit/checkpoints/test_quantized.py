@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
     ),
     "bitnet with norms": (made_by.ternary(), BITNET | {"use_rms_norm": True}, {}, UnsupportedModel, "use_rms_norm"),
     "bitnet online but some": (
-        made_by.rounded_online(), ONLINE | {"modules_to_not_convert": ["x"]}, {}, UnsupportedModel, "beside online",
+        made_by.rounded_online(), ONLINE | {"modules_to_not_convert": ["x"]}, {}, UnsupportedModel, "for online",
     ),
     "bitnet of several scales": (
         made_by.ternary(), OWN, {f"{UP}.weight_scale": np.ones(2, np.float32)}, ModelFileError, r"it must be \[1\]",
@@ -157,20 +157,20 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
     "no method": (WORDS, {"bits": 4}, {}, ModelFileError, "quant_method is missing"),
     "unknown method": (WORDS, {"quant_method": "aqlm"}, {}, UnsupportedModel, "quant_method 'aqlm' is not supported;"),
     "no bits": (WORDS, {"quant_method": "gptq"}, {}, ModelFileError, "bits is missing"),
-    "5 bits": (WORDS, GPTQ | {"bits": 5}, {}, UnsupportedModel, "GPTQ of 5 bits is not supported"),
+    "5 bits": (WORDS, GPTQ | {"bits": 5}, {}, UnsupportedModel, "GPTQ with 5 bits is not supported"),
     "other bits": (WORDS, GPTQ | {"bits": 8}, {}, ModelFileError, "zero points of 8 bits take"),
     "layout": (WORDS, GPTQ | {"checkpoint_format": "marlin"}, {}, UnsupportedModel, "'marlin' is not supported"),
-    "part missing": (WORDS, GPTQ, {f"{UP}.qzeros": None}, ModelFileError, f"lacks '{UP}.qzeros', without which"),
+    "part missing": (WORDS, GPTQ, {f"{UP}.qzeros": None}, ModelFileError, f"lacks '{UP}.qzeros', a part"),
     "part of another type": (
         WORDS, GPTQ, {f"{UP}.qweight": np.zeros((12, 160), np.float32)}, ModelFileError, "is F32; it must be I32"
     ),
     "part of another shape": (
-        WORDS, GPTQ, {f"{UP}.qweight": np.zeros((12, 168), np.int32)}, ModelFileError, r"is \[12, 168\]; beside"
+        WORDS, GPTQ, {f"{UP}.qweight": np.zeros((12, 168), np.int32)}, ModelFileError, r"is \[12, 168\]; to fit"
     ),
-    "empty part": (WORDS, GPTQ, {f"{UP}.qweight": np.zeros((0, 160), np.int32)}, ModelFileError, "part that is empty"),
+    "empty part": (WORDS, GPTQ, {f"{UP}.qweight": np.zeros((0, 160), np.int32)}, ModelFileError, "must not be empty"),
     "words too few": (
         made_by.gptq(3), GPTQ | {"bits": 3}, {f"{UP}.qweight": np.zeros((10, 160), np.int32)},
-        ModelFileError, "10 words a column, which end amid 3 bits",
+        ModelFileError, "10 words a column; they do not fit 3 bits",
     ),
     "missing group": (
         WORDS, GPTQ, {f"{UP}.g_idx": np.full(96, 3, np.int32)}, ModelFileError, "holds groups 3 to 3; the weight has"
@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
     "groups of another size": (
         WORDS, GPTQ | {"group_size": 64}, {f"{UP}.g_idx": None}, ModelFileError, "3 groups; 96 columns in groups of 64"
     ),
-    "twice": (WORDS, GPTQ, {f"{UP}.weight": PLAIN}, ModelFileError, "both as it is and quantized"),
+    "twice": (WORDS, GPTQ, {f"{UP}.weight": PLAIN}, ModelFileError, "twice: plain and quantized"),
     "awq layout": (made_by.awq(), AWQ | {"version": "gemv"}, {}, UnsupportedModel, "'gemv' is not supported"),
     "awq groups": (made_by.awq(), AWQ | {"group_size": 24}, {}, ModelFileError, "3 groups; 96 columns in groups of 24"),
     "tile": (made_by.fp8(), FP8 | {"weight_block_size": [128]}, {}, ModelFileError, "must be two numbers, rows and"),
@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
         made_by.fp8(), {"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, UnsupportedModel, "'NVFP4' is not supp"
     ),
     "scales": (
-        made_by.fp8("row"), FP8, {f"{UP}.weight_scale": np.ones((7, 3), np.float32)}, ModelFileError, "no such scales"
+        made_by.fp8("row"), FP8, {f"{UP}.weight_scale": np.ones((7, 3), np.float32)}, ModelFileError, "does not fit"
     ),
     "scales of another type": (
         made_by.fp8(), FP8, {f"{UP}.weight_scale": np.ones((), np.int32)}, ModelFileError, "is I32; it must be F32 or"
@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
     "packing": (made_by.packed(), compressed("marlin-24", 4), {}, UnsupportedModel, "'marlin-24' is not supported"),
     "rotated": (
         made_by.packed(), compressed("pack-quantized", 4) | {"transform_config": {"config_groups": {"u": {}}}}, {},
-        UnsupportedModel, "transform_config is .* not supported",
+        UnsupportedModel, "transform_config .* is not supported",
     ),
     "shape tensor": (
         made_by.packed(), compressed("pack-quantized", 4), {f"{UP}.weight_shape": np.array([160, 1 << 40])},

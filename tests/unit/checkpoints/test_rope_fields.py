@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sporelm.checkpoints import config_from_hf
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.rope_fields import GGUF_KEYS, HF_KEYS, Rope, rope_from_gguf, rope_from_hf
-from sporelm.checkpoints.rope_writing import gguf_rope, hf_rope
+from sporelm.checkpoints.rope_writing import rope_to_gguf, rope_to_hf
 from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models.rope_scaling import (
@@ -105,9 +105,9 @@ def test_what_linear_scaling_gains_is_counted_once(architecture: str, context: i
     config |= {"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     found = config_from_hf(config, "config.json")
     assert found.context_length == context
-    written = hf_rope(found, None, gained=find_hf_schema(architecture).counts_scaled_positions)
+    written = rope_to_hf(found, None, counts_scaled_positions=find_hf_schema(architecture).counts_scaled_positions)
     assert config_from_hf(config | written, "config.json") == found
-    fields = {key: value for key, (_, value) in gguf_rope(found, 131072).fields.items()}
+    fields = {key: value for key, (_, value) in rope_to_gguf(found, 131072).fields.items()}
     back = rope_from_gguf(ConfigValues(fields, "a.gguf"), {}, 16, 131072)
     assert (back.context_length, back.scaling) == (context, found.rope_scaling)
 
@@ -196,9 +196,9 @@ HF_REFUSED: list[tuple[Any, type[ModelError], str]] = [
     (HF_YARN | {"attention_factor": -1}, ModelFileError, "attention_factor is -1"),
     (HF_YARN | {"truncate": 1}, ModelFileError, "truncate is 1; it must be true or false"),
     (HF_YARN | {"rope_theta": 1}, ModelFileError, "a rotary base of 1 has no fast and slow frequencies"),
-    (HF_YARN | {"extrapolation_factor": 1}, UnsupportedModel, "rope parameter 'extrapolation_factor' is not known"),
+    (HF_YARN | {"extrapolation_factor": 1}, UnsupportedModel, "rope parameter 'extrapolation_factor' is unknown"),
     (HF_YARN | {"partial_rotary_factor": 0.5}, UnsupportedModel, "partial_rotary_factor is 0.5; only 1 is supported"),
-    ({"full_attention": {"rope_type": "linear"}}, UnsupportedModel, "rope parameter 'full_attention' is not known"),
+    ({"full_attention": {"rope_type": "linear"}}, UnsupportedModel, "rope parameter 'full_attention' is unknown"),
     (HF_LLAMA3 | {"low_freq_factor": None}, ModelFileError, "low_freq_factor is missing"),
     (HF_LLAMA3 | {"high_freq_factor": 0}, ModelFileError, "high_freq_factor is 0"),
     (HF_LLAMA3 | {"high_freq_factor": 0.5}, ModelFileError, "high_freq_factor 0.5 is below low_freq_factor 1"),
@@ -218,9 +218,9 @@ def test_folder_values_refused(scaling: Any, kind: type[ModelError], message: st
 
 
 def test_more_folders_refused() -> None:
-    with pytest.raises(ModelFileError, match="rope_scaling and rope_parameters differ; leave one out"):
+    with pytest.raises(ModelFileError, match=r"rope_scaling and rope_parameters differ\. Remove one"):
         hf(HF_YARN, rope_parameters=HF_LLAMA3)
-    with pytest.raises(ModelFileError, match="dynamic rope scaling needs heads of 4 dimensions or more, they have 2"):
+    with pytest.raises(ModelFileError, match="dynamic rope scaling needs heads of at least 4 dimensions"):
         hf({"type": "dynamic", "factor": 2.0}, dim=2)
 
 
@@ -232,7 +232,7 @@ GGUF_REFUSED: list[tuple[dict[str, Any], dict[str, tuple[float, ...]], type[Mode
     ({"factor": -4.0}, {}, ModelFileError, "rope.scaling.factor is -4.0"),
     ({"factor": float("nan")}, {}, ModelFileError, "rope.scaling.factor is nan"),
     ({"factor": 4.0, "original_context_length": -1}, {}, ModelFileError, "original_context_length is -1"),
-    ({"alpha": 1000.0}, {}, UnsupportedModel, "rope.scaling key 'alpha' is not known"),
+    ({"alpha": 1000.0}, {}, UnsupportedModel, "rope.scaling key 'alpha' is unknown"),
     ({"attn_factor": 0.0}, {}, ModelFileError, "rope.scaling.attn_factor is 0.0"),
     (YARN | {"original_context_length": None}, {}, ModelFileError, "original_context_length is missing"),
     (YARN | {"factor": None}, {}, ModelFileError, "is missing"),
@@ -241,8 +241,8 @@ GGUF_REFUSED: list[tuple[dict[str, Any], dict[str, tuple[float, ...]], type[Mode
     (YARN | {"yarn_ext_factor": -1.0}, {}, ModelFileError, "yarn_ext_factor is -1.0; it must be a number from 0.0"),
     (YARN | {"yarn_attn_factor": 0.0}, {}, ModelFileError, "yarn_attn_factor is 0.0"),
     (YARN | {"yarn_log_multiplier": "1"}, {}, ModelFileError, "yarn_log_multiplier is '1'"),
-    (YARN, LONG_TENSORS, ModelFileError, "has the tensors of longrope, but its rope.scaling.type is 'yarn'"),
-    (YARN | {"type": "longrope", "factor": 1.0}, {}, ModelFileError, "has no tensor rope_factors_short.weight"),
+    (YARN, LONG_TENSORS, ModelFileError, "has the tensors of longrope, but rope.scaling.type is 'yarn'"),
+    (YARN | {"type": "longrope", "factor": 1.0}, {}, ModelFileError, "tensor rope_factors_short.weight is missing"),
     (YARN | {"type": "longrope"}, LONG_TENSORS, UnsupportedModel, "longrope together with rope.scaling.factor"),
     (
         YARN | {"type": "longrope", "factor": None},

@@ -25,7 +25,12 @@ NORMED = "moe_normalize_expert_weights"
         ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, UnsupportedModel, "ffn_act_fn .*gelu"),
         ("dbrx", {"attn_config": [1]}, UnsupportedModel, r"attn_config must be an object, it is \[1\]"),
         ("exaone", {"activation_function": "gelu"}, UnsupportedModel, "activation_function 'gelu' is not supported"),
-        ("hy-v3", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, UnsupportedModel, "dense ones, then sparse ones"),
+        (
+            "hy-v3",
+            {"mlp_layer_types": ["sparse", "dense", "sparse"]},
+            UnsupportedModel,
+            "dense layers first, then sparse ones",
+        ),
         ("mistral4", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
         ("opt", {"activation_function": "swish"}, UnsupportedModel, "activation_function 'swish' is not supported"),
         ("opt", {"word_embed_proj_dim": 0}, ModelFileError, "word_embed_proj_dim is 0"),
@@ -52,7 +57,7 @@ NORMED = "moe_normalize_expert_weights"
             "flint",
             {"mlp_only_layers": [-1]},
             ModelFileError,
-            r"mlp_only_layers is \[-1\]; it must be numbers of layers",
+            r"mlp_only_layers is \[-1\]; it must be a list of layer numbers",
         ),
     ],
 )
@@ -68,7 +73,7 @@ def test_exaone_4_of_full_layers_is_rotated_only_without_a_window(window: int | 
     change = {"layer_types": ["full_attention"] * 64, "num_hidden_layers": 64, "sliding_window": window}
     found = config_from_hf(BY_NAME["exaone4"].config | change, "config.json")
     schema, _ = schemas_for(found)
-    assert schema.find_unsupported(found) == ("all of its layers do without positions" if window else "")
+    assert schema.find_unsupported(found) == ("none of its layers has positions" if window else "")
 
 
 def test_mistral_4_inside_of_mistral_3() -> None:
@@ -92,5 +97,5 @@ def test_which_layers_are_rotated_in_gguf_files(marks: Any) -> None:
         return config_from_gguf(values, shapes, "m.gguf")
 
     assert read(np.array([True, False, True])).nope_layers == {1}
-    with pytest.raises(UnsupportedModel, match=r"rope_pattern is .* it must say of each of 3 layers if it is rotated"):
+    with pytest.raises(UnsupportedModel, match=r"rope_pattern is .* it must be a list of 0 or 1 for the 3 layers"):
         read(marks)

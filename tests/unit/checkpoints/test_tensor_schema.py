@@ -86,8 +86,8 @@ def test_the_first_alternative_that_a_file_has_counts(held: tuple[str, ...] | No
         ({}, "model.layers.1.norm.LayerNorm.gamma"),
         ({"name_prefix": "model."}, "layers.1.norm.LayerNorm.weight"),
         ({"name_prefix": "model."}, "layers.1.norm.LayerNorm.gamma"),
-        ({"name_fronts": ("bert.",)}, "bert.model.layers.1.norm.LayerNorm.weight"),
-        ({"name_fronts": ("bert.",), "name_prefix": "model."}, "bert.layers.1.norm.LayerNorm.gamma"),
+        ({"optional_prefixes": ("bert.",)}, "bert.model.layers.1.norm.LayerNorm.weight"),
+        ({"optional_prefixes": ("bert.",), "name_prefix": "model."}, "bert.layers.1.norm.LayerNorm.gamma"),
         ({"resaved_names": ((".norm.", ".before."),)}, "model.layers.1.before.LayerNorm.weight"),
         ({"prefix_variants": TEXT_MODEL_PREFIXES}, "model.language_model.layers.1.norm.LayerNorm.weight"),
         ({"prefix_variants": TEXT_MODEL_PREFIXES}, "language_model.model.layers.1.norm.LayerNorm.weight"),
@@ -176,7 +176,7 @@ def test_modules_and_other_folders_have_other_names() -> None:
         resaved_names=((".mlp.q", ".mlp.query"),),
         prefix_variants=(("model.", "text."),),
     )
-    assert schema.other_names(CONFIG) == {
+    assert schema.find_other_names(CONFIG) == {
         "old.{}.q": ["model.layers.{}.mlp.q"],
         "text.layers.{}.mlp.q": ["model.layers.{}.mlp.q"],
         "model.layers.{}.ffn.q": ["model.layers.{}.mlp.q"],

@@ -324,7 +324,7 @@ def test_axes_that_some_files_have_are_not_written() -> None:
 
 def test_blocks_are_transposed_as_floats_or_not_at_all() -> None:
     stored = tensor((3 * WIDTH, WIDTH), Q8_0, 10)
-    with pytest.raises(UnsupportedModel, match="is transposed and in blocks of Q8_0"):
+    with pytest.raises(UnsupportedModel, match="cannot transpose blocks of Q8_0"):
         mapping(Example([Transpose()], (WIDTH, 3 * WIDTH), ())).load(stored)
     mapped = mapping(Example([SplitHeads(), Transpose("dequantize")], (3, WIDTH, WIDTH), ()))
     assert mapped.is_dequantizing

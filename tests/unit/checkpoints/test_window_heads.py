@@ -30,17 +30,22 @@ def read(name: str, **change: Any) -> ModelConfig:
 @pytest.mark.parametrize(
     ("name", "change", "kind", "message"),
     [
-        ("laguna", {"num_attention_heads_per_layer": [6, 4, 6, 6]}, UnsupportedModel, "those with one"),
-        ("laguna", {"num_attention_heads_per_layer": [6, 5, 5, 6]}, ModelFileError, "5 query heads of 16 numbers"),
-        ("laguna", {"gating": False}, UnsupportedModel, "all per-head or all per-element"),
+        (
+            "laguna",
+            {"num_attention_heads_per_layer": [6, 4, 6, 6]},
+            UnsupportedModel,
+            "layers of the same type must have equal values",
+        ),
+        ("laguna", {"num_attention_heads_per_layer": [6, 5, 5, 6]}, ModelFileError, "5 query heads of 16 dimensions"),
+        ("laguna", {"gating": False}, UnsupportedModel, "must be all per-head or all per-element"),
         ("laguna", {"gating_types": ["per_head", "per_element"]}, UnsupportedModel, "gating_types"),
         ("laguna", {"rope_parameters": {"rope_theta": 1e4}}, UnsupportedModel, "those of full_attention and sliding"),
-        ("laguna", {"sliding_window": None}, UnsupportedModel, "sliding_window is not given"),
+        ("laguna", {"sliding_window": None}, UnsupportedModel, "but sliding_window is missing"),
         ("laguna", {"moe_router_logit_softcapping": 30.0}, UnsupportedModel, "softcapping 30.0 is not supported"),
         ("step35", {"rope_scaling": YARN}, UnsupportedModel, "scaled by Yarn"),
-        ("step35", {"rope_theta": [5e6, 1e4, 2e4, 5e6]}, UnsupportedModel, "layers of one type must be alike"),
+        ("step35", {"rope_theta": [5e6, 1e4, 2e4, 5e6]}, UnsupportedModel, "layers of one type must have equal values"),
         ("step35", {"partial_rotary_factors": [0.2, 1.0, 1.0, 0.2]}, ModelFileError, "3 of a head's 16"),
-        ("step35", {"swiglu_limits": [0.1] * 4}, ModelFileError, "limits are 0.28 or more"),
+        ("step35", {"swiglu_limits": [0.1] * 4}, ModelFileError, "a limit must be at least 0.28"),
         ("step35", {"swiglu_limits": [1.0]}, ModelFileError, "swiglu_limits is 1 values"),
         ("step35", {"query_pre_attn_scalar": 24}, UnsupportedModel, "query_pre_attn_scalar is not head_dim"),
         ("step35", {"per_layer_config": {"1": {"head_dim": 8}}}, UnsupportedModel, "per_layer_config"),
@@ -150,7 +155,7 @@ def test_lists_of_a_gguf_file() -> None:
     assert config.experts is not None
     assert [config.experts.at(layer) for layer in range(4)] == [False, False, True, False]
     heads = np.array([4, 8, 4, 4, 8, 8], np.int32)
-    with pytest.raises(UnsupportedModel, match="must be alike"):
+    with pytest.raises(UnsupportedModel, match="must have equal values"):
         config_from_gguf(metadata(**{"attention.head_count": heads}), {}, "m.gguf")
     none = metadata(**{"attention.sliding_window": np.zeros(0, np.int32), "attention.head_count": 4})
     with pytest.raises(ModelFileError, match="sliding_window is array"):

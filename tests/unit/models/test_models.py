@@ -7,14 +7,14 @@ import pytest
 
 from sporelm.checkpoints import config_from_gguf, config_from_hf, gguf_tensors, hf_tensors
 from sporelm.checkpoints.schema_registry import (
-    architecture_of,
+    find_architecture,
     find_gguf_schema,
     find_hf_schema,
     is_gguf_name,
     known_names,
 )
 from sporelm.checkpoints.supported_models import MODELS, SupportedModel
-from sporelm.checkpoints.tensor_names import ignorable, listed, templated
+from sporelm.checkpoints.tensor_names import find_unread, format_names, split_layer_number
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Columns, Param, Rows, build
@@ -57,7 +57,9 @@ def test_memory_is_said_for_each_layer() -> None:
 
 @pytest.mark.parametrize(("asked", "nearest"), [("lama", "llama"), ("LlamaForCasualLM", "LlamaForCausalLM")])
 def test_unknown_architecture_names_the_nearest(asked: str, nearest: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"architecture '{asked}' is not supported; nearest known: {nearest}; "):
+    with pytest.raises(
+        UnsupportedModel, match=f"architecture '{asked}' is not supported; nearest known: {nearest}\\. "
+    ):
         config_from_hf({"architectures": [asked]}, "c")
 
 
@@ -79,13 +81,15 @@ def test_another_text_model_within_a_class_is_refused() -> None:
 
 
 def test_far_away_architecture_says_where_the_families_are_listed() -> None:
-    with pytest.raises(UnsupportedModel, match=r"'x{80}' is not supported; 'spore doctor --models' lists the \d+ fam"):
+    with pytest.raises(
+        UnsupportedModel, match=r"'x{80}' is not supported\. 'spore doctor --models' lists the \d+ supported fam"
+    ):
         config_from_hf({"architectures": ["x" * 5000]}, "c")
 
 
 def test_one_name_one_model() -> None:
     assert {"MistralForCausalLM", "llama"} <= set(known_names())
-    assert architecture_of("MistralForCausalLM") is architecture_of("llama") is Llama
+    assert find_architecture("MistralForCausalLM") is find_architecture("llama") is Llama
 
 
 @pytest.mark.parametrize("listed", MODELS, ids=lambda listed: listed.module)
@@ -125,18 +129,18 @@ def test_names_on_disk() -> None:
     assert hf.stored_name("layers.12.attn_o.weight", config) == "model.layers.12.self_attn.o_proj.weight"
     assert hf.stored_name("output.weight", config) == "lm_head.weight"
     assert hf.stored_name("unheard.of", config) == "unheard.of"
-    assert templated("blk.3.ffn_up.weight") == ("blk.{}.ffn_up.weight", "3")
-    assert templated("output.weight") == ("output.weight", "")
+    assert split_layer_number("blk.3.ffn_up.weight") == ("blk.{}.ffn_up.weight", "3")
+    assert split_layer_number("output.weight") == ("output.weight", "")
 
 
 def test_what_may_be_ignored() -> None:
     names = ["model.layers.7.self_attn.rotary_emb.inv_freq", "model.layers.7.self_attn.q_norm.weight"]
-    assert ignorable(names, "hf") == {names[0]}
+    assert find_unread(names, "hf") == {names[0]}
 
 
 def test_long_lists_are_cut() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(list("abcdef")) == "a, b, c, d and 2 more"
+    assert format_names(["a", "b"]) == "a, b"
+    assert format_names(list("abcdef")) == "a, b, c, d and 2 more"
 
 
 def test_param_is_plain_data() -> None:

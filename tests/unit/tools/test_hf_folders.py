@@ -15,7 +15,7 @@ from gguf_models import contents
 from hf_folders import stored, tokenizer_json, write_model, write_safetensors, write_tokenizer
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
-from sporelm.checkpoints.rope_writing import hf_rope, number
+from sporelm.checkpoints.rope_writing import rope_to_hf, to_shortest_float
 from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeError, UnsupportedModel
 from sporelm.files.gguf import open_gguf
 from sporelm.files.safetensors import open_safetensors
@@ -207,7 +207,7 @@ def test_rope_scaling_comes_back_in_its_own_words(tmp_path: Path) -> None:
                 assert scaling[key] == pytest.approx(wanted[key], rel=1e-6), key
         elif name == "dynamic":
             assert scaling is None
-            assert any("dynamic rope scaling is left out" in note for note in found.notes)
+            assert any("dynamic rope scaling is dropped" in note for note in found.notes)
         else:
             assert scaling["rope_type"] == "longrope"
 
@@ -223,16 +223,16 @@ def test_llama3_factors_are_recognised(tmp_path: Path, factor: float, low: float
     config = replace(
         source.config, head_dim=128, rotary=128, rope_theta=5e5, rope_scaling=RopeScaling(divisors=divisors)
     )
-    assert hf_rope(config, None)["rope_scaling"] == {
+    assert rope_to_hf(config, None)["rope_scaling"] == {
         "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
         "original_max_position_embeddings": 8192,
     }  # fmt: skip
     odd = replace(config, rope_scaling=RopeScaling(divisors=(*divisors[:-1], 3.0)))
-    assert hf_rope(odd, None)["rope_scaling"]["rope_type"] == "longrope"
+    assert rope_to_hf(odd, None)["rope_scaling"]["rope_type"] == "longrope"
 
 
 def test_numbers_are_short() -> None:
-    assert [number(float(np.float32(value))) for value in (1e-5, 1e-6, 10000.0, 0.1)] == [
+    assert [to_shortest_float(float(np.float32(value))) for value in (1e-5, 1e-6, 10000.0, 0.1)] == [
         1e-5,
         1e-6,
         10000.0,
@@ -281,8 +281,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[SporeError], str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotFound, "does not exist"),
     "config is a list": (replaced("config.json", "[1]"), ModelFileError, "must hold a JSON object"),
     "deep config": (replaced("config.json", "[" * 100_000), ModelFileError, "not readable JSON"),
-    "shape": (set_config(hidden_size=96, intermediate_size=88), ModelFileError, "its architecture has"),
-    "vocabulary": (set_config(vocab_size=100), ModelFileError, "its architecture has"),
+    "shape": (set_config(hidden_size=96, intermediate_size=88), ModelFileError, "it must be"),
+    "vocabulary": (set_config(vocab_size=100), ModelFileError, "it must be"),
     "layers": (set_config(num_hidden_layers=1), ModelFileError, "does not have"),
     "mixed windows": (
         set_config(

@@ -27,7 +27,7 @@ AFMOE_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
 
 @register
 class AfmoeGguf(GgufSchema):
-    """`afmoe`. Files mean an embedding that is scaled by the square root of its width."""
+    """`afmoe`. The embedding is always scaled by the square root of its width."""
 
     names = ("afmoe",)
     architecture = Afmoe

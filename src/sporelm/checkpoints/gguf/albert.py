@@ -1,4 +1,4 @@
-"""GGUF files of ALBERT. Only this program writes them."""
+"""GGUF files of ALBERT. Only this engine writes them."""
 
 from sporelm.checkpoints.config_keys import GGUF_ACTIVATION_KEY, activation_key, gguf_keys
 from sporelm.checkpoints.encoder_keys import GGUF_EMBEDDING_WIDTH, GGUF_LAYER_NORM_EPS

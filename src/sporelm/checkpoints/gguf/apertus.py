@@ -10,7 +10,7 @@ from sporelm.models.blocks.xielu_mlp import NUMBERS
 
 @register
 class ApertusGguf(GgufSchema):
-    """`apertus`. The metadata holds the numbers of the activation function, for each layer."""
+    """`apertus`. The metadata holds the parameters of the activation function for each layer."""
 
     names = ("apertus",)
     architecture = Apertus

@@ -33,6 +33,6 @@ class ArcticGguf(GgufSchema):
 
 
 def check_used_experts(config: ModelConfig, where: str) -> None:
-    """Raise UnsupportedModel if a token uses one expert."""
+    """Raise UnsupportedModel if a token uses a single expert."""
     if config.experts is not None and config.experts.used == 1:
-        raise UnsupportedModel(f"{where}: one expert a token is not supported: its weight would be no share")
+        raise UnsupportedModel(f"{where}: 1 expert per token is not supported; at least 2 are")

@@ -12,7 +12,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.baichuan import Baichuan
 from sporelm.models.config import ModelConfig
 
-# Layers of the 7B and of the 13B, which files do not distinguish otherwise.
+# Layers of the 7B and of the 13B; files differ in nothing else that tells their positions.
 ROTARY_LAYERS: Final = 32
 ALIBI_LAYERS: Final = 40
 ALIBI_OCTAVES: Final = 8.0
@@ -30,8 +30,8 @@ class BaichuanGguf(GgufSchema):
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
         config = super().config_from_metadata(gguf, values)
         if config.layers not in (ROTARY_LAYERS, ALIBI_LAYERS):
-            what = f"{config.layers} layers: {ROTARY_LAYERS} rotate, {ALIBI_LAYERS} have linear biases"
-            raise UnsupportedModel(f"{gguf.where}: {what}, others cannot be told")
+            what = f"{config.layers} layers: {ROTARY_LAYERS} layers use RoPE, {ALIBI_LAYERS} use ALiBi"
+            raise UnsupportedModel(f"{gguf.where}: {what}; other numbers are not supported")
         return replace(config, alibi=ALIBI_OCTAVES if config.layers == ALIBI_LAYERS else 0.0)
 
     def find_unsupported(self, config: ModelConfig) -> str:

@@ -19,7 +19,7 @@ BAILING_ROUTING: Final = {"experts.epsilon": 1e-20}
 
 @register
 class BailingMoeGguf(GgufSchema):
-    """`bailingmoe`. Queries and keys are permuted; the columns of a normalized output are stored so."""
+    """`bailingmoe`. Queries and keys are permuted; the columns of a normalized output are stored normalized."""
 
     names = ("bailingmoe",)
     architecture = BailingMoe

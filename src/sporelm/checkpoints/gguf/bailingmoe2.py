@@ -25,7 +25,7 @@ BAILING2_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
 
 @register
 class BailingMoe2Gguf(GgufSchema):
-    """`bailingmoe2`: queries, keys and values in one tensor."""
+    """`bailingmoe2`. Queries, keys and values are fused into one tensor."""
 
     names = ("bailingmoe2",)
     architecture = BailingMoe2

@@ -34,10 +34,10 @@ SHARED_LIMITS: Final = "swiglu_clamp_shexp"
 def with_swiglu_limits(
     config: BailingMoe3Config, values: ConfigValues, keys: tuple[str, str], *, is_bounded: bool
 ) -> BailingMoe3Config:
-    """Return the configuration with its limits, and with the width of the expert that all tokens pass.
+    """Return the configuration with its limits, and with the width of the shared expert.
 
-    keys         of the limits of experts, and of that expert
-    is_bounded   the file says that decays have the bound that it gives
+    keys         of the limits of experts, and of the shared expert
+    is_bounded   the bound of decays in the file applies
 
     Raises UnsupportedModel for limits of layers without experts.
     """
@@ -56,7 +56,7 @@ def with_swiglu_limits(
 
 
 def _decay_sign(config: ModelConfig) -> float:
-    """Return the divisor of decays: files have their magnitude, parameters are negative."""
+    """Return the divisor of decays: files store their magnitude; parameters are negative."""
     return -1.0
 
 

@@ -18,7 +18,7 @@ from sporelm.models.encoder_config import EncoderConfig
 
 BERT_GGUF_KEYS: Final = gguf_keys(GGUF_LAYER_NORM_EPS, without=("head_dim", "kv_heads", "rotary", "window"))
 BERT_CONSTANTS: Final = {"rotary": 0, **ALL_BIASES}
-# Norms after the sums, embeddings and a head: parameters without their ends -> stored names.
+# Post-norms, embeddings and the head: parameters -> stored names, both without ".weight" and ".bias".
 _NORMS_AND_HEAD: Final = {
     "embedding_norm": "token_embd_norm",
     "layers.{}.attn_norm": "blk.{}.attn_output_norm",
@@ -63,6 +63,6 @@ class BertGguf(EncoderGgufSchema):
 
     def find_unsupported(self, config: ModelConfig) -> str:
         if as_encoder_config(config).model_type == DISTILBERT and as_encoder_config(config).head_labels:
-            return "its head has ReLU"
+            return "its head uses ReLU"
         assert isinstance(config, BertConfig)
-        return "its tasks have rows of their own" if config.task_types else ""
+        return "it has task embeddings" if config.task_types else ""

@@ -13,7 +13,7 @@ from sporelm.models.architectures.biogpt import ACTIVATIONS, BioGPT
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 
-EPS: Final = 1e-5  # of the norms, whatever config.json says
+EPS: Final = 1e-5  # of the norms; config.json is ignored
 BIOGPT_CONSTANTS: Final = {"rotary": 0, **ALL_BIASES}
 EMBEDDING_SCALE: Final = Key("scales.embedding", "embedding_scale", "f32", 1e-6, 1e6, 1.0)
 

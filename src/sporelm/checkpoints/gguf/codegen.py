@@ -25,6 +25,6 @@ class CodeGenGguf(GptJGguf):
 
 
 def check_heads(config: ModelConfig, where: str) -> None:
-    """Raise UnsupportedModel unless each core has as many heads."""
+    """Raise UnsupportedModel unless all cores have the same number of heads."""
     if config.heads % NUM_CORES:
         raise UnsupportedModel(f"{where}: {config.heads} heads are not supported; multiples of {NUM_CORES} are")

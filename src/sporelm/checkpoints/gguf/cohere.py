@@ -19,8 +19,8 @@ COHERE_CONSTANTS: Final = {"parallel": True, "rope_style": "adjacent"}
 
 
 def find_untied(config: ModelConfig) -> str:
-    """Return that a GGUF file cannot hold an output of its own, as a clause; "" if there is none."""
-    return "" if config.tie_embeddings else "its output has a matrix of its own"
+    """Return the clause that a GGUF file cannot hold a separate output; "" if the output is tied."""
+    return "" if config.tie_embeddings else "its output is not tied to the embedding"
 
 
 @register

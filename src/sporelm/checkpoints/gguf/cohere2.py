@@ -21,7 +21,7 @@ def without_rotation_in_full_layers(config: ModelConfig, where: str) -> ModelCon
     """Return the configuration with rotary positions only in layers with a window. Raises UnsupportedModel if there are
     none."""
     if config.window is None:
-        raise UnsupportedModel(f"{where}: layers without a window are not rotated, and no layer has one")
+        raise UnsupportedModel(f"{where}: no layer has a window, so none would have rotary positions")
     return replace(config, nope_layers=config.full_layers)
 
 

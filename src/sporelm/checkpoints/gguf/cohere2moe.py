@@ -23,12 +23,12 @@ DEFAULT_SCORES: Final = "sigmoid"
 
 
 def with_windows_and_eps(config: ModelConfig, window: int | None, full_layers: Set[int], where: str) -> ModelConfig:
-    """Return the configuration with these windows, with rotary positions in layers that have one and in dense layers,
+    """Return the configuration with these windows, with rotary positions in dense layers and in layers with a window,
     and with the epsilon of its kind of norms. Raises UnsupportedModel if there is no window."""
     assert isinstance(config, Cohere2MoeConfig)
     assert config.experts is not None
     if window is None:
-        raise UnsupportedModel(f"{where}: layers without a window are not rotated, and no layer has one")
+        raise UnsupportedModel(f"{where}: no layer has a window, so none would have rotary positions")
     return replace(
         config,
         window=window,

@@ -19,7 +19,7 @@ DBRX_ROUTING: Final = {"experts.renormalize": True}
 
 @register
 class DbrxGguf(GgufSchema):
-    """`dbrx`. A limit of 0 is none."""
+    """`dbrx`. A limit of 0 means none."""
 
     names = ("dbrx",)
     architecture = Dbrx

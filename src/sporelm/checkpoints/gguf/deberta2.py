@@ -1,4 +1,4 @@
-"""GGUF files of DeBERTa v2 and v3. Only this program writes them."""
+"""GGUF files of DeBERTa v2 and v3. Only this engine writes them."""
 
 from dataclasses import replace
 from typing import Final
@@ -18,19 +18,19 @@ from sporelm.models.encoder_config import EncoderConfig
 from sporelm.ops.disentangled_attention import MAX_BUCKETS
 
 BUCKETS: Final = Key("distance_buckets", "attention.relative_buckets_count", "u32", 2, MAX_BUCKETS)
-# -1 stands for the number of positions.
+# -1 means the number of positions.
 MAX_DISTANCE: Final = Key("max_distance", "attention.relative_farthest", "u32", -1, MAX_CONTEXT, -1)
 
 
 def with_distances(config: EncoderConfig, values: ConfigValues) -> EncoderConfig:
-    """Return the configuration with the greatest distance, and with the scale of sums of three scores. Raises
-    UnsupportedModel if there are too many buckets for the distances."""
+    """Return the configuration with the maximum distance, and with the scale for the sum of three scores. Raises
+    UnsupportedModel for more buckets than the distances allow."""
     assert isinstance(config, DebertaV2Config)
     max_distance = config.max_distance if config.max_distance >= 1 else config.context_length
     if max_distance <= config.distance_buckets // 2 + 1:
         what = f"distances up to {max_distance} have {config.distance_buckets} buckets"
         keys = values.list_keys("max_relative_positions", "max_position_embeddings", "position_buckets")
-        raise UnsupportedModel(f"{values.where}: {what}; there must be at least two places for each{keys}")
+        raise UnsupportedModel(f"{values.where}: {what}; there must be at least two distances for each{keys}")
     scales = replace(config.scales, attention=(3 * config.head_dim) ** -0.5)
     return replace(config, max_distance=max_distance, scales=scales)
 

@@ -13,7 +13,8 @@ from sporelm.models.layer_shapes import LayerShapesConfig
 
 @register
 class DeciGguf(GgufSchema):
-    """`deci`. Queries and keys are permuted; a matrix in place of attention has the name of its output projection."""
+    """`deci`. Queries and keys are permuted; a linear layer in place of attention has the name of its output
+    projection."""
 
     names = ("deci",)
     architecture = Deci

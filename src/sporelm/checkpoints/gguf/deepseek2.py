@@ -21,8 +21,8 @@ from sporelm.models.config import Experts, ModelConfig
 
 
 def with_deepseek_routing(config: ModelConfig, experts: Experts) -> ModelConfig:
-    """Return the configuration with these experts. V2 ranks groups by their best expert, as its makers do; llama.cpp
-    adds up the best two for all models."""
+    """Return the configuration with these experts. V2 ranks groups by their best expert, as published; llama.cpp adds
+    the best two for all models."""
     group_score = "sum_of_two" if experts.scores == "sigmoid" else "max"
     return replace(config, experts=replace(experts, group_score=group_score, epsilon=1e-20))
 
@@ -55,7 +55,7 @@ class Deepseek2Gguf(LatentGgufSchema):
         experts = config.experts
         if experts is None:
             return config
-        # Files of GLM-4.7-Flash do not say the scores. A choice bias comes with sigmoid scores alone.
+        # Files of GLM-4.7-Flash lack the score function. Models with a choice bias use sigmoid scores.
         if experts.choice_bias and not gguf.values.get("expert_gating_func"):
             experts = replace(experts, scores="sigmoid")
         return with_deepseek_routing(config, experts)

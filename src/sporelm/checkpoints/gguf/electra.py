@@ -1,4 +1,4 @@
-"""GGUF files of ELECTRA. Only this program writes them; their tensors have the names of BERT's."""
+"""GGUF files of ELECTRA. Only this engine writes them; their tensors have the names of BERT's."""
 
 from typing import Final
 

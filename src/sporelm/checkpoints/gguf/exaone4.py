@@ -12,14 +12,14 @@ from sporelm.models.architectures.exaone4 import Exaone4
 from sporelm.models.config import ModelConfig
 
 WINDOW_STEP: Final = 4  # each fourth layer has no window
-WINDOWED_LAYERS: Final = 64  # of the 32B: llama.cpp reads the window of no other model
+WINDOWED_LAYERS: Final = 64  # of the 32B, the only model whose window llama.cpp reads
 
 
 def find_unused_window(config: ModelConfig) -> str:
-    """Return that no layer has the window, as a clause; "" if some have. A GGUF file has none then, and its layers
-    would be rotated."""
+    """Return the clause that no layer uses the window; "" if some do. A GGUF file could not hold the window then, and
+    its layers would be rotated."""
     is_unused = config.window is not None and len(config.full_layers) == config.layers
-    return "all of its layers do without positions" if is_unused else ""
+    return "none of its layers has positions" if is_unused else ""
 
 
 @register
@@ -40,5 +40,5 @@ class Exaone4Gguf(GgufSchema):
 
     def find_unsupported(self, config: ModelConfig) -> str:
         if config.window and config.layers != WINDOWED_LAYERS:
-            return "it has a window, and not 64 layers"
+            return "it has a window but not 64 layers"
         return find_unused_window(config)

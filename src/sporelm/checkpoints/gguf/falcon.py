@@ -10,7 +10,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class FalconGguf(GgufSchema):
-    """`falcon`. If there are two norms, files call that of the feed-forward block what else is that of both."""
+    """`falcon`. With two norms, the norm of the feed-forward block has the name that the only norm has otherwise."""
 
     names = ("falcon",)
     architecture = Falcon
@@ -39,4 +39,4 @@ class FalconGguf(GgufSchema):
 
     def find_unsupported(self, config: ModelConfig) -> str:
         is_usual = config.parallel and not (config.alibi or config.mlp_bias)
-        return "" if is_usual else "it has linear biases, biases or blocks in turn"
+        return "" if is_usual else "it has ALiBi, biases or sequential blocks"

@@ -1,5 +1,5 @@
-"""GGUF files of Falcon-H1. Their weights contain the multipliers: llama.cpp's converter puts them there, and its
-falcon-h1.cpp has none."""
+"""GGUF files of Falcon-H1. llama.cpp's converter multiplies their weights by the multipliers; falcon-h1.cpp has
+none."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -21,8 +21,8 @@ from sporelm.checkpoints.transforms import Divide
 from sporelm.models.architectures.falcon_h1 import FalconH1, FalconH1Config
 from sporelm.models.config import ModelConfig
 
-# Parameters -> the factors that GGUF files have in them. A bias is added before an output is multiplied, but after an
-# input is.
+# Parameters -> the factors in their GGUF weights. A bias is added before an output is multiplied, but after an input
+# is.
 FACTORS: Final[dict[str, Callable[[Any], Any]]] = {
     "embedding.weight": attrgetter("scales.embedding"),
     "output.weight": attrgetter("scales.output"),
@@ -38,14 +38,14 @@ FACTORS: Final[dict[str, Callable[[Any], Any]]] = {
     **{f"layers.{{}}.ffn_gate.{part}": attrgetter("mlp_gate_multiplier") for part in PARTS},
     **{f"layers.{{}}.ffn_down.{part}": attrgetter("mlp_down_multiplier") for part in PARTS},
 }
-# The factors that we have in the taps of the convolution, and files of neither kind have.
+# Factors that our convolution weights contain; neither kind of files has them.
 CONV_FACTORS: Final[dict[str, Callable[[Any], Any]]] = {
     "layers.{}.ssm_conv.weight": lambda config: 1 / config.conv_multipliers
 }
 
 
 def with_factors(tensors: TensorTable, factors: dict[str, Callable[[Any], Any]]) -> TensorTable:
-    """Return a table whose stored tensors contain these factors."""
+    """Return a table whose stored tensors are multiplied by these factors."""
     changed: TensorTable = {}
     for parameter, factor in factors.items():
         (stored,) = alternatives(tensors[parameter])
@@ -73,9 +73,9 @@ class FalconH1Gguf(GgufSchema):
     def find_unsupported(self, config: ModelConfig) -> str:
         assert isinstance(config, FalconH1Config)
         if config.has_mixer_norm and config.is_norm_before_gate:
-            return "state spaces are normed before their gates"
+            return "Mamba mixers are normalized before their gates"
         if config.attention_bias:
             return "attention has biases"
         if config.tie_embeddings and config.scales.embedding != config.scales.output:
-            return "one matrix is embedding and output, with a multiplier for each"
+            return "its output is tied to the embedding, and they have different multipliers"
         return find_time_step_limits(config)

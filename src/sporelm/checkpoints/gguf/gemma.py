@@ -16,7 +16,7 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 @register
 class GemmaGguf(GgufSchema):
-    """`gemma`. Norms are stored as they are."""
+    """`gemma`. Norms are stored unchanged."""
 
     names = ("gemma",)
     architecture = Gemma

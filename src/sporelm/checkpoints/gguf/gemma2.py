@@ -18,15 +18,17 @@ MAX_CAP: Final = 1e6
 DEFAULT_WINDOW: Final = 4096
 DEFAULT_SCORE_CAP: Final = 50.0
 DEFAULT_LOGIT_CAP: Final = 30.0
-LARGEST: Final = 46  # layers of the 27B, whose attention scores GGUF files mean to be scaled by another width
+LARGEST_MODEL_LAYERS: Final = 46  # layers of the 27B, whose attention scores have another scale
 SCORE_CAP_KEY: Final = Key("score_cap", "attn_logit_softcapping", "f32", MIN_CAP, MAX_CAP, OPTIONAL)
 LOGIT_CAP_KEY: Final = Key("logit_cap", "final_logit_softcapping", "f32", MIN_CAP, MAX_CAP, OPTIONAL)
 Config = TypeVar("Config", bound=ModelConfig)
 
 
 def score_scale(config: ModelConfig, largest: int) -> float:
-    """Return the scale of attention scores in GGUF files, which have no key for it: the model with `largest` layers has
-    another."""
+    """Return the scale of attention scores in GGUF files, which have no key for it.
+
+    largest   number of layers of the model with another scale
+    """
     size = config.width // config.heads if config.layers == largest else config.head_dim
     return float(size**-0.5)
 
@@ -37,14 +39,14 @@ def with_score_scale(config: Config, largest: int) -> Config:
 
 
 def find_other_score_scale(config: ModelConfig, largest: int) -> str:
-    """Return that a GGUF file cannot hold the scale of attention scores, as a clause; "" if it can."""
+    """Return the clause that a GGUF file cannot hold the scale of attention scores; "" if it can."""
     is_usual = abs(config.attention_scale - score_scale(config, largest)) < 1e-6
-    return "" if is_usual else "its query_pre_attn_scalar is not what its heads have"
+    return "" if is_usual else "its query_pre_attn_scalar differs from the head width"
 
 
 @register
 class Gemma2Gguf(GgufSchema):
-    """`gemma2`. A file without caps and window has the usual ones."""
+    """`gemma2`. Absent caps and an absent window mean the defaults."""
 
     names = ("gemma2",)
     architecture = Gemma2
@@ -56,7 +58,9 @@ class Gemma2Gguf(GgufSchema):
         return every_nth_layer(2)(layers)
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
-        config = with_score_scale(with_scaled_embedding(super().config_from_metadata(gguf, values)), LARGEST)
+        config = with_score_scale(
+            with_scaled_embedding(super().config_from_metadata(gguf, values)), LARGEST_MODEL_LAYERS
+        )
         return replace(
             config,
             window=config.window if "attention.sliding_window" in gguf.values.values else DEFAULT_WINDOW,
@@ -70,4 +74,4 @@ class Gemma2Gguf(GgufSchema):
     def find_unsupported(self, config: ModelConfig) -> str:
         if config.score_cap is None or config.logit_cap is None:
             return "its scores or logits have no cap"
-        return find_other_score_scale(config, LARGEST)
+        return find_other_score_scale(config, LARGEST_MODEL_LAYERS)

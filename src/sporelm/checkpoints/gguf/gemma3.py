@@ -14,7 +14,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.gemma3 import Gemma3
 from sporelm.models.config import ModelConfig
 
-LARGEST: Final = 62  # layers of the 27B
+LARGEST_MODEL_LAYERS: Final = 62  # layers of the 27B
 WINDOW_STEP: Final = 6  # each sixth layer has no window
 LOCAL_THETA: Final = 10000.0
 
@@ -33,7 +33,7 @@ class Gemma3Gguf(GgufSchema):
         return every_nth_layer(WINDOW_STEP)(layers)
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
-        return with_score_scale(with_scaled_embedding(super().config_from_metadata(gguf, values)), LARGEST)
+        return with_score_scale(with_scaled_embedding(super().config_from_metadata(gguf, values)), LARGEST_MODEL_LAYERS)
 
     def find_unsupported(self, config: ModelConfig) -> str:
-        return find_other_score_scale(config, LARGEST)
+        return find_other_score_scale(config, LARGEST_MODEL_LAYERS)

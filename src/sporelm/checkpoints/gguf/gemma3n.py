@@ -1,4 +1,4 @@
-"""GGUF files of Gemma 3n: of its text model."""
+"""GGUF files of Gemma 3n: its text model."""
 
 from dataclasses import replace
 from math import inf
@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, gguf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf.gemma4 import (
     DEFAULT_LOGIT_CAP,
     LOCAL_THETA_KEY,
@@ -27,12 +27,12 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.architectures.gemma3n import Gemma3n, Gemma3nConfig
 from sporelm.models.config import MAX_LAYERS, MAX_WIDTH, ModelConfig
 
-STREAMS: Final = 4  # matrices of the other three are one tensor
+STREAMS: Final = 4  # the matrices of all but the first are one tensor
 WINDOW_STEP: Final = 5  # layers from one without a window to the next
 THRESHOLDS: Final = "activation_sparsity_scale"
 MAX_THRESHOLD: Final = 1e3
-SPARSE_LAYERS: Final = 10  # the first layers, whose feed-forward blocks leave values out
-SPARSITY: Final = 0.95  # the share of values that they leave out
+SPARSE_LAYERS: Final = 10  # leading layers with sparse activations
+SPARSITY: Final = 0.95  # the share of values that they drop
 MIN_SPARSITY: Final = 1e-3
 ACTIVE_STREAM: Final = "altup.active_idx"
 MAX_STREAMS: Final = 8
@@ -52,17 +52,17 @@ ALTUP_TENSORS: Final[TensorTable] = {
         for number in range(STREAMS - 1)
     },
 }
-# Layers that share keys and values have tensors for them all the same.
+# Layers that share keys and values of other layers have unused tensors of their own.
 UNREAD_TENSORS: Final = tuple(f"blk.{{}}.attn_{name}.weight" for name in ("k", "v", "k_norm"))
 
 
 def default_sparsity(layers: int) -> list[float]:
-    """Return the share of values that each layer leaves out in files that do not say it."""
+    """Return the default share of values that each layer drops."""
     return [SPARSITY if layers > SPARSE_LAYERS and layer < SPARSE_LAYERS else 0.0 for layer in range(layers)]
 
 
 def thresholds_of_sparsity(values: ConfigValues, key: str, shares: Any, layers: int) -> tuple[float, ...]:
-    """Return shares of values that are left out as quantiles of a normal distribution; -inf: none are."""
+    """Return shares of dropped values as quantiles of a normal distribution; -inf: none are dropped."""
     shares = [shares] * layers if isinstance(shares, int | float) else shares
     numbers = ConfigValues({key: shares}, values.where).numbers(key, layers, 0.0, 1 - MIN_SPARSITY)
     return tuple(NormalDist().inv_cdf(share) if share >= MIN_SPARSITY else -inf for share in numbers)
@@ -76,7 +76,7 @@ def with_checked_layers(config: Gemma3nConfig, values: ConfigValues) -> Gemma3nC
 
 @register
 class Gemma3nGguf(GgufSchema):
-    """`gemma3n`. The rank of the learned residual, and the tokens with rows for the layers, are those of tensors."""
+    """`gemma3n`. The rank of the learned residual, and the vocabulary of per-layer inputs, are those of the tensors."""
 
     names = ("gemma3n",)
     architecture = Gemma3n
@@ -105,7 +105,7 @@ class Gemma3nGguf(GgufSchema):
         config = super().config_from_metadata(gguf, values)
         assert isinstance(config, Gemma3nConfig)
         if values.integer(ACTIVE_STREAM, 0, MAX_STREAMS, 0):
-            raise UnsupportedModel(f"{values.where}: {ACTIVE_STREAM} is not 0: not supported")
+            raise UnsupportedModel(f"{values.where}: {ACTIVE_STREAM} is not 0, which is not supported")
         if not values.has(LOGIT_CAP):
             config = replace(config, logit_cap=DEFAULT_LOGIT_CAP)
         if not values.has(SHARED_LAYERS):
@@ -119,7 +119,8 @@ class Gemma3nGguf(GgufSchema):
         )
 
     def required_tensors(self, config: ModelConfig) -> dict[str, Shape]:
-        """Return keys and values of layers that share those of others, and rows of all tokens: llama.cpp reads them."""
+        """Return the keys and values of layers that share those of others, and rows of all tokens: llama.cpp requires
+        them."""
         assert isinstance(config, Gemma3nConfig)
         keys = config.kv_heads * config.head_dim
         rows = (config.vocab, config.per_layer_input_size * config.layers)
@@ -144,5 +145,7 @@ def _read_thresholds(values: ConfigValues, layers: int) -> tuple[float, ...]:
         return thresholds_of_sparsity(values, THRESHOLDS, default_sparsity(layers), layers)
     is_list = isinstance(numbers, list) and len(numbers) == layers and all(type(each) is float for each in numbers)
     if not is_list or any(each != each or each > MAX_THRESHOLD for each in numbers):
-        raise ModelFileError(f"{values.where}: {THRESHOLDS} is {shown(numbers)}; it must be a number for each layer")
+        raise ModelFileError(
+            f"{values.where}: {THRESHOLDS} is {format_value(numbers)}; it must be a number for each layer"
+        )
     return tuple(each if each > -MAX_THRESHOLD else -inf for each in numbers)

@@ -1,4 +1,4 @@
-"""GGUF files of Gemma 4: of its text model."""
+"""GGUF files of Gemma 4: its text model."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -21,13 +21,13 @@ FFN_WIDTHS: Final = "feed_forward_length"
 SHARED_LAYERS: Final = "attention.shared_kv_layers"
 LOGIT_CAP: Final = "final_logit_softcapping"
 DEFAULT_LOGIT_CAP: Final = 30.0  # of llama.cpp, for a file without the key
-# Where numbers stand among the values that files have as lists.
+# Our keys for numbers that files store as lists.
 LOCAL_KV_HEADS: Final = "local_kv_heads"
 HAS_DOUBLE_WIDE_MLP: Final = "has_double_wide_mlp"
 # A cap of 0 means none: llama.cpp has one for a file that lacks the key.
 OPTIONAL_LOGIT_CAP_KEY: Final = LOGIT_CAP_KEY._replace(low=0.0)
 LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, 10000.0)
-# The rows that a token has for each layer (llama.cpp's llama-arch.cpp).
+# Per-layer inputs (llama.cpp's llama-arch.cpp).
 PER_LAYER_INPUT_TENSORS: Final[TensorTable] = {
     "layer_embedding.weight": "per_layer_token_embd.weight",
     "layer_projection.weight": "per_layer_model_proj.weight",
@@ -37,7 +37,7 @@ PER_LAYER_INPUT_TENSORS: Final[TensorTable] = {
     "layers.{}.input_norm.weight": "blk.{}.post_norm.weight",
     "layers.{}.out_scale.weight": "blk.{}.layer_output_scale.weight",
 }
-# The mixture of experts beside the gated block.
+# The mixture of experts parallel to the dense block.
 PARALLEL_MIXTURE_TENSORS: Final[TensorTable] = {
     **expert_tensors(has_fused=True),
     "layers.{}.ffn_gate_inp_norm.weight": "blk.{}.ffn_gate_inp.scale",
@@ -54,7 +54,7 @@ def gemma_scales(config: ModelConfig) -> Scales:
 
 
 def check_shared_layers(config: ModelConfig, num_kv_shared_layers: int, values: ConfigValues) -> None:
-    """Raise ModelFileError if layers share keys and values of a type of layers that is not before them."""
+    """Raise ModelFileError if layers share keys and values with a type of layer that does not precede them."""
     first = config.layers - num_kv_shared_layers
     types = {layer in config.full_layers for layer in range(first)}
     if not {layer in config.full_layers for layer in range(max(first, 0), config.layers)} <= types:
@@ -67,8 +67,8 @@ def with_checked_layers(config: Gemma4Config, values: ConfigValues) -> Gemma4Con
     """Return the configuration with its scales. Raises ModelFileError for layers that do not fit each other."""
     heads, local_heads, local_dim = config.heads, config.local_kv_heads, config.local_head_dim
     if heads % local_heads or local_dim % 2:
-        what = f"{heads} query heads, {local_heads} key heads of {local_dim}"
-        what = f"{what} in layers with a window: query heads must be a multiple of key heads, their width even"
+        what = f"{heads} query heads, {local_heads} KV heads of {local_dim}"
+        what = f"{what} in layers with a window: query heads must be a multiple of KV heads, and their width even"
         keys = values.list_keys("num_attention_heads", "num_key_value_heads", "head_dim")
         raise ModelFileError(f"{values.where}: {what}{keys}")
     check_shared_layers(config, config.num_kv_shared_layers, values)
@@ -76,7 +76,7 @@ def with_checked_layers(config: Gemma4Config, values: ConfigValues) -> Gemma4Con
 
 
 def with_single_numbers_by_type(values: ConfigValues) -> ConfigValues:
-    """Return the metadata with a number for each type of layer in place of lists; other lists are refused later."""
+    """Return the metadata with a number for each type of layer in place of lists; other lists are rejected later."""
     heads, widths, shared, layers = (values.get(key) for key in (KV_HEADS, FFN_WIDTHS, SHARED_LAYERS, "block_count"))
     pattern = [bool(mark) for mark in _read_list(values.get(WINDOW_PATTERN), layers)]
     changes: dict[str, Any] = {LOCAL_KV_HEADS: heads, LOGIT_CAP: values.get(LOGIT_CAP, DEFAULT_LOGIT_CAP)}
@@ -92,11 +92,11 @@ def with_single_numbers_by_type(values: ConfigValues) -> ConfigValues:
         doubled = [width if layer < own else 2 * width for layer in range(len(pattern))]
         if [int(number) for number in numbers] == doubled:
             changes |= {FFN_WIDTHS: width, HAS_DOUBLE_WIDE_MLP: True}
-    return values.updated(changes)
+    return values.with_changes(changes)
 
 
 def _read_list(value: Any, count: Any) -> list[int]:
-    """Return a list of `count` whole numbers; an empty one for anything else."""
+    """Return a list of `count` integers; an empty one for anything else."""
     items = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(items, list) or not isinstance(count, int) or len(items) != count:
         return []
@@ -105,7 +105,7 @@ def _read_list(value: Any, count: Any) -> list[int]:
 
 @register
 class Gemma4Gguf(GgufSchema):
-    """`gemma4`. Values are keys if a layer without a window has no tensor of values."""
+    """`gemma4`. Keys serve as values if a layer without a window has no value tensor."""
 
     names = ("gemma4",)
     architecture = Gemma4
@@ -136,7 +136,7 @@ class Gemma4Gguf(GgufSchema):
         config = super().config_from_metadata(gguf, values)
         assert isinstance(config, Gemma4Config)
         if not (pattern := _read_list(values.get(WINDOW_PATTERN), config.layers)):
-            what = f"{WINDOW_PATTERN} must say of each of the {config.layers} layers whether it has a window"
+            what = f"{WINDOW_PATTERN} must be a list of booleans for the {config.layers} layers"
             raise ModelFileError(f"{values.where}: {what}")
         config = replace(
             config,

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from sporelm.checkpoints.config_keys import Key, gguf_keys
 from sporelm.checkpoints.config_values import ConfigValues
-from sporelm.checkpoints.dense import dense_of_shapes, fitting
+from sporelm.checkpoints.dense import check_dense_widths, read_dense_shapes
 from sporelm.checkpoints.encoder_schema import EncoderGgufSchema
 from sporelm.checkpoints.gguf.gemma import with_scaled_embedding
 from sporelm.checkpoints.gguf.gemma2 import find_other_score_scale, with_score_scale
-from sporelm.checkpoints.gguf.gemma3 import LARGEST, LOCAL_THETA, WINDOW_STEP
+from sporelm.checkpoints.gguf.gemma3 import LARGEST_MODEL_LAYERS, LOCAL_THETA, WINDOW_STEP
 from sporelm.checkpoints.gguf_schema import GgufModel, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, POST_NORM_TENSORS
 from sporelm.checkpoints.hf_windows import every_nth_layer
@@ -34,8 +34,12 @@ class GemmaEmbeddingGguf(EncoderGgufSchema):
         return every_nth_layer(WINDOW_STEP)(layers)
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> EncoderConfig:
-        config = with_score_scale(with_scaled_embedding(super().config_from_metadata(gguf, values)), LARGEST)
-        return replace(config, dense=fitting(dense_of_shapes(gguf.shapes, config.name), config.width, config.name))
+        config = with_score_scale(
+            with_scaled_embedding(super().config_from_metadata(gguf, values)), LARGEST_MODEL_LAYERS
+        )
+        return replace(
+            config, dense=check_dense_widths(read_dense_shapes(gguf.shapes, config.name), config.width, config.name)
+        )
 
     def extra_metadata(self, config: ModelConfig) -> dict[str, MetadataEntry]:
         found = super().extra_metadata(config)

@@ -15,7 +15,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class Glm4Gguf(GgufSchema):
-    """`glm4`. Files of models that see (GLM-4.1V) have the rows of each head in the order of halves."""
+    """`glm4`. Files of multimodal models (GLM-4.1V) have the rows of each head in the order of halves."""
 
     names = ("glm4",)
     architecture = Glm4

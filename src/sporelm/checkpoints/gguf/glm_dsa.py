@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf.deepseek32 import DEEPSEEK32_KEYS, DEEPSEEK32_TENSORS
 from sporelm.checkpoints.gguf_schema import GgufModel, MetadataEntry
 from sporelm.checkpoints.schema_registry import register
-from sporelm.checkpoints.sparse_keys import SparseGgufSchema, indexer_of
+from sporelm.checkpoints.sparse_keys import SparseGgufSchema, get_indexer
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.glm_dsa import GlmDsa
 from sporelm.models.config import ModelConfig
@@ -15,7 +15,7 @@ from sporelm.models.latent_config import SparseConfig
 
 INDEXER_TYPES: Final = ("shared", "full")
 TYPES_KEY: Final = "attention.indexer.types"
-# Positions: in files with as many that do not list the types, llama.cpp assumes the pattern of GLM-5.2.
+# Context length for which llama.cpp assumes the pattern of GLM-5.2, if the file does not list the types.
 LONG_CONTEXT: Final = 1 << 20
 
 
@@ -25,20 +25,20 @@ def scheduled_types(layers: int, step: int, first: int) -> list[str]:
 
 
 def with_shared_layers(config: ModelConfig, types: Any, where: str) -> ModelConfig:
-    """Return the configuration with the types of its layers. Raises UnsupportedModel for types that are unknown or
-    missing, or if the first layer has no indexer."""
+    """Return the configuration with the types of its layers. Raises UnsupportedModel for unknown or missing types, or
+    if the first layer has no indexer."""
     assert isinstance(config, SparseConfig)
     is_known = isinstance(types, list) and len(types) == config.layers and all(each in INDEXER_TYPES for each in types)
     if not is_known or types[0] != "full":
-        what = f"must say full or shared of each of the {config.layers} layers, full of the first"
-        raise UnsupportedModel(f"{where}: indexer_types {what}; they are {shown(types)}")
+        what = f"must be full or shared for each of the {config.layers} layers, and full for the first"
+        raise UnsupportedModel(f"{where}: indexer_types {what} (got {format_value(types)})")
     shared = frozenset(layer for layer, each in enumerate(types) if each == "shared")
     return replace(config, indexer=replace(config.indexer, shared_layers=shared))
 
 
 @register
 class GlmDsaGguf(SparseGgufSchema):
-    """`glm-dsa`. Files of before `types` have tensors of the indexer in layers that share its selection, too."""
+    """`glm-dsa`. Files without `types` also have indexer tensors in layers that share a selection."""
 
     names = ("glm-dsa",)
     architecture = GlmDsa
@@ -51,7 +51,7 @@ class GlmDsaGguf(SparseGgufSchema):
         return with_shared_layers(config, _read_types(config, gguf.values), gguf.where)
 
     def extra_metadata(self, config: ModelConfig) -> dict[str, MetadataEntry]:
-        shared = indexer_of(config).shared_layers
+        shared = get_indexer(config).shared_layers
         types = [layer not in shared for layer in range(config.layers)]
         return {**super().extra_metadata(config), f"glm-dsa.{TYPES_KEY}": ("[bool]", types)}
 

@@ -36,5 +36,5 @@ class GraniteGguf(GgufSchema):
 
 
 def with_default_score_scale(config: Config, values: ConfigValues) -> Config:
-    """Return the configuration with the usual scale of attention scores if the file has none."""
+    """Return the configuration with the default scale of attention scores if the file has none."""
     return config if values.has("attention.scale") else replace(config, scales=replace(config.scales, attention=None))

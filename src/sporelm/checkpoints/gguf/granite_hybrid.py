@@ -20,12 +20,12 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.granite_hybrid import GraniteHybrid, GraniteHybridConfig
 from sporelm.models.config import ModelConfig
 
-HAS_ROPE: Final = "rope.scaling.finetuned"  # a misuse of this key by llama.cpp's converter
+HAS_ROPE: Final = "rope.scaling.finetuned"  # llama.cpp's converter misuses this key
 
 
 @register
 class GraniteHybridGguf(GgufSchema):
-    """`granitehybrid`. Layers without attention have 0 key heads."""
+    """`granitehybrid`. Layers without attention have 0 KV heads."""
 
     names = ("granitehybrid",)
     architecture = GraniteHybrid

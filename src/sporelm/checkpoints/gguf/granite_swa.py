@@ -26,14 +26,14 @@ def every_fourth_layer(layers: int) -> frozenset[int]:
 
 
 def without_rope(pattern: list[object]) -> frozenset[int]:
-    """Return the layers that a pattern gives 0 or false."""
+    """Return the layers for which a pattern has 0 or false."""
     return frozenset(layer for layer, mark in enumerate(pattern) if not mark)
 
 
 @register
 class GraniteSwaGguf(GgufSchema):
-    """`granite_swa`. llama.cpp's converter writes gates and up projections as one tensor; llama.cpp also reads those of
-    experts apart."""
+    """`granite_swa`. llama.cpp's converter fuses gates and up projections into one tensor; llama.cpp also reads
+    separate ones of experts."""
 
     names = ("granite_swa",)
     architecture = GraniteSWA

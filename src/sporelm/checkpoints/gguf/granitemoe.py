@@ -14,7 +14,7 @@ from sporelm.checkpoints.schema_registry import register
 
 @register
 class GraniteMoeGguf(GraniteGguf):
-    """`granitemoe`: Granite with a mixture of experts, one of which all tokens may pass (IBM 2024)."""
+    """`granitemoe`: Granite with a mixture of experts and an optional shared expert (IBM 2024)."""
 
     names = ("granitemoe",)
     keys = gguf_keys(*GRANITE_KEYS, *gguf_expert_keys("count", "used", "shared_ffn"))

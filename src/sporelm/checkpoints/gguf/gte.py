@@ -1,4 +1,4 @@
-"""GGUF files of GTE. Only this program writes them."""
+"""GGUF files of GTE. Only this engine writes them."""
 
 from typing import Final
 

@@ -15,7 +15,7 @@ from sporelm.models.architectures.hunyuan import Hunyuan
 
 @register
 class HunyuanMoeGguf(GgufSchema):
-    """`hunyuan-moe`: Hunyuan with a mixture of experts, one of which all tokens pass."""
+    """`hunyuan-moe`: Hunyuan with a mixture of experts and a shared expert."""
 
     names = ("hunyuan-moe",)
     architecture = Hunyuan

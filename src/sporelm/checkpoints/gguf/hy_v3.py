@@ -24,7 +24,7 @@ HY_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
 
 
 def with_shared_width(config: ModelConfig, width: int) -> ModelConfig:
-    """Return the configuration with the width of the expert that all tokens pass."""
+    """Return the configuration with the width of the shared expert."""
     experts = config.experts
     assert experts is not None
     return replace(config, experts=replace(experts, shared_ffn=width, shared=max(1, width // experts.ffn)))

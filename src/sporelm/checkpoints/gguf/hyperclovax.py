@@ -10,7 +10,7 @@ from sporelm.models.architectures.hyperclovax import HyperClovaX
 
 @register
 class HyperClovaXGguf(GgufSchema):
-    """`hyperclovax`. The scale of logits multiplies, unlike Granite's."""
+    """`hyperclovax`. The logits are multiplied by their scale, unlike Granite's."""
 
     names = ("hyperclovax",)
     architecture = HyperClovaX

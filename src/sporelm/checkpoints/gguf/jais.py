@@ -25,7 +25,7 @@ def with_score_scale_by_width(config: ModelConfig, *, is_by_width: bool) -> Mode
 
 @register
 class JaisGguf(GgufSchema):
-    """`jais`. Embedding and output are stored multiplied, since llama.cpp has no key for their factors (muP)."""
+    """`jais`. Embedding and output are stored multiplied by their factors (muP): llama.cpp has no key for them."""
 
     names = ("jais",)
     architecture = Jais
@@ -46,5 +46,5 @@ class JaisGguf(GgufSchema):
 
     def find_unsupported(self, config: ModelConfig) -> str:
         if config.tie_embeddings:
-            return "its output is its embedding"
-        return "" if config.scales.attention else "its scores are divided by the root of a head's width"
+            return "its output is tied to the embedding"
+        return "" if config.scales.attention else "its scores are divided by the square root of the head width"

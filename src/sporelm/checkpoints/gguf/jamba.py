@@ -19,7 +19,7 @@ JAMBA_CONSTANTS: Final = {"rotary": 0, "mamba.norms": "weighted"}
 
 @register
 class JambaGguf(GgufSchema):
-    """`jamba`. Layers without attention have 0 key heads; layers with a router have experts."""
+    """`jamba`. Layers without attention have 0 KV heads; layers with a router have experts."""
 
     names = ("jamba",)
     architecture = Jamba

@@ -23,14 +23,14 @@ from sporelm.checkpoints.transforms import Squeeze
 from sporelm.models.architectures.kimi_linear import KimiLinear, KimiLinearConfig
 from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, ModelConfig
 
-# Attention and delta nets have as many heads.
+# Attention and delta nets have the same number of heads.
 KDA_CONSTANTS: Final = {"delta_net.num_key_heads": 0, "delta_net.num_value_heads": 0}
 KDA_GGUF_KEYS: Final = (
     Key("delta_net.conv_kernel", "ssm.conv_kernel", "u32", 2, MAX_CONV_KERNEL),
     Key("delta_net.key_head_dim", "kda.head_dim", "u32", 1, MAX_HEAD_DIM),
 )
 KIMI_CONSTANTS: Final = {"rotary": 0, "experts.renormalize": True, **V3_ROUTING}
-# The tensors that delta nets of Kimi Linear and Ling 3 have in common, without their decays.
+# Tensors of delta nets that Kimi Linear and Ling 3 share, without decays.
 KDA_GGUF_TENSORS: Final[TensorTable] = {
     **{f"layers.{{}}.delta_{name}.weight": f"blk.{{}}.attn_{name}.weight" for name in "qkv"},
     **SPLIT_CONV_GGUF_TENSORS,
@@ -43,8 +43,8 @@ Config = TypeVar("Config", bound=KimiLinearConfig)
 
 
 def with_kda_layers(config: Config, layer_types: Any, values: ConfigValues) -> Config:
-    """Return the configuration with the layers that have attention, and with the shape of the delta nets that follows
-    from their heads."""
+    """Return the configuration with the attention layers, and with the shape of the delta nets that follows from their
+    heads."""
     shape = config.delta_net
     heads, dim = shape.num_value_heads or config.heads, shape.key_head_dim
     shape = replace(shape, num_key_heads=heads, num_value_heads=heads, value_head_dim=dim, inner_size=heads * dim)
@@ -53,12 +53,12 @@ def with_kda_layers(config: Config, layer_types: Any, values: ConfigValues) -> C
 
 
 def usual_layer_types(layers: int) -> list[str]:
-    """Return the types of layers that transformers takes if there is no list."""
+    """Return the default types of layers in transformers."""
     return [LAYER_TYPES[layer > 0 and layer % 4 == 0] for layer in range(layers)]
 
 
 class KdaGgufSchema(LatentGgufSchema):
-    """GGUF files of models with latent attention and Kimi's delta nets. Layers without key heads are delta nets."""
+    """GGUF files of models with latent attention and Kimi's delta nets. Layers without KV heads are delta nets."""
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
         values = with_types_by_kv_heads(gguf.values if values is None else values)
@@ -67,11 +67,11 @@ class KdaGgufSchema(LatentGgufSchema):
         return with_kda_layers(config, values.get("layer_types") or self.usual_types(config.layers), values)
 
     def usual_types(self, layers: int) -> list[str]:
-        """Return the types of layers in a file that does not give their key heads one by one."""
+        """Return the types of layers in a file without a list of KV heads."""
         return []
 
     def extra_metadata(self, config: ModelConfig) -> dict[str, MetadataEntry]:
-        """Return the usual metadata; layers with attention have one key head, that of the latent."""
+        """Return the usual metadata; attention layers have one KV head, that of the latent."""
         assert isinstance(config, KimiLinearConfig)
         single = replace(config, kv_heads=1)
         return {
@@ -118,5 +118,5 @@ class KimiLinearGguf(KdaGgufSchema):
         if heads != config.heads:
             return f"its delta nets have {heads} heads, its attention {config.heads}"
         if config.latent.q_lora_rank:
-            return "its queries come out of a latent"
+            return "its queries have a latent"
         return find_unsupported_routing(config, renormalize=True, has_dense_layers=True)

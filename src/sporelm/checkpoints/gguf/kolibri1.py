@@ -57,4 +57,4 @@ class Kolibri1Gguf(GgufSchema):
         return without_rotation_in_full_layers(super().config_from_metadata(gguf, values))
 
     def find_unsupported(self, config: ModelConfig) -> str:
-        return "all of its layers do without positions" if len(config.nope_layers) == config.layers else ""
+        return "none of its layers has positions" if len(config.nope_layers) == config.layers else ""

@@ -31,14 +31,14 @@ def every_fourth_layer(layers: int) -> frozenset[int]:
 
 
 def check_rope_scaling(config: ModelConfig, where: str) -> None:
-    """Raise UnsupportedModel if rotary positions are scaled by other means than YaRN."""
+    """Raise UnsupportedModel for rotary scaling other than YaRN."""
     if config.rope_scaling != UNSCALED and not isinstance(config.rope_scaling, YarnScaling):
-        raise UnsupportedModel(f"{where}: rotary positions may be scaled by yarn alone")
+        raise UnsupportedModel(f"{where}: rotary scaling is not supported; yarn is")
 
 
 @register
 class LagunaGguf(GgufSchema):
-    """`laguna`. The rows of the gates say whether each number of a head has one."""
+    """`laguna`. The number of rows of the gates distinguishes elementwise gates from those of heads."""
 
     names = ("laguna",)
     architecture = Laguna

@@ -15,7 +15,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class Lfm3Gguf(GgufSchema):
-    """`lfm3`. Gates and norms behind blocks are optional: a file has their tensors or not."""
+    """`lfm3`. Gates and norms after blocks are optional: they exist if the file has their tensors."""
 
     names = ("lfm3",)
     architecture = Lfm3

@@ -14,9 +14,9 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.llama4 import Llama4, Llama4Config
 from sporelm.models.config import ModelConfig
 
-FULL_LAYER_STEP: Final = 4  # each fourth layer sees all positions and rotates nothing
+FULL_LAYER_STEP: Final = 4  # each fourth layer attends to all positions, without rotary positions
 CHUNK: Final = 8192  # positions
-UNNORMED_EXPERTS: Final = 128  # of Maverick, whose queries and keys are not normed
+UNNORMED_EXPERTS: Final = 128  # of Maverick, whose queries and keys are not normalized
 TEMPERATURE_FLOOR: Final = 8192
 TEMPERATURE_SCALE: Final = 0.1
 
@@ -24,21 +24,21 @@ TEMPERATURE_SCALE: Final = 0.1
 def check_single_expert(config: ModelConfig, where: str) -> None:
     """Raise UnsupportedModel if a token uses several experts."""
     if config.experts and config.experts.used != 1:
-        what = f"a token uses {config.experts.used} experts; only one is supported (num_experts_per_tok)"
+        what = f"num_experts_per_tok {config.experts.used} is not supported; 1 is"
         raise UnsupportedModel(f"{where}: {what}")
 
 
 def without_experts(values: ConfigValues) -> ConfigValues:
-    """Return metadata with 0 experts where experts are in every 0th layer (llama.cpp's llama4.cpp)."""
+    """Return metadata with 0 experts if the interval of layers with experts is 0 (llama.cpp's llama4.cpp)."""
     step = values.get("interleave_moe_layer_step")
     is_none = type(step) is int and step == 0
-    return values.updated({"interleave_moe_layer_step": 1, "expert_count": 0}) if is_none else values
+    return values.with_changes({"interleave_moe_layer_step": 1, "expert_count": 0}) if is_none else values
 
 
 @register
 class Llama4Gguf(GgufSchema):
-    """`llama4`. Files mean chunks of 8192 positions, unless they say that all positions are seen: then all layers are
-    rotated (MobileLLM)."""
+    """`llama4`. The default is chunks of 8192 positions. With attention to all positions, all layers are rotated
+    (MobileLLM)."""
 
     names = ("llama4",)
     architecture = Llama4
@@ -69,7 +69,7 @@ class Llama4Gguf(GgufSchema):
         assert isinstance(config, Llama4Config)
         experts, full_layers = config.experts, self.full_attention_layers(config.layers)
         if experts is None or experts.dense:
-            return "its layers with experts do not follow at one interval"
+            return "its layers with experts are not at a regular interval"
         if config.window != CHUNK or {config.full_layers, config.nope_layers} != {full_layers}:
             return (
                 f"its layers are not three with chunks of {CHUNK} positions, then one without, and without rotary ones"
@@ -79,4 +79,4 @@ class Llama4Gguf(GgufSchema):
             and config.temperature_floor == TEMPERATURE_FLOOR
             and config.temperature_scale == TEMPERATURE_SCALE
         )
-        return "" if is_usual else "its queries and keys are normed otherwise, or grow otherwise"
+        return "" if is_usual else "its norms or temperature scales of queries and keys differ from those of llama.cpp"

@@ -8,7 +8,7 @@ from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.expert_keys import gguf_expert_keys
 from sporelm.checkpoints.gguf_schema import GgufModel
 from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS_TENSORS, DECODER_TENSORS, EMBEDDING_TENSORS, expert_tensors
-from sporelm.checkpoints.latent_keys import LATENT_GGUF_KEYS, LatentGgufSchema, latent_of
+from sporelm.checkpoints.latent_keys import LATENT_GGUF_KEYS, LatentGgufSchema, get_latent
 from sporelm.checkpoints.latent_tensors import LATENT_GGUF_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, alternatives
@@ -29,14 +29,14 @@ def latent_norm_factor(config: LatentConfig) -> float:
 
 
 def with_scaled_queries(config: Config) -> Config:
-    """Return the configuration with the scale of scores: queries are multiplied by the root of the ratio of the widths
-    of rows and of their latent."""
-    factor = (config.width / (latent_of(config).q_lora_rank or config.width)) ** 0.5
+    """Return the configuration with the scale of scores: queries are multiplied by the square root of the ratio of the
+    model width to the latent width."""
+    factor = (config.width / (get_latent(config).q_lora_rank or config.width)) ** 0.5
     return replace(config, scales=replace(config.scales, attention=config.attention_scale * factor))
 
 
 def half_tensors(tensors: TensorTable, number: int) -> TensorTable:
-    """Return the weights of a layer's half: parameters have its name, and the norm of latents is scaled."""
+    """Return the weights of one half of a layer under the half's parameter names, with a scaled norm of latents."""
     found: TensorTable = {}
     for parameter, row in tensors.items():
         if not parameter.startswith("layers.") or not parameter.endswith(".weight"):
@@ -49,7 +49,7 @@ def half_tensors(tensors: TensorTable, number: int) -> TensorTable:
 
 
 def _gguf_half_tensors(number: int) -> TensorTable:
-    """Return the weights of a layer's half, whose stored names end in 2 in the second half."""
+    """Return the weights of one half of a layer; in the second half stored names end in 2."""
     found = half_tensors(DECODER_TENSORS | LATENT_GGUF_TENSORS, number)
     end = "_2.weight" if number else ".weight"
     return {

@@ -16,7 +16,7 @@ HAS_NORMS = "ssm.dt_b_c_rms"
 
 @register
 class MambaGguf(GgufSchema):
-    """`mamba`. llama.cpp reads one epsilon for all norms; our files have that of time steps, B and C besides."""
+    """`mamba`. llama.cpp reads one epsilon for all norms; our files also have that of time steps, B and C."""
 
     names = ("mamba",)
     architecture = Mamba

@@ -1,4 +1,4 @@
-"""GGUF files of Megatron-BERT and XLM-RoBERTa-XL. Only this program writes them."""
+"""GGUF files of Megatron-BERT and XLM-RoBERTa-XL. Only this engine writes them."""
 
 from dataclasses import replace
 from typing import Final

@@ -18,8 +18,8 @@ WINDOW_STEP: Final = 4  # each fourth layer has no window
 
 
 def with_local_theta(config: ModelConfig) -> ModelConfig:
-    """Return the configuration with a rotary base of layers with a window: they are never scaled, even if their base is
-    that of the others."""
+    """Return the configuration with a rotary base for layers with a window: they are never scaled, even if their base
+    equals that of the others."""
     return replace(config, local_theta=(config.local_theta or config.rope_theta) if config.window else 0.0)
 
 

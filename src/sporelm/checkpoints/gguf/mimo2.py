@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, gguf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import V3_ROUTING, gguf_expert_keys, with_experts_where_routers_are
 from sporelm.checkpoints.gguf_schema import WINDOW_PATTERN, GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS_TENSORS, DECODER_TENSORS, expert_tensors
@@ -14,11 +14,11 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.mimo2 import Mimo2, Mimo2Config
 from sporelm.models.config import ModelConfig
 
-FULL_LAYER_STEP: Final = 6  # layers from one without a window to the next, the first of all aside
+FULL_LAYER_STEP: Final = 6  # interval of layers without a window, after the first one
 KV_HEADS: Final = "attention.head_count_kv"
 KEY_LENGTH: Final = "attention.key_length"
 VALUE_LENGTH: Final = "attention.value_length"
-VALUE_HEAD_DIM: Final = "value_head_dim"  # where the width of values stands among the values
+VALUE_HEAD_DIM: Final = "value_head_dim"  # our key for the width of values
 VALUE_SCALE_KEY: Final = Key("value_scale", "attention.value_scale", "f32", 0, MAX_FACTOR, 1.0)
 LOCAL_THETA_KEY: Final = Key("local_theta", "rope.freq_base_swa", "f32", 1.0, MAX_THETA, 10000.0)
 MIMO2_ROUTING: Final = {**V3_ROUTING, "experts.renormalize": True}
@@ -30,10 +30,10 @@ def first_and_every_sixth_layer(layers: int) -> frozenset[int]:
 
 
 def with_kv_heads_of_full_layers(values: ConfigValues) -> ConfigValues:
-    """Return the metadata with the key heads of layers without a window as one number, without the entries of MTP
-    layers, and with the width of values under a name of ours. Raises UnsupportedModel unless layers with a window have
+    """Return the metadata with the KV heads of layers without a window as one number, without the entries of MTP
+    layers, and with the width of values under a key of ours. Raises UnsupportedModel unless layers with a window have
     twice as many heads."""
-    values = values.updated({VALUE_LENGTH: values.get(KEY_LENGTH), VALUE_HEAD_DIM: values.get(VALUE_LENGTH)})
+    values = values.with_changes({VALUE_LENGTH: values.get(KEY_LENGTH), VALUE_HEAD_DIM: values.get(VALUE_LENGTH)})
     given: list[Any] = [values.get(KV_HEADS), values.get(WINDOW_PATTERN)]
     lists = [each.tolist() if hasattr(each, "tolist") else each for each in given]
     if not all(isinstance(each, list) and all(isinstance(item, int) for item in each) for each in lists):
@@ -48,9 +48,9 @@ def with_kv_heads_of_full_layers(values: ConfigValues) -> ConfigValues:
     full_heads = full.pop() if len(full) == 1 else None
     local_heads = local.pop() if len(local) == 1 else None
     if not isinstance(full_heads, int) or local_heads != 2 * full_heads:
-        what = f"{KV_HEADS} is {shown(heads)}; layers with a window must have twice the heads of the others"
+        what = f"{KV_HEADS} is {format_value(heads)}; layers with a window must have twice the heads of the others"
         raise UnsupportedModel(f"{values.where}: {what}")
-    return values.updated({KV_HEADS: full_heads, WINDOW_PATTERN: pattern})
+    return values.with_changes({KV_HEADS: full_heads, WINDOW_PATTERN: pattern})
 
 
 @register

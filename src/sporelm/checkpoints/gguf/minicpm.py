@@ -17,7 +17,8 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 def with_scales_of_2b(config: Config) -> Config:
-    """Return the configuration with the scales of MiniCPM-2B, for files without any: old ones and MiniCPM 3's."""
+    """Return the configuration with the scales of MiniCPM-2B, for files without scales: old ones and those of MiniCPM
+    3."""
     residual, logits = 1.4 / config.layers**0.5, config.width / 256
     return replace(config, scales=replace(config.scales, embedding=12.0, residual=residual, logits=logits))
 

@@ -24,7 +24,7 @@ MINIMAX_ROUTING: Final = {"experts.scores": "softmax_of_chosen"}
 
 @register
 class MiniMax01Gguf(GgufSchema):
-    """`minimax-01`. A file has one factor of residuals for all blocks."""
+    """`minimax-01`. A file has one residual factor for all blocks."""
 
     names = ("minimax-01",)
     architecture = MiniMax01
@@ -59,4 +59,4 @@ class MiniMax01Gguf(GgufSchema):
     def find_unsupported(self, config: ModelConfig) -> str:
         assert isinstance(config, MiniMax01Config)
         scales = {config.attention_residual_scale, config.lightning_residual_scale, config.mlp_residual_scale}
-        return "" if len(scales) == 1 else "its blocks have rows multiplied by different numbers"
+        return "" if len(scales) == 1 else "its blocks have different residual scales"

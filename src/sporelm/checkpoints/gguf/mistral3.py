@@ -16,9 +16,9 @@ TEMPERATURE_KEY: Final = Key("temperature_scale", "attention.temperature_scale",
 
 
 def check_temperature(config: ModelConfig, temperature_scale: float, where: str) -> None:
-    """Raise UnsupportedModel if queries grow with their position and the model has no original context of YaRN."""
+    """Raise UnsupportedModel for a temperature scale of queries without YaRN's original context."""
     if temperature_scale and not isinstance(config.rope_scaling, YarnScaling):
-        raise UnsupportedModel(f"{where}: queries that grow with their position need YaRN's original context")
+        raise UnsupportedModel(f"{where}: a temperature scale of queries needs YaRN's original context")
 
 
 @register

@@ -1,4 +1,4 @@
-"""GGUF files of ModernBERT's decoders. Only this program writes them."""
+"""GGUF files of ModernBERT's decoders. Only this engine writes them."""
 
 from sporelm.checkpoints.config_keys import Key, gguf_keys
 from sporelm.checkpoints.encoder_keys import GGUF_LAYER_NORM_EPS

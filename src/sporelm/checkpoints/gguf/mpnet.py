@@ -1,4 +1,4 @@
-"""GGUF files of MPNet. Only this program writes them."""
+"""GGUF files of MPNet. Only this engine writes them."""
 
 from sporelm.checkpoints.encoder_schema import EncoderGgufSchema
 from sporelm.checkpoints.gguf.bert import BERT_CONSTANTS, BERT_GGUF_KEYS, BERT_TENSORS
@@ -9,7 +9,7 @@ from sporelm.models.biased_encoder import DISTANCE_BIASES
 
 @register
 class MPNetGguf(EncoderGgufSchema):
-    """`mpnet`. T5's files name the numbers for distances alike, in a layer."""
+    """`mpnet`. The relative attention bias has the same name as in T5's files, but without a layer."""
 
     names = ("mpnet",)
     architecture = MPNet

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import OPTIONAL, Key, gguf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import V3_ROUTING, gguf_expert_keys
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import (
@@ -35,8 +35,8 @@ LATENT_KEY: Final = Key("experts.latent", "moe_latent_size", "u32", 0, MAX_WIDTH
 
 
 def with_types_by_lengths(values: ConfigValues) -> ConfigValues:
-    """Return metadata with the types of layers, and one number of key heads and one width for all layers: a file gives
-    0 of both to Mamba layers, key heads to layers of attention, and a width to feed-forward blocks."""
+    """Return metadata with the types of layers, and one number of KV heads and one width for all layers. In a file
+    Mamba layers have 0 of both, attention layers have KV heads, and feed-forward blocks a width."""
     values = values.with_values({RMS_EPS: values.get(LAYER_NORM_EPS), **values.values})
     lengths = {}
     for key in (KV_HEADS, FFN):
@@ -50,19 +50,19 @@ def with_types_by_lengths(values: ConfigValues) -> ConfigValues:
     pairs = zip(lengths[KV_HEADS], lengths[FFN], strict=False)
     kinds = [block if width else ATTENTION if heads else MAMBA for heads, width in pairs]
     largest = {key: max(numbers, default=0) or 1 for key, numbers in lengths.items()}
-    return values.updated({"layers_block_type": kinds, **largest})
+    return values.with_changes({"layers_block_type": kinds, **largest})
 
 
 def with_layer_types(config: NemotronHConfig, values: ConfigValues) -> NemotronHConfig:
-    """Return the configuration with the types of layers that `layers_block_type` lists. Raises UnsupportedModel for
-    other types, or for Mamba mixers that are not supported; ModelFileError for experts without a number."""
+    """Return the configuration with the types of layers in `layers_block_type`. Raises UnsupportedModel for other types
+    and for unsupported Mamba mixers, ModelFileError for experts without a number."""
     if reason := find_time_step_limits(config):
         raise UnsupportedModel(f"{values.where}: {reason}, which is not supported")
     given: Any = values.get("layers_block_type")
     kinds = tuple(given[: config.layers]) if isinstance(given, list) else ()
     if len(kinds) < config.layers or any(each not in (MAMBA, ATTENTION, MOE, DENSE) for each in kinds):
         what = f"each of the {config.layers} layers must be {MAMBA}, {ATTENTION}, {MOE} or {DENSE}"
-        raise UnsupportedModel(f"{values.where}: {what}; they are {shown(given)}")
+        raise UnsupportedModel(f"{values.where}: {what}; got {format_value(given)}")
     if MOE in kinds and config.experts is None:
         what = f"layer {kinds.index(MOE)} has experts, but the number of experts is 0"
         raise ModelFileError(f"{values.where}: {what}")
@@ -73,7 +73,7 @@ def with_layer_types(config: NemotronHConfig, values: ConfigValues) -> NemotronH
 
 @register
 class NemotronHGguf(GgufSchema):
-    """`nemotron_h`, with experts `nemotron_h_moe`. The rows of queries and keys are permuted, though nothing is
+    """`nemotron_h`, with experts `nemotron_h_moe`. The rows of queries and keys are permuted, although they are not
     rotated."""
 
     names = ("nemotron_h",)
@@ -127,7 +127,7 @@ class NemotronHGguf(GgufSchema):
     def find_unsupported(self, config: ModelConfig) -> str:
         assert isinstance(config, NemotronHConfig)
         if config.mamba.has_bias:
-            return "the products of its state spaces have biases"
+            return "the projections of its Mamba mixers have biases"
         if config.experts and (DENSE in config.layer_types or config.mlp_bias):
-            return "beside experts it has dense layers, or biases"
+            return "it has experts together with dense layers or biases"
         return ""

@@ -37,7 +37,7 @@ def with_experts_by_step(config: EncoderConfig, where: str) -> EncoderConfig:
 
 @register
 class NomicBertGguf(EncoderGgufSchema):
-    """`nomic-bert`, and `nomic-bert-moe`. llama.cpp's converter leaves out the experts' bias, and llama.cpp has no such
+    """`nomic-bert` and `nomic-bert-moe`. llama.cpp's converter drops the experts' bias, and llama.cpp has no such
     tensor."""
 
     names = ("nomic-bert",)

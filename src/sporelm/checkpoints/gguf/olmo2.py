@@ -15,7 +15,7 @@ WINDOW_STEP: Final = 4  # each fourth layer of OLMo 3 has no window
 
 
 def with_unscaled_windows(config: ModelConfig) -> ModelConfig:
-    """Return the configuration with rotary positions that are scaled only in layers without a window."""
+    """Return the configuration with scaled rotary positions only in layers without a window."""
     return replace(config, local_theta=config.rope_theta if config.window else 0.0)
 
 

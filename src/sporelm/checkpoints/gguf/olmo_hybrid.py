@@ -13,7 +13,8 @@ from sporelm.models.config import ModelConfig
 
 
 def with_last_layer_attention(config: OlmoHybridConfig, values: ConfigValues) -> OlmoHybridConfig:
-    """Return the configuration with attention in the last layer if it has none: a model of fewer than four layers."""
+    """Return the configuration with attention in the last layer if no other layer has it: for models with fewer than
+    four layers."""
     if values.get("layer_types") is not None or config.attention_layers:
         return config
     return replace(config, attention_layers=frozenset({config.layers - 1}))
@@ -21,7 +22,7 @@ def with_last_layer_attention(config: OlmoHybridConfig, values: ConfigValues) ->
 
 @register
 class OlmoHybridGguf(GgufSchema):
-    """`olmo-hybrid`, to which no folder is converted."""
+    """`olmo-hybrid`. Folders are not converted to it."""
 
     names = ("olmo-hybrid",)
     architecture = OlmoHybrid
@@ -47,4 +48,4 @@ class OlmoHybridGguf(GgufSchema):
         return with_last_layer_attention(with_delta_net_layers(config, gguf.values, is_gguf=True), gguf.values)
 
     def find_unsupported(self, config: ModelConfig) -> str:
-        return "no GGUF architecture means its layers"
+        return "no GGUF architecture has its layers"

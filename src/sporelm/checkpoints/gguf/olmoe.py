@@ -11,7 +11,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class OlmoeGguf(GgufSchema):
-    """`olmoe`. Files have no key for bounds on queries, keys and values, and mean weights that do not sum to one."""
+    """`olmoe`. Files have no key for bounds on queries, keys and values. Expert weights are not renormalized."""
 
     names = ("olmoe",)
     architecture = Olmoe

@@ -1,4 +1,4 @@
-"""GGUF files of GPT. Only this program writes them; their tensors have the names of GPT-2's."""
+"""GGUF files of GPT. Only this engine writes them; their tensors have the names of GPT-2's."""
 
 from sporelm.checkpoints.config_keys import GGUF_ACTIVATION_KEY, activation_key, gguf_keys
 from sporelm.checkpoints.gguf.gpt2 import ALL_BIASES, GPT2_KEYS, GPT2_TENSORS

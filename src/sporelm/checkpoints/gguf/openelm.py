@@ -13,7 +13,7 @@ from sporelm.models.layer_shapes import LayerShapesConfig
 
 @register
 class OpenELMGguf(GgufSchema):
-    """`openelm`. Queries, keys and values are one tensor."""
+    """`openelm`. Queries, keys and values are fused into one tensor."""
 
     names = ("openelm",)
     architecture = OpenELM

@@ -1,4 +1,4 @@
-"""GGUF files of OPT and Galactica. Only this program writes them; their tensors have the names of GPT-2's."""
+"""GGUF files of OPT and Galactica. Only this engine writes them; their tensors have the names of GPT-2's."""
 
 from dataclasses import replace
 from typing import Final
@@ -12,7 +12,7 @@ from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.models.architectures.opt import ACTIVATIONS, Opt, OptConfig
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 
-EPS: Final = 1e-5  # which folders do not say
+EPS: Final = 1e-5  # folders do not contain it
 OPT_BIASES: Final = ("attention_bias", "attention_out_bias", "mlp_bias")
 OPT_TENSORS: Final[TensorTable] = {
     **DECODER_TENSORS,

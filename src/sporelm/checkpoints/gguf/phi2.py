@@ -16,7 +16,7 @@ from sporelm.checkpoints.tensor_table import TensorTable, with_alternatives
 from sporelm.models.architectures.gptj import GPTJ
 
 PHI2_CONSTANTS: Final = {"parallel": True, "output_bias": True, **ALL_BIASES}
-# Files made of the first folders, which held query, key and value in one tensor.
+# Files converted from the first folders have query, key and value in one tensor.
 OPTIONALLY_FUSED_QKV_TENSORS: Final[TensorTable] = with_alternatives(
     {name: ATTENTION_TENSORS[name] for name in FUSED_QKV_TENSORS}, FUSED_QKV_TENSORS
 )

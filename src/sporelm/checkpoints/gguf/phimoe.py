@@ -9,7 +9,9 @@ from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS, NORM_BIAS_TENSORS,
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.phimoe import PhiMoe
 
-ROUTER_JITTER: Final = 0.01  # GGUF files do not hold it; scores within twice as much of the best count as near
+ROUTER_JITTER: Final = (
+    0.01  # GGUF files do not contain it. Scores within twice this relative distance of the best are kept
+)
 PHIMOE_ROUTING: Final = {"experts.scores": "softmax_of_near", "experts.near": 2 * ROUTER_JITTER}
 
 

@@ -8,7 +8,7 @@ from sporelm.models.architectures.plamo import Plamo
 
 @register
 class PlamoGguf(GgufSchema):
-    """`plamo`. The heads of a group lie together."""
+    """`plamo`. The heads of a group are adjacent."""
 
     names = ("plamo",)
     architecture = Plamo

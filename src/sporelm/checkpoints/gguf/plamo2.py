@@ -32,12 +32,12 @@ INPUT_ROWS: Final[Mapping[str, RowNumbers]] = {
     "z": rows_of_groups((0,), *_GROUPS),
     "x": rows_of_groups((1,), *_GROUPS),
 }
-# The projection of convolved rows: B, C and the input of time steps.
+# Rows of the projection after the convolution: B, C and the input of time steps.
 _SIZES: Final = (attrgetter("mamba.state_size"), attrgetter("mamba.state_size"), attrgetter("mamba.time_step_rank"))
 CONVOLVED_ROWS: Final[Mapping[str, RowNumbers]] = {
     name: rows_of_part(number, *_SIZES) for number, name in enumerate(("write", "read", "rank"))
 }
-# The tensors that PLaMo 3 has, too.
+# Tensors that PLaMo 3 shares.
 PLAMO_TENSORS: Final[TensorTable] = {
     **DECODER_TENSORS,
     **FUSED_QKV_TENSORS,
@@ -49,7 +49,7 @@ PLAMO_TENSORS: Final[TensorTable] = {
 
 
 def with_time_step_rank(config: Plamo2Config) -> Plamo2Config:
-    """Return the configuration with the rank of time steps, which files do not give."""
+    """Return the configuration with the rank of time steps, which files do not contain."""
     return replace(config, mamba=replace(config.mamba, time_step_rank=max(MIN_RANK, config.width // 16)))
 
 
@@ -96,7 +96,7 @@ class Plamo2Gguf(GgufSchema):
         kinds = values.get("layer_types") or ["attention"] * config.layers
         attention_layers = read_attention_layers(values, kinds, config.layers)
         if mamba.inner_size != mamba.num_heads * mamba.head_dim:
-            what = f"{mamba.inner_size} numbers are not a multiple of {mamba.num_heads} heads"
+            what = f"inner size {mamba.inner_size} is not a multiple of {mamba.num_heads} heads"
             raise ModelFileError(f"{values.where}: {what}")
         return with_time_step_rank(replace(config, mamba=mamba, attention_layers=attention_layers))
 
@@ -106,9 +106,9 @@ class Plamo2Gguf(GgufSchema):
 
 
 def _with_one_head_count(values: ConfigValues) -> ConfigValues:
-    """Return metadata with the number of query heads that layers of attention have."""
+    """Return metadata with the number of query heads of attention layers."""
     value = values.get(HEADS)
     counts = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(counts, list) or not all(type(count) is int for count in counts):
         return values
-    return values.updated({HEADS: max(counts, default=0)})
+    return values.with_changes({HEADS: max(counts, default=0)})

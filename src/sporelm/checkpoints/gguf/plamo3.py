@@ -18,7 +18,7 @@ LOCAL_THETA: Final = 10000.0
 
 @register
 class Plamo3Gguf(GgufSchema):
-    """`plamo3`. Some files give the step of layers without a window, in place of a list of all layers."""
+    """`plamo3`. Some files have the step of layers without a window in place of a list of all layers."""
 
     names = ("plamo3",)
     architecture = Plamo3
@@ -35,5 +35,5 @@ class Plamo3Gguf(GgufSchema):
         if type(values.get(WINDOW_PATTERN)) is int:
             layers = values.integer("block_count", 1, MAX_LAYERS)
             step = values.integer(WINDOW_PATTERN, 1, MAX_LAYERS)
-            values = values.updated({WINDOW_PATTERN: [(layer + 1) % step > 0 for layer in range(layers)]})
+            values = values.with_changes({WINDOW_PATTERN: [(layer + 1) % step > 0 for layer in range(layers)]})
         return super().config_from_metadata(gguf, values)

@@ -28,5 +28,5 @@ class QwenGguf(GgufSchema):
 
 
 def with_half_ffn(config: ModelConfig) -> ModelConfig:
-    """Return the configuration of a file that gives the width of gate and up projection together."""
+    """Return the configuration of a file that stores the combined width of gate and up projection."""
     return replace(config, ffn=max(1, config.ffn // 2), attention_bias=True)

@@ -12,7 +12,7 @@ from sporelm.checkpoints.transforms import Unflatten
 from sporelm.models.architectures.llama import Llama
 from sporelm.models.config import ModelConfig
 
-# The gate of the expert that all tokens pass; some files have it as a matrix of one row.
+# The gate of the shared expert; some files have it as a matrix of one row.
 SHARED_GATE_TENSORS: Final[TensorTable] = {
     "layers.{}.ffn_gate_inp_shexp.weight": StoredAs("blk.{}.ffn_gate_inp_shexp.weight", Unflatten(optional=True))
 }
@@ -20,7 +20,7 @@ SHARED_GATE_TENSORS: Final[TensorTable] = {
 
 @register
 class Qwen2MoeGguf(GgufSchema):
-    """`qwen2moe`: Qwen2 with a mixture of experts, one of which all tokens pass through a gate (Yang et al. 2024)."""
+    """`qwen2moe`: Qwen2 with a mixture of experts and a gated shared expert (Yang et al. 2024)."""
 
     names = ("qwen2moe",)
     architecture = Llama

@@ -1,9 +1,9 @@
-"""GGUF files of Qwen2-VL and Qwen2.5-VL: of their text model."""
+"""GGUF files of Qwen2-VL and Qwen2.5-VL: their text model."""
 
 from dataclasses import replace
 from typing import Any, Final
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_schema import GgufModel, GgufSchema, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import DECODER_TENSORS
 from sporelm.checkpoints.schema_registry import register
@@ -18,22 +18,28 @@ DEFAULT_SECTION: Final = (16, 24, 24)
 def with_mrope_section(
     config: ModelConfig, values: ConfigValues, key: str, default: tuple[int, int, int]
 ) -> Qwen2VLConfig:
-    """Return the configuration with the numbers of a key; the default if it is missing and the default fits. Raises
-    ModelFileError for numbers that are not pairs of a head."""
+    """Return the configuration with the M-RoPE sections under a key.
+
+    default   used if the key is missing and the default fits
+
+    Raises ModelFileError for sections that are not pairs of a head.
+    """
     assert isinstance(config, Qwen2VLConfig)
     half = config.head_dim // 2
     given: Any = values.get(key)
     section = given.tolist() if hasattr(given, "tolist") else given
     section = list(default) if section is None and sum(default) == half else section
     if not isinstance(section, list | tuple) or len(section) not in (3, 4) or any(section[3:]):
-        raise ModelFileError(f"{values.where}: {key} is {shown(section)}; it must be three numbers of pairs")
+        raise ModelFileError(
+            f"{values.where}: {key} is {format_value(section)}; it must be a list of three numbers of pairs"
+        )
     if any(type(count) is not int or count < 0 for count in section) or sum(section) != half:
-        raise ModelFileError(f"{values.where}: {key} is {shown(section)}; it must be whole, {half} in all")
+        raise ModelFileError(f"{values.where}: {key} is {format_value(section)}; it must be integers with sum {half}")
     return replace(config, mrope_section=tuple(section[:3]))
 
 
 def mrope_metadata(config: ModelConfig, name: str) -> dict[str, MetadataEntry]:
-    """Return the numbers for GGUF metadata of an architecture."""
+    """Return the M-RoPE sections for GGUF metadata of an architecture."""
     assert isinstance(config, Qwen2VLConfig)
     return {f"{name}.{SECTIONS_KEY}": ("[i32]", [*config.mrope_section, 0])}
 

@@ -1,4 +1,4 @@
-"""GGUF files of Qwen3, and of the rerankers made of it."""
+"""GGUF files of Qwen3 and of its rerankers."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class Qwen3Gguf(GgufSchema):
-    """`qwen3`. Files of rerankers have the output's rows of "yes" and "no", by llama.cpp's converter."""
+    """`qwen3`. Files of rerankers have the rows of "yes" and "no" of the output, by llama.cpp's converter."""
 
     names = ("qwen3",)
     architecture = Qwen3

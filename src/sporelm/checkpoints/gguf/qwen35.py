@@ -34,7 +34,7 @@ QWEN35_TENSORS: Final[TensorTable] = {
 
 @register
 class Qwen35Gguf(GgufSchema):
-    """`qwen35`. Heads of values that share a key head are not neighbours: the first of each key head comes first."""
+    """`qwen35`. Value heads that share a key head are not adjacent: the first ones of all key heads come first."""
 
     names: tuple[str, ...] = ("qwen35",)
     architecture = Qwen3Next

@@ -14,7 +14,8 @@ from sporelm.models.config import ModelConfig
 
 @register
 class Qwen35MoeGguf(Qwen35Gguf):
-    """`qwen35moe`. llama.cpp's converter writes no width of dense feed-forward blocks, which no layer has."""
+    """`qwen35moe`. llama.cpp's converter does not write a width of dense feed-forward blocks, since no layer has
+    one."""
 
     names = ("qwen35moe",)
     keys = gguf_keys(

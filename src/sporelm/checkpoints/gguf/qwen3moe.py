@@ -1,4 +1,4 @@
-"""GGUF files of Qwen3-30B-A3B and its kin."""
+"""GGUF files of Qwen3-30B-A3B and Qwen3-235B-A22B."""
 
 from dataclasses import replace
 

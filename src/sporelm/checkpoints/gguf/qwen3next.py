@@ -38,13 +38,13 @@ def _count_key_rows(config: ModelConfig) -> int:
 
 
 def _count_value_rows(config: ModelConfig) -> int:
-    """Return the rows of all values that share a key head."""
+    """Return the number of value rows that share a key head."""
     shape = as_delta_net_config(config).delta_net
     return shape.inner_size // shape.num_key_heads
 
 
 def _count_value_heads(config: ModelConfig) -> int:
-    """Return the heads of values that share a key head."""
+    """Return the number of value heads that share a key head."""
     shape = as_delta_net_config(config).delta_net
     return shape.num_value_heads // shape.num_key_heads
 
@@ -57,12 +57,12 @@ def _qkvz_rows(*parts: int) -> RowNumbers:
 # Rows of a tensor that has, for each key head, its query, key, values and gates.
 QKV_ROWS: Final = _qkvz_rows(0, 1, 2)
 Z_ROWS: Final = _qkvz_rows(3)
-# Rows of a tensor that has, for each key head, the betas of its heads of values, then their alphas.
+# Rows of a tensor that has, for each key head, the betas of its value heads, then their alphas.
 BETA_ALPHA_ROWS: Final = {
     name: rows_of_groups((part,), _count_key_heads, _count_value_heads, _count_value_heads)
     for part, name in enumerate(("beta", "alpha"))
 }
-# Rows of a tensor that has, for each head of attention, its query and its gate.
+# Rows of a tensor that has, for each attention head, its query and its gate.
 QUERY_GATE_ROWS: Final = {
     name: rows_of_groups(
         (part,), lambda config: config.heads, lambda config: config.head_dim, lambda config: config.head_dim
@@ -73,7 +73,7 @@ GATED_QUERY_TENSORS: Final[TensorTable] = {
     f"layers.{{}}.attn_{name}.weight": StoredAs("blk.{}.attn_q.weight", TakeRows(rows))
     for name, rows in QUERY_GATE_ROWS.items()
 }
-# What the delta nets of Qwen3-Next and Qwen3.5 are called alike.
+# Tensors of delta nets with the same names in Qwen3-Next and Qwen3.5.
 DELTA_NET_TENSORS: Final[TensorTable] = {
     "layers.{}.delta_qkv.weight": "blk.{}.attn_qkv.weight",
     "layers.{}.delta_z.weight": "blk.{}.attn_gate.weight",
@@ -87,7 +87,7 @@ DELTA_NET_TENSORS: Final[TensorTable] = {
 
 @register
 class Qwen3NextGguf(GgufSchema):
-    """`qwen3next`. Older files have queries, keys, values and gates of a delta net in one tensor."""
+    """`qwen3next`. Older files have queries, keys, values and gates of a delta net fused into one tensor."""
 
     names = ("qwen3next",)
     architecture = Qwen3Next

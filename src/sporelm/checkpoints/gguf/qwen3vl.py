@@ -1,4 +1,4 @@
-"""GGUF files of Qwen3-VL: of its text model."""
+"""GGUF files of Qwen3-VL: its text model."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""GGUF files of Qwen3-VL with a mixture of experts: of its text model."""
+"""GGUF files of Qwen3-VL with a mixture of experts: its text model."""
 
 from sporelm.checkpoints.config_keys import gguf_keys
 from sporelm.checkpoints.expert_keys import find_unsupported_routing, gguf_expert_keys

@@ -56,7 +56,7 @@ class RecurrentGemmaGguf(GgufSchema):
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
         values = with_types_by_kv_heads(gguf.values)
         lru_width = values.get("ssm.inner_size" if values.has("ssm.inner_size") else "embedding_length")
-        config = super().config_from_metadata(gguf, values.updated({"ssm.inner_size": lru_width}))
+        config = super().config_from_metadata(gguf, values.with_changes({"ssm.inner_size": lru_width}))
         assert isinstance(config, RecurrentGemmaConfig)
         return with_recurrent_layers(config, values)
 
@@ -66,8 +66,8 @@ class RecurrentGemmaGguf(GgufSchema):
 
 
 def with_recurrent_layers(config: RecurrentGemmaConfig, values: ConfigValues) -> RecurrentGemmaConfig:
-    """Return the configuration with the layers that are attention, and embeddings scaled by the square root of the
-    width. Raises ModelFileError for channels that are not whole heads."""
+    """Return the configuration with the attention layers, and embeddings scaled by the square root of the width. Raises
+    ModelFileError for channels that are not whole heads."""
     if config.lru_width % config.heads:
         what = f"{config.lru_width} channels are not a multiple of {config.heads} heads"
         raise ModelFileError(f"{values.where}: {what}{values.list_keys('lru_width', 'num_attention_heads')}")
@@ -78,6 +78,6 @@ def with_recurrent_layers(config: RecurrentGemmaConfig, values: ConfigValues) ->
 
 
 def _bfloat16_root(width: int) -> float:
-    """Return the square root as bfloat16: all models were trained with it."""
+    """Return the square root rounded to bfloat16, as in training."""
     bits = np.array(width**0.5, np.float32).view(np.uint32)
     return float(((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))

@@ -16,7 +16,7 @@ REFACT_CONSTANTS: Final = {"rotary": 0, "alibi": 8.0}
 
 @register
 class RefactGguf(GgufSchema):
-    """`refact`: one head of keys and values."""
+    """`refact`, with a single KV head."""
 
     names = ("refact",)
     architecture = Refact

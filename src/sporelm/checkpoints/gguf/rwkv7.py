@@ -22,12 +22,17 @@ from sporelm.models.architectures.rwkv7 import GROUP_NORM_EPS, Rwkv7, Rwkv7Confi
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 RWKV7_MIXES: Final = "rwkvag"  # receptance, decays, keys, values, in-context learning rates, gate
-LORA_PARTS: Final = ("_a.weight", ".weight", ".bias")  # of a product of two: the first, the second and its bias
+LORA_PARTS: Final = (
+    "_a.weight",
+    ".weight",
+    ".bias",
+)  # of a low-rank product: the first matrix, the second, and its bias
 
 
 @register
 class Rwkv7Gguf(GgufSchema):
-    """`rwkv7`. llama.cpp requires, and does not read, shares of values in the first layer; some folders have them."""
+    """`rwkv7`. llama.cpp requires, but does not read, the value residual matrices of the first layer; some folders have
+    them."""
 
     names = ("rwkv7",)
     architecture = Rwkv7

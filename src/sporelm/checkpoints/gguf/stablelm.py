@@ -13,8 +13,8 @@ from sporelm.models.config import ModelConfig
 
 @register
 class StableLMGguf(GgufSchema):
-    """`stablelm`. Whether blocks stand side by side follows from the norms: llama.cpp's converter once wrote the wrong
-    value for the key."""
+    """`stablelm`. The norms determine whether blocks are parallel: llama.cpp's converter once wrote the wrong value of
+    the key."""
 
     names = ("stablelm",)
     architecture = StableLM

@@ -30,17 +30,17 @@ SHARED_LIMITS: Final = "swiglu_clamp_shexp"
 
 
 def check_rotary(config: ModelConfig, where: str) -> None:
-    """Raise UnsupportedModel for rotary positions of layers without a window that are not supported."""
+    """Raise UnsupportedModel for unsupported rotary positions of layers without a window."""
     if config.rotary % 2 or type(config.rope_scaling) not in (RopeScaling, Llama3Scaling):
         scaling = type(config.rope_scaling).__name__.removesuffix("Scaling")
-        what = f"{config.rotary} numbers of a head are rotated, scaled by {scaling}"
-        raise UnsupportedModel(f"{where}: {what}; only whole pairs may be, and only scaled by llama3")
+        what = f"{config.rotary} dimensions of a head are rotated, with scaling {scaling}"
+        raise UnsupportedModel(f"{where}: {what}; they must be even, with llama3 scaling or none")
 
 
 @register
 class Step35Gguf(GgufSchema):
-    """`step35`. Layers without a window rotate half as many numbers of a head as the files say; layers with a router
-    have experts."""
+    """`step35`. Layers without a window rotate half of the files' rotary dimensions; layers with a router have
+    experts."""
 
     names = ("step35",)
     architecture = Step35
@@ -80,7 +80,7 @@ class Step35Gguf(GgufSchema):
         return with_experts_where_routers_are(config, gguf.shapes)
 
     def required_tensors(self, config: ModelConfig) -> dict[str, Shape]:
-        """Return the divisors of frequencies: llama.cpp reads as many as layers with a window have. Missing ones are
+        """Return the divisors of frequencies: llama.cpp reads as many as layers with a window need. Missing ones are
         1."""
         assert isinstance(config, Step35Config)
         is_scaled = isinstance(config.rope_scaling, Llama3Scaling) or config.rope_scaling.divisors
@@ -101,4 +101,4 @@ class Step35Gguf(GgufSchema):
         if config.window is None:
             return "none of its layers has a window"
         is_half = config.local_rotary == 2 * config.rotary
-        return "" if is_half else "layers without a window do not rotate half as many numbers as those with one"
+        return "" if is_half else "layers without a window do not rotate half the dimensions of layers with one"

@@ -14,7 +14,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class VaultGemmaGguf(GgufSchema):
-    """`vaultgemma`: Gemma 2 without the norms behind its blocks (Google 2025)."""
+    """`vaultgemma`: Gemma 2 without the norms after its blocks (Google 2025)."""
 
     names = ("vaultgemma",)
     architecture = Gemma

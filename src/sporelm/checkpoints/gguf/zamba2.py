@@ -1,4 +1,4 @@
-"""GGUF files of Zamba2. llama.cpp does not know it: the names are ours."""
+"""GGUF files of Zamba2. llama.cpp does not support it; the names are ours."""
 
 from dataclasses import replace
 from typing import Final
@@ -22,10 +22,10 @@ _STORED: Final = "blk.{}.shared."
 
 
 def inner_tensors(mixer: TensorTable, stored_layer: str = "") -> TensorTable:
-    """Return the tensors of the mixers behind shared blocks.
+    """Return the tensors of the mixers after shared blocks.
 
     mixer          the table of the other mixers
-    stored_layer   the beginning of their stored names, after which these have "inner."
+    stored_layer   prefix of their stored names, followed by "inner."
     """
     found: TensorTable = {}
     for parameter, row in mixer.items():
@@ -36,14 +36,15 @@ def inner_tensors(mixer: TensorTable, stored_layer: str = "") -> TensorTable:
 
 
 def with_hybrid_layers(config: Zamba2Config, values: ConfigValues, key: str, *, has_rope: bool) -> Zamba2Config:
-    """Return the configuration with the layers that have a shared block, and with what files do not say of it. Raises
-    UnsupportedModel if there are too many of them.
+    """Return the configuration with the layers that have a shared block, and with constants that files do not contain.
 
     key   of the list of layer types
+
+    Raises UnsupportedModel for too many such layers.
     """
     hybrid_layers = read_attention_layers(values, values.get(key), config.layers)
     if len(hybrid_layers) > MAX_HYBRID_LAYERS:
-        what = f"{len(hybrid_layers)} layers have a shared block; at most {MAX_HYBRID_LAYERS} may"
+        what = f"{len(hybrid_layers)} layers have a shared block; at most {MAX_HYBRID_LAYERS} are supported"
         raise UnsupportedModel(f"{values.where}: {what}")
     scales = replace(config.scales, attention=(config.head_dim / 2) ** -0.5)
     rotary = config.rotary if has_rope else 0
@@ -51,7 +52,7 @@ def with_hybrid_layers(config: Zamba2Config, values: ConfigValues, key: str, *, 
 
 
 def _adapter_names() -> list[str]:
-    """Return the names of the matrices that places have of their own."""
+    """Return the names of the adapter matrices of shared blocks."""
     names = []
     for number in range(MAX_HYBRID_LAYERS):
         names += [f"attn_{part}_{end}{number}.weight" for part in "qkv" for end in "ab"]
@@ -61,7 +62,7 @@ def _adapter_names() -> list[str]:
 
 @register
 class Zamba2Gguf(GgufSchema):
-    """`zamba2`. Layers without a shared block have 0 key heads."""
+    """`zamba2`. Layers without a shared block have 0 KV heads."""
 
     names = ("zamba2",)
     architecture = Zamba2

@@ -1,4 +1,4 @@
-"""Folders of Trinity."""
+"""Hugging Face folders of Trinity."""
 
 from dataclasses import replace
 from math import sqrt
@@ -27,7 +27,7 @@ from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 @register
 class AfmoeForCausalLM(HfSchema):
-    """Trinity. `mup_enabled` says whether the embedding is scaled."""
+    """Trinity. `mup_enabled` scales the embedding."""
 
     model_type = "afmoe"
     architecture = Afmoe

@@ -1,4 +1,4 @@
-"""Folders of ALBERT."""
+"""Hugging Face folders of ALBERT."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from sporelm.checkpoints.encoder_keys import HF_EMBEDDING_WIDTH, HF_LAYER_NORM_E
 from sporelm.checkpoints.encoder_schema import EncoderHfSchema, as_encoder_config
 from sporelm.checkpoints.gguf.bert import BERT_CONSTANTS
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.hf.bert import TRAINING_HEADS, BertNames, ignored_bert_tensors
+from sporelm.checkpoints.hf.bert import PRETRAINING_HEADS, BertNames, ignored_bert_tensors
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.models.architectures.albert import Albert
@@ -58,9 +58,9 @@ class AlbertModel(EncoderHfSchema):
     constants = BERT_CONSTANTS
     supported = {"num_hidden_groups": (1,), "inner_group_num": (1,), "position_embedding_type": ("absolute",)}
     tensors = _tensors()
-    name_fronts = (NAMES.prefix,)
+    optional_prefixes = (NAMES.prefix,)
     ignored_tensors = ignored_bert_tensors(
-        NAMES.prefix, pooler="pooler", heads=("predictions.*", "sop_classifier.*", *TRAINING_HEADS)
+        NAMES.prefix, pooler="pooler", heads=("predictions.*", "sop_classifier.*", *PRETRAINING_HEADS)
     )
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
@@ -69,12 +69,12 @@ class AlbertModel(EncoderHfSchema):
 
 @register
 class AlbertForMaskedLM(AlbertModel):
-    """ALBERT, with the head of its training."""
+    """ALBERT with its pretraining head."""
 
 
 @register
 class AlbertForPreTraining(AlbertModel):
-    """ALBERT, with the heads of its training."""
+    """ALBERT with its pretraining heads."""
 
 
 @register

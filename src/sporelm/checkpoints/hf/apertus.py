@@ -1,4 +1,4 @@
-"""Folders of Apertus."""
+"""Hugging Face folders of Apertus."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from sporelm.models.blocks.xielu_mlp import NUMBERS
 from sporelm.models.config import ModelConfig
 from sporelm.models.rope_scaling import UNSCALED
 
-# What transformers takes if config.json says nothing of rotary positions.
+# transformers' defaults for a config.json without rotary parameters.
 DEFAULT_ROPE: Final = {
     "rope_type": "llama3",
     "rope_theta": 12e6,
@@ -45,10 +45,10 @@ class ApertusForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         if not (values.get("rope_scaling") or values.get("rope_parameters")):
-            values = values.updated({"rope_scaling": None, "rope_parameters": DEFAULT_ROPE})
+            values = values.with_changes({"rope_scaling": None, "rope_parameters": DEFAULT_ROPE})
         return super().config_from_json(values, dtype)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        # Without the key, positions would be scaled.
+        # Without the key, transformers would scale positions.
         plain = {"rope_type": "default", "rope_theta": config.rope_theta}
         return {"rope_parameters": plain} if config.rope_scaling == UNSCALED else {}

@@ -1,4 +1,4 @@
-"""Folders of Arcee's AFM."""
+"""Hugging Face folders of Arcee's AFM."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema

@@ -1,4 +1,4 @@
-"""Folders of Snowflake Arctic."""
+"""Hugging Face folders of Snowflake Arctic."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.arctic import Arctic
 from sporelm.models.config import ModelConfig
 
-# Experts in every layer, beside attention and the dense block.
+# Experts in every layer, parallel to attention and the dense block.
 LAYER_JSON: Final[dict[str, Any]] = {"moe_layer_frequency": 1, "parallel_attn_mlp_res": True}
 
 

@@ -1,4 +1,4 @@
-"""Folders of A.X K1."""
+"""Hugging Face folders of A.X K1."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ POST_MLP_NORM: Final = f"{LAYER}post_mlp_layernorm.weight"
 
 @register
 class AXK1ForCausalLM(LatentHfSchema):
-    """A.X K1. Folders have the norm behind the feed-forward block for dense layers too, which do not use it."""
+    """A.X K1. Folders have the norm after the feed-forward block for dense layers too; it is not used."""
 
     model_type = "axk1"
     architecture = AXK1

@@ -1,4 +1,4 @@
-"""Folders of A.X K2."""
+"""Hugging Face folders of A.X K2."""
 
 from typing import Final
 
@@ -22,12 +22,12 @@ GATED_NORMS: Final = {"attn_norm": "input_layernorm", "ffn_gated_norm": "post_at
 
 
 def _query_rows(config: LatentConfig) -> NDArray[np.int64]:
-    """Return the rows of queries of a tensor that has each head's query, then the gate of its values."""
+    """Return the rows of queries in a tensor that has, for each head, its query and then the gate of its values."""
     return _rows_of_heads(config, np.roll(np.arange(config.head_dim), config.latent.qk_rope_head_dim))
 
 
 def _gate_rows(config: LatentConfig) -> NDArray[np.int64]:
-    """Return the rows of gates of the same tensor."""
+    """Return the rows of gates in the same tensor."""
     return _rows_of_heads(config, np.arange(config.head_dim, config.head_dim + config.latent.v_head_dim))
 
 

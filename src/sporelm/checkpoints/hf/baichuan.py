@@ -1,4 +1,4 @@
-"""Folders of Baichuan 1 and 2."""
+"""Hugging Face folders of Baichuan 1 and 2."""
 
 from dataclasses import replace
 from typing import Final
@@ -18,7 +18,7 @@ BAICHUAN2_VOCAB: Final = 125696
 
 
 def has_normalized_head(config: BaichuanConfig) -> bool:
-    """Return whether the rows of the output are normalized when they are loaded."""
+    """Return whether the rows of the output are normalized on loading."""
     return config.has_normalized_head
 
 
@@ -48,4 +48,4 @@ class BaichuanForCausalLM(HfSchema):
 
 @register
 class BaiChuanForCausalLM(BaichuanForCausalLM):
-    """The name in the first folders."""
+    """The class name in the first folders."""

@@ -1,4 +1,4 @@
-"""Folders of Ling 1."""
+"""Hugging Face folders of Ling 1."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ BAILING_TENSORS: Final[TensorTable] = {
 
 
 def has_normalized_head(config: BailingMoeConfig) -> bool:
-    """Return whether the columns of the output are normalized when they are loaded."""
+    """Return whether the columns of the output are normalized on loading."""
     return config.has_normalized_head
 
 
@@ -73,6 +73,6 @@ class BailingMoeForCausalLM(HfSchema):
         config = super().config_from_json(values, dtype)
         assert isinstance(config, BailingMoeConfig)
         if config.has_normalized_head and config.tie_embeddings:
-            what = "norm_head is true of an output that is the embedding: not supported"
+            what = "norm_head is not supported for an output that is tied to the embedding"
             raise UnsupportedModel(f"{values.where}: {what}")
         return config

@@ -1,4 +1,4 @@
-"""Folders of Ling 2 and Ring 2."""
+"""Hugging Face folders of Ling 2 and Ring 2."""
 
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ SHARED_WIDTH: Final = "moe_shared_expert_intermediate_size"
 
 @register
 class BailingMoeV2ForCausalLM(HfSchema):
-    """Ling 2. The shared expert must be as wide as its experts together."""
+    """Ling 2. The width of the shared expert must match the number of shared experts."""
 
     model_type = "bailing_moe"
     architecture = BailingMoe2
@@ -60,7 +60,7 @@ class BailingMoeV2ForCausalLM(HfSchema):
         experts = config.experts
         assert experts is not None
         if values.has(SHARED_WIDTH) and values.get(SHARED_WIDTH) != experts.shared_width:
-            what = f"{SHARED_WIDTH} must be {experts.shared_width}, as wide as its experts"
+            what = f"{SHARED_WIDTH} must be {experts.shared_width}, the width of all shared experts"
             raise UnsupportedModel(f"{values.where}: {what}")
         return config
 

@@ -1,10 +1,10 @@
-"""Folders of Ling 3."""
+"""Hugging Face folders of Ling 3."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.delta_net_keys import LAYER_TYPES, layer_types_json, split_conv_tensors
 from sporelm.checkpoints.expert_keys import hf_expert_keys, with_leading_dense_layers
 from sporelm.checkpoints.gguf.bailingmoe3 import BAILING3_CONSTANTS, LOWER_BOUND_KEY, with_swiglu_limits
@@ -21,7 +21,7 @@ from sporelm.checkpoints.hf_tensors import (
     expert_tensors,
     shared_expert_tensors,
 )
-from sporelm.checkpoints.latent_keys import LATENT_HF_KEYS, LatentHfSchema, latent_of
+from sporelm.checkpoints.latent_keys import LATENT_HF_KEYS, LatentHfSchema, get_latent
 from sporelm.checkpoints.latent_tensors import LATENT_HF_TENSORS
 from sporelm.checkpoints.rope_fields import PARTIAL
 from sporelm.checkpoints.schema_registry import register
@@ -31,8 +31,8 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.bailingmoe3 import BailingMoe3, BailingMoe3Config
 from sporelm.models.config import MAX_LAYERS, ModelConfig
 
-# Keys of transformers' class -> those of its makers.
-MAKERS_KEYS: Final = {
+# Keys of transformers -> published keys.
+PUBLISHED_KEYS: Final = {
     "model_max_length": "max_position_embeddings",
     "moe_renormalize": "norm_topk_prob",
     "num_expert_group": "n_group",
@@ -45,8 +45,8 @@ LIMITS: Final = "expert_swiglu_limit_list"
 SHARED_LIMITS: Final = "share_expert_swiglu_limit_list"
 
 
-def _with_makers_attention(tensors: TensorTable) -> TensorTable:
-    """Return the tensors under the names that its makers have for attention's."""
+def _with_published_attention(tensors: TensorTable) -> TensorTable:
+    """Return the tensors with the published names of attention."""
     return {
         parameter: tuple(
             StoredAs(
@@ -61,11 +61,12 @@ def _with_makers_attention(tensors: TensorTable) -> TensorTable:
     }
 
 
-def _with_makers_keys(values: ConfigValues) -> ConfigValues:
-    """Return a config.json with one name for each number. The rotated part of a head is `qk_rope_head_dim`, whatever
-    `partial_rotary_factor` says, and `head_dim` is that of delta nets. Limits that are missing are 0."""
+def _with_transformers_keys(values: ConfigValues) -> ConfigValues:
+    """Return a config.json with transformers' key for each number. The rotary dimensions of a head are
+    `qk_rope_head_dim`, regardless of `partial_rotary_factor`; `head_dim` is that of delta nets. Missing limits are
+    0."""
     found = dict(values.values)
-    found |= {makers: values.get(name) for name, makers in MAKERS_KEYS.items() if name in values.values}
+    found |= {makers: values.get(name) for name, makers in PUBLISHED_KEYS.items() if name in values.values}
     found["linear_conv_kernel_dim"] = found.get("short_conv_kernel_size")
     found["linear_head_dim"] = values.get("linear_head_dim", values.get("head_dim"))
     found["linear_num_heads"] = values.get("num_attention_heads")
@@ -81,7 +82,7 @@ def _with_makers_keys(values: ConfigValues) -> ConfigValues:
 
 @register
 class BailingHybridForCausalLM(LatentHfSchema):
-    """Ling 3, as transformers has it. Each group of layers ends with attention."""
+    """Ling 3 in transformers. Each group of layers ends with attention."""
 
     model_type = "bailing_hybrid"
     architecture = BailingMoe3
@@ -132,7 +133,7 @@ class BailingHybridForCausalLM(LatentHfSchema):
         "group_norm_size": (1,),
     }
     tensors = {
-        **_with_makers_attention(DECODER_TENSORS | LATENT_HF_TENSORS),
+        **_with_published_attention(DECODER_TENSORS | LATENT_HF_TENSORS),
         "embedding.weight": "model.word_embeddings.weight",
         "layers.{}.attn_gate.weight": f"{BAILING_ATTENTION}g_proj.weight",
         **expert_tensors(),
@@ -153,10 +154,10 @@ class BailingHybridForCausalLM(LatentHfSchema):
     module_names = ((".dense.", ".o_proj."), (".attention.", ".self_attn."), (".f_proj.", ".forget_gate.f_proj."))
 
     def class_for(self, config: ModelConfig) -> HfSchema:
-        return BailingMoeV3ForCausalLM() if latent_of(config).q_lora_rank else BailingHybridForCausalLM()
+        return BailingMoeV3ForCausalLM() if get_latent(config).q_lora_rank else BailingHybridForCausalLM()
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        values = _with_makers_keys(values)
+        values = _with_transformers_keys(values)
         config = super().config_from_json(values, dtype)
         assert isinstance(config, BailingMoe3Config)
         layer_types = values.get("layer_types")
@@ -167,25 +168,25 @@ class BailingHybridForCausalLM(LatentHfSchema):
         config = with_kda_layers(config, layer_types, values)
         self.check_class(config, values)
         is_bounded = values.flag("kda_safe_gate", True)
-        if is_bounded and not config.kda_lower_bound:  # no state would decay; 0 stands for no bound here
-            what = "kda_lower_bound 0 is not supported; it must be below that"
+        if is_bounded and not config.kda_lower_bound:  # no state would decay; in our configuration 0 means no bound
+            what = "kda_lower_bound 0 is not supported; it must be negative"
             raise UnsupportedModel(f"{values.where}: {what}")
         return with_swiglu_limits(config, values, (LIMITS, SHARED_LIMITS), is_bounded=is_bounded)
 
     def first_ungrouped_layer(self, layers: int, size: int) -> int:
-        """Return the first layer after the last group: those from it on have attention."""
+        """Return the first layer after the last complete group: it and all later layers have attention."""
         return layers
 
     def check_class(self, config: BailingMoe3Config, values: ConfigValues) -> None:
-        """Raise UnsupportedModel for what this class lacks and the other one has."""
+        """Raise UnsupportedModel for options that only the other class has."""
         experts = config.experts
         assert experts is not None
         if experts.shared_ffn not in (0, experts.shared * experts.ffn):
-            what = f"{SHARED_WIDTH} must be {experts.shared * experts.ffn}, as wide as its experts"
+            what = f"{SHARED_WIDTH} must be {experts.shared * experts.ffn}, the width of all shared experts"
             raise UnsupportedModel(f"{values.where}: {what}; it is {experts.shared_ffn}")
         if config.latent.q_lora_rank:
-            what = f"{self.class_name} has no q_lora_rank, it is {shown(config.latent.q_lora_rank)}"
-            raise UnsupportedModel(f"{values.where}: {what}; {BailingMoeV3ForCausalLM.__name__} has")
+            what = f"{self.class_name} does not support q_lora_rank {format_value(config.latent.q_lora_rank)}"
+            raise UnsupportedModel(f"{values.where}: {what}; {BailingMoeV3ForCausalLM.__name__} does")
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         assert isinstance(config, BailingMoe3Config)
@@ -205,10 +206,10 @@ class BailingHybridForCausalLM(LatentHfSchema):
 
 @register
 class BailingMoeV3ForCausalLM(BailingHybridForCausalLM):
-    """Ling 3, as its makers have it: layers after the last group have attention."""
+    """Ling 3 as published: layers after the last complete group have attention."""
 
     def first_ungrouped_layer(self, layers: int, size: int) -> int:
         return layers // size * size
 
     def check_class(self, config: BailingMoe3Config, values: ConfigValues) -> None:
-        """Accept all."""
+        """Accept all configurations."""

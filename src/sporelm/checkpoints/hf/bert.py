@@ -1,4 +1,4 @@
-"""Folders of BERT, DistilBERT, ERNIE, RoBERTa, XLM-RoBERTa and CamemBERT."""
+"""Hugging Face folders of BERT, DistilBERT, ERNIE, RoBERTa, XLM-RoBERTa and CamemBERT."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,7 +17,7 @@ from sporelm.models.architectures.bert import DISTILBERT, TASK_TYPES, Bert, Bert
 from sporelm.models.config import ModelConfig
 from sporelm.models.encoder_config import EncoderConfig
 
-# Rows of RoBERTa's position table in front of that of a text's first token: fairseq's padding, and one more.
+# Unused rows at the start of RoBERTa's position table: that of fairseq's padding, and one more.
 UNUSED_POSITIONS: Final = 2
 PAD_TOKEN: Final = UNUSED_POSITIONS - 1
 LAYER_PARAMETERS: Final = ("attn_q", "attn_k", "attn_v", "attn_o", "attn_norm", "ffn_up", "ffn_down", "ffn_norm")
@@ -34,13 +34,13 @@ DISTILBERT_LAYER_NAMES: Final = (
 
 @dataclass(frozen=True)
 class BertNames:
-    """The names of the tensors of BERT and its kin.
+    """The tensor names of BERT and its relatives.
 
-    prefix              of the model in a class with a head
-    dense, output       the layers of that head
-    layer_names         the tensors of a layer, in the order of LAYER_PARAMETERS
-    layer               what their names have in front
-    unused_positions    rows of the position table that no token has
+    prefix             of the model in a class with a head
+    dense, output      the layers of that head
+    layer_names        the tensors of a layer, in the order of LAYER_PARAMETERS
+    layer              prefix of their names
+    unused_positions   rows at the start of the position table that no token uses
     """
 
     prefix: str
@@ -51,7 +51,7 @@ class BertNames:
     unused_positions: int = 0
 
     def tensors(self, prefix: str = "") -> TensorTable:
-        """Return the tensors under names with this prefix."""
+        """Return the table of tensors whose names have this prefix."""
         embeddings = f"{prefix}embeddings."
         names = {"embedding_norm": f"{embeddings}LayerNorm"}
         for name, stored in zip(LAYER_PARAMETERS, self.layer_names, strict=True):
@@ -88,7 +88,7 @@ BERT_SUPPORTED: Final = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
 }
-# DistilBERT's keys -> those of all others.
+# DistilBERT's keys -> those of BERT.
 DISTILBERT_KEYS: Final = {
     "dim": "hidden_size",
     "hidden_dim": "intermediate_size",
@@ -96,18 +96,17 @@ DISTILBERT_KEYS: Final = {
     "n_heads": "num_attention_heads",
     "activation": "hidden_act",
 }
-# Heads of the classes for training, which folders of embedding models name too.
-TRAINING_HEADS: Final = (
+# Heads of the pretraining classes, which folders of embedding models may name too.
+PRETRAINING_HEADS: Final = (
     *("cls.predictions.*", "cls.seq_relationship.*", "lm_head.*"),
     *("vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*"),
 )
 
 
 def ignored_bert_tensors(
-    *prefixes: str, pooler: str = "pooler.dense", heads: tuple[str, ...] = TRAINING_HEADS
+    *prefixes: str, pooler: str = "pooler.dense", heads: tuple[str, ...] = PRETRAINING_HEADS
 ) -> tuple[str, ...]:
-    """Return the tensors that are not read: `heads`, and those of the model, whose names have one of these prefixes or
-    none."""
+    """Return the tensors that are not read: `heads`, and those of the model under any of the prefixes or none."""
     fronts = ("", *prefixes)
     return (
         *(f"{front}embeddings.position_ids" for front in fronts),
@@ -119,7 +118,7 @@ def ignored_bert_tensors(
 class PaddedPositionsHfSchema(EncoderHfSchema):
     """Folders of encoders whose position table begins with UNUSED_POSITIONS rows.
 
-    default_pad_token   `pad_token_id` of a config.json that lacks it; None: it must have it
+    default_pad_token   default of `pad_token_id`; None: the key is required
     """
 
     default_pad_token: int | None = PAD_TOKEN
@@ -127,10 +126,12 @@ class PaddedPositionsHfSchema(EncoderHfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> EncoderConfig:
         config = super().config_from_json(values, dtype)
         if values.integer("pad_token_id", 0, config.vocab, self.default_pad_token) != PAD_TOKEN:
-            raise UnsupportedModel(f"{values.where}: pad_token_id must be {PAD_TOKEN}: positions are counted from it")
+            raise UnsupportedModel(
+                f"{values.where}: pad_token_id must be {PAD_TOKEN}, from which positions are counted"
+            )
         if config.context_length <= UNUSED_POSITIONS:
             what = f"max_position_embeddings is {config.context_length}"
-            what = f"{what}; the first {UNUSED_POSITIONS} are of no token, there must be more"
+            what = f"{what}; it must exceed the {UNUSED_POSITIONS} unused ones"
             raise ModelFileError(f"{values.where}: {what}")
         return replace(config, context_length=config.context_length - UNUSED_POSITIONS)
 
@@ -139,14 +140,14 @@ class PaddedPositionsHfSchema(EncoderHfSchema):
 
 
 class BertHfSchema(EncoderHfSchema):
-    """Folders of BERT and its kin."""
+    """Hugging Face folders of BERT and its relatives."""
 
     architecture = Bert
     keys = BERT_HF_KEYS
     defaults: dict[str, Any] = BERT_DEFAULTS
     constants = BERT_CONSTANTS
     supported = BERT_SUPPORTED
-    name_fronts = PREFIXES
+    optional_prefixes = PREFIXES
     ignored_tensors = ignored_bert_tensors(*PREFIXES)
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
@@ -164,7 +165,7 @@ class BertHfSchema(EncoderHfSchema):
 
 
 class RobertaHfSchema(PaddedPositionsHfSchema, BertHfSchema):
-    """Folders of RoBERTa and its kin."""
+    """Hugging Face folders of RoBERTa and its relatives."""
 
 
 @register
@@ -177,12 +178,12 @@ class BertModel(BertHfSchema):
 
 @register
 class BertForMaskedLM(BertModel):
-    """BERT, with the head of its training."""
+    """BERT with its pretraining head."""
 
 
 @register
 class BertForPreTraining(BertModel):
-    """BERT, with the heads of its training."""
+    """BERT with its pretraining heads."""
 
 
 @register
@@ -203,12 +204,12 @@ class ErnieModel(BertHfSchema):
 
 @register
 class ErnieForMaskedLM(ErnieModel):
-    """ERNIE, with the head of its training."""
+    """ERNIE with its pretraining head."""
 
 
 @register
 class ErnieForPreTraining(ErnieModel):
-    """ERNIE, with the heads of its training."""
+    """ERNIE with its pretraining heads."""
 
 
 @register
@@ -230,7 +231,7 @@ class RobertaModel(RobertaHfSchema):
 
 @register
 class RobertaForMaskedLM(RobertaModel):
-    """RoBERTa, with the head of its training."""
+    """RoBERTa with its pretraining head."""
 
 
 @register
@@ -251,7 +252,7 @@ class XLMRobertaModel(RobertaHfSchema):
 
 @register
 class XLMRobertaForMaskedLM(XLMRobertaModel):
-    """XLM-RoBERTa, with the head of its training."""
+    """XLM-RoBERTa with its pretraining head."""
 
 
 @register
@@ -272,7 +273,7 @@ class CamembertModel(RobertaHfSchema):
 
 @register
 class CamembertForMaskedLM(CamembertModel):
-    """CamemBERT, with the head of its training."""
+    """CamemBERT with its pretraining head."""
 
 
 @register
@@ -306,7 +307,7 @@ class DistilBertModel(BertHfSchema):
 
 @register
 class DistilBertForMaskedLM(DistilBertModel):
-    """DistilBERT, with the head of its training."""
+    """DistilBERT with its pretraining head."""
 
 
 @register
@@ -317,7 +318,7 @@ class DistilBertForSequenceClassification(DistilBertModel):
     tensors = DISTILBERT_NAMES.tensors(DISTILBERT_NAMES.prefix)
 
 
-# The class that a GGUF file is converted to, by model type: without a head, and with one.
+# The class that a GGUF file is converted to, by model type: without and with a head.
 _CLASSES: Final = {
     "bert": (BertModel, BertForSequenceClassification),
     "ernie": (ErnieModel, ErnieForSequenceClassification),

@@ -1,4 +1,4 @@
-"""Folders of BioGPT."""
+"""Hugging Face folders of BioGPT."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from sporelm.models.config import ModelConfig
 
 
 class ScaledEmbeddingHf(HfSchema):
-    """Folders in which a flag says whether the embedding is scaled by the square root of its width."""
+    """Folders with a flag that scales the embedding by the square root of its width."""
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         config = replace(super().config_from_json(values, dtype), eps=EPS)

@@ -1,4 +1,4 @@
-"""Folders of BitNet b1.58."""
+"""Hugging Face folders of BitNet b1.58."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, activation_key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema

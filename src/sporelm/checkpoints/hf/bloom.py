@@ -1,4 +1,4 @@
-"""Folders of BLOOM."""
+"""Hugging Face folders of BLOOM."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ from sporelm.models.architectures.bloom import Bloom
 from sporelm.models.config import ModelConfig
 
 LAYER: Final = "transformer.h.{}."
-# Names without their ends -> stored ones.
+# Parameters -> stored names, both without ".weight" and ".bias".
 NORMS_AND_PRODUCTS: Final = {
     "embedding_norm": "transformer.word_embeddings_layernorm",
     "output_norm": "transformer.ln_f",
@@ -23,7 +23,7 @@ NORMS_AND_PRODUCTS: Final = {
     "layers.{}.ffn_up": f"{LAYER}mlp.dense_h_to_4h",
     "layers.{}.ffn_down": f"{LAYER}mlp.dense_4h_to_h",
 }
-# Usual keys -> those of old configurations.
+# Keys of transformers -> keys of old configurations.
 OLD_KEYS: Final = {"hidden_size": "n_embed", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
 
 

@@ -1,4 +1,4 @@
-"""Folders of ChatGLM2, ChatGLM3 and GLM-4 9B."""
+"""Hugging Face folders of ChatGLM2, ChatGLM3 and GLM-4 9B."""
 
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ GLM_DEFAULTS: Final = {
     "max_position_embeddings": 131072,
 }
 GLM_TENSORS: Final[TensorTable] = DECODER_TENSORS | fused_gate_up_tensors(f"{MLP}gate_up_proj.weight")
-# The first folders, of the code that came with the models.
+# The first folders, with the models' own code.
 FIRST_TENSORS: Final[TensorTable] = {
     "embedding.weight": "transformer.embedding.word_embeddings.weight",
     "output_norm.weight": "transformer.encoder.final_layernorm.weight",
@@ -38,7 +38,7 @@ FIRST_TENSORS: Final[TensorTable] = {
     },
     **fused_qkv_tensors(f"{FIRST_LAYER}self_attention.query_key_value"),
 }
-# Keys of the models' own code -> the usual ones.
+# Keys of the models' own code -> keys of transformers.
 FIRST_KEYS: Final = {
     "num_layers": "num_hidden_layers",
     "ffn_hidden_size": "intermediate_size",
@@ -81,7 +81,7 @@ class GlmForCausalLM(HfSchema):
             found["num_key_value_heads"] = values.get("multi_query_group_num")
         if isinstance(ratio := values.get("rope_ratio"), int | float):
             found["rope_theta"] = 10000 * ratio
-        return super().config_from_json(values.updated(found), dtype)
+        return super().config_from_json(values.with_changes(found), dtype)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         return {"partial_rotary_factor": config.rotary / config.head_dim}
@@ -89,7 +89,7 @@ class GlmForCausalLM(HfSchema):
 
 @register
 class ChatGLMModel(GlmForCausalLM):
-    """ChatGLM2 and 3, with the code that came with them."""
+    """ChatGLM2 and 3 with their published code."""
 
     model_type = "chatglm"
     class_keys = {}
@@ -98,4 +98,4 @@ class ChatGLMModel(GlmForCausalLM):
 
 @register
 class ChatGLMForConditionalGeneration(ChatGLMModel):
-    """The same under another name."""
+    """The class under another name."""

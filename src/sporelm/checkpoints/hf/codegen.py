@@ -1,4 +1,4 @@
-"""Folders of CodeGen 1."""
+"""Hugging Face folders of CodeGen 1."""
 
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.codegen import NUM_CORES, check_heads
@@ -13,19 +13,20 @@ from sporelm.models.config import ModelConfig
 
 
 def count_core_rows(config: ModelConfig) -> int:
-    """Return the rows of the queries of one core."""
+    """Return the number of query rows of one core."""
     return config.width // NUM_CORES
 
 
 def rows_of_cores(place: int) -> TakeRows:
-    """Return the rows of queries (0), values (1) or keys (2), which each core has one after the other."""
+    """Return the rows of queries (0), values (1) or keys (2) of all cores; each core stores them one after the
+    other."""
     counts = (count_core_rows, count_core_rows, count_core_rows)
     return TakeRows(rows_of_groups([place], lambda config: NUM_CORES, *counts))
 
 
 @register
 class CodeGenForCausalLM(GPTJForCausalLM):
-    """CodeGen 1: GPT-J with query, value and key in one tensor, of each core in turn."""
+    """CodeGen 1: GPT-J with query, value and key of each core in turn, fused into one tensor."""
 
     model_type = "codegen"
     tensors = {
@@ -41,6 +42,6 @@ class CodeGenForCausalLM(GPTJForCausalLM):
         config = super().config_from_json(values, dtype)
         check_heads(config, values.where)
         if values.has("auto_map"):
-            what = "auto_map names code of its own, as that of CodeGen 2, whose rows stand in another order"
-            raise UnsupportedModel(f"{values.where}: {what}: not supported; CodeGen 1 is")
+            what = "auto_map names custom code, as in CodeGen 2, which has another order of rows"
+            raise UnsupportedModel(f"{values.where}: {what}, which is not supported; CodeGen 1 is")
         return config

@@ -1,4 +1,4 @@
-"""Folders of CodeShell."""
+"""Hugging Face folders of CodeShell."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.gguf.gpt2 import ALL_BIASES

@@ -1,4 +1,4 @@
-"""Folders of Command-R, Command-R+ and Aya."""
+"""Hugging Face folders of Command-R, Command-R+ and Aya."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ COHERE_DEFAULTS: Final = {
 
 @register
 class CohereForCausalLM(HfSchema):
-    """Command-R. Its folders give the trained context as `model_max_length`."""
+    """Command-R. Its folders store the trained context length as `model_max_length`."""
 
     model_type = "cohere"
     architecture = Cohere
@@ -40,5 +40,5 @@ class CohereForCausalLM(HfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         length = values.get("model_max_length")
         if length is not None:
-            values = values.updated({"max_position_embeddings": length})
+            values = values.with_changes({"max_position_embeddings": length})
         return super().config_from_json(values, dtype)

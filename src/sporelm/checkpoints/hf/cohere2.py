@@ -1,4 +1,4 @@
-"""Folders of Command-R7B and Command-A."""
+"""Hugging Face folders of Command-R7B and Command-A."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues

@@ -1,9 +1,9 @@
-"""Folders of Command-A+ and North-Mini-Code."""
+"""Hugging Face folders of Command-A+ and North-Mini-Code."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import OPTIONAL, Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import SCORE_FUNCTIONS, hf_expert_keys
 from sporelm.checkpoints.gguf.cohere2moe import (
     COHERE2_MOE_CONSTANTS,
@@ -15,7 +15,7 @@ from sporelm.checkpoints.gguf.cohere2moe import (
 from sporelm.checkpoints.hf.cohere import COHERE_DEFAULTS, COHERE_KEYS
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, expert_tensors, shared_expert_tensors
-from sporelm.checkpoints.hf_windows import every_nth_layer, layer_types_of, read_full_layers, read_window
+from sporelm.checkpoints.hf_windows import every_nth_layer, list_attention_types, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.cohere2moe import Cohere2Moe
@@ -28,8 +28,8 @@ DENSE_WIDTH: Final = "prefix_dense_intermediate_size"
 
 
 def with_usual_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values with the number of dense layers that `mlp_layer_types` begins with, with the width of dense
-    layers, and with the name that `ops.route` has for the score function."""
+    """Return the values with the number of leading dense layers of `mlp_layer_types`, the width of dense layers, and
+    the score function under the name of `ops.route`."""
     found: dict[str, Any] = {}
     kinds = values.get("mlp_layer_types")
     if isinstance(kinds, list):
@@ -39,12 +39,12 @@ def with_usual_keys(values: ConfigValues) -> ConfigValues:
     scores = values.get("expert_selection_fn")
     if scores in tuple(SCORES_BY_NAME):
         found["expert_selection_fn"] = SCORES_BY_NAME[scores]
-    return values.updated(found)
+    return values.with_changes(found)
 
 
 def read_full_layers_of_step(values: ConfigValues, layers: int) -> frozenset[int]:
-    """Return the layers without a window: as `layer_types` says, else the dense layers and each nth layer after them.
-    Here `first_k_dense_replace` counts the dense layers, whatever `mlp_layer_types` says."""
+    """Return the layers without a window: those of `layer_types`, else the dense layers and each nth layer after them.
+    Here `first_k_dense_replace` is the number of dense layers, regardless of `mlp_layer_types`."""
     step = values.integer("sliding_window_pattern", 1, MAX_LAYERS, WINDOW_STEP)
     num_dense = values.integer(NUM_DENSE_LAYERS, 0, layers, 0)
     if values.has("layer_types"):
@@ -106,7 +106,7 @@ class Cohere2MoeForCausalLM(HfSchema):
         num_dense = config.experts.leading
         kinds = values.get("mlp_layer_types")
         if kinds is not None and kinds != ["dense"] * num_dense + ["sparse"] * (config.layers - num_dense):
-            what = f"mlp_layer_types is {shown(kinds)}; only first layers may be dense"
+            what = f"mlp_layer_types is {format_value(kinds)}; only leading layers may be dense"
             raise UnsupportedModel(f"{values.where}: {what}")
         return with_windows_and_eps(config, window, full_layers, values.where)
 
@@ -123,5 +123,5 @@ class Cohere2MoeForCausalLM(HfSchema):
             )
         return {
             "expert_selection_fn": names[experts.scores],
-            "layer_types": layer_types_of(config),
+            "layer_types": list_attention_types(config),
         }

@@ -1,4 +1,4 @@
-"""Folders of the Code World Model."""
+"""Hugging Face folders of the Code World Model."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -24,7 +24,7 @@ DEFAULT_ROPE: Final = {
 
 @register
 class CwmForCausalLM(HfSchema):
-    """Code World Model. The class has rotary parameters of its own; rope_theta alone replaces none of them."""
+    """Code World Model. The class has default rotary parameters; rope_theta alone does not override them."""
 
     model_type = "cwm"
     architecture = Llama
@@ -38,9 +38,9 @@ class CwmForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         if values.get("sliding_window") == 0:  # which transformers takes for none
-            values = values.updated({"sliding_window": None})
+            values = values.with_changes({"sliding_window": None})
         if not values.get("rope_scaling") and values.get("rope_parameters") is None:
-            values = values.updated({"rope_scaling": None, "rope_parameters": DEFAULT_ROPE})
+            values = values.with_changes({"rope_scaling": None, "rope_parameters": DEFAULT_ROPE})
         config = super().config_from_json(values, dtype)
         full_layers = first_of_each_run(config.layers)
         if values.has("layer_types"):

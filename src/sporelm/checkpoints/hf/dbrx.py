@@ -1,11 +1,11 @@
-"""Folders of DBRX."""
+"""Hugging Face folders of DBRX."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.dbrx import DBRX_ROUTING, MAX_CLIP
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -21,7 +21,7 @@ LAYER: Final = "transformer.blocks.{}."
 ATTENTION: Final = f"{LAYER}norm_attn_norm."
 EXPERTS: Final = f"{LAYER}ffn.experts.mlp."
 NORMALIZE: Final = "moe_normalize_expert_weights"
-# Keys of the objects in config.json -> names under which the schema reads them.
+# Keys of the objects in config.json -> keys of the schema.
 INNER_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
     "attn_config": {"kv_n_heads": "kv_n_heads", "clip_qkv": "clip_qkv", "rope_theta": "rope_theta"},
     "ffn_config": {
@@ -39,26 +39,26 @@ ACTIVATION: Final = {"name": "silu"}
 
 
 def with_inner_values(values: ConfigValues) -> ConfigValues:
-    """Return the values with those of the objects about attention and experts. Raises UnsupportedModel for weights of
-    experts that are normalized otherwise, and for another activation function."""
+    """Return the values with those of the attention and expert objects. Raises UnsupportedModel for another
+    normalization of expert weights, and for another activation function."""
     found: dict[str, Any] = {}
     for name, keys in INNER_KEYS.items():
         given = values.get(name) or {}
         if not isinstance(given, dict):
-            raise UnsupportedModel(f"{name} must be an object, it is {shown(given)}")
+            raise UnsupportedModel(f"{name} must be an object (got {format_value(given)})")
         inner = {**INNER_DEFAULTS[name], **given}
         found |= {new: inner[key] for key, new in keys.items() if key in inner}
     norm = found["norm_topk_prob"]
     activation = (values.get("ffn_config") or {}).get("ffn_act_fn") or ACTIVATION
     if norm not in (None, 1) or activation != ACTIVATION:
-        what = f"{NORMALIZE} {shown(norm)} with ffn_act_fn {shown(activation)}"
+        what = f"{NORMALIZE} {format_value(norm)} with ffn_act_fn {format_value(activation)}"
         raise UnsupportedModel(f"{what} is not supported; 1 or null with silu is")
     return values.with_values({**found, **values.values, "norm_topk_prob": norm is not None})
 
 
 @register
 class DbrxForCausalLM(HfSchema):
-    """DBRX. The experts' matrices lie one below the other; the down projections are [in, out]."""
+    """DBRX. The experts' matrices are stacked by rows; the down projections are [in, out]."""
 
     model_type = "dbrx"
     architecture = Dbrx

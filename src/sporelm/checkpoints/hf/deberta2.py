@@ -1,4 +1,4 @@
-"""Folders of DeBERTa v2 and v3."""
+"""Hugging Face folders of DeBERTa v2 and v3."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from sporelm.checkpoints.encoder_schema import EncoderHfSchema, as_encoder_confi
 from sporelm.checkpoints.gguf.bert import BERT_CONSTANTS
 from sporelm.checkpoints.gguf.deberta2 import BUCKETS, MAX_DISTANCE, with_distances
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.hf.bert import TRAINING_HEADS, BertNames
+from sporelm.checkpoints.hf.bert import PRETRAINING_HEADS, BertNames
 from sporelm.checkpoints.rope_fields import MAX_CONTEXT
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
@@ -28,7 +28,7 @@ NAMES: Final = BertNames(
         *("intermediate.dense", "output.dense", "output.LayerNorm"),
     ),
 )
-# Options of attention: what the class takes for keys that a config.json lacks, and what published folders have.
+# Options of attention: the defaults of the class, and the values of published folders.
 CLASS_ATTENTION: Final[dict[str, Any]] = {
     "relative_attention": False,
     "share_att_key": False,
@@ -84,11 +84,11 @@ class DebertaV2Model(EncoderHfSchema):
         **{key: (value,) for key, value in ATTENTION.items()},
     }
     tensors = _tensors()
-    name_fronts = (NAMES.prefix,)
+    optional_prefixes = (NAMES.prefix,)
     ignored_tensors = (
         *(f"{front}embeddings.position_{end}" for front in ("", NAMES.prefix) for end in ("ids", "embeddings.weight")),
         *("pooler.dense.*", "lm_predictions.*", "mask_predictions.*"),
-        *TRAINING_HEADS,
+        *PRETRAINING_HEADS,
     )
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
@@ -107,7 +107,7 @@ class DebertaV2Model(EncoderHfSchema):
 
 @register
 class DebertaV2ForMaskedLM(DebertaV2Model):
-    """DeBERTa, with the head of its training."""
+    """DeBERTa with its pretraining head."""
 
 
 @register
@@ -119,7 +119,7 @@ class DebertaV2ForSequenceClassification(DebertaV2Model):
 
 
 def _with_attention_options(json: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json without null, with all options of attention, and with the kinds of scores in ATTENTION's
+    """Return a config.json without nulls, with all options of attention, and with the kinds of scores in ATTENTION's
     order."""
     found = CLASS_ATTENTION | {key: value for key, value in json.items() if value is not None}
     kinds = found["pos_att_type"]

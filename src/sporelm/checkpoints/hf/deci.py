@@ -1,8 +1,8 @@
-"""Folders of DeciLM and Llama-Nemotron."""
+"""Hugging Face folders of DeciLM and Llama-Nemotron."""
 
 from typing import Any, Final
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import ATTENTION, DECODER_TENSORS
 from sporelm.checkpoints.per_layer_shapes import whole_numbers, with_hf_lists, with_layer_shapes
@@ -13,7 +13,7 @@ from sporelm.models.config import MAX_HEADS, MAX_WIDTH, ModelConfig
 from sporelm.models.layer_shapes import LayerShapesConfig
 
 FFN_DIVISOR: Final = 256  # widths of feed-forward blocks are rounded up to multiples of it
-# Keys of the blocks of a layer that would change the result -> the value that is supported.
+# Keys of blocks that would change the result -> the supported value.
 BLOCK_OPTIONS: Final = {
     "num_sink_tokens": None,
     "sparsify": None,
@@ -25,10 +25,10 @@ BLOCK_OPTIONS: Final = {
 
 def with_block_configs(values: ConfigValues) -> ConfigValues:
     """Return the values with lists of the heads and of the feed-forward width of each layer, from
-    `num_key_value_heads_per_layer` or `block_configs`. Raises UnsupportedModel for blocks that are not supported."""
+    `num_key_value_heads_per_layer` or `block_configs`. Raises UnsupportedModel for unsupported blocks."""
     if (counts := values.get("num_key_value_heads_per_layer")) is not None:
         if not whole_numbers(counts):
-            what = f"num_key_value_heads_per_layer is {shown(counts)}"
+            what = f"num_key_value_heads_per_layer is {format_value(counts)}"
             raise ModelFileError(f"{values.where}: {what}; it must be a number for each layer")
         return with_hf_lists(values, {"layer_kv_heads": counts})
     blocks: Any = values.get("block_configs")
@@ -52,10 +52,12 @@ def with_block_configs(values: ConfigValues) -> ConfigValues:
 
 
 def _read_block(block: Any, where: str) -> list[ConfigValues]:
-    """Return the values of attention and of the feed-forward block of one layer."""
+    """Return the attention and feed-forward values of one layer."""
     parts = [block.get(name) if isinstance(block, dict) else None for name in ("attention", "ffn")]
     if not all(isinstance(part, dict) for part in parts):
-        raise ModelFileError(f"{where}: a layer of block_configs is {shown(block)}; it must have two parts")
+        raise ModelFileError(
+            f"{where}: a layer of block_configs is {format_value(block)}; it must have attention and ffn"
+        )
     found = [ConfigValues({**BLOCK_OPTIONS, **(part or {})}, f"{where}: block_configs") for part in parts]
     for name, part in zip(("attention", "ffn"), found, strict=True):
         unsupported = [key for key, supported in BLOCK_OPTIONS.items() if part.get(key) != supported]
@@ -63,13 +65,13 @@ def _read_block(block: Any, where: str) -> list[ConfigValues]:
             unsupported.append("replace_with_linear")
         if unsupported:
             key = unsupported[0]
-            raise UnsupportedModel(f"{part.where}: {key} {shown(part.get(key))} is not supported")
+            raise UnsupportedModel(f"{part.where}: {key} {format_value(part.get(key))} is not supported")
     return found
 
 
 @register
 class DeciLMForCausalLM(HfSchema):
-    """DeciLM, with key heads for each layer, and Llama-Nemotron, with blocks for each layer."""
+    """DeciLM, with KV heads for each layer, and Llama-Nemotron, with blocks for each layer."""
 
     model_type = "nemotron-nas"
     architecture = Deci

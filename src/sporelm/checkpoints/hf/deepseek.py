@@ -1,4 +1,4 @@
-"""Folders of DeepSeek MoE (V1)."""
+"""Hugging Face folders of DeepSeek MoE (V1)."""
 
 from sporelm.checkpoints.config_keys import hf_keys
 from sporelm.checkpoints.expert_keys import hf_expert_keys

@@ -1,10 +1,10 @@
-"""Folders of DeepSeek V2 and V3, R1, Kimi K2, GLM-4.7-Flash and Youtu-LLM."""
+"""Hugging Face folders of DeepSeek V2 and V3, R1, Kimi K2, GLM-4.7-Flash and Youtu-LLM."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import (
     V3_HF_KEYS,
     hf_expert_keys,
@@ -52,7 +52,7 @@ TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc", None)
 
 
 class _Deepseek2HfSchema(LatentHfSchema):
-    """The common part of the classes."""
+    """The base of the classes."""
 
     architecture = Deepseek2
     keys = hf_keys(*LATENT_HF_KEYS, *with_optional_experts(V3_HF_KEYS), *hf_expert_keys(scores="scoring_func"))
@@ -76,11 +76,11 @@ class _Deepseek2HfSchema(LatentHfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         rotary, head_dim = values.get("qk_rope_head_dim"), values.get("head_dim")
-        if head_dim is not None and head_dim != rotary:  # transformers computes its angles from it
-            what = f"head_dim {shown(head_dim)} is not supported; qk_rope_head_dim {rotary} is"
+        if head_dim is not None and head_dim != rotary:  # transformers computes its angles from head_dim
+            what = f"head_dim {format_value(head_dim)} is not supported; qk_rope_head_dim {rotary} is"
             raise UnsupportedModel(f"{values.where}: {what}")
-        if values.get("topk_method") == "greedy":  # experts are chosen from all groups
-            values = values.updated({"n_group": 0, "topk_group": 0})
+        if values.get("topk_method") == "greedy":  # experts are selected from all groups
+            values = values.with_changes({"n_group": 0, "topk_group": 0})
         values = with_leading_dense_layers(values)
         config = super().config_from_json(values, dtype)
         if config.experts is None:
@@ -89,10 +89,10 @@ class _Deepseek2HfSchema(LatentHfSchema):
         return with_deepseek_routing(config, replace(config.experts, choice_bias=config.experts.scores == "sigmoid"))
 
     def check_routing(self, experts: Experts, values: ConfigValues) -> None:
-        """Raise UnsupportedModel for another choice of experts than that of the class."""
+        """Raise UnsupportedModel for another selection of experts than the class's."""
         if (method := values.get("topk_method")) not in TOPK_METHODS:
             known = ", ".join(str(each) for each in TOPK_METHODS if each)
-            raise UnsupportedModel(f"{values.where}: topk_method {shown(method)} is not supported; {known} are")
+            raise UnsupportedModel(f"{values.where}: topk_method {format_value(method)} is not supported; {known} are")
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         found, experts = super().extra_json(config), config.experts
@@ -159,7 +159,7 @@ class Glm4MoeLiteForCausalLM(_Deepseek2HfSchema):
 
 @register
 class YoutuForCausalLM(_Deepseek2HfSchema):
-    """Youtu-LLM: dense layers alone."""
+    """Youtu-LLM: dense layers only."""
 
     model_type = "youtu"
     class_keys = {}

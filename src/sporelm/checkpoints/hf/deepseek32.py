@@ -1,4 +1,4 @@
-"""Folders of DeepSeek V3.2."""
+"""Hugging Face folders of DeepSeek V3.2."""
 
 from typing import Final
 

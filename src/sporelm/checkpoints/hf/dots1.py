@@ -1,4 +1,4 @@
-"""Folders of dots.llm1."""
+"""Hugging Face folders of dots.llm1."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 @register
 class Dots1ForCausalLM(HfSchema):
-    """dots.llm1. Layers from `max_window_layers` on have a window, or those that `layer_types` lists."""
+    """dots.llm1. The layers of `layer_types`, or those from `max_window_layers` on, have a window."""
 
     model_type = "dots1"
     architecture = Qwen3

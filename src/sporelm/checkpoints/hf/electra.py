@@ -1,4 +1,4 @@
-"""Folders of ELECTRA."""
+"""Hugging Face folders of ELECTRA."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from sporelm.checkpoints.encoder_keys import HF_EMBEDDING_WIDTH, HF_LAYER_NORM_E
 from sporelm.checkpoints.encoder_schema import EncoderHfSchema, as_encoder_config, without_equal_embedding_width
 from sporelm.checkpoints.gguf.bert import BERT_CONSTANTS
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.hf.bert import BERT_SUPPORTED, TRAINING_HEADS, BertNames
+from sporelm.checkpoints.hf.bert import BERT_SUPPORTED, PRETRAINING_HEADS, BertNames
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
 from sporelm.models.architectures.electra import Electra
@@ -45,11 +45,11 @@ class ElectraModel(EncoderHfSchema):
     constants = BERT_CONSTANTS
     supported = BERT_SUPPORTED
     tensors = _tensors()
-    name_fronts = (NAMES.prefix,)
+    optional_prefixes = (NAMES.prefix,)
     ignored_tensors = (
         *(f"{front}embeddings.position_ids" for front in ("", NAMES.prefix)),
         *("generator_predictions.*", "generator_lm_head.*", "discriminator_predictions.*"),
-        *TRAINING_HEADS,
+        *PRETRAINING_HEADS,
     )
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
@@ -65,12 +65,12 @@ class ElectraModel(EncoderHfSchema):
 
 @register
 class ElectraForMaskedLM(ElectraModel):
-    """ELECTRA, with the head of its training."""
+    """ELECTRA with its pretraining head."""
 
 
 @register
 class ElectraForPreTraining(ElectraModel):
-    """ELECTRA, with the head of its training."""
+    """ELECTRA with its pretraining head."""
 
 
 @register

@@ -1,4 +1,4 @@
-"""Folders of ERNIE 4.5 (dense)."""
+"""Hugging Face folders of ERNIE 4.5 (dense)."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -9,7 +9,7 @@ from sporelm.models.architectures.llama import Llama
 
 @register
 class Ernie4_5ForCausalLM(HfSchema):
-    """ERNIE 4.5: one flag for all biases."""
+    """ERNIE 4.5, with one flag for all biases."""
 
     model_type = "ernie4_5"
     architecture = Llama
@@ -29,4 +29,4 @@ class Ernie4_5ForCausalLM(HfSchema):
 
 @register
 class Ernie4_5_ForCausalLM(Ernie4_5ForCausalLM):
-    """The name in the first folders."""
+    """The class name in the first folders."""

@@ -1,4 +1,4 @@
-"""Folders of ERNIE 4.5's text mixtures."""
+"""Hugging Face folders of ERNIE 4.5's text mixtures."""
 
 from dataclasses import replace
 
@@ -23,7 +23,8 @@ from sporelm.models.config import MAX_LAYERS, ModelConfig
 
 @register
 class Ernie4_5_MoeForCausalLM(HfSchema):
-    """ERNIE 4.5 with a mixture of experts. `moe_layer_end_index` is the last layer with experts, -1 the last of all."""
+    """ERNIE 4.5 with a mixture of experts. `moe_layer_end_index` is the last layer with experts; -1 means the last
+    layer."""
 
     model_type = "ernie4_5_moe"
     architecture = Llama

@@ -1,4 +1,4 @@
-"""Folders of EuroBERT."""
+"""Hugging Face folders of EuroBERT."""
 
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ class EuroBertModel(EncoderHfSchema):
     defaults = {"max_position_embeddings": 8192, "vocab_size": 128256, "rms_norm_eps": 1e-5}
     supported = {"hidden_act": ("silu",), **dict.fromkeys(("attention_bias", "mlp_bias"), (False,))}
     tensors = {**without_prefix(MODEL_TENSORS), **HEAD_TENSORS}
-    name_fronts = ("model.",)
+    optional_prefixes = ("model.",)
     ignored_tensors = ("lm_head.weight",)
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
@@ -43,7 +43,7 @@ class EuroBertModel(EncoderHfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> EncoderConfig:
         pooling = values.get("clf_pooling", values.get("classifier_pooling", "late"))
         pooling = HEAD_POOLING.get(pooling, pooling) if isinstance(pooling, str) else pooling
-        return super().config_from_json(values.updated({"classifier_pooling": pooling}), dtype)
+        return super().config_from_json(values.with_changes({"classifier_pooling": pooling}), dtype)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         head_pooling = as_encoder_config(config).head_pooling
@@ -53,7 +53,7 @@ class EuroBertModel(EncoderHfSchema):
 
 @register
 class EuroBertForMaskedLM(EuroBertModel):
-    """EuroBERT, with the head of its training."""
+    """EuroBERT with its pretraining head."""
 
 
 @register

@@ -1,4 +1,4 @@
-"""Folders of EXAONE 3 and 3.5."""
+"""Hugging Face folders of EXAONE 3 and 3.5."""
 
 from typing import Final
 
@@ -44,5 +44,5 @@ class ExaoneForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         if "num_layers" not in values.values:
-            values = values.updated({"num_layers": values.get("num_hidden_layers")})
+            values = values.with_changes({"num_layers": values.get("num_hidden_layers")})
         return super().config_from_json(values, dtype)

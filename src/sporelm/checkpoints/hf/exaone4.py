@@ -1,4 +1,4 @@
-"""Folders of EXAONE 4."""
+"""Hugging Face folders of EXAONE 4."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -16,8 +16,8 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 def with_exaone_windows(config: Config, values: ConfigValues) -> Config:
-    """Return the configuration with the windows of a config.json, whose pattern is a step, or a text that is repeated:
-    L for a layer with the window, G for one without."""
+    """Return the configuration with the windows of a config.json. Its pattern is a step, or a repeated string: L for a
+    layer with a window, G for one without."""
     window = read_window(values, "sliding_window", 4096)
     full_layers = read_full_layers(values, config.layers)
     if not values.has("layer_types") and window is not None:
@@ -48,5 +48,5 @@ class Exaone4ForCausalLM(HfSchema):
         return with_exaone_windows(super().config_from_json(values, dtype), values)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        # transformers looks for a window's layers if none are listed, and finds nothing to count by.
+        # Without a list, transformers would need a window pattern, which the configuration lacks.
         return {} if config.window else {"layer_types": ["full_attention"] * config.layers}

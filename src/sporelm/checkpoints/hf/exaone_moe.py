@@ -1,4 +1,4 @@
-"""Folders of K-EXAONE."""
+"""Hugging Face folders of K-EXAONE."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -80,6 +80,6 @@ class ExaoneMoeForCausalLM(HfSchema):
 
 @register
 class ExaoneMoEForCausalLM(ExaoneMoeForCausalLM):
-    """The name in the first folders."""
+    """The class name in the first folders."""
 
     class_keys = {}

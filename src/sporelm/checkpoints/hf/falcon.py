@@ -1,4 +1,4 @@
-"""Folders of Falcon."""
+"""Hugging Face folders of Falcon."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -14,13 +14,13 @@ from sporelm.models.architectures.falcon import Falcon, FalconConfig
 from sporelm.models.config import ModelConfig
 
 LAYER: Final = "transformer.h.{}."
-# Names without their ends -> stored ones.
+# Parameters -> stored names, both without ".weight" and ".bias".
 NORMS_AND_PRODUCTS: Final = {
     "output_norm": "transformer.ln_f",
     "layers.{}.attn_norm": f"{LAYER}input_layernorm",
     "layers.{}.attn_norm_2": f"{LAYER}ln_attn",
     "layers.{}.ffn_norm": f"{LAYER}ln_mlp",
-    "layers.{}.middle_norm": f"{LAYER}post_attention_layernorm",  # of blocks in turn
+    "layers.{}.middle_norm": f"{LAYER}post_attention_layernorm",  # of sequential blocks
     "layers.{}.attn_o": f"{LAYER}self_attention.dense",
     "layers.{}.ffn_up": f"{LAYER}mlp.dense_h_to_4h",
     "layers.{}.ffn_down": f"{LAYER}mlp.dense_4h_to_h",
@@ -28,14 +28,14 @@ NORMS_AND_PRODUCTS: Final = {
 
 
 def with_kv_heads(values: ConfigValues) -> ConfigValues:
-    """Return the values with key heads and norms: the decoder of the 40B has groups of queries and two norms, that of
-    the 7B one key head, or as many as query heads."""
+    """Return the values with KV heads and norms. The decoder of the 40B has groups of queries and two norms; that of
+    the 7B has one KV head, or one for each query head."""
     heads = values.get("num_attention_heads")
     if values.get("new_decoder_architecture"):
         norms = values.get("num_ln_in_parallel_attn")
         return values.with_values({"num_kv_heads": heads, **values.values, "two_norms": norms in (None, 2)})
     kv_heads = 1 if values.get("multi_query", True) else heads
-    return values.updated({"num_kv_heads": kv_heads, "two_norms": False})
+    return values.with_changes({"num_kv_heads": kv_heads, "two_norms": False})
 
 
 @register

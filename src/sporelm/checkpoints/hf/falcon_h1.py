@@ -1,4 +1,4 @@
-"""Folders of Falcon-H1."""
+"""Hugging Face folders of Falcon-H1."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -30,13 +30,13 @@ MULTIPLIERS: Final = {
 
 
 def with_mamba_sizes(values: ConfigValues) -> ConfigValues:
-    """Return the values with the inner size and the width of heads, if the file leaves them to be computed."""
+    """Return the values with the inner size and the width of heads, which a file may omit."""
     width, expand, heads = (values.get(key) for key in ("hidden_size", "mamba_expand", "mamba_n_heads"))
     inner, head_dim = values.get("mamba_d_ssm"), values.get("mamba_d_head") or "auto"
     if all(type(each) is int and each > 0 for each in (width, expand, heads)):
         inner = width * expand if inner is None else inner
         head_dim = inner // heads if head_dim == "auto" and type(inner) is int else head_dim
-    return values.updated({"mamba_d_ssm": inner, "mamba_d_head": head_dim})
+    return values.with_changes({"mamba_d_ssm": inner, "mamba_d_head": head_dim})
 
 
 @register
@@ -91,8 +91,8 @@ class FalconH1ForCausalLM(HfSchema):
         config = with_hf_mamba2_sizes(config, values)
         mamba = config.mamba
         if (inner_size := values.integer("mamba_d_ssm", 1, MAX_WIDTH)) != mamba.inner_size:
-            what = f"{mamba.num_heads} heads of {mamba.head_dim} numbers"
-            raise ModelFileError(f"{values.where}: mamba_d_ssm is {inner_size}, which are not {what}")
+            what = f"{mamba.num_heads} heads of {mamba.head_dim}"
+            raise ModelFileError(f"{values.where}: mamba_d_ssm is {inner_size}; it must be {what}")
         if values.has(SSM_MULTIPLIERS):
             config = replace(config, ssm_multipliers=values.numbers(SSM_MULTIPLIERS, 5, MIN_SCALE, MAX_SCALE))
         if values.has(MLP_MULTIPLIERS):

@@ -1,4 +1,4 @@
-"""Folders of FlexOlmo."""
+"""Hugging Face folders of FlexOlmo."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, hf_keys
 from sporelm.checkpoints.expert_keys import hf_expert_keys

@@ -1,4 +1,4 @@
-"""Folders of Flint."""
+"""Hugging Face folders of Flint."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -18,7 +18,7 @@ from sporelm.checkpoints.hf_tensors import (
     expert_tensors,
     shared_expert_tensors,
 )
-from sporelm.checkpoints.hf_windows import layer_types_of, read_full_layers, read_window
+from sporelm.checkpoints.hf_windows import list_attention_types, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.flint import Flint
@@ -29,7 +29,7 @@ DEFAULT_DENSE_LAYERS: Final = (0, 1)
 
 @register
 class FlintForCausalLM(HfSchema):
-    """Flint. transformers 5 writes the sinks under another name."""
+    """Flint. transformers 5 writes the attention sinks under another name."""
 
     model_type = "flint"
     architecture = Flint
@@ -81,7 +81,7 @@ class FlintForCausalLM(HfSchema):
         full_layers = read_full_layers(values, layers) if has_layer_types else usual_full_layers(layers)
         window = read_window(values, "sliding_window", 513)
         if window is None:
-            raise UnsupportedModel(f"{values.where}: sliding_window is null, and layers without one are not rotated")
+            raise UnsupportedModel(f"{values.where}: sliding_window is null, so no layer would have rotary positions")
         step = values.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
         dense = read_mlp_only_layers(values, DEFAULT_DENSE_LAYERS)
         dense |= {layer for layer in range(layers) if (layer + 1) % step}
@@ -91,7 +91,7 @@ class FlintForCausalLM(HfSchema):
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         layers, experts = range(config.layers), config.experts
         return {
-            "layer_types": layer_types_of(config),
+            "layer_types": list_attention_types(config),
             "mlp_only_layers": [layer for layer in layers if not (experts and experts.at(layer))],
             "decoder_sparse_step": 1,
         }

@@ -1,4 +1,4 @@
-"""Folders of Gemma 1."""
+"""Hugging Face folders of Gemma 1."""
 
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.gemma import with_scaled_embedding
@@ -12,11 +12,11 @@ from sporelm.models.config import ModelConfig
 
 
 def stored_less_one(tensors: TensorTable) -> TensorTable:
-    """Return norms whose weights folders hold less one."""
+    """Return norms whose stored weights are one less than the parameters."""
     return {name: StoredAs(alternatives(row)[0].name, AddConstant(1.0)) for name, row in tensors.items()}
 
 
-# The norms of a decoder like Llama, less one.
+# The norms of a decoder like Llama, stored as weight - 1.
 NORMS_LESS_ONE = stored_less_one({name: row for name, row in DECODER_TENSORS.items() if name.endswith("norm.weight")})
 GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "max_position_embeddings": 8192}
 GEMMA_SUPPORTED = {"attention_bias": (False,), "use_bidirectional_attention": (False,)}
@@ -24,7 +24,7 @@ GEMMA_SUPPORTED = {"attention_bias": (False,), "use_bidirectional_attention": (F
 
 @register
 class GemmaForCausalLM(HfSchema):
-    """Gemma 1. What old folders call "gelu" was always the one by a tanh."""
+    """Gemma 1. "gelu" in old folders means the tanh approximation."""
 
     model_type = "gemma"
     architecture = Gemma

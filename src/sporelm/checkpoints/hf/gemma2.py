@@ -1,4 +1,4 @@
-"""Folders of Gemma 2."""
+"""Hugging Face folders of Gemma 2."""
 
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ from sporelm.models.architectures.gemma2 import Gemma2
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 
-# Norms in front of the feed-forward block and behind both blocks, less one.
+# Norms before the feed-forward block and after both blocks, stored as weight - 1.
 AROUND_NORMS_LESS_ONE: Final = stored_less_one(
     {"layers.{}.ffn_norm.weight": f"{LAYER}pre_feedforward_layernorm.weight", **POST_NORM_TENSORS}
 )
@@ -36,7 +36,7 @@ def with_query_scalar(config: Config, values: ConfigValues) -> Config:
 
 
 def query_scalar_json(config: ModelConfig) -> dict[str, Any]:
-    """Return the key for it."""
+    """Return the key of the score scale."""
     value = round(config.attention_scale**-2, 3)
     return {"query_pre_attn_scalar": int(value) if value == int(value) else value}
 

@@ -1,8 +1,7 @@
-"""Folders of Gemma 3: of the text model alone, and of the model that sees."""
+"""Hugging Face folders of Gemma 3: the text model alone, and the multimodal model."""
 
 from typing import Any, Final
 
-from sporelm.checkpoints.beside_vision import OTHERS, text_part
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.gemma import with_scaled_embedding
@@ -16,6 +15,7 @@ from sporelm.checkpoints.hf_windows import every_nth_layer, with_windows
 from sporelm.checkpoints.rope_fields import MAX_THETA
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS, select_text_config
 from sporelm.models.architectures.gemma3 import Gemma3
 from sporelm.models.config import ModelConfig
 
@@ -30,19 +30,19 @@ GEMMA3_DEFAULTS: Final = {
 
 
 def with_rope_of_full_layers(values: ConfigValues) -> ConfigValues:
-    """Return the values of the text model with one set of rotary parameters, that of layers without a window, and the
-    base of the others as `rope_local_base_freq`: transformers 5 has a set for each kind of layer."""
-    values = values.with_values(text_part(dict(values.values)))
+    """Return the values of the text model with the rotary parameters of layers without a window, and the base of the
+    others as `rope_local_base_freq`. transformers 5 has a set for each type of layer."""
+    values = values.with_values(select_text_config(dict(values.values)))
     kinds = values.get("rope_parameters")
     if not isinstance(kinds, dict) or not isinstance(local := kinds.get("sliding_attention"), dict):
         return values
     theta = {"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {}
-    return values.updated({**theta, "rope_parameters": kinds.get("full_attention")})
+    return values.with_changes({**theta, "rope_parameters": kinds.get("full_attention")})
 
 
 @register
 class Gemma3ForCausalLM(HfSchema):
-    """Gemma 3's text model. transformers reads no cap of scores here, though its configuration has the key."""
+    """Gemma 3's text model. transformers does not apply the cap of scores, although its configuration has the key."""
 
     model_type = "gemma3_text"
     architecture = Gemma3
@@ -52,7 +52,7 @@ class Gemma3ForCausalLM(HfSchema):
     supported = {"hidden_activation": ("gelu_pytorch_tanh",), **GEMMA_SUPPORTED}
     tensors = DECODER_TENSORS | NORMS_LESS_ONE | AROUND_NORMS_LESS_ONE | stored_less_one(HEAD_NORM_TENSORS)
     prefix_variants = TEXT_MODEL_PREFIXES
-    ignored_tensors = OTHERS
+    ignored_tensors = MULTIMODAL_TENSORS
     has_window_pattern = True
     counts_scaled_positions = True
 
@@ -70,10 +70,12 @@ class Gemma3ForCausalLM(HfSchema):
 
 @register
 class Gemma3ForConditionalGeneration(Gemma3ForCausalLM):
-    """Gemma 3 that sees; transformers does not cap its logits."""
+    """The multimodal Gemma 3; transformers does not cap its logits."""
 
     model_type = "gemma3"
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        values = values.with_values(text_part(dict(values.values))).updated({"final_logit_softcapping": None})
+        values = values.with_values(select_text_config(dict(values.values))).with_changes(
+            {"final_logit_softcapping": None}
+        )
         return super().config_from_json(values, dtype)

@@ -1,11 +1,10 @@
-"""Folders of Gemma 3n: of the text model alone, and of the model that sees and hears."""
+"""Hugging Face folders of Gemma 3n: the text model alone, and the multimodal model."""
 
 from dataclasses import replace
 from math import inf
 from statistics import NormalDist
 from typing import Any, Final
 
-from sporelm.checkpoints.beside_vision import OTHERS
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.gemma3n import (
@@ -24,6 +23,7 @@ from sporelm.checkpoints.hf_windows import every_nth_layer, with_windows
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.checkpoints.tensor_table import TensorTable
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS
 from sporelm.models.architectures.gemma3n import Gemma3n, Gemma3nConfig
 from sporelm.models.config import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, ModelConfig
 
@@ -46,7 +46,7 @@ ALTUP_TENSORS: Final[TensorTable] = {
         for number in range(STREAMS - 1)
     },
 }
-# Layers that share keys and values have tensors for them all the same.
+# Layers that share keys and values of other layers have unused tensors of their own.
 UNREAD_PROJECTIONS: Final = tuple(
     f"{prefix}layers.{{}}.self_attn.{name}.weight"
     for prefix in ("model.", "model.language_model.", "language_model.model.")
@@ -55,11 +55,11 @@ UNREAD_PROJECTIONS: Final = tuple(
 
 
 def with_text_model(values: ConfigValues) -> ConfigValues:
-    """Return the values of the text model, with one width for widths of layers that agree."""
+    """Return the values of the text model, with one width in place of a list of equal widths."""
     values = with_rope_of_full_layers(values)
     widths = values.get(FFN_WIDTHS)
     is_same = isinstance(widths, list) and widths and widths == widths[:1] * len(widths)
-    return values.updated({FFN_WIDTHS: widths[0]}) if widths and is_same else values
+    return values.with_changes({FFN_WIDTHS: widths[0]}) if widths and is_same else values
 
 
 @register
@@ -105,7 +105,7 @@ class Gemma3nForCausalLM(HfSchema):
         **ALTUP_TENSORS,
     }
     prefix_variants = TEXT_MODEL_PREFIXES
-    ignored_tensors = (*UNREAD_PROJECTIONS, *OTHERS)
+    ignored_tensors = (*UNREAD_PROJECTIONS, *MULTIMODAL_TENSORS)
     has_window_pattern = True
 
     def full_attention_layers(self, layers: int) -> frozenset[int]:
@@ -130,6 +130,6 @@ class Gemma3nForCausalLM(HfSchema):
 
 @register
 class Gemma3nForConditionalGeneration(Gemma3nForCausalLM):
-    """Gemma 3n that sees and hears."""
+    """The multimodal Gemma 3n."""
 
     model_type = "gemma3n"

@@ -1,12 +1,11 @@
-"""Folders of Gemma 4: of the text model alone, and of the model that sees and hears."""
+"""Hugging Face folders of Gemma 4: the text model alone, and the multimodal model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from sporelm.checkpoints.beside_vision import OTHERS, text_part
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.gemma4 import LOCAL_THETA_KEY, OPTIONAL_LOGIT_CAP_KEY, with_checked_layers
 from sporelm.checkpoints.hf.gemma import GEMMA_SUPPORTED
@@ -27,10 +26,11 @@ from sporelm.checkpoints.hf_tensors import (
     POST_NORM_TENSORS,
     fused_expert_tensors,
 )
-from sporelm.checkpoints.hf_windows import layer_types_of, read_full_layers, read_window
+from sporelm.checkpoints.hf_windows import list_attention_types, read_full_layers, read_window
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.checkpoints.tensor_table import TensorTable
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS, select_text_config
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.gemma4 import Gemma4, Gemma4Config
 from sporelm.models.config import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH, ModelConfig
@@ -43,12 +43,12 @@ GLOBAL_HEAD_DIM: Final = "global_head_dim"
 GLOBAL_KV_HEADS: Final = "num_global_key_value_heads"
 DEFAULT_ROPE: Final = {"rope_parameters": {"rope_theta": 1e6}, PROPORTION_KEY: 0.25}
 EXPERT_KEYS: Final = {"count": "num_experts", "used": "top_k_experts", "ffn": "moe_intermediate_size"}
-# The norm in front of the feed-forward block, and those behind both blocks.
+# The norm before the feed-forward block, and the norms after both blocks.
 AROUND_NORM_TENSORS: Final[TensorTable] = {
     "layers.{}.ffn_norm.weight": f"{LAYER}pre_feedforward_layernorm.weight",
     **POST_NORM_TENSORS,
 }
-# The rows that a token has for each layer.
+# Per-layer inputs.
 PER_LAYER_INPUT_TENSORS: Final[TensorTable] = {
     "layer_embedding.weight": "model.embed_tokens_per_layer.weight",
     "layer_projection.weight": "model.per_layer_model_projection.weight",
@@ -58,7 +58,7 @@ PER_LAYER_INPUT_TENSORS: Final[TensorTable] = {
     "layers.{}.input_norm.weight": f"{LAYER}post_per_layer_input_norm.weight",
     "layers.{}.out_scale.weight": f"{LAYER}layer_scalar",
 }
-# The mixture of experts beside the gated block.
+# The mixture of experts parallel to the dense block.
 PARALLEL_MIXTURE_TENSORS: Final[TensorTable] = {
     **fused_expert_tensors(f"{LAYER}router.proj.weight", f"{LAYER}experts.gate_up_proj", f"{LAYER}experts.down_proj"),
     "layers.{}.ffn_gate_inp_norm.weight": f"{LAYER}router.scale",
@@ -70,18 +70,20 @@ PARALLEL_MIXTURE_TENSORS: Final[TensorTable] = {
 
 
 def with_numbers_by_type(values: ConfigValues) -> ConfigValues:
-    """Return the values of the text model with numbers for each type of layer under keys of their own."""
-    found = dict(text_part(dict(values.values)))
+    """Return the values of the text model with separate keys for the numbers of each type of layer."""
+    found = dict(select_text_config(dict(values.values)))
     if not found.get("enable_moe_block"):
         found |= dict.fromkeys(EXPERT_KEYS.values())
     if found.get("layer_types") is None and isinstance(layers := found.get("num_hidden_layers"), int):
         count = min(layers, MAX_LAYERS)
         found["layer_types"] = [SLIDING if (layer + 1) % WINDOW_STEP else FULL for layer in range(count)]
     if isinstance(types := found.get("layer_types"), list) and types:
-        found["layer_types"] = types = [*types[:-1], FULL]  # as transformers has it
+        found["layer_types"] = types = [*types[:-1], FULL]  # the default in transformers
     if not found.get("attention_k_eq_v"):
         found[GLOBAL_KV_HEADS] = None
-    if found.get(PER_LAYER_CONFIG) == {}:  # transformers writes records of what differs: all layers have the same heads
+    if (
+        found.get(PER_LAYER_CONFIG) == {}
+    ):  # transformers writes records only for differences: all layers have the same heads
         head_dim = found.get("head_dim", DEFAULT_HEAD_DIM)
         found |= {PER_LAYER_CONFIG: None, GLOBAL_HEAD_DIM: head_dim, GLOBAL_KV_HEADS: None}
     found |= _read_layer_records(found.get(PER_LAYER_CONFIG), types if isinstance(types, list) else [])
@@ -93,7 +95,7 @@ def with_numbers_by_type(values: ConfigValues) -> ConfigValues:
 
 def _read_layer_records(records: Any, types: list[Any]) -> dict[str, Any]:
     """Return the heads of layers without a window. transformers writes a record of them for each such layer, under its
-    number, padded with zeros. Other records are refused later."""
+    zero-padded number. Other records are rejected later."""
     full_layers = sorted(str(layer) for layer, kind in enumerate(types) if kind == FULL)
     if not isinstance(records, Mapping) or not records:
         return {}
@@ -109,7 +111,7 @@ def _read_layer_records(records: Any, types: list[Any]) -> dict[str, Any]:
 
 @register
 class Gemma4ForCausalLM(HfSchema):
-    """Gemma 4's text model. transformers has rows for each layer in it if layers share keys and values."""
+    """Gemma 4's text model. In transformers, it has per-layer inputs if layers share keys and values."""
 
     model_type = "gemma4_text"
     architecture = Gemma4
@@ -142,7 +144,7 @@ class Gemma4ForCausalLM(HfSchema):
     }
     supported = {
         **GEMMA_SUPPORTED,
-        "use_bidirectional_attention": (None, "vision", False),  # rows of images see each other
+        "use_bidirectional_attention": (None, "vision", False),  # image tokens attend to each other
         "hidden_activation": ("gelu_pytorch_tanh",),
     }
     tensors = {
@@ -153,7 +155,7 @@ class Gemma4ForCausalLM(HfSchema):
         **PARALLEL_MIXTURE_TENSORS,
     }
     prefix_variants = TEXT_MODEL_PREFIXES
-    ignored_tensors = OTHERS
+    ignored_tensors = MULTIMODAL_TENSORS
     has_window_pattern = True
 
     def class_for(self, config: ModelConfig) -> HfSchema:
@@ -167,8 +169,8 @@ class Gemma4ForCausalLM(HfSchema):
         assert isinstance(config, Gemma4Config)
         vocab = values.get("vocab_size_per_layer_input")
         if config.per_layer_input_size and vocab not in (None, config.vocab):
-            what = f"vocab_size_per_layer_input {shown(vocab)} differs from vocab_size {config.vocab}"
-            raise UnsupportedModel(f"{values.where}: {what}: not supported")
+            what = f"vocab_size_per_layer_input {format_value(vocab)} differs from vocab_size {config.vocab}"
+            raise UnsupportedModel(f"{values.where}: {what}, which is not supported")
         config = replace(
             config,
             full_layers=read_full_layers(values, config.layers),
@@ -180,7 +182,7 @@ class Gemma4ForCausalLM(HfSchema):
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         return {
             "enable_moe_block": config.experts is not None,
-            "layer_types": layer_types_of(config),
+            "layer_types": list_attention_types(config),
             **rope_by_type_json(config),
             "vocab_size_per_layer_input": config.vocab,
         }
@@ -188,14 +190,14 @@ class Gemma4ForCausalLM(HfSchema):
 
 @register
 class Gemma4ForConditionalGeneration(Gemma4ForCausalLM):
-    """Gemma 4 that sees and hears."""
+    """The multimodal Gemma 4."""
 
     model_type = "gemma4"
 
 
 @register
 class Gemma4UnifiedForCausalLM(Gemma4ForCausalLM):
-    """The text model of the unified Gemma 4, which has no rows for each layer."""
+    """The text model of the unified Gemma 4, which has no per-layer inputs."""
 
     model_type = "gemma4_unified_text"
     defaults = {

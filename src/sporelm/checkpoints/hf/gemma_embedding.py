@@ -1,4 +1,4 @@
-"""Folders of EmbeddingGemma."""
+"""Hugging Face folders of EmbeddingGemma."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ from sporelm.models.encoder_config import EncoderConfig
 
 @register
 class Gemma3TextModel(EncoderHfSchema):
-    """EmbeddingGemma. The class is that of Gemma 3's decoder too, which is refused: its attention is causal."""
+    """EmbeddingGemma. Folders of Gemma 3's decoder have the same class; they are rejected, since its attention is
+    causal."""
 
     model_type = "gemma3_text"
     architecture = GemmaEmbedding
@@ -34,7 +35,7 @@ class Gemma3TextModel(EncoderHfSchema):
         "attn_logit_softcapping": (None,),
     }
     tensors = without_prefix(Gemma3ForCausalLM.tensors)
-    name_fronts = ("model.",)
+    optional_prefixes = ("model.",)
     has_window_pattern = True
 
     def full_attention_layers(self, layers: int) -> frozenset[int]:

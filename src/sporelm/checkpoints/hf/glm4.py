@@ -1,4 +1,4 @@
-"""Folders of GLM-4-0414."""
+"""Hugging Face folders of GLM-4-0414."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class Glm4ForCausalLM(HfSchema):
 
     def class_for(self, config: ModelConfig) -> HfSchema:
         if config.rope_style == "half":
-            what = "heads in the order of halves (rope.dimension_sections) are of no class of transformers"
+            what = "no transformers class has heads in the order of halves (rope.dimension_sections)"
             raise UnsupportedModel(what)
         return self
 

@@ -1,4 +1,4 @@
-"""Folders of GLM-4.5, GLM-4.6 and Solar Open."""
+"""Hugging Face folders of GLM-4.5, GLM-4.6 and Solar Open."""
 
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ GLM4_MOE_CLASS_KEYS: Final = {"attention_bias": "attention_bias", "norm_topk_pro
 
 @register
 class Glm4MoeForCausalLM(HfSchema):
-    """GLM-4.5: by default half of each head is rotated."""
+    """GLM-4.5; by default half of each head is rotated."""
 
     model_type = "glm4_moe"
     architecture = Glm4Moe

@@ -1,4 +1,4 @@
-"""Folders of GLM-5, 5.1 and 5.2."""
+"""Hugging Face folders of GLM-5, 5.1 and 5.2."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from sporelm.checkpoints.gguf.glm_dsa import INDEXER_TYPES, scheduled_types, wit
 from sporelm.checkpoints.hf.deepseek2 import DEEPSEEK_V3_DEFAULTS, RENORMALIZE_KEY
 from sporelm.checkpoints.hf.deepseek32 import DEEPSEEK32_KEYS, DEEPSEEK32_TENSORS
 from sporelm.checkpoints.schema_registry import register
-from sporelm.checkpoints.sparse_keys import SPARSE_SUPPORTED, SparseHfSchema, indexer_of
+from sporelm.checkpoints.sparse_keys import SPARSE_SUPPORTED, SparseHfSchema, get_indexer
 from sporelm.models.architectures.glm_dsa import GlmDsa
 from sporelm.models.config import ModelConfig
 
@@ -41,7 +41,7 @@ class GlmMoeDsaForCausalLM(SparseHfSchema):
         return with_shared_layers(config, _read_types(config, values), values.where)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        shared = indexer_of(config).shared_layers
+        shared = get_indexer(config).shared_layers
         types = [INDEXER_TYPES[layer not in shared] for layer in range(config.layers)]
         return {**super().extra_json(config), "indexer_types": types}
 

@@ -1,4 +1,4 @@
-"""Folders of GPT-2."""
+"""Hugging Face folders of GPT-2."""
 
 from typing import Final
 
@@ -30,7 +30,10 @@ MASK_TENSORS: Final = (f"{LAYER}attn.bias", f"{LAYER}attn.masked_bias")
 
 
 def gpt2_tensors(*, is_transposed: bool) -> TensorTable:
-    """Return the tensors of GPT-2 and its kin. The weights of GPT-2's products are stored [in, out] (Conv1D)."""
+    """Return the tensors of GPT-2 and its relatives.
+
+    is_transposed   the weights of products are stored as [in, out] (Conv1D), as in GPT-2
+    """
     turns = {"weight": (Transpose(),) if is_transposed else (), "bias": ()}
     found: TensorTable = {
         **DECODER_TENSORS,

@@ -1,10 +1,10 @@
-"""Folders of GPT-Neo and TinyStories."""
+"""Hugging Face folders of GPT-Neo and TinyStories."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf.gpt_neo import GPT_NEO_CONSTANTS, even_layers
 from sporelm.checkpoints.hf.gpt2 import LAYER
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -17,7 +17,7 @@ from sporelm.models.config import ModelConfig
 
 LAYER_TYPES: Final = ("global", "local")
 MAX_REPEATS: Final = 4096
-# Names without their ends -> stored ones.
+# Parameters -> stored names, both without ".weight" and ".bias".
 NORMS_AND_PRODUCTS: Final = {
     "output_norm": "transformer.ln_f",
     "layers.{}.attn_norm": f"{LAYER}ln_1",
@@ -29,7 +29,7 @@ NORMS_AND_PRODUCTS: Final = {
 
 
 def read_attention_types(values: ConfigValues, layers: int) -> list[str]:
-    """Return the type of each layer: `attention_types` has lists of types, each with how often it is repeated."""
+    """Return the type of each layer: `attention_types` has lists of types, each with its number of repeats."""
     found: list[Any] = []
     given: Any = values.get("attention_types") or [[list(LAYER_TYPES), layers // 2]]
     try:
@@ -38,7 +38,7 @@ def read_attention_types(values: ConfigValues, layers: int) -> list[str]:
     except (TypeError, ValueError):
         found = []
     if len(found) != layers or any(each not in LAYER_TYPES for each in found):
-        what = f"attention_types is {shown(given)}; it must give one of {LAYER_TYPES} for each of the {layers} layers"
+        what = f"attention_types is {format_value(given)}; it must have one of {LAYER_TYPES} for {layers} layers"
         raise UnsupportedModel(f"{values.where}: {what}")
     return found
 

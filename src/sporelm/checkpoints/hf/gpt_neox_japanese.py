@@ -1,4 +1,4 @@
-"""Folders of GPT-NeoX Japanese."""
+"""Hugging Face folders of GPT-NeoX Japanese."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ MAX_WIDTH: Final = 1 << 20
 
 @register
 class GPTNeoXJapaneseForCausalLM(HfSchema):
-    """GPT-NeoX Japanese. The width of the feed-forward block is given in widths."""
+    """GPT-NeoX Japanese. The width of the feed-forward block is a multiple of the model's."""
 
     model_type = "gpt_neox_japanese"
     architecture = GPTNeoXJapanese
@@ -37,7 +37,7 @@ class GPTNeoXJapaneseForCausalLM(HfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         multiple = values.integer("intermediate_multiple_size", 1, MAX_MULTIPLE, 4)
         ffn = multiple * values.integer("hidden_size", 1, MAX_WIDTH)
-        values = with_rotary_names(values, 1.0).updated({"intermediate_size": ffn})
+        values = with_rotary_names(values, 1.0).with_changes({"intermediate_size": ffn})
         return super().config_from_json(values, dtype)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Folders of gpt-oss."""
+"""Hugging Face folders of gpt-oss."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from sporelm.checkpoints.transforms import TakeRows, Transpose
 from sporelm.models.architectures.gpt_oss import GptOss
 from sporelm.models.config import ModelConfig
 
-# What a folder means that says nothing of rotary positions.
+# The defaults for a folder without rotary parameters.
 DEFAULT_ROPE: Final = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -28,10 +28,8 @@ DEFAULT_ROPE: Final = {
 
 
 def expert_projections() -> TensorTable:
-    """Return the experts' projections.
-
-    They are [experts, in, out] with alternating gate and up rows; in MXFP4 they are [experts, out, in].
-    """
+    """Return the experts' projections. They are [experts, in, out] with alternating gate and up rows; in MXFP4 they are
+    [experts, out, in]."""
     transpose = Transpose("keep")
     found: TensorTable = {}
     for place, name in enumerate(("gate", "up")):
@@ -81,7 +79,7 @@ class GptOssForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         if not (values.get("rope_scaling") or values.get("rope_parameters")):
-            values = values.updated({"rope_scaling": DEFAULT_ROPE})
+            values = values.with_changes({"rope_scaling": DEFAULT_ROPE})
         return with_windows(super().config_from_json(values, dtype), values, 2, window=None)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Folders of GPT-J."""
+"""Hugging Face folders of GPT-J."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -49,7 +49,7 @@ class GPTJForCausalLM(HfSchema):
         config = super().config_from_json(values, dtype)
         rotary = values.integer("rotary_dim", 2, min(config.head_dim, MAX_HEAD_DIM))
         if rotary % 2:
-            raise ModelFileError(f"{values.where}: rotary_dim is {rotary}; numbers are rotated in pairs")
+            raise ModelFileError(f"{values.where}: rotary_dim is {rotary}; it must be even")
         return replace(config, rotary=rotary)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:

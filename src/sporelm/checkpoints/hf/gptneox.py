@@ -1,4 +1,4 @@
-"""Folders of GPT-NeoX, Pythia and Dolly 2."""
+"""Hugging Face folders of GPT-NeoX, Pythia and Dolly 2."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ PARTS: Final = ("weight", "bias")
 
 
 def gptneox_tensors(prefix: str) -> TensorTable:
-    """Return the tensors of GPT-NeoX, whose names have a prefix in front, without its output."""
+    """Return the tensors of GPT-NeoX without its output. `prefix` precedes their names."""
     layer = f"{prefix}layers.{{}}."
     found: TensorTable = {**DECODER_TENSORS, "embedding.weight": f"{prefix}embed_in.weight"}
     for part in PARTS:
@@ -30,11 +30,9 @@ def gptneox_tensors(prefix: str) -> TensorTable:
 
 
 def with_rotary_names(values: ConfigValues, default_share: float = 0.25) -> ConfigValues:
-    """Return the values with `rotary_pct` and `rotary_emb_base` under the usual names.
-
-    Outside the rotary parameters transformers reads only these names; a null is not a number there.
-    """
-    return values.updated(
+    """Return the values with `rotary_pct` and `rotary_emb_base` under the usual names. Outside the rotary parameters
+    transformers reads only these names; null is not allowed."""
+    return values.with_changes(
         {
             "partial_rotary_factor": values.get("rotary_pct", default_share),
             "rope_theta": values.get("rotary_emb_base", 10000),
@@ -43,7 +41,7 @@ def with_rotary_names(values: ConfigValues, default_share: float = 0.25) -> Conf
 
 
 def rotary_json(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys for them."""
+    """Return `rotary_pct` and `rotary_emb_base`."""
     return {"rotary_pct": config.rotary / config.head_dim, "rotary_emb_base": config.rope_theta}
 
 

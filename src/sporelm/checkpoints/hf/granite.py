@@ -1,4 +1,4 @@
-"""Folders of Granite 3 (dense)."""
+"""Hugging Face folders of Granite 3 (dense)."""
 
 from typing import Final
 

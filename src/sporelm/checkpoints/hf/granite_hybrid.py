@@ -1,10 +1,11 @@
-"""Folders of Granite 4, and of Bamba, which is read as Granite 4 without its scales, with half of each head rotated."""
+"""Hugging Face folders of Granite 4 and of Bamba, which is Granite 4 without its scales and with half of each head
+rotated."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.hf.granite import GRANITE_KEYS
 from sporelm.checkpoints.hf.granitemoe import GraniteMoeForCausalLM
@@ -21,7 +22,7 @@ from sporelm.models.config import MAX_LAYERS, ModelConfig, Scales
 
 ATTENTION: Final = "attention"
 MAMBA: Final = "mamba"
-BAMBA_SHARE: Final = 0.5  # of each head, which is rotated
+BAMBA_SHARE: Final = 0.5  # rotated share of each head
 _MAMBA_DEFAULTS: Final = {
     "mamba_n_heads": 128,
     "mamba_n_groups": 1,
@@ -38,22 +39,24 @@ def with_mamba_head_dim(values: ConfigValues) -> ConfigValues:
     width, expand, heads = (values.get(key) for key in ("hidden_size", "mamba_expand", "mamba_n_heads"))
     if any(type(each) is not int or each <= 0 for each in (width, expand, heads)):
         return values
-    return values.updated({"mamba_d_head": width * expand // heads})
+    return values.with_changes({"mamba_d_head": width * expand // heads})
 
 
 def with_granite_keys(values: ConfigValues) -> ConfigValues:
-    """Return a config.json of Bamba with the keys that Granite 4 has. Raises UnsupportedModel if another share of heads
-    is rotated, ModelFileError for layers that are not numbers."""
+    """Return a config.json of Bamba with the keys of Granite 4. Raises UnsupportedModel for another rotary share,
+    ModelFileError for layers that are not numbers."""
     rotary = [values.get(key) for key in ("rope_parameters", "rope_scaling")]
     share = next((each[PARTIAL] for each in rotary if isinstance(each, dict) and PARTIAL in each), BAMBA_SHARE)
     if share != BAMBA_SHARE:
-        raise UnsupportedModel(f"{values.where}: {PARTIAL} is {shown(share)}; Bamba rotates half of each head")
+        raise UnsupportedModel(f"{values.where}: {PARTIAL} is {format_value(share)}; Bamba rotates half of each head")
     attention = values.get("attn_layer_indices") or []
     if not isinstance(attention, list) or any(type(layer) is not int for layer in attention):
-        raise ModelFileError(f"{values.where}: attn_layer_indices is {shown(attention)}; it must be numbers of layers")
+        raise ModelFileError(
+            f"{values.where}: attn_layer_indices is {format_value(attention)}; it must be a list of layer numbers"
+        )
     layers = values.integer("num_hidden_layers", 1, MAX_LAYERS)
     kinds = [(ATTENTION_TYPES if layer in attention else RECURRENT_TYPES)[0] for layer in range(layers)]
-    return values.updated(
+    return values.with_changes(
         {
             "embedding_multiplier": 1.0,
             "residual_multiplier": 1.0,
@@ -69,7 +72,7 @@ def with_granite_keys(values: ConfigValues) -> ConfigValues:
 
 @register
 class GraniteMoeHybridForCausalLM(HfSchema):
-    """Granite 4. Models without experts have the shared one as their feed-forward block."""
+    """Granite 4. In models without experts, the shared expert is the feed-forward block."""
 
     model_type = "granitemoehybrid"
     architecture = GraniteHybrid
@@ -125,9 +128,9 @@ class GraniteMoeHybridForCausalLM(HfSchema):
         return replace(config, ffn=ffn, rotary=rotary, attention_layers=attention_layers)
 
     def check_rotary(self, config: ModelConfig, values: ConfigValues) -> None:
-        """Raise UnsupportedModel unless all of each head is rotated."""
+        """Raise UnsupportedModel unless whole heads are rotated."""
         if config.rotary != config.head_dim:
-            what = f"{config.rotary} of a head's {config.head_dim} numbers are rotated ({PARTIAL})"
+            what = f"{config.rotary} of a head's {config.head_dim} dimensions are rotated ({PARTIAL})"
             raise UnsupportedModel(f"{values.where}: {what}, which is not supported")
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
@@ -157,13 +160,13 @@ class BambaForCausalLM(GraniteMoeHybridForCausalLM):
         return replace(super().config_from_json(with_granite_keys(values), dtype), scales=Scales())
 
     def check_rotary(self, config: ModelConfig, values: ConfigValues) -> None:
-        """Accept any share of heads: `with_granite_keys` has set it."""
+        """Accept any rotary share: `with_granite_keys` has set it."""
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         assert isinstance(config, GraniteHybridConfig)
         scales = config.scales
         is_scaled = (scales.embedding, scales.residual, scales.logits, scales.attention) != (1, 1, 1, None)
         if config.experts or is_scaled:
-            what = "half of each head is rotated, and it has scales or experts; config.json cannot say it"
+            what = "half of each head is rotated and it has scales or experts, which config.json cannot represent"
             raise UnsupportedModel(what)
         return {"attn_layer_indices": sorted(config.attention_layers)}

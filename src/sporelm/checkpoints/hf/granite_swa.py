@@ -1,4 +1,4 @@
-"""Folders of Granite with windows."""
+"""Hugging Face folders of Granite with windows."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -23,13 +23,13 @@ DEFAULT_WINDOW: Final = 128
 
 
 def with_one_theta(values: ConfigValues) -> ConfigValues:
-    """Return the values with the rotary base of the layers in place of the model's."""
+    """Return the values with one rotary base, from the list of the layers' bases."""
     given, rope = values.get(LAYER_THETAS), values.get("rope_parameters")
     thetas = [theta for theta in given if theta] if isinstance(given, list) else []
     if not thetas:
         return values
     inner = {"rope_parameters": {**rope, "rope_theta": thetas[0]}} if isinstance(rope, dict) and rope else {}
-    return values.updated({"rope_theta": thetas[0], **inner})
+    return values.with_changes({"rope_theta": thetas[0], **inner})
 
 
 @register

@@ -1,4 +1,4 @@
-"""Folders of Granite 3 with experts."""
+"""Hugging Face folders of Granite 3 with experts."""
 
 from sporelm.checkpoints.config_keys import hf_keys
 from sporelm.checkpoints.expert_keys import hf_expert_keys
@@ -38,6 +38,6 @@ class GraniteMoeForCausalLM(HfSchema):
 
 @register
 class GraniteMoeSharedForCausalLM(GraniteMoeForCausalLM):
-    """Granite with an expert that all tokens pass."""
+    """Granite with a shared expert."""
 
     model_type = "granitemoeshared"

@@ -1,13 +1,13 @@
-"""Folders of GTE: as transformers writes them, and as its authors do, whose classes are called New."""
+"""Hugging Face folders of GTE: those of transformers, and those of its authors, whose classes are called New."""
 
 from dataclasses import replace
 from typing import Final
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.encoder_schema import EncoderHfSchema, as_encoder_config
 from sporelm.checkpoints.gguf.gte import GTE_CONSTANTS
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.hf.bert import BERT_HF_KEYS, TRAINING_HEADS
+from sporelm.checkpoints.hf.bert import BERT_HF_KEYS, PRETRAINING_HEADS
 from sporelm.checkpoints.hf_tensors import fused_qkv_tensors
 from sporelm.checkpoints.row_numbers import count_ffn_rows, rows_of_part
 from sporelm.checkpoints.schema_registry import register
@@ -50,25 +50,22 @@ def _tensors(prefix: str = "") -> TensorTable:
 
 
 def with_linear_scaling(values: ConfigValues) -> ConfigValues:
-    """Return the values with the authors' NTK scaling by a factor f as transformers' linear scaling.
-
-    Its base is f times as large, and its frequencies are divided by f ** (2 / head_dim): kexue.fm/archives/9706,
-    formula 6.
-    """
+    """Return the values with the authors' NTK scaling by a factor f as transformers' linear scaling. Its base is f
+    times as large, and its frequencies are divided by f ** (2 / head_dim): kexue.fm/archives/9706, formula 6."""
     scaling = values.get("rope_scaling")
     if not isinstance(scaling, dict) or scaling.get("type") != "ntk":
         return values.with_values({"rope_theta": DEFAULT_THETA, **values.values})
     if set(scaling) != {"type", "factor"}:
         raise UnsupportedModel(
-            f"{values.where}: rope_scaling {shown(scaling)} is not supported; type and factor alone are"
+            f"{values.where}: rope_scaling {format_value(scaling)} is not supported; only type and factor are"
         )
-    given = values.updated(scaling)
+    given = values.with_changes(scaling)
     factor = given.number("factor", 1.0, MAX_FACTOR)
     theta = given.number("rope_theta", 1.0, MAX_THETA, 10000.0)
     width = given.integer("hidden_size", 1, MAX_WIDTH)
     head_dim = width // given.integer("num_attention_heads", 1, MAX_HEADS)
     linear = {"rope_type": "linear", "factor": factor ** (2 / max(head_dim, 1))}
-    return values.updated({"rope_theta": theta * factor, "rope_scaling": linear})
+    return values.with_changes({"rope_theta": theta * factor, "rope_scaling": linear})
 
 
 @register
@@ -93,11 +90,11 @@ class GteModel(EncoderHfSchema):
         "logn_attention_scale": (False,),
     }
     tensors = _tensors()
-    name_fronts = PREFIXES
+    optional_prefixes = PREFIXES
     resaved_names = (("new.", "gte."), ("new.", "new.gte."))
-    # Heads of other classes, and the pooler where no head reads it.
+    # Heads of other classes, and the pooler in a model without a head.
     ignored_tensors = (
-        *TRAINING_HEADS,
+        *PRETRAINING_HEADS,
         *("classifier.weight", "classifier.bias"),
         *(f"{prefix}pooler.dense.*" for prefix in ("", *PREFIXES)),
     )
@@ -119,17 +116,17 @@ class NewModel(GteModel):
 
 @register
 class GteForMaskedLM(GteModel):
-    """GTE, with the head of its training."""
+    """GTE with its pretraining head."""
 
 
 @register
 class NewForMaskedLM(GteModel):
-    """GTE from its authors, with the head of its training."""
+    """GTE from its authors with its pretraining head."""
 
 
 @register
 class NewForTokenClassification(GteModel):
-    """GTE from its authors, with a head that weighs tokens."""
+    """GTE from its authors, with a head that weights tokens."""
 
 
 @register
@@ -142,4 +139,4 @@ class GteForSequenceClassification(GteModel):
 
 @register
 class NewForSequenceClassification(GteForSequenceClassification):
-    """GTE from its authors, with a classification head."""
+    """GTE from its authors with a classification head."""

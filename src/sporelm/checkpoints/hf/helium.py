@@ -1,4 +1,4 @@
-"""Folders of Helium."""
+"""Hugging Face folders of Helium."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -9,7 +9,7 @@ from sporelm.models.architectures.llama import Llama
 
 @register
 class HeliumForCausalLM(HfSchema):
-    """Helium: Llama whose heads are rotated by adjacent pairs."""
+    """Helium: Llama with heads rotated as adjacent pairs."""
 
     model_type = "helium"
     architecture = Llama

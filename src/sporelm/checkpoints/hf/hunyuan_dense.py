@@ -1,4 +1,4 @@
-"""Folders of Hunyuan (dense)."""
+"""Hugging Face folders of Hunyuan (dense)."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ HUNYUAN_HEAD_NORM_TENSORS: Final[TensorTable] = {
 
 
 def with_ntk_theta(values: ConfigValues) -> ConfigValues:
-    """Return the values with a larger rotary base in place of `alpha`: what these folders call "dynamic" does not
+    """Return the values with a larger rotary base in place of `alpha`: "dynamic" scaling of these folders does not
     depend on the context (NTK-aware scaling)."""
     for key in ("rope_scaling", "rope_parameters"):
         rope = values.get(key)
@@ -30,7 +30,7 @@ def with_ntk_theta(values: ConfigValues) -> ConfigValues:
             dim = inner.integer("head_dim", 4, MAX_HEAD_DIM, width // heads)
             factor = inner.number("alpha", 1.0, MAX_THETA) ** (dim / (dim - 2))
             theta = inner.number("rope_theta", 1.0, MAX_THETA, 10000.0) * factor
-            return values.updated({key: None, "rope_theta": theta})
+            return values.with_changes({key: None, "rope_theta": theta})
     return values
 
 

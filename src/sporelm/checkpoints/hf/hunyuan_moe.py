@@ -1,4 +1,4 @@
-"""Folders of Hunyuan-A13B."""
+"""Hugging Face folders of Hunyuan-A13B."""
 
 from dataclasses import replace
 from typing import Final
@@ -17,14 +17,14 @@ PER_LAYER_KEYS: Final = ("moe_topk", "num_experts", "moe_intermediate_size", "nu
 
 
 def with_single_numbers(values: ConfigValues) -> ConfigValues:
-    """Return the values with one number for a list that has the same number for each layer."""
+    """Return the values with one number in place of a list of equal numbers."""
     lists = {key: each for key in PER_LAYER_KEYS if isinstance(each := values.get(key), list) and each}
-    return values.updated({key: each[0] for key, each in lists.items() if all(one == each[0] for one in each)})
+    return values.with_changes({key: each[0] for key, each in lists.items() if all(one == each[0] for one in each)})
 
 
 @register
 class HunYuanMoEV1ForCausalLM(HfSchema):
-    """Hunyuan with a mixture of experts, which are as wide as the model's feed-forward block."""
+    """Hunyuan with a mixture of experts of the width of the model's feed-forward block."""
 
     model_type = "hunyuan_v1_moe"
     architecture = Hunyuan

@@ -1,4 +1,4 @@
-"""Folders of Hy3."""
+"""Hugging Face folders of Hy3."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Folders of HyperCLOVA X SEED Think."""
+"""Hugging Face folders of HyperCLOVA X SEED Think."""
 
 from sporelm.checkpoints.config_keys import OPTIONAL, Key, hf_keys, with_keys
 from sporelm.checkpoints.gguf.granite import MAX_SCALE, MIN_SCALE
@@ -11,7 +11,8 @@ from sporelm.models.architectures.hyperclovax import HyperClovaX
 
 @register
 class HyperCLOVAXForCausalLM(HfSchema):
-    """HyperCLOVA X. The scale of attention scores may be null; that of logits multiplies, unlike Granite's."""
+    """HyperCLOVA X. The scale of attention scores may be null; the logits are multiplied by their scale, unlike
+    Granite's."""
 
     model_type = "hyperclovax"
     architecture = HyperClovaX

@@ -1,4 +1,4 @@
-"""Folders of InternLM2 and 2.5."""
+"""Hugging Face folders of InternLM2 and 2.5."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -10,7 +10,7 @@ from sporelm.models.architectures.llama import Llama
 
 @register
 class InternLM2ForCausalLM(HfSchema):
-    """InternLM2. Query, key and value lie in one tensor, group by group."""
+    """InternLM2. Query, key and value are fused into one tensor, group by group."""
 
     model_type = "internlm2"
     architecture = Llama

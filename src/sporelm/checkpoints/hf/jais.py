@@ -1,4 +1,4 @@
-"""Folders of Jais 1."""
+"""Hugging Face folders of Jais 1."""
 
 from typing import Any, Final
 
@@ -15,12 +15,12 @@ from sporelm.models.config import ModelConfig
 
 MIN_SCALE: Final = 1e-6
 MAX_SCALE: Final = 1e6
-# Keys of the later models -> those of the first.
+# Keys of the later models -> keys of the first ones.
 FIRST_KEYS: Final = {"embeddings_scale": "mup_embeddings_scale", "scale_qk_dot_by_d": "mup_scale_qk_dot_by_d"}
 
 
 def with_later_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values with the keys of the later models."""
+    """Return the values under the keys of later models."""
     found = {key: values.get(first) for key, first in FIRST_KEYS.items() if first in values.values}
     if "width_scale" not in values.values and "mup_width_scale" in values.values:
         numbers = ConfigValues({"mup_output_alpha": 1.0, **values.values}, "config.json")

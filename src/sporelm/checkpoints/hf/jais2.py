@@ -1,4 +1,4 @@
-"""Folders of Jais 2."""
+"""Hugging Face folders of Jais 2."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema

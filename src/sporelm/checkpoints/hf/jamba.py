@@ -1,4 +1,4 @@
-"""Folders of Jamba."""
+"""Hugging Face folders of Jamba."""
 
 from collections.abc import Set
 from dataclasses import replace
@@ -34,7 +34,7 @@ PERIODS: Final = {"attn_layer": (8, 4), "expert_layer": (2, 1)}  # period and of
 
 
 def read_periodic_layers(values: ConfigValues, name: str, layers: int) -> frozenset[int]:
-    """Return the layers that a period and an offset mean."""
+    """Return the layers of a period and an offset."""
     default_period, default_offset = PERIODS[name]
     period = values.integer(f"{name}_period", 1, MAX_LAYERS, default_period)
     offset = values.integer(f"{name}_offset", 0, period - 1, default_offset)
@@ -42,22 +42,22 @@ def read_periodic_layers(values: ConfigValues, name: str, layers: int) -> frozen
 
 
 def period_json(name: str, chosen: Set[int], layers: int) -> dict[str, int]:
-    """Return the period and the offset of layers. Raises UnsupportedModel if they are not at regular intervals."""
+    """Return the period and the offset of layers. Raises UnsupportedModel unless they are at regular intervals."""
     first, *others = [*sorted(chosen), layers]
     period = others[0] - first if len(others) > 1 else layers + 1
     if chosen != {*range(first, layers, period)} or first >= period:
         raise UnsupportedModel(
-            f"{name}s {sorted(chosen)} of {layers} are not at regular intervals; config.json cannot say it"
+            f"{name}s {sorted(chosen)} of {layers} are not at regular intervals, which config.json cannot represent"
         )
     return {f"{name}_period": period, f"{name}_offset": first}
 
 
 def with_expert_count(values: ConfigValues) -> ConfigValues:
-    """Return the values with `num_experts`, 0 if there is only one."""
+    """Return the values with `num_experts`, 0 for a single one."""
     keys = ("num_experts", "num_local_experts")
     counts = [values.get(key) for key in keys if values.has(key)]
     count = counts[0] if counts else 16
-    return values.updated({"num_experts": 0 if count == 1 else count})
+    return values.with_changes({"num_experts": 0 if count == 1 else count})
 
 
 @register

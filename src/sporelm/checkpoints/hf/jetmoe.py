@@ -1,4 +1,4 @@
-"""Folders of JetMoE."""
+"""Hugging Face folders of JetMoE."""
 
 from typing import Final
 
@@ -19,13 +19,12 @@ ATTENTION: Final = f"{LAYER}self_attention."
 
 
 def with_heads_of_experts(values: ConfigValues) -> ConfigValues:
-    """Return the values with the number of query heads: each of a token's experts has as many as there are key
-    heads."""
+    """Return the values with the number of query heads: one for each KV head in each expert of a token."""
     kv_heads = values.get("num_key_value_heads")
     experts = values.get("num_experts_per_tok")
     if type(kv_heads) is not int or type(experts) is not int:
         return values
-    return values.updated({"num_attention_heads": kv_heads * experts})
+    return values.with_changes({"num_attention_heads": kv_heads * experts})
 
 
 @register

@@ -1,4 +1,4 @@
-"""Folders of Jina Embeddings v2."""
+"""Hugging Face folders of Jina Embeddings v2."""
 
 from typing import Final
 
@@ -49,4 +49,4 @@ class JinaBertModel(EncoderHfSchema):
 
 @register
 class JinaBertForMaskedLM(JinaBertModel):
-    """The same: folders name this class, and hold the model alone."""
+    """The same model: folders name this class, but contain no head."""

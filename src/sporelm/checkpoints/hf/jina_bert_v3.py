@@ -1,4 +1,4 @@
-"""Folders of Jina Embeddings v3, as transformers writes them: without the adapters of its tasks."""
+"""Hugging Face folders of Jina Embeddings v3 in the format of transformers: without the adapters of its tasks."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.encoder_schema import EncoderHfSchema, as_encoder_config
 from sporelm.checkpoints.gguf.gpt2 import ALL_BIASES
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.hf.bert import BERT_HF_KEYS, TRAINING_HEADS
+from sporelm.checkpoints.hf.bert import BERT_HF_KEYS, PRETRAINING_HEADS
 from sporelm.checkpoints.hf_tensors import fused_qkv_tensors
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import TensorTable
@@ -54,8 +54,8 @@ class JinaEmbeddingsV3Model(EncoderHfSchema):
     constants = ALL_BIASES
     supported = {"hidden_act": ("gelu",), "is_decoder": (False,)}
     tensors = _tensors()
-    name_fronts = (PREFIX,)
-    ignored_tensors = (*TRAINING_HEADS, *(f"{prefix}pooler.dense.*" for prefix in ("", PREFIX)))
+    optional_prefixes = (PREFIX,)
+    ignored_tensors = (*PRETRAINING_HEADS, *(f"{prefix}pooler.dense.*" for prefix in ("", PREFIX)))
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
         has_head = bool(as_encoder_config(config).head_labels)
@@ -67,7 +67,7 @@ class JinaEmbeddingsV3Model(EncoderHfSchema):
 
 @register
 class JinaEmbeddingsV3ForMaskedLM(JinaEmbeddingsV3Model):
-    """Jina Embeddings v3, with the head of its training."""
+    """Jina Embeddings v3 with its pretraining head."""
 
 
 @register

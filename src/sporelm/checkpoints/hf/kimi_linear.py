@@ -1,4 +1,4 @@
-"""Folders of Kimi Linear."""
+"""Hugging Face folders of Kimi Linear."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -26,7 +26,7 @@ from sporelm.models.config import MAX_CONV_KERNEL, MAX_HEAD_DIM, MAX_HEADS, Mode
 
 MOE: Final = f"{LAYER}block_sparse_moe."
 LINEAR_CONFIG: Final = "linear_attn_config"
-# Keys of that part -> those of `KimiLinearConfig` of transformers.
+# Keys of that object -> keys of transformers' `KimiLinearConfig`.
 LINEAR_KEYS: Final = {
     "head_dim": "linear_head_dim",
     "num_heads": "linear_num_heads",
@@ -34,8 +34,8 @@ LINEAR_KEYS: Final = {
 }
 # Lists of layers in it, counted from 1 -> their type.
 LAYER_LISTS: Final = {"kda_layers": LAYER_TYPES[0], "full_attn_layers": LAYER_TYPES[1]}
-# Names that transformers has for keys -> those in the folders of its makers.
-MAKERS_KEYS: Final = {
+# Keys of transformers -> published keys.
+PUBLISHED_KEYS: Final = {
     "max_position_embeddings": "model_max_length",
     "norm_topk_prob": "moe_renormalize",
     "n_group": "num_expert_group",
@@ -50,11 +50,11 @@ KDA_HF_KEYS: Final = (
 )
 
 
-def with_makers_keys(values: ConfigValues) -> ConfigValues:
-    """Return a config.json with one name for each number, and the types of layers as one list."""
+def with_transformers_keys(values: ConfigValues) -> ConfigValues:
+    """Return a config.json with one key for each number, and the types of layers as one list."""
     found: dict[str, Any] = {
         **values.values,
-        **{makers: values.get(name) for name, makers in MAKERS_KEYS.items() if name in values.values},
+        **{makers: values.get(name) for name, makers in PUBLISHED_KEYS.items() if name in values.values},
     }
     linear, layers = values.get(LINEAR_CONFIG), values.get("num_hidden_layers")
     if isinstance(linear, Mapping):
@@ -68,7 +68,7 @@ def with_makers_keys(values: ConfigValues) -> ConfigValues:
 
 @register
 class KimiLinearForCausalLM(LatentHfSchema):
-    """Kimi Linear. transformers 5 calls dense blocks like the mixture."""
+    """Kimi Linear. transformers 5 gives dense blocks the names of the mixture."""
 
     model_type = "kimi_linear"
     architecture = KimiLinear
@@ -142,7 +142,7 @@ class KimiLinearForCausalLM(LatentHfSchema):
     allows_partial_rotary = False
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        values = with_makers_keys(values)
+        values = with_transformers_keys(values)
         config = super().config_from_json(values, dtype)
         assert isinstance(config, KimiLinearConfig)
         return with_kda_layers(config, values.get("layer_types") or usual_layer_types(config.layers), values)

@@ -1,4 +1,4 @@
-"""Folders of Kolibri 1."""
+"""Hugging Face folders of Kolibri 1."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from sporelm.checkpoints.hf_tensors import (
     expert_tensors,
     shared_expert_tensors,
 )
-from sporelm.checkpoints.hf_windows import every_nth_layer, layer_types_of, with_windows
+from sporelm.checkpoints.hf_windows import every_nth_layer, list_attention_types, with_windows
 from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.kolibri1 import Kolibri1
 from sporelm.models.config import ModelConfig
@@ -69,4 +69,4 @@ class Kolibri1ForCausalLM(HfSchema):
         return without_rotation_in_full_layers(config)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        return {"layer_types": layer_types_of(config)}
+        return {"layer_types": list_attention_types(config)}

@@ -1,9 +1,9 @@
-"""Folders of Laguna."""
+"""Hugging Face folders of Laguna."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys, with_leading_dense_layers
 from sporelm.checkpoints.gguf.laguna import LAGUNA_ROUTING, check_rope_scaling, every_fourth_layer
 from sporelm.checkpoints.hf_layer_types import (
@@ -40,14 +40,14 @@ DEFAULT_ROPE: Final = {
     SLIDING: {"rope_theta": 10000.0},
 }
 HEADS_OF_LAYERS: Final = "num_attention_heads_per_layer"
-# Values of `gating` and `gating_types` -> whether each number of a head has a gate.
+# Values of `gating` and `gating_types` -> whether gates are elementwise.
 GATES: Final = {"True": False, "per_head": False, "per_element": True}
-HAS_ELEMENTWISE_GATES: Final = "has_elementwise_gates"  # where it stands among the values
+HAS_ELEMENTWISE_GATES: Final = "has_elementwise_gates"  # our key
 
 
 def with_types_of_layers(values: ConfigValues) -> ConfigValues:
-    """Return the values with two numbers for the query heads of both types of layers, the rotary parameters of each,
-    and the kind of gates. Raises UnsupportedModel if gates are of several kinds."""
+    """Return the values with one number of query heads and the rotary parameters for each type of layers, and the kind
+    of gates. Raises UnsupportedModel for gates of several kinds."""
     found = with_rope_of_types(with_leading_dense_layers(values), values.get("rope_parameters") or DEFAULT_ROPE)
     if counts := numbers_or_flags(values.get(HEADS_OF_LAYERS)):
         types = values.get("layer_types")
@@ -58,9 +58,9 @@ def with_types_of_layers(values: ConfigValues) -> ConfigValues:
     gates = [values.get("gating", True), *(more if isinstance(more, list) else [more])]
     kinds = {GATES.get(str(gate).replace("-", "_")) for gate in gates}
     if len(kinds) != 1 or None in kinds:
-        what = f"gating and gating_types {shown(gates)}: all per-head or all per-element"
+        what = f"gating and gating_types {format_value(gates)}: must be all per-head or all per-element"
         raise UnsupportedModel(f"{values.where}: {what}")
-    return found.updated({HAS_ELEMENTWISE_GATES: kinds.pop()})
+    return found.with_changes({HAS_ELEMENTWISE_GATES: kinds.pop()})
 
 
 @register

@@ -1,4 +1,4 @@
-"""Folders of LFM2."""
+"""Hugging Face folders of LFM2."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -48,8 +48,7 @@ LFM2_TENSORS: Final[TensorTable] = {
 
 
 def with_adjusted_width(values: ConfigValues) -> ConfigValues:
-    """Return the values with the width of the feed-forward block that the layers have, and with today's key of a tied
-    output."""
+    """Return the values with the actual width of the feed-forward block, and with today's key of a tied output."""
     ffn = values.get("block_ff_dim", values.get("intermediate_size"))
     multiple, factor = values.get("block_multiple_of", 256), values.get("block_ffn_dim_multiplier", 1.0)
     if values.get("block_auto_adjust_ff_dim", True) and type(ffn) is int and type(multiple) is int and multiple > 0:
@@ -58,7 +57,7 @@ def with_adjusted_width(values: ConfigValues) -> ConfigValues:
             ffn = int(factor * ffn)
         ffn = multiple * -(-ffn // multiple)
     tied = values.get("tie_embedding", values.get("tie_word_embeddings", True))
-    return values.updated({"intermediate_size": ffn, "tie_word_embeddings": tied})
+    return values.with_changes({"intermediate_size": ffn, "tie_word_embeddings": tied})
 
 
 def layer_types_json(config: ModelConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Folders of LFM2 with experts."""
+"""Hugging Face folders of LFM2 with experts."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class Lfm2MoeForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         tied = values.get("tie_embedding", values.get("tie_word_embeddings"))
-        values = values.updated({"tie_word_embeddings": tied})
+        values = values.with_changes({"tie_word_embeddings": tied})
         config = super().config_from_json(values, dtype)
         assert isinstance(config, Lfm2Config)
         return with_attention_layers(config, values)

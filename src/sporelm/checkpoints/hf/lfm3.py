@@ -1,4 +1,4 @@
-"""Folders of LFM3."""
+"""Hugging Face folders of LFM3."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -71,7 +71,7 @@ class Lfm3ForCausalLM(HfSchema):
     has_window_pattern = True
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        values = values.updated(flatten_rope(values.get("rope_parameters") or DEFAULT_ROPE))
+        values = values.with_changes(flatten_rope(values.get("rope_parameters") or DEFAULT_ROPE))
         config = super().config_from_json(values, dtype)
         assert isinstance(config, Lfm3Config)
         config = with_window_or_conv_layers(config, values)
@@ -79,7 +79,7 @@ class Lfm3ForCausalLM(HfSchema):
         window = read_window(values, "sliding_window", 256)
         if window is None and windowed:
             what = f"layers are {SLIDING!r}, but sliding_window is null"
-            raise UnsupportedModel(f"{values.where}: {what}: not supported")
+            raise UnsupportedModel(f"{values.where}: {what}, which is not supported")
         return replace(
             config,
             window=window if windowed else None,

@@ -1,9 +1,9 @@
-"""Folders of Llama, Mistral, Mixtral and InternLM."""
+"""Hugging Face folders of Llama, Mistral, Mixtral and InternLM."""
 
 from dataclasses import replace
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, expert_tensors
@@ -16,7 +16,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class LlamaForCausalLM(HfSchema):
-    """Llama. Its config.json may have a window, which transformers does not read."""
+    """Llama. transformers ignores a window in its config.json."""
 
     model_type = "llama"
     architecture = Llama
@@ -42,7 +42,7 @@ class LlamaForCausalLM(HfSchema):
         if config.window is None:
             return self
         if config.attention_bias or config.mlp_bias:
-            raise UnsupportedModel("a sliding window together with biases is of no class of transformers")
+            raise UnsupportedModel("no transformers class has a sliding window together with biases")
         return MistralForCausalLM()
 
 
@@ -80,24 +80,26 @@ class MixtralForCausalLM(MistralForCausalLM):
 
 @register
 class InternLMForCausalLM(LlamaForCausalLM):
-    """InternLM: one flag for attention's biases, and rotary parameters in an object of their own."""
+    """InternLM, with one flag for the biases of attention, and rotary parameters in an object of their own."""
 
     model_type = "internlm"
     defaults = {"max_position_embeddings": 2048}
     class_keys = {"bias": "attention_bias"}
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        rope = values.get("rotary") or {}  # "dynamic" scales only what is longer than the model's context
+        rope = values.get("rotary") or {}  # "dynamic" scales only texts longer than the model's context
         if not isinstance(rope, dict) or rope.get("type", "dynamic") not in ("origin", "dynamic"):
-            raise UnsupportedModel(f"config.json: rotary {shown(rope)} is not supported; type origin and dynamic are")
+            raise UnsupportedModel(
+                f"config.json: rotary {format_value(rope)} is not supported; type origin and dynamic are"
+            )
         theta = {"rope_theta": rope.get("base", 10000.0), **values.values}["rope_theta"]
-        values = values.updated({"rope_theta": theta, "attention_bias": values.get("bias", True)})
+        values = values.with_changes({"rope_theta": theta, "attention_bias": values.get("bias", True)})
         return super().config_from_json(values, dtype)
 
 
 @register
 class InternLM3ForCausalLM(LlamaForCausalLM):
-    """InternLM 3: two flags for biases, which must agree for Llama's."""
+    """InternLM 3, with two flags for biases, which must be equal."""
 
     model_type = "internlm3"
     defaults = {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
@@ -109,5 +111,5 @@ class InternLM3ForCausalLM(LlamaForCausalLM):
             for attribute, key in (("attention_bias", "qkv_bias"), ("mlp_bias", "bias"))
         }
         if flags["attention_bias"] != flags["mlp_bias"]:
-            raise UnsupportedModel("config.json: qkv_bias and bias differ, which is not supported; both or none are")
-        return super().config_from_json(values.updated(flags), dtype)
+            raise UnsupportedModel("config.json: qkv_bias and bias differ, which is not supported; equal values are")
+        return super().config_from_json(values.with_changes(flags), dtype)

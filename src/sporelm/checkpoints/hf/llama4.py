@@ -1,11 +1,10 @@
-"""Folders of Llama 4: of the text model alone, and of the model that sees."""
+"""Hugging Face folders of Llama 4: the text model alone, and the multimodal model."""
 
 from dataclasses import replace
 from typing import Any, Final
 
-from sporelm.checkpoints.beside_vision import OTHERS, text_part
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.llama4 import (
     FULL_LAYER_STEP,
@@ -22,6 +21,7 @@ from sporelm.checkpoints.row_numbers import EXPERT_GATE_UP_ROWS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, with_alternatives
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS, select_text_config
 from sporelm.checkpoints.transforms import TakeRows, Transpose
 from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.llama4 import Llama4, Llama4Config
@@ -50,8 +50,8 @@ def expert_projections() -> TensorTable:
 
 
 def with_text_model(values: ConfigValues) -> ConfigValues:
-    """Return the values of the text model, with sliding windows for chunks and without options that are turned off."""
-    found = dict(text_part(dict(values.values)))
+    """Return the values of the text model, with sliding windows in place of chunks and without disabled options."""
+    found = dict(select_text_config(dict(values.values)))
     if found.get("no_rope_layers") == []:
         del found["no_rope_layers"]
     kinds = found.get("layer_types")
@@ -65,12 +65,12 @@ def with_text_model(values: ConfigValues) -> ConfigValues:
 
 
 def with_moe_layers(config: Llama4Config, values: ConfigValues) -> Llama4Config:
-    """Return the configuration with experts in the layers that `moe_layers` lists."""
+    """Return the configuration with experts in the layers of `moe_layers`."""
     experts, given = config.experts, values.get("moe_layers")
     if experts is None or given is None:
         return config
     if not isinstance(given, list) or any(type(layer) is not int for layer in given):
-        raise UnsupportedModel(f"{values.where}: moe_layers is {shown(given)}; it must list layers")
+        raise UnsupportedModel(f"{values.where}: moe_layers is {format_value(given)}; it must list layers")
     if given == [layer for layer in range(config.layers) if experts.at(layer)]:
         return config
     dense = frozenset(range(config.layers)) - {*given}
@@ -118,7 +118,7 @@ class Llama4ForCausalLM(HfSchema):
         **{f"layers.{{}}.ffn_{name}.weight": f"{FEED_FORWARD}{name}_proj.weight" for name in ("gate", "up", "down")},
     }
     prefix_variants = TEXT_MODEL_PREFIXES
-    ignored_tensors = (*OTHERS, "vision_model.*")
+    ignored_tensors = (*MULTIMODAL_TENSORS, "vision_model.*")
 
     def full_attention_layers(self, layers: int) -> frozenset[int]:
         return every_nth_layer(FULL_LAYER_STEP)(layers)
@@ -149,6 +149,6 @@ class Llama4ForCausalLM(HfSchema):
 
 @register
 class Llama4ForConditionalGeneration(Llama4ForCausalLM):
-    """Llama 4 that sees."""
+    """The multimodal Llama 4."""
 
     model_type = "llama4"

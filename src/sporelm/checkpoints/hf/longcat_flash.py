@@ -1,4 +1,4 @@
-"""Folders of LongCat-Flash."""
+"""Hugging Face folders of LongCat-Flash."""
 
 from typing import Final
 
@@ -22,8 +22,8 @@ from sporelm.models.architectures.longcat_flash import LongcatFlash
 from sporelm.models.config import ModelConfig
 from sporelm.ops.expert_routing import MAX_EXPERTS
 
-# Keys of transformers' class -> those of its makers.
-MAKERS_KEYS: Final = {
+# Keys of transformers -> published keys.
+PUBLISHED_KEYS: Final = {
     "intermediate_size": "ffn_hidden_size",
     "moe_intermediate_size": "expert_ffn_hidden_size",
     "num_experts_per_tok": "moe_topk",
@@ -32,7 +32,7 @@ MAKERS_KEYS: Final = {
 
 
 def _hf_half_tensors(number: int) -> TensorTable:
-    """Return the weights of a layer's half: each module of the layer is a list of two."""
+    """Return the weights of one half of a layer. The layer's modules are lists of two."""
     found: TensorTable = {}
     for parameter, row in half_tensors(DECODER_TENSORS | LATENT_HF_TENSORS, number).items():
         stored = alternatives(row)[0]
@@ -44,8 +44,8 @@ def _hf_half_tensors(number: int) -> TensorTable:
 
 @register
 class LongcatFlashForCausalLM(LatentHfSchema):
-    """LongCat-Flash. MTP layers are not read, and neither are the matrices that transformers writes for experts that
-    compute nothing."""
+    """LongCat-Flash. MTP layers are not read; nor are the matrices that transformers writes for zero-computation
+    experts."""
 
     model_type = "longcat_flash"
     architecture = LongcatFlash
@@ -96,8 +96,8 @@ class LongcatFlashForCausalLM(LatentHfSchema):
     ignored_tensors = ("model.mtp.*", f"{MLP}experts.*")
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        found = {makers: values.get(name) for name, makers in MAKERS_KEYS.items() if name in values.values}
+        found = {makers: values.get(name) for name, makers in PUBLISHED_KEYS.items() if name in values.values}
         halves = values.get("num_hidden_layers")
         if values.get("num_layers") is None and type(halves) is int:
             found["num_layers"] = halves // 2
-        return with_scaled_queries(super().config_from_json(values.updated(found), dtype))
+        return with_scaled_queries(super().config_from_json(values.with_changes(found), dtype))

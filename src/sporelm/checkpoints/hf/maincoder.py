@@ -1,4 +1,4 @@
-"""Folders of Maincoder."""
+"""Hugging Face folders of Maincoder."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
@@ -36,5 +36,5 @@ class MaincoderForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         if "intermediate_size_mlp" not in values.values:
-            values = values.updated({"intermediate_size_mlp": values.get("intermediate_size")})
+            values = values.with_changes({"intermediate_size_mlp": values.get("intermediate_size")})
         return super().config_from_json(values, dtype)

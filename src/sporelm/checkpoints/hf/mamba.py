@@ -1,4 +1,4 @@
-"""Folders of Mamba 1 and Falcon-Mamba."""
+"""Hugging Face folders of Mamba 1 and Falcon-Mamba."""
 
 from dataclasses import replace
 from typing import Final
@@ -23,7 +23,7 @@ BACKBONE_TENSORS: Final[TensorTable] = {
 
 @register
 class MambaForCausalLM(HfSchema):
-    """Mamba 1. Some folders call the embedding otherwise."""
+    """Mamba 1. Some folders have another name for the embedding."""
 
     model_type = "mamba"
     architecture = Mamba
@@ -73,7 +73,7 @@ class MambaForCausalLM(HfSchema):
 
 @register
 class FalconMambaForCausalLM(MambaForCausalLM):
-    """Falcon-Mamba: time steps, B and C are normed without weights."""
+    """Falcon-Mamba: time steps, B and C are normalized without weights."""
 
     model_type = "falcon_mamba"
     defaults = {**MambaForCausalLM.defaults, "mixer_rms_eps": 1e-6}

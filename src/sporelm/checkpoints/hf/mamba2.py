@@ -1,4 +1,4 @@
-"""Folders of Mamba 2."""
+"""Hugging Face folders of Mamba 2."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues

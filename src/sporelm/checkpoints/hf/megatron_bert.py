@@ -1,4 +1,4 @@
-"""Folders of Megatron-BERT and XLM-RoBERTa-XL."""
+"""Hugging Face folders of Megatron-BERT and XLM-RoBERTa-XL."""
 
 from dataclasses import replace
 from typing import Final
@@ -44,13 +44,13 @@ def _tensors(names: BertNames, last_norm: str, prefix: str = "") -> TensorTable:
 
 
 class MegatronBertHfSchema(EncoderHfSchema):
-    """Folders of either model type."""
+    """Hugging Face folders of either model type."""
 
     architecture = MegatronBert
     keys = BERT_HF_KEYS
     constants = BERT_CONSTANTS
     supported = {"hidden_act": ("gelu",), "is_decoder": (False,), "add_cross_attention": (False,)}
-    name_fronts = PREFIXES
+    optional_prefixes = PREFIXES
     ignored_tensors = ignored_bert_tensors(*PREFIXES)
 
     def class_for(self, config: ModelConfig) -> EncoderHfSchema:
@@ -77,7 +77,7 @@ class MegatronBertModel(MegatronBertHfSchema):
 
 @register
 class MegatronBertForMaskedLM(MegatronBertModel):
-    """Megatron-BERT, with the head of its training."""
+    """Megatron-BERT with its pretraining head."""
 
 
 @register
@@ -104,7 +104,7 @@ class XLMRobertaXLModel(PaddedPositionsHfSchema, MegatronBertHfSchema):
 
 @register
 class XLMRobertaXLForMaskedLM(XLMRobertaXLModel):
-    """XLM-RoBERTa-XL, with the head of its training."""
+    """XLM-RoBERTa-XL with its pretraining head."""
 
 
 @register
@@ -115,7 +115,7 @@ class XLMRobertaXLForSequenceClassification(XLMRobertaXLModel):
     tensors = _tensors(XL_NAMES, "LayerNorm", XL_NAMES.prefix)
 
 
-# The class that a GGUF file is converted to, by model type: without a head, and with one.
+# The class that a GGUF file is converted to, by model type: without and with a head.
 _CLASSES: Final = {
     MEGATRON_BERT: (MegatronBertModel, MegatronBertForSequenceClassification),
     XLM_ROBERTA_XL: (XLMRobertaXLModel, XLMRobertaXLForSequenceClassification),

@@ -1,4 +1,4 @@
-"""Folders of Mellum 2."""
+"""Hugging Face folders of Mellum 2."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -22,11 +22,10 @@ DEFAULT_BASES: Final = {"rope_theta": 5e5, "rope_local_base_freq": 1e4}
 
 
 def with_usual_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values with the number of experts under one of its two keys, and with a rotary base for each type of
-    layers."""
+    """Return the values with one key for the number of experts, and with a rotary base for each type of layers."""
     found = {"num_experts": values.get("num_local_experts", values.get("num_experts"))}
     bases = {} if values.get("rope_parameters") else DEFAULT_BASES
-    return with_rope_of_full_layers(values.updated({**found, **bases}))
+    return with_rope_of_full_layers(values.with_changes({**found, **bases}))
 
 
 @register

@@ -1,11 +1,11 @@
-"""Folders of MiMo-V2-Flash."""
+"""Hugging Face folders of MiMo-V2-Flash."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys, read_dense_layers
 from sporelm.checkpoints.gguf.mimo2 import (
     LOCAL_THETA_KEY,
@@ -26,7 +26,7 @@ from sporelm.models.config import MAX_HEAD_DIM, ModelConfig
 DEFAULT_SHARE: Final = 0.334  # of each head that is rotated
 DEFAULT_WINDOW: Final = 129
 DEFAULT_THETAS: Final = {"rope_theta": 5e6, "swa_rope_theta": 1e4}
-# Lists of the published folder -> those of transformers 5, and their values for 0 and 1.
+# Published lists -> lists of transformers 5, and their values for 0 and 1.
 LISTS: Final = {
     "hybrid_layer_pattern": ("layer_types", (FULL, SLIDING)),
     "moe_layer_freq": ("mlp_layer_types", ("dense", "sparse")),
@@ -34,8 +34,8 @@ LISTS: Final = {
 
 
 def with_transformers_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values with the keys of transformers 5 for those of the published folder, and the rotary base of
-    layers with a window under a key of its own. Raises UnsupportedModel if types of layers differ in more."""
+    """Return the values with the keys of transformers 5 in place of the published ones, and the rotary base of layers
+    with a window under a key of ours. Raises UnsupportedModel for other differences between types of layers."""
     found = dict(values.values)
     for old, (new, words) in LISTS.items():
         marks = found.get(old)
@@ -44,7 +44,7 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
     for key in ("routed_scaling_factor", "attention_value_scale"):
         found[key] = 1.0 if found.get(key, 0) is None else found.get(key)
     if isinstance(size := found.get("sliding_window_size"), int):
-        found["sliding_window"] = size + 1  # it counts the positions before the row's own, as transformers reads it
+        found["sliding_window"] = size + 1  # transformers counts previous positions only
     if (eps := found.get("layernorm_epsilon")) is not None:
         found["rms_norm_eps"] = eps
     ropes = found.get("rope_parameters") or _published_rope(found)
@@ -53,7 +53,7 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
         return values.with_values(found)
     share, local_share = (rope.get(PARTIAL, DEFAULT_SHARE) for rope in (full, local))
     if share != local_share or local.get("rope_type", "default") != "default":
-        what = f"rope_parameters {shown(dict(ropes))}: kinds of layers may differ in theta alone"
+        what = f"rope_parameters {format_value(dict(ropes))}: types of layers may differ only in rope_theta"
         raise UnsupportedModel(f"{values.where}: {what}")
     found |= {"rope_theta": None, "rope_scaling": None, PARTIAL: None}
     found |= {LOCAL_THETA: local.get("rope_theta"), "rope_parameters": {**full, PARTIAL: share}}
@@ -61,7 +61,7 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
 
 
 def _published_rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rotary parameters of both types of layers, from the keys of the published folder."""
+    """Return the rotary parameters of both types of layers, from the published keys."""
     given = {key: value for key, value in values.items() if value is not None}
     theta, local_theta = (given.get(key, default) for key, default in DEFAULT_THETAS.items())
     share = given.get(PARTIAL, DEFAULT_SHARE)
@@ -73,7 +73,7 @@ def _published_rope(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @register
 class MiMoV2FlashForCausalLM(HfSchema):
-    """MiMo-V2-Flash. Layers with a window may not differ in other numbers than GGUF files can hold."""
+    """MiMo-V2-Flash. Layers with a window may differ only in numbers that GGUF files can hold."""
 
     model_type = "mimo_v2_flash"
     architecture = Mimo2
@@ -157,7 +157,8 @@ class MiMoV2FlashForCausalLM(HfSchema):
         }
 
     def _check_windowed_layers(self, config: Mimo2Config, values: ConfigValues) -> None:
-        """Raise UnsupportedModel if layers with a window have other heads than twice the key heads of the others."""
+        """Raise UnsupportedModel unless layers with a window have twice as many KV heads as the others, and otherwise
+        equal heads."""
         supported = {
             "head_dim": config.head_dim,
             "v_head_dim": config.value_head_dim,
@@ -166,7 +167,9 @@ class MiMoV2FlashForCausalLM(HfSchema):
         }
         for key, number in supported.items():
             if (given := values.get(f"swa_{key}")) not in (None, number):
-                raise UnsupportedModel(f"{values.where}: swa_{key} is {shown(given)}; only {number} is supported")
+                raise UnsupportedModel(
+                    f"{values.where}: swa_{key} is {format_value(given)}; only {number} is supported"
+                )
         if config.heads % (2 * config.kv_heads):
             what = f"{config.heads} heads are not a multiple of {2 * config.kv_heads}"
             keys = values.list_keys("num_attention_heads", "num_key_value_heads", "swa_num_key_value_heads")

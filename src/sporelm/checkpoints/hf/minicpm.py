@@ -1,4 +1,4 @@
-"""Folders of MiniCPM 1 and 2."""
+"""Hugging Face folders of MiniCPM 1 and 2."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 def with_depth_scales(config: Config, values: ConfigValues) -> Config:
-    """Return the configuration with scales that follow from a depth and a base width."""
+    """Return the configuration with the scales for a depth and a base width."""
     depth = values.number("scale_depth", MIN_SCALE, MAX_SCALE, 1.0)
     base = values.number("dim_model_base", 1, MAX_WIDTH, 1.0)
     scales = replace(config.scales, residual=depth / config.layers**0.5, logits=config.width / base)
@@ -24,7 +24,7 @@ def with_depth_scales(config: Config, values: ConfigValues) -> Config:
 
 
 def depth_scale_json(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys for them."""
+    """Return the keys of these scales."""
     depth = config.scales.residual * config.layers**0.5
     return {"scale_depth": round(depth, 6), "dim_model_base": round(config.width / config.scales.logits, 3)}
 

@@ -1,4 +1,4 @@
-"""Folders of MiniCPM3."""
+"""Hugging Face folders of MiniCPM3."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ class MiniCPM3ForCausalLM(LatentHfSchema):
 
 
 def _with_absent_numbers(values: ConfigValues) -> ConfigValues:
-    """Return a config.json with scales of 1 where it has null, and with the usual width of values if it has none."""
+    """Return a config.json with scales of 1 in place of null, and with the default width of values if it is missing."""
     found: dict[str, Any] = {}
     width, heads, layers = map(values.get, ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if values.get("scale_depth") is None and isinstance(layers, int):
@@ -53,4 +53,4 @@ def _with_absent_numbers(values: ConfigValues) -> ConfigValues:
         found["dim_model_base"] = width
     if values.get("v_head_dim") is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
         found["v_head_dim"] = width // heads
-    return values.updated(found)
+    return values.with_changes(found)

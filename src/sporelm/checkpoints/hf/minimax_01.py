@@ -1,10 +1,10 @@
-"""Folders of MiniMax-Text-01 and MiniMax-M1: in the keys of transformers, and in those of MiniMax."""
+"""Hugging Face folders of MiniMax-Text-01 and MiniMax-M1, with the keys of transformers or MiniMax's own."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.delta_net_keys import LAYER_TYPES
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.minimax_01 import MAX_SCALE, MIN_SCALE, MINIMAX_ROUTING
@@ -30,8 +30,8 @@ SCALE_ATTRIBUTES: Final = {
 
 
 def with_transformers_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values with transformers' keys for those of MiniMax, and with the rotated numbers of a head as a part
-    of it. Raises UnsupportedModel for an impossible number of them."""
+    """Return the values with transformers' keys for those of MiniMax, and with the rotary dimensions as a share of a
+    head. Raises UnsupportedModel for an impossible number of them."""
     found = dict(values.values)
     for block, key in BLOCKS.items():
         for factor in ("alpha", "beta"):
@@ -44,15 +44,17 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
     if rotary is None or rotary == head_dim:
         return values.with_values(found)
     if type(head_dim) is not int or type(rotary) is not int or not 0 < rotary < head_dim:
-        what = f"rotary_dim is {shown(rotary)}; it must be whole, from 1 to head_dim {shown(head_dim)}"
+        what = (
+            f"rotary_dim is {format_value(rotary)}; it must be an integer from 1 to head_dim {format_value(head_dim)}"
+        )
         raise UnsupportedModel(what)
     return values.with_values({"partial_rotary_factor": rotary / head_dim} | found)
 
 
 @register
 class MiniMaxForCausalLM(HfSchema):
-    """MiniMax in transformers, which rotates whole heads. Every second layer has lightning attention if config.json
-    does not list them. transformers stores decays in folders, which follow from the configuration."""
+    """MiniMax in transformers, which rotates whole heads. By default every second layer has lightning attention.
+    transformers stores decays in folders; they follow from the configuration."""
 
     model_type = "minimax"
     architecture = MiniMax01
@@ -106,7 +108,7 @@ class MiniMaxForCausalLM(HfSchema):
     def check_rotary(self, config: ModelConfig, values: ConfigValues) -> None:
         """Raise UnsupportedModel if only a part of each head is rotated."""
         if config.rotary != config.head_dim:
-            what = f"{self.class_name} rotates whole heads, not {config.rotary} of {config.head_dim} numbers"
+            what = f"{self.class_name} rotates whole heads, not {config.rotary} of {config.head_dim} dimensions"
             others = f"{MiniMaxM1ForCausalLM.__name__} and {MiniMaxText01ForCausalLM.__name__}"
             raise UnsupportedModel(f"{values.where}: {what}; {others} rotate a part")
 

@@ -1,9 +1,9 @@
-"""Folders of MiniMax-M2."""
+"""Hugging Face folders of MiniMax-M2."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.minimax_m2 import MINIMAX_ROUTING
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -23,17 +23,21 @@ BLOCK: Final = f"{LAYER}block_sparse_moe."
 
 
 def with_rotary_share(values: ConfigValues) -> ConfigValues:
-    """Return the values with `rotary_dim` as a share of a head. Raises UnsupportedModel for layers of linear
+    """Return the values with `rotary_dim` as a share of a head. Raises UnsupportedModel for layers with linear
     attention."""
     kinds = values.get("attn_type_list")
     rotary = values.get("rotary_dim")
     head_dim = values.get("head_dim")
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
-        raise UnsupportedModel("attn_type_list has layers of linear attention; 1 for each layer is supported")
+        raise UnsupportedModel(
+            "attn_type_list has layers with linear attention, which are not supported; 1 for each layer is"
+        )
     if rotary is None:
         return values
     if not isinstance(head_dim, int) or type(rotary) is not int or not 0 < rotary <= head_dim:
-        what = f"rotary_dim is {shown(rotary)}; it must be whole, from 1 to head_dim {shown(head_dim)}"
+        what = (
+            f"rotary_dim is {format_value(rotary)}; it must be an integer from 1 to head_dim {format_value(head_dim)}"
+        )
         raise UnsupportedModel(what)
     return values.with_values({"partial_rotary_factor": rotary / head_dim, **values.values})
 

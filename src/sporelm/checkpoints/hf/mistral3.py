@@ -1,9 +1,8 @@
-"""Folders of Ministral 3 and Mistral Small 3.1."""
+"""Hugging Face folders of Ministral 3 and Mistral Small 3.1."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sporelm.checkpoints.beside_vision import OTHERS, text_part
 from sporelm.checkpoints.config_keys import hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.mistral3 import TEMPERATURE_KEY, check_temperature
@@ -11,12 +10,13 @@ from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS, select_text_config
 from sporelm.models.architectures.mistral3 import Mistral3, Mistral3Config
 from sporelm.models.config import ModelConfig
 from sporelm.models.rope_scaling import YarnScaling
 
 BETA: Final = "llama_4_scaling_beta"
-# What transformers takes if config.json has no rotary parameters.
+# transformers' defaults for a config.json without rotary parameters.
 DEFAULT_ROPE: Final = {
     "rope_type": "yarn",
     "rope_theta": 1e6,
@@ -28,7 +28,7 @@ DEFAULT_ROPE: Final = {
     "mscale_all_dim": 1.0,
     BETA: 0.1,
 }
-# What it takes for keys that the text model's part lacks, by the type of the text model.
+# transformers' defaults for the text model, by its type.
 MISTRAL_DEFAULTS: Final = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
@@ -44,10 +44,10 @@ MINISTRAL_DEFAULTS: Final = {
 
 
 def with_ministral_rope(values: ConfigValues) -> ConfigValues:
-    """Return the values of the text model. Rotary parameters of Ministral hold a number that is not theirs, which gets
-    a key of its own, and repeat another."""
-    found = text_part(dict(values.values))
-    if found.get("model_type") != "ministral3":  # Mistral Small's text model is the Mistral of transformers
+    """Return the values of the text model. Ministral's rotary parameters contain the temperature scale, which moves to
+    a key of ours, and repeat `max_position_embeddings`."""
+    found = select_text_config(dict(values.values))
+    if found.get("model_type") != "ministral3":  # the text model of Mistral Small is transformers' Mistral
         return values.with_values(MISTRAL_DEFAULTS | found)
     found = MINISTRAL_DEFAULTS | found
     key = "rope_parameters" if found.get("rope_parameters") or not found.get("rope_scaling") else "rope_scaling"
@@ -73,7 +73,7 @@ class Ministral3ForCausalLM(HfSchema):
     }
     tensors = DECODER_TENSORS
     prefix_variants = TEXT_MODEL_PREFIXES
-    ignored_tensors = OTHERS
+    ignored_tensors = MULTIMODAL_TENSORS
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> Mistral3Config:
         config = super().config_from_json(with_ministral_rope(values), dtype)
@@ -104,7 +104,7 @@ class Ministral3ForCausalLM(HfSchema):
 
 @register
 class Mistral3ForConditionalGeneration(Ministral3ForCausalLM):
-    """Ministral 3 or Mistral Small 3.1, which see."""
+    """The multimodal Ministral 3 or Mistral Small 3.1."""
 
     model_type = "mistral3"
     defaults = {"tie_word_embeddings": True}

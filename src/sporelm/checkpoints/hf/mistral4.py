@@ -1,4 +1,4 @@
-"""Folders of Mistral Small 4."""
+"""Hugging Face folders of Mistral Small 4."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,14 +18,14 @@ from sporelm.models.architectures.mistral4 import Mistral4, Mistral4Config
 from sporelm.models.config import ModelConfig
 from sporelm.models.rope_scaling import YarnScaling
 
-# What transformers takes if config.json has no rotary parameters.
+# transformers' defaults for a config.json without rotary parameters.
 MISTRAL4_ROPE: Final = {
     **DEFAULT_ROPE,
     "rope_theta": 1e4,
     "factor": 128.0,
     "original_max_position_embeddings": 8192,
 }
-# Keys of the rotary parameters that are not theirs.
+# Keys in the rotary parameters that are not rotary parameters.
 OTHER_KEYS: Final = (BETA, "max_position_embeddings", PARTIAL)
 
 
@@ -64,7 +64,7 @@ class Mistral4ForCausalLM(LatentHfSchema):
         given = values.get("rope_parameters") or MISTRAL4_ROPE
         if isinstance(given, Mapping):
             rope = {name: value for name, value in given.items() if name not in OTHER_KEYS}
-            values = values.updated({"rope_parameters": rope, BETA: given.get(BETA)})
+            values = values.with_changes({"rope_parameters": rope, BETA: given.get(BETA)})
         config = super().config_from_json(values, dtype)
         assert isinstance(config, Mistral4Config)
         check_temperature(config, config.temperature_scale, values.where)

@@ -1,4 +1,4 @@
-"""Folders of ModernBERT."""
+"""Hugging Face folders of ModernBERT."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -32,7 +32,7 @@ MODERN_BERT_SUPPORTED: Final = {
 
 
 def modern_bert_tensors(prefix: str) -> TensorTable:
-    """Return the tensors of all but a head under names with this prefix."""
+    """Return the tensors without a head, under names with this prefix."""
     layer = f"{prefix}layers.{{}}."
     return {
         "embedding.weight": f"{prefix}embeddings.tok_embeddings.weight",
@@ -58,8 +58,8 @@ def _tensors(prefix: str = "") -> TensorTable:
 
 
 def with_two_bases(values: ConfigValues) -> ConfigValues:
-    """Return the values with one set of rotary parameters, that of layers without a window, and the base of the others
-    as `local_rope_theta`: transformers 5 has a set for each kind of layer."""
+    """Return the values with the rotary parameters of layers without a window, and the base of the others as
+    `local_rope_theta`. transformers 5 has a set for each type of layer."""
     found = {**values.values, "rope_theta": values.get("global_rope_theta", DEFAULT_THETA)}
     kinds = values.get("rope_parameters")
     if not isinstance(kinds, dict) or "full_attention" not in kinds:
@@ -67,13 +67,14 @@ def with_two_bases(values: ConfigValues) -> ConfigValues:
     local = kinds.get("sliding_attention") or {}
     if not isinstance(local, dict) or local.get("rope_type", "default") != "default":
         what = f"rope_parameters of layers with a window are {local!r:.60}"
-        raise UnsupportedModel(f"{values.where}: {what}; only plain ones are supported")
+        raise UnsupportedModel(f"{values.where}: {what}; only unscaled ones are supported")
     theta = {"local_rope_theta": local["rope_theta"]} if "rope_theta" in local else {}
     return values.with_values({**found, **theta, "rope_parameters": kinds["full_attention"]})
 
 
 def read_step_or_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
-    """Return the layers without a window: from `layer_types`, else the first of each `global_attn_every_n_layers`."""
+    """Return the layers without a window: those of `layer_types`, else the first of each
+    `global_attn_every_n_layers`."""
     step = values.integer("global_attn_every_n_layers", 1, MAX_LAYERS, FULL_STEP)
     return read_full_layers(values, layers) if values.has("layer_types") else first_of_each(step, layers)
 
@@ -92,7 +93,7 @@ def layer_types_json(config: ModelConfig) -> dict[str, Any]:
 
 @register
 class ModernBertModel(EncoderHfSchema):
-    """ModernBERT. Folders of embedding models name the class with the head of the training too."""
+    """ModernBERT. Folders of embedding models may also name the class with the pretraining head."""
 
     model_type = "modernbert"
     architecture = ModernBert
@@ -108,7 +109,7 @@ class ModernBertModel(EncoderHfSchema):
     }
     supported = MODERN_BERT_SUPPORTED
     tensors = _tensors()
-    name_fronts = ("model.",)
+    optional_prefixes = ("model.",)
     ignored_tensors = ("head.*", "decoder.*")
 
     def class_for(self, config: ModelConfig) -> HfSchema:
@@ -140,4 +141,4 @@ class ModernBertForSequenceClassification(ModernBertModel):
 
 @register
 class ModernBertForMaskedLM(ModernBertModel):
-    """ModernBERT, with the head of its training."""
+    """ModernBERT with its pretraining head."""

@@ -1,4 +1,4 @@
-"""Folders of ModernBERT's decoders."""
+"""Hugging Face folders of ModernBERT's decoders."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class ModernBertDecoderForCausalLM(HfSchema):
-    """ModernBERT's decoder. `local_attention` counts positions on both sides; the decoder sees one side."""
+    """ModernBERT's decoder. `local_attention` counts positions on both sides; the decoder attends to one side."""
 
     model_type = "modernbert-decoder"
     architecture = ModernBertDecoder

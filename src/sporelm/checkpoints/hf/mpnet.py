@@ -1,4 +1,4 @@
-"""Folders of MPNet."""
+"""Hugging Face folders of MPNet."""
 
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ class MPNetModel(PaddedPositionsHfSchema):
     constants = BERT_CONSTANTS
     supported = {"hidden_act": ("gelu",), "relative_attention_num_buckets": (BUCKETS,)}
     tensors = _tensors()
-    name_fronts = (NAMES.prefix,)
+    optional_prefixes = (NAMES.prefix,)
     ignored_tensors = ignored_bert_tensors(NAMES.prefix)
     default_pad_token = None
 
@@ -65,7 +65,7 @@ class MPNetModel(PaddedPositionsHfSchema):
 
 @register
 class MPNetForMaskedLM(MPNetModel):
-    """MPNet, with the head of its training."""
+    """MPNet with its pretraining head."""
 
 
 @register

@@ -1,10 +1,10 @@
-"""Folders of MPT."""
+"""Hugging Face folders of MPT."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf.mpt import MAX_CLIP, MAX_OCTAVES
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, fused_qkv_tensors
@@ -14,7 +14,7 @@ from sporelm.models.architectures.mpt import Mpt
 from sporelm.models.config import ModelConfig
 
 LAYER: Final = "transformer.blocks.{}."
-# What `attn_config` may say, and what transformers takes if it does not.
+# Supported values of `attn_config`; the first is the default of transformers.
 ATTENTION_JSON: Final = {
     "attn_type": "multihead_attention",
     "softmax_scale": None,
@@ -60,13 +60,13 @@ class MptForCausalLM(HfSchema):
         config = super().config_from_json(values, dtype)
         given = values.get("attn_config") or {}
         if not isinstance(given, dict):
-            raise ModelFileError(f"{values.where}: attn_config must be an object, it is {shown(given)}")
+            raise ModelFileError(f"{values.where}: attn_config must be an object (got {format_value(given)})")
         for key, supported in ATTENTION_JSON.items():
             if given.get(key, supported) != supported:
-                what = f"{key} {shown(given[key])} is not supported; {supported} is"
+                what = f"{key} {format_value(given[key])} is not supported; {supported} is"
                 raise UnsupportedModel(f"{values.where}: {what}")
         inner = ConfigValues(given, values.where)
-        limit = inner.number("clip_qkv", 0, MAX_CLIP, 0.0) or None  # 0 is none, as in transformers
+        limit = inner.number("clip_qkv", 0, MAX_CLIP, 0.0) or None  # 0 means no limit, as in transformers
         return replace(config, alibi=inner.number("alibi_bias_max", 1, MAX_OCTAVES, 8.0), qkv_limit=limit)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
@@ -76,4 +76,4 @@ class MptForCausalLM(HfSchema):
 
 @register
 class MPTForCausalLM(MptForCausalLM):
-    """The name in the first folders."""
+    """The class name in the first folders."""

@@ -1,4 +1,4 @@
-"""Folders of Nanbeige 4.2."""
+"""Hugging Face folders of Nanbeige 4.2."""
 
 from sporelm.checkpoints.config_keys import hf_keys
 from sporelm.checkpoints.gguf.nanbeige import LOOP_KEYS

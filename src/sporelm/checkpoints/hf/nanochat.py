@@ -1,4 +1,4 @@
-"""Folders of nanochat."""
+"""Hugging Face folders of nanochat."""
 
 from typing import Any
 
@@ -28,4 +28,4 @@ class NanoChatForCausalLM(HfSchema):
     }
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        return {"final_logit_softcapping": config.logit_cap}  # without the key, 15 counts
+        return {"final_logit_softcapping": config.logit_cap}  # the default is 15

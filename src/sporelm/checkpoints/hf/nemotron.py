@@ -1,4 +1,4 @@
-"""Folders of Nemotron 4 and Minitron."""
+"""Hugging Face folders of Nemotron 4 and Minitron."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class NemotronForCausalLM(HfSchema):
-    """Nemotron. Layer norms are stored less one; by default half of each head is rotated."""
+    """Nemotron. Stored weights of layer norms are one less; by default half of each head is rotated."""
 
     model_type = "nemotron"
     architecture = Nemotron

@@ -1,9 +1,9 @@
-"""Folders of Nemotron-H and Nemotron 3."""
+"""Hugging Face folders of Nemotron-H and Nemotron 3."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.nemotron_h import LATENT_KEY, NEMOTRON_H_CONSTANTS, with_layer_types
 from sporelm.checkpoints.gguf_tensors import PARTS
@@ -17,11 +17,11 @@ from sporelm.models.architectures.nemotron_h import ATTENTION, DENSE, MAMBA, MOE
 from sporelm.models.config import ModelConfig
 
 MIXER: Final = f"{LAYER}mixer."
-# Letters of `hybrid_override_pattern`, and the names of layer types before transformers 5.
+# Letters of `hybrid_override_pattern`, and older names -> layer types of transformers 5.
 LAYER_TYPES: Final = {"M": MAMBA, "*": ATTENTION, "E": MOE, "-": DENSE, "mamba": MAMBA, "attention": ATTENTION}
 DEFAULT_PATTERN: Final = "ME*-"
 DEFAULT_HEAD_DIM: Final = 128
-# Keys -> those before transformers 5.
+# Keys of transformers 5 -> older keys.
 OLDER_KEYS: Final = {
     "n_groups": "mamba_n_groups",
     "conv_kernel": "mamba_d_conv",
@@ -31,23 +31,25 @@ OLDER_KEYS: Final = {
 
 
 def normalize(values: ConfigValues) -> ConfigValues:
-    """Return the values with a list of layer types, in place of a pattern of letters, and with the keys of
-    transformers 5."""
+    """Return the values with a list of layer types in place of a pattern of letters, and with the keys of transformers
+    5."""
     given = values.get("layers_block_type") or values.get("layer_types")
     given = given or values.get("hybrid_override_pattern") or DEFAULT_PATTERN
     if not isinstance(given, str | list):
-        what = f"layers_block_type is {shown(given)}; it must be a list of kinds of layers"
+        what = f"layers_block_type is {format_value(given)}; it must be a list of layer types"
         raise ModelFileError(f"{values.where}: {what}")
     kinds = [LAYER_TYPES.get(each, each) if isinstance(each, str) else each for each in given]
     older = {key: values.get(old) for key, old in OLDER_KEYS.items() if values.has(old)}
     head_dims = [values.get(key) for key in ("head_dim", "attention_head_dim") if values.has(key)]
     head_dim = head_dims[0] if head_dims else DEFAULT_HEAD_DIM
-    return values.updated({**older, "head_dim": head_dim, "layers_block_type": kinds, "num_hidden_layers": len(kinds)})
+    return values.with_changes(
+        {**older, "head_dim": head_dim, "layers_block_type": kinds, "num_hidden_layers": len(kinds)}
+    )
 
 
 @register
 class NemotronHForCausalLM(HfSchema):
-    """Nemotron-H. Some folders have the names that transformers 5 has in memory."""
+    """Nemotron-H. Some folders have the names of transformers 5's modules."""
 
     model_type = "nemotron_h"
     architecture = NemotronH

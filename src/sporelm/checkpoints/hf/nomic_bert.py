@@ -1,15 +1,15 @@
-"""Folders of Nomic BERT, and of its mixture of experts, which transformers lacks."""
+"""Hugging Face folders of Nomic BERT, and of its mixture of experts, which transformers lacks."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.encoder_keys import HF_LAYER_NORM_EPS, HF_TOKEN_TYPES
 from sporelm.checkpoints.encoder_schema import EncoderHfSchema, as_encoder_config
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.nomic_bert import EXPERTS_BIAS, NOMIC_CONSTANTS, STEP_KEY, with_experts_by_step
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.hf.bert import TRAINING_HEADS
+from sporelm.checkpoints.hf.bert import PRETRAINING_HEADS
 from sporelm.checkpoints.hf_tensors import fused_qkv_tensors
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
@@ -21,8 +21,8 @@ from sporelm.models.encoder_config import EncoderConfig
 
 LAYER: Final = "encoder.layers.{}."
 EXPERTS: Final = f"{LAYER}mlp.experts."
-EXPERTS_BIAS_KEY: Final = "moe_experts_bias"  # false in folders made of GGUF files that lack the tensor
-# The authors' keys -> those of transformers.
+EXPERTS_BIAS_KEY: Final = "moe_experts_bias"  # false in folders converted from GGUF files without the tensor
+# The authors' keys -> keys of transformers.
 AUTHORS_KEYS: Final = {
     "n_embd": "hidden_size",
     "n_inner": "intermediate_size",
@@ -44,7 +44,7 @@ _NAMES: Final = {
     "layers.{}.ffn_gate_inp": f"{LAYER}mlp.router.layer",
     "layers.{}.ffn_norm": f"{LAYER}norm2",
 }
-# The experts' matrices stand one below the other; both are [ffn, width].
+# The experts' matrices are stacked by rows; both are [ffn, width].
 NOMIC_TENSORS: Final[TensorTable] = {
     "embedding.weight": "embeddings.word_embeddings.weight",
     "types.weight": "embeddings.token_type_embeddings.weight",
@@ -57,15 +57,12 @@ NOMIC_TENSORS: Final[TensorTable] = {
 
 
 def with_transformers_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values under transformers' keys.
-
-    Raises UnsupportedModel for biases, or an activation function, that are not those of its kind: a mixture has biases
-    and GELU, others SiLU and no biases.
-    """
+    """Return the values under transformers' keys. Raises UnsupportedModel unless a mixture has biases and GELU, and any
+    other model SiLU and no biases."""
     found = dict(values.values)
     if "n_embd" in found:
         found |= {key: found[old] for old, key in AUTHORS_KEYS.items() if old in found}
-        # Beyond the positions of its training the authors scale the rotary base by the text's length.
+        # Beyond the trained positions, the authors scale the rotary base by the text's length.
         trained = values.get("max_trained_positions")
         found["max_position_embeddings"] = values.get("n_positions", 2048) if trained is None else trained
         activation = values.get("activation_function")
@@ -76,7 +73,9 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
     for key, value in given.items():
         if value != expected[key]:
             kind = "with experts" if has_experts else "without experts"
-            raise UnsupportedModel(f"{values.where}: {key} {shown(value)} is not supported {kind}; {expected[key]} is")
+            raise UnsupportedModel(
+                f"{values.where}: {key} {format_value(value)} is not supported {kind}; {expected[key]} is"
+            )
     return values.with_values(found)
 
 
@@ -111,8 +110,8 @@ class NomicBertModel(EncoderHfSchema):
         "ffn_div": (1,),
     }
     tensors = NOMIC_TENSORS
-    name_fronts = ("nomic_bert.", "bert.")
-    ignored_tensors = TRAINING_HEADS
+    optional_prefixes = ("nomic_bert.", "bert.")
+    ignored_tensors = PRETRAINING_HEADS
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> EncoderConfig:
         values = with_transformers_keys(values)
@@ -136,9 +135,9 @@ class NomicBertModel(EncoderHfSchema):
 
 @register
 class NomicBertForMaskedLM(NomicBertModel):
-    """Nomic BERT, with the head of its training."""
+    """Nomic BERT with its pretraining head."""
 
 
 @register
 class NomicBertForPreTraining(NomicBertModel):
-    """Nomic BERT, with the heads of its training."""
+    """Nomic BERT with its pretraining heads."""

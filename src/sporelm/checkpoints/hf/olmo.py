@@ -1,4 +1,4 @@
-"""Folders of OLMo 1."""
+"""Hugging Face folders of OLMo 1."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Folders of OLMo 2 and 3."""
+"""Hugging Face folders of OLMo 2 and 3."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,11 +33,11 @@ class Olmo2ForCausalLM(HfSchema):
         return with_unscaled_windows(self.read_layers(values, dtype))
 
     def read_layers(self, values: ConfigValues, dtype: str) -> ModelConfig:
-        """Return the configuration with the windows of its layers. transformers 5 has rotary parameters for each kind
+        """Return the configuration with the windows of its layers. transformers 5 has rotary parameters for each type
         of layer."""
         kinds = values.get("rope_parameters")
         if isinstance(kinds, dict) and "full_attention" in kinds:
-            values = values.updated({"rope_parameters": kinds["full_attention"]})
+            values = values.with_changes({"rope_parameters": kinds["full_attention"]})
         return super().config_from_json(values, dtype)
 
     def class_for(self, config: ModelConfig) -> HfSchema:

@@ -1,4 +1,4 @@
-"""Folders of OLMo Hybrid."""
+"""Hugging Face folders of OLMo Hybrid."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -21,8 +21,8 @@ DELTA_NET: Final = f"{LAYER}linear_attn."
 
 
 def with_default_heads(values: ConfigValues) -> ConfigValues:
-    """Return the values with the heads of the delta nets that follow from the shape if config.json lacks them. Raises
-    UnsupportedModel for null rotary parameters."""
+    """Return the values with default heads of the delta nets, derived from the shape. Raises UnsupportedModel for null
+    rotary parameters."""
     if "rope_parameters" in values.values and values.get("rope_parameters") is None:
         why = "may mean positions that are rotated or not; give it a rope_theta, null for none"
         raise UnsupportedModel(f"rope_parameters is null, which {why}")
@@ -43,7 +43,7 @@ def with_default_heads(values: ConfigValues) -> ConfigValues:
 
 
 def has_null_theta(values: ConfigValues) -> bool:
-    """Return whether the rotary base is null: there are no positions then."""
+    """Return whether the rotary base is null, which means no positions."""
     rope: Any = values.get("rope_parameters") or {}
     holder = rope if "rope_theta" in rope else values.values
     return "rope_theta" in holder and holder["rope_theta"] is None
@@ -51,7 +51,7 @@ def has_null_theta(values: ConfigValues) -> bool:
 
 @register
 class OlmoHybridForCausalLM(HfSchema):
-    """OLMo Hybrid. transformers 5 calls norms of attention layers like those of delta nets."""
+    """OLMo Hybrid. transformers 5 gives norms of attention layers the names of those in delta nets."""
 
     model_type = "olmo_hybrid"
     architecture = OlmoHybrid
@@ -87,8 +87,8 @@ class OlmoHybridForCausalLM(HfSchema):
         return replace(config, rotary=0) if has_null_theta(values) else config
 
     def row_cuts(self, config: ModelConfig) -> list[RowCut]:
-        """Return the convolutions of queries, keys and values, which transformers joins in memory and saves in three
-        equal parts."""
+        """Return the convolutions of queries, keys and values. transformers joins them in memory and saves three equal
+        parts."""
         assert isinstance(config, OlmoHybridConfig)
         shape = config.delta_net
         key_rows = shape.num_key_heads * shape.key_head_dim

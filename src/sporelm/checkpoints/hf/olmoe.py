@@ -1,4 +1,4 @@
-"""Folders of OLMoE."""
+"""Hugging Face folders of OLMoE."""
 
 from sporelm.checkpoints.config_keys import OPTIONAL, Key, hf_keys
 from sporelm.checkpoints.expert_keys import hf_expert_keys

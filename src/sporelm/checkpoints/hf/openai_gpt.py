@@ -1,4 +1,4 @@
-"""Folders of GPT."""
+"""Hugging Face folders of GPT."""
 
 from sporelm.checkpoints.config_keys import Key, activation_key, hf_keys
 from sporelm.checkpoints.gguf.gpt2 import ALL_BIASES

@@ -1,9 +1,9 @@
-"""Folders of OpenELM."""
+"""Hugging Face folders of OpenELM."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, fused_gate_up_tensors, fused_qkv_tensors
 from sporelm.checkpoints.per_layer_shapes import whole_numbers, with_hf_lists, with_layer_shapes
@@ -19,7 +19,7 @@ FFN_DIVISOR: Final = 256  # widths of feed-forward blocks are multiples of it
 
 def with_shapes_of_layers(values: ConfigValues) -> ConfigValues:
     """Return the values with lists of the heads and of the feed-forward width of each layer. Raises ModelFileError if
-    they do not say them."""
+    they are missing."""
     values = values.with_values({"ffn_dim_divisor": FFN_DIVISOR, **values.values})
     width = values.integer("model_dim", 1, MAX_WIDTH)
     divisor = values.integer("ffn_dim_divisor", 1, MAX_WIDTH)
@@ -27,7 +27,7 @@ def with_shapes_of_layers(values: ConfigValues) -> ConfigValues:
     if not isinstance(factors, list) or not all(
         isinstance(factor, int | float) and 0 < factor < MAX_WIDTH for factor in factors
     ):
-        what = f"ffn_multipliers is {shown(factors)}; it must be a number for each layer"
+        what = f"ffn_multipliers is {format_value(factors)}; it must be a number for each layer"
         raise ModelFileError(f"{values.where}: {what}")
     lists = {
         "layer_heads": whole_numbers(values.get("num_query_heads")),
@@ -35,18 +35,18 @@ def with_shapes_of_layers(values: ConfigValues) -> ConfigValues:
         "layer_ffn": [_round_width(factor * width, divisor) for factor in factors],
     }
     theta = values.get("rope_freq_constant", 10000)
-    return with_hf_lists(values.updated({"rope_theta": theta, "tie_word_embeddings": True}), lists)
+    return with_hf_lists(values.with_changes({"rope_theta": theta, "tie_word_embeddings": True}), lists)
 
 
 def _round_width(width: float, divisor: int) -> int:
-    """Return the nearest multiple; the next higher one if that is less than nine tenths of the width."""
+    """Return the nearest multiple of the divisor, or the next higher one if that is less than 90 % of the width."""
     nearest = max(divisor, int(width + divisor / 2) // divisor * divisor)
     return nearest + divisor * (nearest < 0.9 * width)
 
 
 @register
 class OpenELMForCausalLM(HfSchema):
-    """OpenELM. The lists of heads and the factors of the feed-forward width have an entry for each layer."""
+    """OpenELM. The lists of heads and of factors of the feed-forward width have an entry for each layer."""
 
     model_type = "openelm"
     architecture = OpenELM

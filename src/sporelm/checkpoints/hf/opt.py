@@ -1,4 +1,4 @@
-"""Folders of OPT and Galactica."""
+"""Hugging Face folders of OPT and Galactica."""
 
 from typing import Final
 
@@ -14,8 +14,8 @@ from sporelm.models.architectures.opt import ACTIVATIONS, Opt
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 
 PREFIX: Final = "model.decoder."
-UNUSED_POSITIONS: Final = 2  # rows in front of the position table
-# Names in a layer without their ends -> stored ones.
+UNUSED_POSITIONS: Final = 2  # rows at the start of the position table
+# Parameters of a layer -> stored names, both without ".weight" and ".bias".
 NORMS_AND_PRODUCTS: Final = {
     "attn_norm": "self_attn_layer_norm",
     "ffn_norm": "final_layer_norm",
@@ -29,7 +29,11 @@ NORMS_AND_PRODUCTS: Final = {
 
 
 def opt_tensors(prefix: str, last_norm: str) -> TensorTable:
-    """Return the tensors of OPT and its kin: `prefix` stands in front of the names, `last_norm` is the last norm."""
+    """Return the tensors of OPT and its relatives.
+
+    prefix      of their names
+    last_norm   name of the last norm
+    """
     names = {f"layers.{{}}.{name}": f"{prefix}layers.{{}}.{stored}" for name, stored in NORMS_AND_PRODUCTS.items()}
     names["output_norm"] = f"{prefix}{last_norm}"
     return {

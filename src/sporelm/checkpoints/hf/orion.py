@@ -1,4 +1,4 @@
-"""Folders of Orion."""
+"""Hugging Face folders of Orion."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -9,7 +9,7 @@ from sporelm.models.architectures.orion import Orion
 
 @register
 class OrionForCausalLM(HfSchema):
-    """Orion, whose config.json calls the epsilon of its layer norms `rms_norm_eps`."""
+    """Orion. In config.json, `rms_norm_eps` is the epsilon of its layer norms."""
 
     model_type = "orion"
     architecture = Orion

@@ -1,4 +1,4 @@
-"""Folders of openPangu Embedded."""
+"""Hugging Face folders of openPangu Embedded."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema

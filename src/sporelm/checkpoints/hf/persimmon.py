@@ -1,4 +1,4 @@
-"""Folders of Persimmon."""
+"""Hugging Face folders of Persimmon."""
 
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.persimmon import Persimmon
 from sporelm.models.config import ModelConfig
 
-# Names without their ends -> stored ones.
+# Parameters -> stored names, both without ".weight" and ".bias".
 NORMS_AND_PRODUCTS: Final = {
     "output_norm": "model.final_layernorm",
     "layers.{}.attn_o": f"{ATTENTION}dense",

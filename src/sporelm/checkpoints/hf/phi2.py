@@ -1,4 +1,4 @@
-"""Folders of Phi-1, Phi-1.5 and Phi-2."""
+"""Hugging Face folders of Phi-1, Phi-1.5 and Phi-2."""
 
 from typing import Any
 

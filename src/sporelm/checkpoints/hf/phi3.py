@@ -1,4 +1,4 @@
-"""Folders of Phi-3, Phi-3.5 and Phi-4."""
+"""Hugging Face folders of Phi-3, Phi-3.5 and Phi-4."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,17 +14,16 @@ from sporelm.models.rope_scaling import LongRopeScaling
 
 
 def with_longrope(values: ConfigValues) -> ConfigValues:
-    """Return the values with LongRoPE under its name: the first folders call it otherwise, and transformers reads
-    them."""
+    """Return the values with the type "longrope" in place of its earlier names, which transformers accepts too."""
     scaling = values.get("rope_scaling")
     if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) not in ("su", "yarn"):
         return values
-    return values.updated({"rope_scaling": {**scaling, "rope_type": "longrope"}})
+    return values.with_changes({"rope_scaling": {**scaling, "rope_type": "longrope"}})
 
 
 @register
 class Phi3ForCausalLM(HfSchema):
-    """Phi-3: query, key and value lie in one tensor, gate and up projection in another."""
+    """Phi-3. Query, key and value are fused into one tensor, gate and up projection into another."""
 
     model_type = "phi3"
     architecture = Llama
@@ -42,7 +41,7 @@ class Phi3ForCausalLM(HfSchema):
         return replace(config, window=read_window(values, "sliding_window", None))
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        # The original context stands beside `rope_scaling`, and counts first.
+        # The original context is outside `rope_scaling` and takes precedence.
         scaling = config.rope_scaling
         original = scaling.original if isinstance(scaling, LongRopeScaling) else config.context_length
         return {"partial_rotary_factor": config.rotary / config.head_dim, "original_max_position_embeddings": original}

@@ -1,10 +1,10 @@
-"""Folders of Phi-3.5-MoE."""
+"""Hugging Face folders of Phi-3.5-MoE."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.phimoe import PHIMOE_ROUTING, ROUTER_JITTER
 from sporelm.checkpoints.hf.phi3 import with_longrope
@@ -22,7 +22,7 @@ MAGNITUDE_KEYS: Final = ("short_mscale", "long_mscale")
 
 @register
 class PhimoeForCausalLM(HfSchema):
-    """Phi-3.5-MoE: two experts, chosen as SparseMixer weighs them."""
+    """Phi-3.5-MoE: two experts, selected by SparseMixer."""
 
     model_type = "phimoe"
     architecture = PhiMoe
@@ -71,7 +71,7 @@ class PhimoeForCausalLM(HfSchema):
 
 @register
 class PhiMoEForCausalLM(PhimoeForCausalLM):
-    """The name in the first folders."""
+    """The class name in the first folders."""
 
 
 def _with_attention_factor(values: ConfigValues) -> ConfigValues:
@@ -81,8 +81,8 @@ def _with_attention_factor(values: ConfigValues) -> ConfigValues:
         if isinstance(rope, dict) and any(name in rope for name in MAGNITUDE_KEYS):
             short, long = found = [rope.get(name) for name in MAGNITUDE_KEYS]
             if short != long:
-                what = f"short_mscale and long_mscale are {shown(found)}; they must be equal"
+                what = f"short_mscale and long_mscale are {format_value(found)}; they must be equal"
                 raise UnsupportedModel(f"config.json: {what}")
             rest = {name: value for name, value in rope.items() if name not in MAGNITUDE_KEYS}
-            values = values.updated({key: {**rest, "attention_factor": short}})
+            values = values.with_changes({key: {**rest, "attention_factor": short}})
     return values

@@ -1,11 +1,11 @@
-"""Folders of PLaMo 1."""
+"""Hugging Face folders of PLaMo 1."""
 
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS
 from sporelm.checkpoints.schema_registry import register
@@ -20,7 +20,7 @@ SHARED_KEY: Final = "n_shared_head"
 
 
 def grouped_head_rows(config: ModelConfig) -> NDArray[np.int64]:
-    """Return the rows of queries with the heads of a group together: folders alternate between groups."""
+    """Return the rows of queries, group by group: in folders, the heads of different groups alternate."""
     heads = np.arange(config.heads).reshape(-1, config.kv_heads).T.reshape(-1, 1)
     found: NDArray[np.int64] = (heads * config.head_dim + np.arange(config.head_dim)).reshape(-1)
     return found
@@ -28,7 +28,7 @@ def grouped_head_rows(config: ModelConfig) -> NDArray[np.int64]:
 
 @register
 class PlamoForCausalLM(HfSchema):
-    """PLaMo. config.json gives the number of query heads that share a key head."""
+    """PLaMo. config.json has the number of query heads that share a KV head."""
 
     model_type = "plamo"
     architecture = Plamo
@@ -47,9 +47,9 @@ class PlamoForCausalLM(HfSchema):
         heads = values.get("num_attention_heads")
         shared = values.get(SHARED_KEY, 8)
         if type(heads) is not int or type(shared) is not int or shared < 1 or heads % shared:
-            what = f"{SHARED_KEY} is {shown(shared)}; it must part the {shown(heads)} heads into groups"
+            what = f"{SHARED_KEY} is {format_value(shared)}; it must divide the number of heads, {format_value(heads)}"
             raise ModelFileError(f"config.json: {what}")
-        return super().config_from_json(values.updated({"num_key_value_heads": heads // shared}), dtype)
+        return super().config_from_json(values.with_changes({"num_key_value_heads": heads // shared}), dtype)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
         return {SHARED_KEY: config.heads // config.kv_heads}

@@ -1,10 +1,10 @@
-"""Folders of PLaMo 2."""
+"""Hugging Face folders of PLaMo 2."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf.plamo2 import CONVOLVED_ROWS, INPUT_ROWS, PLAMO2_CONSTANTS, with_time_step_rank
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import EMBEDDING_TENSORS, fused_gate_up_tensors, fused_qkv_tensors
@@ -22,7 +22,7 @@ MIXER: Final = f"{LAYER}mixer."
 FULL_LAYERS: Final = "full_attention_idx"
 DEFAULT_STEP: Final = 2
 DEFAULT_WINDOW: Final = 2048
-# The tensors that PLaMo 3 has, too. Norms are stored less their initial values.
+# Tensors that PLaMo 3 shares. Norms are stored minus their initial values.
 PLAMO_TENSORS: Final[TensorTable] = {
     **EMBEDDING_TENSORS,
     "output_norm.weight": StoredAs("model.norm.weight", AddConstant(1.0)),
@@ -38,7 +38,7 @@ PLAMO_TENSORS: Final[TensorTable] = {
 
 
 def periodic_attention_layers(step: int, layers: int) -> frozenset[int]:
-    """Return the layers of attention: one in each run of `step`, the last alone if there are few."""
+    """Return the attention layers: one in each run of `step`, or only the last layer of a model with few."""
     return frozenset({layers - 1} if layers <= step // 2 else range(step // 2, layers, step))
 
 
@@ -46,7 +46,7 @@ def read_full_layers(values: ConfigValues, layers: int) -> frozenset[int]:
     """Return the layers without a window. Raises ModelFileError for anything but a list of layers."""
     given = values.get(FULL_LAYERS) or []
     if not isinstance(given, list) or any(type(layer) is not int or not 0 <= layer < layers for layer in given):
-        what = f"{FULL_LAYERS} is {shown(given)}; it must be numbers of the {layers} layers"
+        what = f"{FULL_LAYERS} is {format_value(given)}; it must be a list of layer numbers below {layers}"
         raise ModelFileError(f"{values.where}: {what}")
     return frozenset(given)
 
@@ -106,7 +106,7 @@ class Plamo2ForCausalLM(HfSchema):
         attention_layers = periodic_attention_layers(step, config.layers)
         inner_size = config.mamba.num_heads * config.head_dim
         config = replace(config, mamba=replace(config.mamba, inner_size=inner_size, head_dim=config.head_dim))
-        # The key counts the rows before a row, `window` the row itself, too.
+        # The key counts previous positions; `window` includes the current one.
         window = read_window(values, "attention_window_size", DEFAULT_WINDOW)
         full_layers = read_full_layers(values, config.layers)
         config = replace(config, window=window and window + 1, full_layers=full_layers)
@@ -118,7 +118,7 @@ class Plamo2ForCausalLM(HfSchema):
         steps = range(2, 2 * layers + 3)
         step = next((step for step in steps if periodic_attention_layers(step, layers) == attention_layers), None)
         if step is None or config.mamba.head_dim != config.head_dim:
-            what = "layers of attention are not at regular intervals, or heads differ; config.json cannot say it"
+            what = "attention layers are not at regular intervals, or heads differ, which config.json cannot represent"
             raise UnsupportedModel(what)
         full_layers = sorted(config.full_layers if config.window else attention_layers)
         window = (config.window or DEFAULT_WINDOW + 1) - 1
@@ -127,4 +127,4 @@ class Plamo2ForCausalLM(HfSchema):
 
 @register
 class PLaMo2ForCausalLM(Plamo2ForCausalLM):
-    """PLaMo 2 under its first name."""
+    """PLaMo 2 under its first class name."""

@@ -1,4 +1,4 @@
-"""Folders of PLaMo 3."""
+"""Hugging Face folders of PLaMo 3."""
 
 from typing import Any, Final
 
@@ -24,13 +24,13 @@ DEFAULT_WINDOW: Final = 128
 
 
 def normalize(values: ConfigValues) -> ConfigValues:
-    """Return the values with the window and YaRN under Llama's keys. Raises UnsupportedModel for windows of several
+    """Return the values with the window and YaRN under Llama's keys. Raises UnsupportedModel for windows of different
     sizes, which older folders list layer by layer."""
     window = values.get("window_size", values.get("sliding_window", DEFAULT_WINDOW))
     if isinstance(window, list):
         sizes = {size for size in map(str, window) if size != "None"}
         if len(sizes) > 1:
-            what = "layers have windows of several sizes, which is not supported"
+            what = "layers have windows of different sizes, which is not supported"
             raise UnsupportedModel(f"{values.where}: {what}")
         window = next((size for size in window if size is not None), None)
     found: dict[str, Any] = {"sliding_window": window, "rope_parameters": None, "rope_scaling": None}
@@ -39,7 +39,7 @@ def normalize(values: ConfigValues) -> ConfigValues:
     if (factor := values.get(FACTOR, 1)) != 1:
         yarn = {"rope_type": "yarn", "factor": factor, "truncate": False}
         found["rope_scaling"] = yarn | {"original_max_position_embeddings": values.get(ORIGINAL_CONTEXT)}
-    return values.updated(found)
+    return values.with_changes(found)
 
 
 @register
@@ -73,17 +73,17 @@ class Plamo3ForCausalLM(HfSchema):
         layers, scaling = config.layers, config.rope_scaling
         step = min(config.full_layers, default=layers) + 1
         if every_nth_layer(step)(layers) != config.full_layers:
-            what = "layers without a window are not at regular intervals; config.json of PLaMo 3 cannot say it"
+            what = "layers without a window are not at regular intervals, which config.json of PLaMo 3 cannot represent"
             raise UnsupportedModel(what)
         found: dict[str, Any] = {STEP_KEY: step, "rope_scaling": None, FACTOR: 1, ORIGINAL_CONTEXT: None}
         if isinstance(scaling, YarnScaling):
             return found | {FACTOR: scaling.factor, ORIGINAL_CONTEXT: scaling.original}
         if scaling != UNSCALED:
-            what = "its positions are scaled otherwise than by YaRN; config.json of PLaMo 3 cannot say it"
+            what = "its rotary scaling is not YaRN, which config.json of PLaMo 3 cannot represent"
             raise UnsupportedModel(what)
         return found
 
 
 @register
 class PLaMo3ForCausalLM(Plamo3ForCausalLM):
-    """PLaMo 3 under its first name."""
+    """PLaMo 3 under its first class name."""

@@ -1,4 +1,4 @@
-"""Folders of Qwen 1."""
+"""Hugging Face folders of Qwen 1."""
 
 from typing import Any
 
@@ -34,11 +34,11 @@ class QWenLMHeadModel(HfSchema):
     name_prefix = "transformer."
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        values = values.updated({"rope_theta": values.get("rotary_emb_base")})
+        values = values.with_changes({"rope_theta": values.get("rotary_emb_base")})
         return with_half_ffn(super().config_from_json(values, dtype))
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:
-        # Within `seq_length` neither longer rotary waves nor scores that grow with a text's length count.
+        # Within `seq_length`, dynamic NTK and log-n scaling have no effect.
         return {
             "intermediate_size": 2 * config.ffn,
             "rotary_emb_base": config.rope_theta,

@@ -1,4 +1,4 @@
-"""Folders of Qwen2 and Qwen2.5."""
+"""Hugging Face folders of Qwen2 and Qwen2.5."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -17,8 +17,8 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 @register
 class Qwen2ForCausalLM(HfSchema):
-    """Qwen2. With `use_sliding_window`, the layers from `max_window_layers` on have a window, or those that
-    `layer_types` lists."""
+    """Qwen2. With `use_sliding_window`, the layers of `layer_types`, or those from `max_window_layers` on, have a
+    window."""
 
     model_type = "qwen2"
     architecture = Llama
@@ -31,7 +31,7 @@ class Qwen2ForCausalLM(HfSchema):
 
 
 def with_optional_windows(config: Config, values: ConfigValues) -> Config:
-    """Return the configuration with the windows that `use_sliding_window` turns on."""
+    """Return the configuration with the windows that `use_sliding_window` enables."""
     if not values.flag("use_sliding_window", False):
         return config
     full_layers = read_full_layers(values, config.layers)

@@ -1,10 +1,10 @@
-"""Folders of Qwen1.5-MoE and Qwen2-57B-A14B."""
+"""Hugging Face folders of Qwen1.5-MoE and Qwen2-57B-A14B."""
 
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from sporelm.checkpoints.config_keys import hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.hf.qwen2 import with_optional_windows
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -25,11 +25,13 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 def read_mlp_only_layers(values: ConfigValues, default: tuple[int, ...] = ()) -> frozenset[int]:
-    """Return the layers that `mlp_only_layers` names; the default if it is absent."""
+    """Return the layers in `mlp_only_layers`; the default if it is absent."""
     given = values.get("mlp_only_layers")
     layers = list(default) if given is None else given
     if not isinstance(layers, list) or any(type(layer) is not int or layer < 0 for layer in layers):
-        raise ModelFileError(f"{values.where}: mlp_only_layers is {shown(layers)}; it must be numbers of layers")
+        raise ModelFileError(
+            f"{values.where}: mlp_only_layers is {format_value(layers)}; it must be a list of layer numbers"
+        )
     return frozenset(layers)
 
 

@@ -1,8 +1,7 @@
-"""Folders of Qwen2-VL and Qwen2.5-VL: of their text model."""
+"""Hugging Face folders of Qwen2-VL and Qwen2.5-VL: their text model."""
 
 from typing import Any
 
-from sporelm.checkpoints.beside_vision import IMAGES, OTHERS, text_part, without_images
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.qwen2vl import DEFAULT_SECTION, with_mrope_section
 from sporelm.checkpoints.hf.qwen2 import with_optional_windows
@@ -10,16 +9,22 @@ from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, with_inner_prefix
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import INNER_MODEL_PREFIXES
+from sporelm.checkpoints.text_config import (
+    IMAGE_ROPE_KEYS,
+    MULTIMODAL_TENSORS,
+    lift_image_rope_keys,
+    select_text_config,
+)
 from sporelm.models.architectures.qwen2vl import Qwen2VL, Qwen2VLConfig
 from sporelm.models.config import ModelConfig
 
-# Of rotary parameters: how many pairs of a head have each of three positions, and whether those alternate.
-MROPE_SECTION, MROPE_INTERLEAVED = IMAGES
+# Rotary parameters: the number of pairs for each of the three positions, and whether they alternate.
+MROPE_SECTION, MROPE_INTERLEAVED = IMAGE_ROPE_KEYS
 
 
 def with_text_model(values: ConfigValues) -> ConfigValues:
-    """Return the values of the text model, with what rotary parameters say of images beside them."""
-    return values.with_values(without_images(text_part(dict(values.values))))
+    """Return the values of the text model, with the rotary parameters for images at the top level."""
+    return values.with_values(lift_image_rope_keys(select_text_config(dict(values.values))))
 
 
 @register
@@ -40,7 +45,7 @@ class Qwen2VLForConditionalGeneration(HfSchema):
     inner_key = "text_config"
     tensors = with_inner_prefix(DECODER_TENSORS)
     prefix_variants = INNER_MODEL_PREFIXES
-    ignored_tensors = OTHERS
+    ignored_tensors = MULTIMODAL_TENSORS
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> Qwen2VLConfig:
         values = with_text_model(values)

@@ -1,4 +1,4 @@
-"""Folders of Qwen3."""
+"""Hugging Face folders of Qwen3."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
@@ -12,7 +12,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class Qwen3ForCausalLM(HfSchema):
-    """Qwen3. Embedding models and rerankers made of it lack "model." in front of their tensors' names."""
+    """Qwen3. In embedding models and rerankers of it, tensor names lack the prefix "model."."""
 
     model_type = "qwen3"
     architecture = Qwen3

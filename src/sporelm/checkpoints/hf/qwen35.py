@@ -1,4 +1,4 @@
-"""Folders of Qwen3.5: of the text model alone, and of the model that sees."""
+"""Hugging Face folders of Qwen3.5: the text model alone, and the multimodal model."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,7 +6,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.beside_vision import OTHERS, text_part
 from sporelm.checkpoints.config_keys import hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.delta_net_keys import (
@@ -28,6 +27,7 @@ from sporelm.checkpoints.row_numbers import RowCount, RowNumbers
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import TEXT_MODEL_PREFIXES
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS, select_text_config
 from sporelm.checkpoints.transforms import NegativeExp, PermuteColumns, Squeeze, TakeRows, Transpose
 from sporelm.models.architectures.qwen3next import Qwen3Next, Qwen3NextConfig
 from sporelm.models.config import ModelConfig
@@ -44,11 +44,12 @@ def _count_query_and_key_rows(config: ModelConfig) -> int:
 
 
 def _alternating_heads(head_rows: RowCount, first_rows: RowCount = lambda config: 0) -> RowNumbers:
-    """Return rows in the parameter's order, the first head of each key head before the second of each; in folders,
-    heads of values that share a key head are neighbours.
+    """Return rows in the parameter's order: the first value head of each key head, then the second of each, and so on.
 
-    head_rows    of each head of values
-    first_rows   in front of those of heads, which keep their order
+    In folders, value heads of the same key head are adjacent.
+
+    head_rows    rows of each value head
+    first_rows   rows before those of heads, which keep their order
     """
 
     def rows(config: ModelConfig) -> NDArray[np.int64]:
@@ -92,12 +93,12 @@ class Qwen3_5ForCausalLM(HfSchema):
     supported = {**DELTA_NET_SUPPORTED, "attn_output_gate": (True,)}
     tensors = QWEN35_TENSORS
     prefix_variants = TEXT_MODEL_PREFIXES
-    ignored_tensors = ("mtp.*", "model.mtp.*", *OTHERS)
+    ignored_tensors = ("mtp.*", "model.mtp.*", *MULTIMODAL_TENSORS)
     allows_partial_rotary = True
     has_mtp_layers = True
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
-        values = without_image_rope(values.with_values(text_part(dict(values.values))))
+        values = without_image_rope(values.with_values(select_text_config(dict(values.values))))
         config = super().config_from_json(values, dtype)
         assert isinstance(config, Qwen3NextConfig)
         return with_delta_net_layers(config, values, is_gguf=False)
@@ -111,11 +112,11 @@ def without_image_rope(values: ConfigValues) -> ConfigValues:
     rope = values.get("rope_parameters")
     if not isinstance(rope, Mapping):
         return values
-    return values.updated({"rope_parameters": {key: rope[key] for key in rope if not key.startswith("mrope")}})
+    return values.with_changes({"rope_parameters": {key: rope[key] for key in rope if not key.startswith("mrope")}})
 
 
 @register
 class Qwen3_5ForConditionalGeneration(Qwen3_5ForCausalLM):
-    """Qwen3.5 that sees."""
+    """The multimodal Qwen3.5."""
 
     model_type = "qwen3_5"

@@ -1,4 +1,4 @@
-"""Folders of Qwen3.5 with experts: of the text model alone, and of the model that sees."""
+"""Hugging Face folders of Qwen3.5 with experts: the text model alone, and the multimodal model."""
 
 from typing import Final
 
@@ -53,6 +53,6 @@ class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):
 
 @register
 class Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeForCausalLM):
-    """Qwen3.5 with experts that sees."""
+    """The multimodal Qwen3.5 with experts."""
 
     model_type = "qwen3_5_moe"

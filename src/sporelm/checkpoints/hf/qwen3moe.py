@@ -1,4 +1,4 @@
-"""Folders of Qwen3-30B-A3B and its kin."""
+"""Hugging Face folders of Qwen3-30B-A3B and Qwen3-235B-A22B."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
@@ -12,9 +12,9 @@ from sporelm.models.config import ModelConfig
 
 
 def with_num_experts(values: ConfigValues) -> ConfigValues:
-    """Return the values with the number of experts under its older key: transformers 5 writes another."""
+    """Return the values with the number of experts under its older key too; transformers 5 writes another."""
     count = values.get("num_local_experts")
-    return values if count is None else values.updated({"num_experts": count})
+    return values if count is None else values.with_changes({"num_experts": count})
 
 
 @register

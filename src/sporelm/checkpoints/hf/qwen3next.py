@@ -1,4 +1,4 @@
-"""Folders of Qwen3-Next."""
+"""Hugging Face folders of Qwen3-Next."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -48,7 +48,7 @@ DELTA_NET_SUPPORTED: Final[Mapping[str, tuple[Any, ...]]] = {
     "attention_bias": (False,),
     "output_gate_type": ("swish", "silu"),
 }
-# Norms are stored less one, except that of the delta net. Queries and their gates are one tensor.
+# Stored norms are one less, except that of the delta net. Queries and their gates are one tensor.
 GATED_ATTENTION_TENSORS: Final[TensorTable] = {
     **DECODER_TENSORS,
     **NORMS_LESS_ONE,
@@ -61,7 +61,7 @@ GATED_ATTENTION_TENSORS: Final[TensorTable] = {
 
 
 def delta_net_json(config: ModelConfig) -> dict[str, Any]:
-    """Return what no key covers of config.json."""
+    """Return values of config.json that no key covers."""
     assert isinstance(config, Qwen3NextConfig)
     layer_types = layer_types_json(config.layers, config.attention_layers)
     return {**layer_types, "partial_rotary_factor": config.rotary / config.head_dim}

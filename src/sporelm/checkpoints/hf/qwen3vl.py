@@ -1,10 +1,9 @@
-"""Folders of Qwen3-VL: of its text model."""
+"""Hugging Face folders of Qwen3-VL: its text model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from sporelm.checkpoints.beside_vision import OTHERS
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf.qwen2vl import with_mrope_section
@@ -14,6 +13,7 @@ from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS, HEAD_NORM_TENSORS, with_inner_prefix
 from sporelm.checkpoints.schema_registry import register
 from sporelm.checkpoints.tensor_schema import INNER_MODEL_PREFIXES
+from sporelm.checkpoints.text_config import MULTIMODAL_TENSORS
 from sporelm.models.architectures.qwen2vl import Qwen2VLConfig
 from sporelm.models.architectures.qwen3vl import Qwen3VL
 from sporelm.models.config import ModelConfig
@@ -40,7 +40,7 @@ class Qwen3VLForConditionalGeneration(HfSchema):
     inner_key = "text_config"
     tensors = with_inner_prefix(DECODER_TENSORS | HEAD_NORM_TENSORS)
     prefix_variants = INNER_MODEL_PREFIXES
-    ignored_tensors = OTHERS
+    ignored_tensors = MULTIMODAL_TENSORS
 
     def normalize(self, values: ConfigValues) -> ConfigValues:
         """Return the values of the text model."""
@@ -57,7 +57,7 @@ class Qwen3VLForConditionalGeneration(HfSchema):
 
 
 def with_deepstack_layers(config: Qwen2VLConfig, values: ConfigValues) -> Qwen2VLConfig:
-    """Return the configuration with as many layers as the vision tower lists."""
+    """Return the configuration with the number of DeepStack layers in the vision tower's list."""
     vision = values.get("vision_config")
     layers = vision.get(DEEPSTACK) if isinstance(vision, Mapping) else None
     count = len(layers) if isinstance(layers, list) else DEFAULT_DEEPSTACK_LAYERS

@@ -1,4 +1,4 @@
-"""Folders of Qwen3-VL with a mixture of experts: of its text model."""
+"""Hugging Face folders of Qwen3-VL with a mixture of experts: its text model."""
 
 from sporelm.checkpoints.config_keys import HF_ATTENTION_BIAS, hf_keys
 from sporelm.checkpoints.config_values import ConfigValues
@@ -16,8 +16,8 @@ from sporelm.models.architectures.qwen2vl import Qwen2VLConfig
 
 
 def expert_projections() -> TensorTable:
-    """Return the router and the experts' projections. The latter are [experts, in, out] as published, [experts, out,
-    in] as transformers 5 writes them."""
+    """Return the router and the experts' projections. The projections are [experts, in, out] as published, [experts,
+    out, in] as transformers 5 writes them."""
     down = Transpose("keep", unless_last=count_expert_rows)
     gate_up = Transpose("keep", unless_last=lambda config: int(config.width))
     return {

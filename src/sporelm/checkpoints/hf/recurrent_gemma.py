@@ -1,4 +1,4 @@
-"""Folders of RecurrentGemma."""
+"""Hugging Face folders of RecurrentGemma."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -32,16 +32,17 @@ DEFAULT_BLOCK_TYPES: Final = ["recurrent", "recurrent", "attention"]  # repeated
 
 
 def with_layer_types(values: ConfigValues, layers: int) -> ConfigValues:
-    """Return the values with `block_types`, repeated for all layers, in the names that other schemas have."""
+    """Return the values with `block_types`, repeated for all layers, under other schemas' names."""
     block_types = values.get("block_types") if values.has("block_types") else DEFAULT_BLOCK_TYPES
     given = block_types if isinstance(block_types, list) else []
     kinds = [LAYER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in given]
-    return values.updated({"layer_types": (kinds * layers)[:layers]})
+    return values.with_changes({"layer_types": (kinds * layers)[:layers]})
 
 
 @register
 class RecurrentGemmaForCausalLM(HfSchema):
-    """RecurrentGemma. Norms are stored less one; the feed-forward block is half as wide as config.json says."""
+    """RecurrentGemma. Stored weights of norms are one less; the feed-forward block is half as wide as config.json's
+    value."""
 
     model_type = "recurrent_gemma"
     architecture = RecurrentGemma
@@ -87,7 +88,7 @@ class RecurrentGemmaForCausalLM(HfSchema):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         lru_width = values.get("lru_width" if values.has("lru_width") else "hidden_size")
-        config = super().config_from_json(values.updated({"lru_width": lru_width}), dtype)
+        config = super().config_from_json(values.with_changes({"lru_width": lru_width}), dtype)
         assert isinstance(config, RecurrentGemmaConfig)
         config = with_recurrent_layers(config, with_layer_types(values, config.layers))
         return replace(config, ffn=config.ffn // 2, window=read_window(values, "attention_window_size", 2048))

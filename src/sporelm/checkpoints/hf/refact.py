@@ -1,4 +1,4 @@
-"""Folders of Refact."""
+"""Hugging Face folders of Refact."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +16,7 @@ from sporelm.checkpoints.transforms import TakeRows
 from sporelm.models.architectures.refact import Refact
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 
-FFN_UNIT: Final = 256  # of which the width of the feed-forward block is a multiple
+FFN_UNIT: Final = 256  # the feed-forward width is a multiple of it
 FUSED_TENSORS: Final[TensorTable] = {
     **{
         f"layers.{{}}.attn_{name}.weight": StoredAs(
@@ -27,7 +27,7 @@ FUSED_TENSORS: Final[TensorTable] = {
     **fused_gate_up_tensors(f"{GPT2_LAYER}mlp.gate_up_proj.weight"),
 }
 # The first folders.
-APART_TENSORS: Final[TensorTable] = {
+SEPARATE_TENSORS: Final[TensorTable] = {
     "layers.{}.attn_k.weight": f"{GPT2_LAYER}attn.k.weight",
     "layers.{}.attn_v.weight": f"{GPT2_LAYER}attn.v.weight",
     "layers.{}.ffn_gate.weight": f"{GPT2_LAYER}mlp.linear_1.weight",
@@ -37,7 +37,7 @@ APART_TENSORS: Final[TensorTable] = {
 
 @register
 class GPTRefactForCausalLM(HfSchema):
-    """Refact. The gate takes a third of the width that a block without one would have, rounded up."""
+    """Refact. The feed-forward width is two thirds of `n_inner`, rounded up to a multiple of FFN_UNIT."""
 
     model_type = "gpt_refact"
     architecture = Refact
@@ -56,7 +56,7 @@ class GPTRefactForCausalLM(HfSchema):
         **GPT2_NAMED_TENSORS,
         "layers.{}.attn_q.weight": f"{GPT2_LAYER}attn.q.weight",
         "layers.{}.attn_o.weight": f"{GPT2_LAYER}attn.c_proj.weight",
-        **with_alternatives(FUSED_TENSORS, APART_TENSORS),
+        **with_alternatives(FUSED_TENSORS, SEPARATE_TENSORS),
     }
     ignored_tensors = (f"{GPT2_LAYER}attn.bias", "transformer.bias")
     name_prefix = "transformer."
@@ -64,7 +64,7 @@ class GPTRefactForCausalLM(HfSchema):
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         numbers = ConfigValues(values.values, "config.json")
         inner = numbers.integer("n_inner", 1, MAX_WIDTH, 4 * numbers.integer("n_embd", 1, MAX_WIDTH))
-        values = values.updated({"intermediate_size": -(-int(2 * inner / 3) // FFN_UNIT) * FFN_UNIT})
+        values = values.with_changes({"intermediate_size": -(-int(2 * inner / 3) // FFN_UNIT) * FFN_UNIT})
         return replace(super().config_from_json(values, dtype), kv_heads=1)
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Folders of RWKV-6, with RWKV's own code."""
+"""Hugging Face folders of RWKV-6 with RWKV's own code."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -27,7 +27,7 @@ CHANNEL_MIX: Final = f"{LAYER}feed_forward."
 DIVISOR_KEY: Final = "head_size_divisor"
 MAX_DIVISOR: Final = 1 << 10
 EPS_OF_HEADS: Final = 1e-5  # times the squared divisor
-# Names without their ends -> stored ones.
+# Parameters -> stored names, both without ".weight" and ".bias".
 NORMS: Final = {
     "embedding_norm": "rwkv.blocks.0.pre_ln",
     "output_norm": "rwkv.ln_out",
@@ -38,7 +38,7 @@ NORMS: Final = {
 
 
 def with_shape(values: ConfigValues) -> ConfigValues:
-    """Return the values with the number of heads, the width of the feed-forward block, and endless positions."""
+    """Return the values with the number of heads, the width of the feed-forward block, and unlimited positions."""
     width, head_dim = values.get("hidden_size"), values.get("head_size")
     ffn, heads = values.get("intermediate_size"), None
     if ffn is None and type(width) is int:
@@ -46,17 +46,17 @@ def with_shape(values: ConfigValues) -> ConfigValues:
     if type(width) is int and type(head_dim) is int and head_dim > 0:
         heads = width // head_dim
     shape = {"num_attention_heads": heads, "intermediate_size": ffn, "max_position_embeddings": MAX_POSITIONS}
-    return values.updated(shape)
+    return values.with_changes(shape)
 
 
 def ranks_of_class(width: int) -> tuple[int, int]:
-    """Return the ranks of mixes and of decays that the class has; config.json lacks them."""
+    """Return the class's ranks of mixes and of decays; config.json lacks them."""
     return (64, 128) if width == 4096 else (32, 64)
 
 
 @register
 class Rwkv6ForCausalLM(HfSchema):
-    """RWKV-6. Its `rescale_every` keeps half-precision numbers small and changes nothing else: rows are not halved
+    """RWKV-6. `rescale_every` keeps half-precision numbers small and does not change results: rows are not halved
     here."""
 
     model_type = "rwkv6"
@@ -92,7 +92,7 @@ class Rwkv6ForCausalLM(HfSchema):
         return replace(config, group_norm_eps=eps, token_shift_lora_rank=token_shift, decay_lora_rank=decay)
 
     def class_for(self, config: ModelConfig) -> HfSchema:
-        """Return the class. Raises UnsupportedModel for what its folders cannot hold."""
+        """Return the class. Raises UnsupportedModel for values that its folders cannot hold."""
         assert isinstance(config, Rwkv6Config)
         ranks = config.token_shift_lora_rank, config.decay_lora_rank
         what = f"its rows are halved every {config.rescale_every} layers" if config.rescale_every else ""
@@ -100,7 +100,7 @@ class Rwkv6ForCausalLM(HfSchema):
             what = f"its ranks are {ranks[0]} and {ranks[1]}"
         if what:
             raise UnsupportedModel(
-                f"{config.name}: {what}, which a folder of {self.class_name} cannot say; run the GGUF file as it is"
+                f"{config.name}: {what}, which a folder of {self.class_name} cannot hold. Run the GGUF file instead"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Folders of QRWKV6."""
+"""Hugging Face folders of QRWKV6."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ from sporelm.checkpoints.schema_registry import register
 from sporelm.models.architectures.rwkv6qwen2 import Rwkv6Qwen2
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 
-LARGE_WIDTH: Final = 4096  # from here on the default ranks are doubled
+LARGE_WIDTH: Final = 4096  # from this width on, the default ranks are doubled
 
 
 def with_default_ranks(values: ConfigValues) -> ConfigValues:
-    """Return the values with the ranks that llama.cpp's converter takes for absent ones, and endless positions."""
+    """Return the values with the default ranks of llama.cpp's converter, and unlimited positions."""
     width = values.get("hidden_size")
     is_large = type(width) is int and width >= LARGE_WIDTH
     ranks = {"lora_rank_tokenshift": 64 if is_large else 32, "lora_rank_decay": 128 if is_large else 64}
@@ -25,7 +25,7 @@ def with_default_ranks(values: ConfigValues) -> ConfigValues:
 
 @register
 class RWKV6Qwen2ForCausalLM(HfSchema):
-    """QRWKV6. Options of its code are supported with the values that llama.cpp computes."""
+    """QRWKV6. Options of its code are supported with llama.cpp's values."""
 
     model_type = "rwkv6qwen2"
     architecture = Rwkv6Qwen2

@@ -1,4 +1,4 @@
-"""Folders of RWKV-7, of flash-linear-attention."""
+"""Hugging Face folders of RWKV-7 in the format of flash-linear-attention."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -20,7 +20,7 @@ from sporelm.models.config import MAX_WIDTH, ModelConfig
 TIME_MIX: Final = f"{LAYER}attn."
 CHANNEL_MIX: Final = f"{LAYER}ffn."
 LORA_ENDS: Final = ("0.weight", "2.weight", "2.bias")  # of `LORA_PARTS`
-# Names without their ends -> stored ones.
+# Parameters -> stored names, both without ".weight" and ".bias".
 NORMS: Final = {
     "embedding_norm": "model.layers.0.pre_norm",
     "output_norm": "model.norm",
@@ -31,7 +31,7 @@ NORMS: Final = {
 
 
 def with_shape(values: ConfigValues) -> ConfigValues:
-    """Return the values with the number of heads, the width of the feed-forward block, and endless positions."""
+    """Return the values with the number of heads, the width of the feed-forward block, and unlimited positions."""
     width, head_dim, ffn = (values.get(key) for key in ("hidden_size", "head_dim", "intermediate_size"))
     heads, ratio = values.get("num_heads"), values.get("hidden_ratio")
     if type(width) is int and type(head_dim) is int and head_dim > 0:
@@ -40,7 +40,7 @@ def with_shape(values: ConfigValues) -> ConfigValues:
         is_sane = width <= MAX_WIDTH and 0 < ratio < 1e3
         ffn = -(-int(width * ratio) // 32) * 32 if is_sane else None
     shape = {"num_attention_heads": heads, "intermediate_size": ffn, "max_position_embeddings": MAX_POSITIONS}
-    return values.updated(shape)
+    return values.with_changes(shape)
 
 
 @register
@@ -95,13 +95,13 @@ class RWKV7ForCausalLM(HfSchema):
         return replace(config, group_norm_eps=config.head_dim * config.eps)
 
     def class_for(self, config: ModelConfig) -> HfSchema:
-        """Return the class. Raises UnsupportedModel for another epsilon of the norm of heads than its folders mean."""
+        """Return the class. Raises UnsupportedModel for another epsilon of the group norm than its folders imply."""
         assert isinstance(config, Rwkv7Config)
         usual = config.head_dim * config.eps
         if abs(config.group_norm_eps - usual) > 1e-3 * usual:
-            what = f"its norm of heads has the epsilon {config.group_norm_eps:.3g}"
+            what = f"its group norm has the epsilon {config.group_norm_eps:.3g}"
             what += f", folders of {self.class_name} {usual:.3g}"
-            raise UnsupportedModel(f"{config.name}: {what}; run the GGUF file as it is")
+            raise UnsupportedModel(f"{config.name}: {what}. Run the GGUF file instead")
         return self
 
     def extra_json(self, config: ModelConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Folders of Seed-OSS."""
+"""Hugging Face folders of Seed-OSS."""
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -11,7 +11,7 @@ BIASES = ("attention_bias", "attention_out_bias", "mlp_bias")
 
 @register
 class SeedOssForCausalLM(HfSchema):
-    """Seed-OSS: a flag for each kind of biases."""
+    """Seed-OSS, with a flag for each kind of biases."""
 
     model_type = "seed_oss"
     architecture = Llama

@@ -1,11 +1,11 @@
-"""Folders of SmallThinker."""
+"""Hugging Face folders of SmallThinker."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys
 from sporelm.checkpoints.gguf.smallthinker import SMALLTHINKER_ROUTING, WINDOW_STEP
 from sporelm.checkpoints.hf_schema import HfSchema
@@ -27,14 +27,14 @@ def read_zero_layers(values: ConfigValues, key: str, layers: int, default: int) 
     given = values.get(key)
     layout = [default] * layers if given is None else given
     if not isinstance(layout, Sequence) or len(layout) != layers or any(each not in (0, 1) for each in layout):
-        what = f"{key} is {shown(layout)}"
+        what = f"{key} is {format_value(layout)}"
         raise UnsupportedModel(f"{values.where}: {what}; it must have 0 or 1 for each of the {layers} layers")
     return frozenset(layer for layer, each in enumerate(layout) if not each)
 
 
 @register
 class SmallThinkerForCausalLM(HfSchema):
-    """SmallThinker. Lists of zeros and ones say which layers have experts, a window, and rotary positions."""
+    """SmallThinker. Lists of zeros and ones select the layers with experts, a window, and rotary positions."""
 
     model_type = "smallthinker"
     architecture = SmallThinker

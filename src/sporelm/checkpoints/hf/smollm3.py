@@ -1,4 +1,4 @@
-"""Folders of SmolLM3."""
+"""Hugging Face folders of SmolLM3."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -18,8 +18,8 @@ Config = TypeVar("Config", bound=ModelConfig)
 
 
 def with_nope_layers(config: Config, values: ConfigValues) -> Config:
-    """Return the configuration with the layers that are not rotated: `no_rope_layers` has 1 for each layer that is;
-    without it, an interval counts."""
+    """Return the configuration with the layers without rotary positions: zeros of `no_rope_layers`; without that list,
+    one at each interval."""
     interval = values.integer("no_rope_layer_interval", 1, MAX_LAYERS, NOPE_STEP)
     found = every_nth_layer(interval)(config.layers)
     marks = values.get("no_rope_layers")

@@ -1,4 +1,4 @@
-"""Folders of StableLM."""
+"""Hugging Face folders of StableLM."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Folders of StarCoder 1 and SantaCoder."""
+"""Hugging Face folders of StarCoder 1 and SantaCoder."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class GPTBigCodeForCausalLM(HfSchema):
-    """StarCoder: GPT-2 whose products are stored as most have them."""
+    """StarCoder: GPT-2 with weights stored as [out, in]."""
 
     model_type = "gpt_bigcode"
     architecture = StarCoder

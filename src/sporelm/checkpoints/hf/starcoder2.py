@@ -1,4 +1,4 @@
-"""Folders of StarCoder2."""
+"""Hugging Face folders of StarCoder2."""
 
 from dataclasses import replace
 

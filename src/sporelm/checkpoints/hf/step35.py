@@ -1,11 +1,11 @@
-"""Folders of Step 3.5 Flash."""
+"""Hugging Face folders of Step 3.5 Flash."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.expert_keys import hf_expert_keys, read_dense_layers
 from sporelm.checkpoints.gguf.step35 import STEP35_ROUTING, check_rotary
 from sporelm.checkpoints.hf.gemma import NORMS_LESS_ONE, stored_less_one
@@ -27,14 +27,14 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.architectures.step35 import Step35, Step35Config
 from sporelm.models.config import MAX_LAYERS, ModelConfig
 
-DEFAULT_LEADING: Final = 3  # dense layers in front
+DEFAULT_LEADING: Final = 3  # leading dense layers
 LIMITS: Final = "swiglu_limits"
 SHARED_LIMITS: Final = "swiglu_limits_shared"
 HEADS: Final = "num_attention_heads"
 SLIDING_SETTING: Final = "attention_other_setting"  # of layers with a window
 EXPERT_LAYERS: Final = "moe_layers_enum"
 LISTS: Final = ("layer_types", "mlp_layer_types", "rope_theta", "partial_rotary_factors")
-# Keys of the published folder -> those of transformers.
+# Published keys -> keys of transformers.
 PUBLISHED_KEYS: Final = {
     "num_attention_groups": "num_key_value_heads",
     "moe_num_experts": "n_routed_experts",
@@ -44,8 +44,8 @@ PUBLISHED_KEYS: Final = {
 
 
 def with_transformers_keys(values: ConfigValues) -> ConfigValues:
-    """Return the values with the keys of transformers for those of the published folder, without the entries of MTP
-    layers, and with what differs in layers with a window under keys of its own."""
+    """Return the values with the keys of transformers in place of the published ones, without the entries of MTP
+    layers, and with the numbers of layers with a window under keys of ours."""
     found = dict(values.values)
     found |= {new: found[old] for old, new in PUBLISHED_KEYS.items() if found.get(old) is not None}
     layers = found.get("num_hidden_layers")
@@ -59,15 +59,15 @@ def with_transformers_keys(values: ConfigValues) -> ConfigValues:
         found["mlp_layer_types"] = ["sparse" if str(layer) in numbers else "dense" for layer in range(count)]
     heads = _read_local_heads(found, values.where)
     values = with_rope_of_types(values.with_values(found | heads), _read_ropes(found, values.where))
-    return values.updated({"rope_theta": None, "rope_scaling": None})
+    return values.with_changes({"rope_theta": None, "rope_scaling": None})
 
 
 def _read_local_heads(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the query heads of layers with a window. Raises UnsupportedModel if they differ in other numbers."""
+    """Return the query heads of layers with a window. Raises UnsupportedModel for other differences."""
     setting, records = values.get(SLIDING_SETTING) or {}, values.get(PER_LAYER_CONFIG)
     shared = {"num_attention_groups": values.get("num_key_value_heads"), "head_dim": values.get("head_dim")}
     if not isinstance(setting, Mapping) or any(setting.get(key, number) != number for key, number in shared.items()):
-        raise UnsupportedModel(f"{where}: {SLIDING_SETTING} {shown(setting)}: only {HEADS} may differ")
+        raise UnsupportedModel(f"{where}: {SLIDING_SETTING} {format_value(setting)}: only {HEADS} may differ")
     if values.get("query_pre_attn_scalar") not in (None, shared["head_dim"]):
         raise UnsupportedModel(f"{where}: query_pre_attn_scalar is not head_dim, which is not supported")
     heads = values.get("num_sliding_attention_heads") or setting.get(HEADS) or values.get(HEADS)
@@ -88,7 +88,9 @@ def _read_ropes(values: Mapping[str, Any], where: str) -> Any:
         for kind, rope in ropes.items():
             own = [number for each, number in zip(types, numbers, strict=False) if each == kind]
             if any(number != own[0] for number in own):
-                raise UnsupportedModel(f"{where}: {key} {shown(numbers)}: layers of one type must be alike")
+                raise UnsupportedModel(
+                    f"{where}: {key} {format_value(numbers)}: layers of one type must have equal values"
+                )
             if own and own[0] is not None:
                 rope[rope_key] = own[0]
     scaling = values.get("rope_scaling") or {}
@@ -96,7 +98,7 @@ def _read_ropes(values: Mapping[str, Any], where: str) -> Any:
 
 
 def with_leading_or_dense_layers(config: Step35Config, values: ConfigValues) -> Step35Config:
-    """Return the configuration without experts in the layers that `mlp_layer_types` calls dense."""
+    """Return the configuration without experts in the dense layers of `mlp_layer_types`."""
     if config.experts is None:
         return config
     dense = read_dense_layers(values, config.layers, frozenset(range(min(DEFAULT_LEADING, config.layers))))
@@ -107,7 +109,7 @@ def with_leading_or_dense_layers(config: Step35Config, values: ConfigValues) -> 
 
 @register
 class Step3p5ForCausalLM(HfSchema):
-    """Step 3.5 Flash. Norms are stored less one."""
+    """Step 3.5 Flash. Stored weights of norms are one less."""
 
     model_type = "step3p5"
     architecture = Step35

@@ -1,9 +1,9 @@
-"""Folders of the encoders of T5 and mT5: sentence-t5, GTR, Instructor."""
+"""Hugging Face folders of the encoders of T5 and mT5: sentence-t5, GTR, Instructor."""
 
 from typing import Any, Final
 
 from sporelm.checkpoints.config_keys import Key, hf_keys
-from sporelm.checkpoints.config_values import ConfigValues, shown
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.encoder_schema import EncoderHfSchema
 from sporelm.checkpoints.gguf.t5_encoder import T5_CONSTANTS
 from sporelm.checkpoints.schema_registry import register
@@ -15,7 +15,10 @@ from sporelm.models.distances import BUCKETS, FARTHEST
 from sporelm.models.encoder_config import EncoderConfig
 
 LAYER: Final = "encoder.block.{}.layer."
-EMBEDDINGS: Final = ("shared.weight", "encoder.embed_tokens.weight")  # folders have one of them, or both, which are one
+EMBEDDINGS: Final = (
+    "shared.weight",
+    "encoder.embed_tokens.weight",
+)  # folders have either or both names of the same matrix
 # Parameters of a layer -> stored names, both without ".weight".
 _LAYER: Final = {
     **{f"attn_{part}": f"0.SelfAttention.{part}" for part in "qkvo"},
@@ -95,8 +98,8 @@ class MT5EncoderModel(T5EncoderModel):
 
 
 def _with_block_kind(json: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json with the kind of feed-forward block, which transformers takes apart, and writes and reads in
-    parts too."""
+    """Return a config.json with the kind of feed-forward block in one key; transformers splits it into several, and
+    writes and reads those too."""
     given = json.get("feed_forward_proj")
     if not isinstance(given, str):
         return json
@@ -106,5 +109,7 @@ def _with_block_kind(json: dict[str, Any]) -> dict[str, Any]:
         if parts == own_parts:
             return {**json, "feed_forward_proj": kind}
     beside = {key: json[key] for key in ("is_gated_act", "dense_act_fn") if key in json}
-    what = f"feed_forward_proj {shown(given)} is not supported" + (f" with {shown(beside)}" if beside else "")
+    what = f"feed_forward_proj {format_value(given)} is not supported" + (
+        f" with {format_value(beside)}" if beside else ""
+    )
     raise UnsupportedModel(f"config.json: {what}; {RELU} and {GATED_GELU} are")

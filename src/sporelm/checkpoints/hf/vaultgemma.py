@@ -1,4 +1,4 @@
-"""Folders of VaultGemma."""
+"""Hugging Face folders of VaultGemma."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from sporelm.models.config import ModelConfig
 
 @register
 class VaultGemmaForCausalLM(Gemma2ForCausalLM):
-    """VaultGemma: Gemma 2 without the norms behind its blocks. Absent caps mean the usual ones, so null is written."""
+    """VaultGemma: Gemma 2 without the norms after its blocks. Absent caps mean the defaults, so null is written."""
 
     model_type = "vaultgemma"
     architecture = Gemma

@@ -1,4 +1,4 @@
-"""Folders of XGLM."""
+"""Hugging Face folders of XGLM."""
 
 from sporelm.checkpoints.config_keys import Key, activation_key, hf_keys
 from sporelm.checkpoints.gguf.biogpt import BIOGPT_CONSTANTS

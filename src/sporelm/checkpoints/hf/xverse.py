@@ -1,4 +1,4 @@
-"""Folders of XVERSE."""
+"""Hugging Face folders of XVERSE."""
 
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.hf_tensors import DECODER_TENSORS

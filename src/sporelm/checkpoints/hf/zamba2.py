@@ -1,4 +1,4 @@
-"""Folders of Zamba2."""
+"""Hugging Face folders of Zamba2."""
 
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ HYBRID: Final = "hybrid"
 
 
 def normalize(values: ConfigValues) -> ConfigValues:
-    """Return the values with the widths of heads, and with layer types under the names that other models have."""
+    """Return the values with the widths of heads, and with layer types under other schemas' names."""
     keys = ("hidden_size", "mamba_expand", "n_mamba_heads", "num_attention_heads")
     width, expand, mamba_heads, heads = (values.get(key) for key in keys)
     kinds, sizes = values.get(KINDS), {}
@@ -32,11 +32,11 @@ def normalize(values: ConfigValues) -> ConfigValues:
     if isinstance(kinds, list):
         names = {HYBRID: ATTENTION_TYPES[0], "mamba": RECURRENT_TYPES[0]}
         kinds = [names.get(kind, kind) if isinstance(kind, str) else kind for kind in kinds]
-    return values.updated({**sizes, KINDS: kinds})
+    return values.with_changes({**sizes, KINDS: kinds})
 
 
 def adapter_tensors(number: int) -> TensorTable:
-    """Return the matrices that one place has of its own, which are stored with the shared block."""
+    """Return the adapter matrices of one position of a shared block, which are stored with the block."""
     mlp = f"{BLOCK}feed_forward.gate_up_proj_adapter_list.{number}."
     found: TensorTable = {}
     for name in "qkv":

@@ -1,4 +1,4 @@
-"""Adapters of low rank (LoRA): folders that PEFT writes, and GGUF files of llama.cpp."""
+"""LoRA adapters: folders that PEFT writes, and GGUF files of llama.cpp."""
 
 from pathlib import Path
 
@@ -12,10 +12,12 @@ __all__ = ["Adapter", "Base", "LowRank", "lora_base", "read_adapter"]
 
 
 def read_adapter(path: str | Path, base: Base, scale: float = 1.0) -> Adapter:
-    """The adapter in a PEFT folder (or of one of its files) or in a .gguf file, for a model; `scale` multiplies it.
+    """Return the adapter in a PEFT folder (or one of its files) or in a .gguf file, for a model.
 
-    Raises ModelNotFound, ModelFileError for files that are damaged or do not fit the model, UnsupportedModel for
-    what an adapter of low rank alone cannot say, MemoryShortage.
+    scale   multiplier of the adapter
+
+    Raises ModelNotFound, ModelFileError for files that are damaged or do not fit the model, UnsupportedModel for an
+    unsupported kind of adapter, MemoryShortage.
     """
     place = Path(path)
     if place.name in (CONFIG, WEIGHTS):
@@ -23,7 +25,7 @@ def read_adapter(path: str | Path, base: Base, scale: float = 1.0) -> Adapter:
     if place.is_dir():
         return read_peft(place, base, scale)
     if not place.exists():
-        raise ModelNotFound(f"{place} does not exist: give a folder with {CONFIG}, or a .gguf file")
+        raise ModelNotFound(f"{place} does not exist. Give a folder with {CONFIG}, or a .gguf file")
     if place.suffix != ".gguf":
-        raise ModelFileError(f"{place} is no adapter: give a folder with {CONFIG}, or a .gguf file")
+        raise ModelFileError(f"{place} is not an adapter. Give a folder with {CONFIG}, or a .gguf file")
     return read_gguf(place, base, scale)

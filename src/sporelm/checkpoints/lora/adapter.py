@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sporelm.backends.memory_residency import available_bytes
 from sporelm.checkpoints.lora.stored_matrix import StoredMatrix, find_conflict, find_stored_matrices
 from sporelm.checkpoints.tensor_mapping import TensorMapping
-from sporelm.checkpoints.tensor_names import GGUF, Kind, listed, templated
+from sporelm.checkpoints.tensor_names import GGUF, Kind, format_names, split_layer_number
 from sporelm.checkpoints.tensor_schema import TensorSchema
 from sporelm.checkpoints.transforms import Divide
 from sporelm.errors import MemoryShortage, ModelFileError, UnsupportedModel
@@ -28,8 +28,8 @@ from sporelm.ops.add_lora import MAX_RANK
 from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.units import in_units
 
-# Parameters that are no products of layers: most are looked up by row. Likewise those with these ends; and those that
-# make RWKV-6's mixes, which files store in a tensor of several matrices.
+# Parameters that are not products of layers; most of them are looked up by row. The ends of names also cover the mixes
+# of RWKV-6, which files store in one tensor of several matrices.
 NOT_ADAPTABLE = ("embedding", "output", "positions", "layer_embedding", "types", "distances", "tasks", "classifier")
 NOT_ADAPTABLE_ENDS = ("_conv", "_norm", "_more")
 
@@ -43,13 +43,13 @@ class LowRank(NamedTuple):
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's matrices by the name of the parameter that they add to, without ".weight": "layers.0.attn_q"."""
+    """An adapter's matrices by the name of their parameter without ".weight": "layers.0.attn_q"."""
 
     parts: Mapping[str, LowRank]
 
     @cached_property
     def identity(self) -> str:
-        """A hash of all values. Keys and values that were computed with one adapter and scale fit no other."""
+        """A hash of all values. Keys and values computed with one adapter and scale do not fit any other."""
         digest = sha256()
         for name in sorted(self.parts):
             a, b = self.parts[name]
@@ -60,12 +60,12 @@ class Adapter:
 
     @property
     def nbytes(self) -> int:
-        arrays = {id(array): array for part in self.parts.values() for array in part}  # several may share their A
+        arrays = {id(array): array for part in self.parts.values() for array in part}  # several parts may share one A
         return sum(array.nbytes for array in arrays.values())
 
     @property
     def rank(self) -> int:
-        """The greatest rank of its products."""
+        """The largest rank of its products."""
         return max(len(part.a) for part in self.parts.values())
 
 
@@ -74,7 +74,7 @@ class Base:
     """The model that an adapter is for.
 
     gguf, hf             schemas of its architecture's files of each kind
-    architecture_names   those of its architecture in files of either kind
+    architecture_names   of its architecture in files of either kind
     kind                 of the files that the model was opened from
     """
 
@@ -106,20 +106,20 @@ class Base:
         return find_stored_matrices(self._mapping(kind), self.shapes)
 
     def find_conflict(self, tensor: str, kind: Kind) -> str:
-        """Return why nothing can be added to a stored tensor of files of a kind, by its name without ".weight"; "" for
-        one that is not there, or is not a matrix of a product."""
+        """Return the reason why an adapter cannot be added to a stored tensor of files of a kind, by its name without
+        ".weight"; "" for a missing tensor and for any that is not the matrix of a product."""
         return find_conflict(self._mapping(kind), tensor)
 
     def table_names(self, module: str) -> list[str]:
         """Return the names that the Hugging Face table may have for a module, all without ".weight". The first is the
         module's own."""
-        template, layer = templated(f"{module}.weight")
+        template, layer = split_layer_number(f"{module}.weight")
         others = self._other_names.get(template, ())
         return [module, *(name.replace("{}", layer).removesuffix(".weight") for name in others)]
 
     @cached_property
     def _other_names(self) -> dict[str, list[str]]:
-        return self.hf.other_names(self.config)
+        return self.hf.find_other_names(self.config)
 
     @cached_property
     def _mappings(self) -> dict[Kind, TensorMapping]:
@@ -132,13 +132,13 @@ class Base:
         return self._mappings[kind]
 
     def _check_kind(self, kind: Kind) -> None:
-        """Raise UnsupportedModel for an adapter of the other kind of files, if GGUF files have multipliers in their
-        weights that folders have in config.json."""
+        """Raise UnsupportedModel for an adapter of the other kind of files, if GGUF weights contain multipliers that
+        folders have in config.json."""
         mapping = self._mapping(GGUF)
         tensors = [mapping.by_param[f"{name}.weight"] for name in self.shapes]
         has_multipliers = any(isinstance(step, Divide) for tensor in tensors for step in tensor.transforms)
         if has_multipliers and kind != self.kind:
-            what = f"GGUF files of {self.architecture_names[0]!r} have multipliers in their weights, folders have not"
+            what = f"GGUF files of {self.architecture_names[0]!r} have multipliers in their weights; folders do not"
             raise UnsupportedModel(
                 f"{what}: an adapter for a {self.kind} model must be {self.kind} too; this one is {kind}"
             )
@@ -152,8 +152,12 @@ class Pair(NamedTuple):
 
 
 def match_pairs(path: Path, halves: Iterable[tuple[str, str, StoredTensor]]) -> dict[str, Pair]:
-    """Return pairs by the name of the tensor that they add to, from (that name, "a" or "b", tensor). Raises
-    ModelFileError for half a pair."""
+    """Return pairs by the name of their tensor.
+
+    halves   (that name, "a" or "b", tensor)
+
+    Raises ModelFileError for half a pair.
+    """
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, side, tensor in halves:
         if side in found.setdefault(name, {}):
@@ -161,12 +165,12 @@ def match_pairs(path: Path, halves: Iterable[tuple[str, str, StoredTensor]]) -> 
             raise ModelFileError(f"{path}: {twice} are both the {side.upper()} of one product; the file is damaged")
         found[name][side] = tensor
     if not found:
-        raise ModelFileError(f"{path} holds no matrices of low rank: it adds nothing")
-    for halves_of in found.values():
-        if len(halves_of) < 2:
-            ((side, tensor),) = halves_of.items()
+        raise ModelFileError(f"{path} holds no LoRA matrices")
+    for sides in found.values():
+        if len(sides) < 2:
+            ((side, tensor),) = sides.items()
             other = "B" if side == "a" else "A"
-            raise ModelFileError(f"{path}: tensor {quote(tensor.name)} has no {other} beside it; the file is damaged")
+            raise ModelFileError(f"{path}: tensor {quote(tensor.name)} has no matching {other}; the file is damaged")
     return {name: Pair(each["a"], each["b"]) for name, each in found.items()}
 
 
@@ -182,15 +186,15 @@ def assemble(
         _check_shapes(path, pair, known[name].out, known[name].width)
     needed = sum(4 * (pair.a.size + pair.b.size) for pair in pairs.values())
     available = available_bytes()
-    if available is not None and 2 * needed > available:  # once here, once on the device
+    if available is not None and 2 * needed > available:  # a copy here, and one on the device
         raise MemoryShortage(
-            f"the adapter {path} needs {in_units(2 * needed)} of memory, {in_units(available)} are available: "
-            "close other programs, or unload other adapters"
+            f"the adapter {path} needs {in_units(2 * needed)} of memory, {in_units(available)} are available. "
+            "Close other programs, or unload other adapters"
         )
     parts = {}
     for name, pair in pairs.items():
         scale = np.float32(scale_of(name, pair.a.shape[0]))
-        a, b = _finite(path, pair.a), _finite(path, pair.b)
+        a, b = _read_finite(path, pair.a), _read_finite(path, pair.b)
         with np.errstate(over="ignore"):
             scaled = b * scale
         if not np.isfinite(scaled).all():
@@ -201,15 +205,20 @@ def assemble(
     return Adapter({name: parts[name] for name in sorted(parts)})
 
 
-def no_such_weight(path: Path, tensor: str, known: Collection[str], why: str = "") -> ModelFileError | UnsupportedModel:
-    """Return the error for an adapter's tensor that adds to anything but a matrix of layers, or to one that nothing can
-    be added to, and why."""
+def unknown_weight_error(
+    path: Path, tensor: str, known: Collection[str], why: str = ""
+) -> ModelFileError | UnsupportedModel:
+    """Return the error for an adapter's tensor whose target is not a matrix of the model's layers, or cannot be
+    adapted.
+
+    why   it cannot be adapted; "": the target does not exist
+    """
     if why:
-        return UnsupportedModel(f"{path}: nothing can be added to what tensor {quote(tensor)} is for: {why}")
-    examples = listed(list(known), 2)
+        return UnsupportedModel(f"{path}: the target of tensor {quote(tensor)} cannot be adapted: {why}")
+    examples = format_names(list(known), 2)
     return ModelFileError(
-        f"{path}: tensor {quote(tensor)} adds to no matrix of this model's layers, such as {examples}; "
-        "it was made for another model, or trains more than layers"
+        f"{path}: tensor {quote(tensor)} does not match a matrix of this model's layers, such as {examples}. "
+        "The adapter is for another model, or trains other parts"
     )
 
 
@@ -227,7 +236,7 @@ def _check_shapes(path: Path, pair: Pair, out: int, width: int) -> None:
         raise ModelFileError(f"{path}: tensor {quote(b.name)} is {list(b.shape)}; it must be {[out, rank]}")
 
 
-def _finite(path: Path, tensor: StoredTensor) -> NDArray[np.float32]:
+def _read_finite(path: Path, tensor: StoredTensor) -> NDArray[np.float32]:
     values = tensor.dequantize()
     if not np.isfinite(values).all():
         raise ModelFileError(f"{path}: tensor {quote(tensor.name)} holds NaN or infinity; the file is damaged")

@@ -1,6 +1,6 @@
-"""Stored tensors as adapters see them: which matrices of the model each holds, in which of its rows.
+"""The matrices of the model in stored tensors, and their rows there, for adapters.
 
-An adapter adds B A to a stored tensor. Where that tensor holds the rows of several matrices, each of them gets its own
+An adapter adds B A to a stored tensor. If that tensor holds the rows of several matrices, each of them gets its own
 rows of B, and all of A.
 """
 
@@ -17,19 +17,21 @@ WEIGHT = ".weight"
 
 
 class MatrixPart(NamedTuple):
-    """A matrix of the model in a stored tensor: the numbers of its rows and columns there, in the matrix's order; None
-    if they are all of them, in place."""
+    """A matrix of the model in a stored tensor.
+
+    rows, columns   their numbers there, in the matrix's order; None: all of them, in place
+    """
 
     name: str  # of the parameter, without ".weight"
     rows: NDArray[np.int64] | None = None
     columns: NDArray[np.int64] | None = None
 
     def take_a(self, a: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the matrix's A [rank, in] of the stored tensor's."""
+        """Return the matrix's A [rank, in] from that of the stored tensor."""
         return a if self.columns is None else a[:, self.columns]
 
     def take_b(self, b: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the matrix's B [out, rank] of the stored tensor's."""
+        """Return the matrix's B [out, rank] from that of the stored tensor."""
         return b if self.rows is None else b[self.rows]
 
 
@@ -42,17 +44,16 @@ class StoredMatrix(NamedTuple):
 
 
 def find_stored_matrices(mapping: TensorMapping, adaptable: Container[str]) -> dict[str, StoredMatrix]:
-    """Return the stored tensors that adapters may add to, by their names without ".weight".
+    """Return the stored tensors that adapters may be added to, by their names without ".weight".
 
-    adaptable   names of parameters, without ".weight", that adapters may add to; all that a stored tensor holds must be
-                among them
+    adaptable   names of adaptable parameters, without ".weight"; all parameters of a stored tensor must be among them
     """
     found = {}
     for source, group in mapping.by_source.items():
         weights = [each for each in group if each.param.name.endswith(WEIGHT)]
         if any(each.param.name.removesuffix(WEIGHT) not in adaptable or each.lora_conflict for each in weights):
             continue
-        parts = [_part(each) for each in weights]
+        parts = [_locate_part(each) for each in weights]
         out = sum(each.param.shape[0] for each in weights)
         if weights and _covers_all([part.rows for part in parts], out):
             found[source.removesuffix(WEIGHT)] = StoredMatrix(out, weights[0].param.shape[1], parts)
@@ -60,14 +61,15 @@ def find_stored_matrices(mapping: TensorMapping, adaptable: Container[str]) -> d
 
 
 def find_conflict(mapping: TensorMapping, tensor: str) -> str:
-    """Return why nothing can be added to a stored tensor of this name without ".weight"; "" for one that is not there,
-    or is not a matrix of a product."""
+    """Return the reason why an adapter cannot be added to a stored tensor of this name without ".weight"; "" for a
+    missing tensor and for any that is not the matrix of a product."""
     group = mapping.by_source.get(f"{tensor}{WEIGHT}") or mapping.by_source.get(tensor) or []
     return group[0].lora_conflict if group else ""
 
 
-def _part(tensor: MappedTensor) -> MatrixPart:
-    """Return which rows and columns of its stored tensor a matrix has. How it lies, A and B do not follow."""
+def _locate_part(tensor: MappedTensor) -> MatrixPart:
+    """Return the rows and columns of a matrix in its stored tensor. A and B do not depend on the layout of the
+    weight."""
     rows: NDArray[np.int64] | None = None
     columns: NDArray[np.int64] | None = None
     for transform in tensor.transforms:

@@ -1,4 +1,4 @@
-"""Weights that Hugging Face folders hold quantized, put together from their parts; one file a scheme."""
+"""Quantized weights of Hugging Face folders, assembled from their parts; one module for each scheme."""
 
 from sporelm.checkpoints.quantized.folder import QuantizedFolder
 from sporelm.checkpoints.quantized.schemes import with_quantized

@@ -1,4 +1,4 @@
-"""compressed-tensors: what llm-compressor writes: w4a16, w8a16, w8a8 and FP8.
+"""compressed-tensors: the formats of llm-compressor: w4a16, w8a16, w8a8 and FP8.
 
 Source: the compressed-tensors library's compressors. A weight [out, in] is stored as
 
@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.checkpoints.config_values import ConfigValues, shown
-from sporelm.checkpoints.quantized.assembled import Assembled
-from sporelm.checkpoints.quantized.fp8 import activation_scales, floats_of_eight_bits, tile_of
-from sporelm.checkpoints.quantized.groups import even_groups
+from sporelm.checkpoints.config_values import ConfigValues, format_value
+from sporelm.checkpoints.quantized.assembled_weight import AssembledWeight
+from sporelm.checkpoints.quantized.fp8 import find_activation_scales, find_fp8_weights, read_tile
+from sporelm.checkpoints.quantized.groups import assign_groups
 from sporelm.checkpoints.quantized.integers import Bytes, Factors, Integers, unpack
 from sporelm.checkpoints.quantized.parts import Parts
-from sporelm.checkpoints.quantized.scaled import scaled
+from sporelm.checkpoints.quantized.scaled_weights import assemble_scaled
 from sporelm.errors import ModelFileError, UnsupportedModel
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision", "dense")
-PACKED_BITS = (2, 4, 8)  # that fill whole words
+PACKED_BITS = (2, 4, 8)  # widths that fill whole words
 
 
 class CompressedTensors:
@@ -36,63 +36,65 @@ class CompressedTensors:
         self.parts, self.where = parts, settings.where
         groups = settings.values.get("config_groups") or {}
         if not isinstance(groups, Mapping) or not all(isinstance(group, Mapping) for group in groups.values()):
-            raise ModelFileError(f"{self.where}: config_groups is {shown(groups)}; it must hold objects")
+            raise ModelFileError(f"{self.where}: config_groups is {format_value(groups)}; it must hold objects")
         forms = [settings.text("format", "dense"), *(str(group.get("format") or "dense") for group in groups.values())]
         for form in forms:
             if form not in FORMATS:
-                raise UnsupportedModel(f"{self.where}: format {shown(form)} is not supported; {', '.join(FORMATS)} are")
-        _none_of(settings, "sparsity_config", "dense")
-        _none_of(settings, "transform_config", "")
+                raise UnsupportedModel(
+                    f"{self.where}: format {format_value(form)} is not supported; {', '.join(FORMATS)} are"
+                )
+        _reject_option(settings, "sparsity_config", "dense")
+        _reject_option(settings, "transform_config", "")
         weights = [group.get("weights") or {} for group in groups.values()]
         bits = [found.get("num_bits") for found in weights if isinstance(found, Mapping)]
         self.bits = {number for number in bits if isinstance(number, int)}
         tiles = [found.get("block_structure") for found in weights if isinstance(found, Mapping)]
-        self.tile = next((tile_of(tile, self.where) for tile in tiles if tile is not None), None)
+        self.tile = next((read_tile(tile, self.where) for tile in tiles if tile is not None), None)
 
-    def weights(self) -> Iterator[Assembled]:
-        for stem in self.parts.ending(".weight_packed"):
-            yield self._packed(stem).assembled()
-        for stem in self.parts.ending(".weight_scale"):
+    def weights(self) -> Iterator[AssembledWeight]:
+        for stem in self.parts.find_stems(".weight_packed"):
+            yield self._read_packed(stem).assemble()
+        for stem in self.parts.find_stems(".weight_scale"):
             info = self.parts.files.tensors.get(f"{stem}.weight")
             if info is not None and info.type_name == "I8":
-                yield self._bytes(stem)
-        yield from floats_of_eight_bits(self.parts, self.tile)
+                yield self._assemble_int8(stem)
+        yield from find_fp8_weights(self.parts, self.tile)
 
-    def unused(self) -> Iterator[tuple[str, str]]:
-        yield from activation_scales(self.parts)
+    def find_unused(self) -> Iterator[tuple[str, str]]:
+        yield from find_activation_scales(self.parts)
 
-    def _packed(self, stem: str) -> Integers:
+    def _read_packed(self, stem: str) -> Integers:
         parts = self.parts
         names = [f"{stem}.weight_{part}" for part in ("packed", "scale", "shape")]
-        out, width = (int(length) for length in parts.array(names[2], ("I64", "I32"), (2,)))
-        packed = parts.array(names[0], "I32", (None, None))
+        out, width = (int(length) for length in parts.read_array(names[2], ("I64", "I32"), (2,)))
+        packed = parts.read_array(names[0], "I32", (None, None))
         if out != len(packed) or not 0 <= width < 1 << 31:
             shape = list(packed.shape)
             raise ModelFileError(
-                f"{self.where}: {shown(names[2])} says {[out, width]}, the packed integers are {shape}"
+                f"{self.where}: {format_value(names[2])} is {[out, width]}, but the packed integers are {shape}"
             )
         bits = next((b for b in PACKED_BITS if b in self.bits and packed.shape[1] == -(-width * b // 32)), None)
         if bits is None:
-            told = ", ".join(sorted(map(str, self.bits)))
+            bits_text = ", ".join(sorted(map(str, self.bits)))
             raise UnsupportedModel(
-                f"{self.where}: {shown(names[0])} has {packed.shape[1]} words for {width} columns; with {told} bits it"
-                f" would be another number, and {PACKED_BITS} bits can be read"
+                f"{self.where}: {format_value(names[0])} has {packed.shape[1]} words for {width} columns, not those of"
+                f" {bits_text} bits; {PACKED_BITS} bits are supported"
             )
-        parts.check(names[1], (out, None))
+        parts.check_shape(names[1], (out, None))
         groups = parts.info(names[1]).shape[1]
-        group_of = self._group_of(stem, width, groups, names)
+        group_of = self._read_groups(stem, width, groups, names)
         zero_name = f"{stem}.weight_zero_point"
         zeros = None
         if zero_name in parts:
             names.append(zero_name)
-            zeros = parts.array(zero_name, "I32", (-(-out * bits // 32), groups))
+            zeros = parts.read_array(zero_name, "I32", (-(-out * bits // 32), groups))
         each, middle, chosen = 32 // bits, 1 << bits - 1, bits
 
         def numbers(start: int, stop: int) -> Bytes:
             return np.ascontiguousarray(unpack(packed[start:stop], chosen)[:, :width])
 
         def factors(start: int, stop: int) -> Factors:
-            scales = parts.floats(names[1], (out, groups))[start:stop]
+            scales = parts.read_floats(names[1], (out, groups))[start:stop]
             if zeros is None:
                 return scales, np.full(scales.shape, middle, np.int16)
             first = start // each
@@ -101,44 +103,44 @@ class CompressedTensors:
 
         return Integers(f"{stem}.weight", tuple(names), bits, (out, width), group_of, numbers, factors)
 
-    def _group_of(self, stem: str, width: int, groups: int, names: list[str]) -> np.ndarray:
-        """The group of each column; a tensor that says so becomes one of the weight's parts."""
+    def _read_groups(self, stem: str, width: int, groups: int, names: list[str]) -> np.ndarray:
+        """Return the group of each column; a tensor with the groups becomes one of the weight's parts."""
         name = f"{stem}.weight_g_idx"
         if name in self.parts:
             names.append(name)
-            found = self.parts.array(name, ("I32", "I64"), (width,))
+            found = self.parts.read_array(name, ("I32", "I64"), (width,))
             if width and not 0 <= int(found.min()) <= int(found.max()) < groups:
-                raise ModelFileError(f"{self.where}: {shown(name)} holds a group outside 0 to {groups - 1}")
+                raise ModelFileError(f"{self.where}: {format_value(name)} holds a group outside 0 to {groups - 1}")
             return found
         if not groups or width % groups:
             raise ModelFileError(
-                f"{self.where}: {shown(names[1])} has {groups} groups; {width} columns do not divide so"
+                f"{self.where}: {format_value(names[1])} has {groups} groups, which do not divide {width} columns"
             )
-        return even_groups(width, width // groups)
+        return assign_groups(width, width // groups)
 
-    def _bytes(self, stem: str) -> Assembled:
-        """Signed bytes; zero points may only be 0."""
+    def _assemble_int8(self, stem: str) -> AssembledWeight:
+        """Return a weight of signed bytes, with zero points if they are not all 0."""
         zero_name = f"{stem}.weight_zero_point"
-        weight = scaled(self.parts, f"{stem}.weight", f"{stem}.weight_scale", self.tile)
+        weight = assemble_scaled(self.parts, f"{stem}.weight", f"{stem}.weight_scale", self.tile)
         if zero_name not in self.parts:
             return weight
-        zeros = self.parts.array(zero_name, "I8", self.parts.info(zero_name).shape)
+        zeros = self.parts.read_array(zero_name, "I8", self.parts.info(zero_name).shape)
         if not zeros.any():
             return _with_part(weight, zero_name)
         out, width = weight.shape
         scale_name = f"{stem}.weight_scale"
-        self.parts.check(zero_name, self.parts.info(scale_name).shape)
-        scales = self.parts.floats(scale_name, self.parts.info(scale_name).shape)
+        self.parts.check_shape(zero_name, self.parts.info(scale_name).shape)
+        scales = self.parts.read_floats(scale_name, self.parts.info(scale_name).shape)
         groups = scales.size // out if out and scales.size % out == 0 else 1
         if scales.size not in (1, out * groups) or width % groups:
             raise ModelFileError(
-                f"{self.where}: {shown(scale_name)} is {list(scales.shape)}; the weight {[out, width]}"
+                f"{self.where}: {format_value(scale_name)} is {list(scales.shape)}, not that of a weight {[out, width]}"
             )
-        held = self.parts.array(f"{stem}.weight", "I8", (out, width))
+        stored = self.parts.read_array(f"{stem}.weight", "I8", (out, width))
         shape = (out, groups)
 
         def numbers(start: int, stop: int) -> Bytes:
-            return np.ascontiguousarray(held[start:stop]).view(np.uint8) ^ np.uint8(128)
+            return np.ascontiguousarray(stored[start:stop]).view(np.uint8) ^ np.uint8(128)
 
         def factors(start: int, stop: int) -> Factors:
             every = np.broadcast_to(scales.reshape(-1, groups), shape)
@@ -146,19 +148,19 @@ class CompressedTensors:
             return every[start:stop], points[start:stop]
 
         names = (f"{stem}.weight", scale_name, zero_name)
-        group_of = even_groups(width, width // groups)
-        return Integers(f"{stem}.weight", names, 8, (out, width), group_of, numbers, factors).assembled()
+        group_of = assign_groups(width, width // groups)
+        return Integers(f"{stem}.weight", names, 8, (out, width), group_of, numbers, factors).assemble()
 
 
-def _with_part(weight: Assembled, name: str) -> Assembled:
-    """A weight that also uses up another tensor."""
-    return Assembled(weight.name, weight.format, weight.shape, (*weight.parts, name), weight.rows, weight.note)
+def _with_part(weight: AssembledWeight, name: str) -> AssembledWeight:
+    """Return a weight that also uses another tensor."""
+    return AssembledWeight(weight.name, weight.format, weight.shape, (*weight.parts, name), weight.rows, weight.note)
 
 
-def _none_of(settings: ConfigValues, key: str, allowed: str) -> None:
-    """Raise UnsupportedModel for an option that is set: it changes the weights in a way that we lack."""
+def _reject_option(settings: ConfigValues, key: str, allowed: str) -> None:
+    """Raise UnsupportedModel for an option that is set: it changes the weights in an unsupported way."""
     value: Any = settings.values.get(key)
     if isinstance(value, Mapping):
         value = value.get("format") if allowed else value.get("config_groups")
     if value and value != allowed:
-        raise UnsupportedModel(f"{settings.where}: {key} is {shown(value)}, not supported")
+        raise UnsupportedModel(f"{settings.where}: {key} {format_value(value)} is not supported")

@@ -1,11 +1,11 @@
-"""A folder of quantized weights, seen as if each were one tensor."""
+"""A folder of quantized weights, presented as one tensor for each weight."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from sporelm.backends.memory_residency import drop_pages
-from sporelm.checkpoints.quantized.assembled import Assembled, Scheme
-from sporelm.checkpoints.quantized.groups import repeated
+from sporelm.checkpoints.quantized.assembled_weight import AssembledWeight, Scheme
+from sporelm.checkpoints.quantized.groups import count_notes
 from sporelm.errors import ModelFileError
 from sporelm.files.memory_map import Closing
 from sporelm.files.safetensors import SafetensorInfo, SafetensorsFiles
@@ -14,15 +14,15 @@ from sporelm.quant.stored_tensor import StoredTensor
 
 
 class QuantizedFolder(Closing):
-    """Safetensors files whose quantized weights are put together when they are asked for; the others are views.
+    """Safetensors files whose quantized weights are assembled on access; the others are views.
 
-    tensors    name -> SafetensorInfo; of a weight that is put together, its number format, shape and bytes
-    notes      what differs from the folder, one line each
+    tensors    name -> SafetensorInfo; of an assembled weight, its number format, shape and bytes
+    notes      differences from the folder, one line each
     """
 
     def __init__(self, files: SafetensorsFiles, scheme: Scheme) -> None:
         self.files, self.path, self.paths, self.metadata = files, files.path, files.paths, files.metadata
-        self._made: dict[str, Assembled] = {}
+        self._assembled: dict[str, AssembledWeight] = {}
         tensors = dict(files.tensors)
         notes: list[str] = []
         reasons: list[str] = []
@@ -31,16 +31,16 @@ class QuantizedFolder(Closing):
                 if tensors.pop(part, None) is None:
                     raise ModelFileError(f"{self.path}: {quote(part)} is a part of two weights")
             if weight.name in tensors:
-                raise ModelFileError(f"{self.path} holds {quote(weight.name)} both as it is and quantized")
-            self._made[weight.name] = weight
+                raise ModelFileError(f"{self.path} holds {quote(weight.name)} twice: plain and quantized")
+            self._assembled[weight.name] = weight
             notes.append(weight.note)
-        for name, reason in scheme.unused():
+        for name, reason in scheme.find_unused():
             if tensors.pop(name, None) is not None:
                 reasons.append(reason)
-        for name, made in self._made.items():
-            tensors[name] = SafetensorInfo(name, made.format.name, made.shape, 0, made.nbytes, -1)
+        for name, weight in self._assembled.items():
+            tensors[name] = SafetensorInfo(name, weight.format.name, weight.shape, 0, weight.nbytes, -1)
         self.tensors: Mapping[str, SafetensorInfo] = MappingProxyType(tensors)
-        self.notes = (*repeated(notes, "weight"), *repeated(reasons, "tensor"))
+        self.notes = (*count_notes(notes, "weight"), *count_notes(reasons, "tensor"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,21 +48,21 @@ class QuantizedFolder(Closing):
         return tuple(self.tensors)
 
     def tensor(self, name: str) -> StoredTensor:
-        """One tensor: put together, or a view of the file. Raises ModelFileError if there is none of that name."""
-        made = self._made.get(name)
-        if made is None:
+        """Return one tensor: assembled, or a view of the file. Raises ModelFileError for an unknown name."""
+        weight = self._assembled.get(name)
+        if weight is None:
             if name not in self.tensors:
                 raise no_such_tensor(self.path, name, self.tensors)
             return self.files.tensor(name)
-        blocks = made.blocks()
-        for part in made.parts:
+        blocks = weight.blocks()
+        for part in weight.parts:
             drop_pages(self.files.raw(part))
-        return StoredTensor(name, made.format, made.shape, blocks, made.order)
+        return StoredTensor(name, weight.format, weight.shape, blocks, weight.order)
 
-    def in_place(self, name: str) -> bool:
-        """Whether a tensor's blocks have their columns where they belong: of act-order weights only values have."""
-        made = self._made.get(name)
-        return made is None or made.order is None
+    def has_columns_in_place(self, name: str) -> bool:
+        """Return whether a tensor's blocks have their columns in order; act-order weights have not."""
+        weight = self._assembled.get(name)
+        return weight is None or weight.order is None
 
     def close(self) -> None:
         self.files.close()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.checkpoints.config_values import ConfigValues
-from sporelm.checkpoints.quantized.assembled import Assembled
+from sporelm.checkpoints.quantized.assembled_weight import AssembledWeight
 from sporelm.checkpoints.quantized.parts import Parts
 from sporelm.quant import MXFP4
 from sporelm.quant.packing import join_nibbles, spread_bits
@@ -27,18 +27,18 @@ class Mxfp4:
     def __init__(self, parts: Parts, settings: ConfigValues) -> None:
         self.parts = parts
 
-    def weights(self) -> Iterator[Assembled]:
-        for stem in self.parts.ending("_blocks"):
+    def weights(self) -> Iterator[AssembledWeight]:
+        for stem in self.parts.find_stems("_blocks"):
             yield self._weight(stem)
 
-    def unused(self) -> Iterator[tuple[str, str]]:
+    def find_unused(self) -> Iterator[tuple[str, str]]:
         return iter(())
 
-    def _weight(self, stem: str) -> Assembled:
+    def _weight(self, stem: str) -> AssembledWeight:
         names = (f"{stem}_blocks", f"{stem}_scales")
         leading: tuple[int | None, ...] = self.parts.info(names[1]).shape
-        blocks = self.parts.array(names[0], "U8", (*leading, 16))
-        scales = self.parts.array(names[1], "U8", leading)
+        blocks = self.parts.read_array(names[0], "U8", (*leading, 16))
+        scales = self.parts.read_array(names[1], "U8", leading)
         shape = (*scales.shape[:-1], scales.shape[-1] * 32) if scales.ndim else (32,)
         each = scales.shape[-1] if scales.ndim else 1
         flat, exponents = blocks.reshape(-1, each, 16), scales.reshape(-1, each, 1)
@@ -49,4 +49,4 @@ class Mxfp4:
             return np.concatenate(parts, axis=1).reshape(stop - start, -1)
 
         assert prod(shape[:-1]) == len(flat)
-        return Assembled(stem, MXFP4, shape, names, rows)
+        return AssembledWeight(stem, MXFP4, shape, names, rows)

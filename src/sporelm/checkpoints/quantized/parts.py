@@ -1,4 +1,4 @@
-"""The tensors that a quantized weight is stored as: taken as arrays, each checked for its type and shape."""
+"""The tensors of a quantized weight, read as arrays with checked types and shapes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from sporelm.quant import BF16
 
 Shape = Sequence[int | None]  # None: any length
 
-# What numpy calls the types of safetensors; those of eight bits that numpy does not have are given as bytes.
+# numpy's names of safetensors types; eight-bit floats, which numpy lacks, are read as bytes.
 TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
@@ -32,38 +32,42 @@ class Parts:
         return name in self.files.tensors
 
     def info(self, name: str) -> SafetensorInfo:
-        """What the header says. Raises ModelFileError for a part that is not there."""
+        """Return the header entry of a part. Raises ModelFileError if it is missing."""
         found = self.files.tensors.get(name)
         if found is None:
-            raise ModelFileError(f"{self.where} lacks {quote(name)}, without which its weight cannot be read")
+            raise ModelFileError(f"{self.where} lacks {quote(name)}, a part of a quantized weight")
         return found
 
-    def ending(self, suffix: str) -> list[str]:
-        """The names that end so, without the ending, in the files' order."""
+    def find_stems(self, suffix: str) -> list[str]:
+        """Return the names with this suffix, without it, in the order of the files."""
         return [name.removesuffix(suffix) for name in self.files.tensors if name.endswith(suffix)]
 
-    def array(self, name: str, types: str | Sequence[str], shape: Shape) -> NDArray[Any]:
-        """A part as it lies in the file, of one of these types and of this shape, not empty. Raises ModelFileError."""
+    def read_array(self, name: str, types: str | Sequence[str], shape: Shape) -> NDArray[Any]:
+        """Return a part as an array of one of these types and of this shape, not empty. Raises ModelFileError."""
         found, allowed = self.info(name), (types,) if isinstance(types, str) else types
         if found.type_name not in allowed:
             raise ModelFileError(f"{self.where}: {quote(name)} is {found.type_name}; it must be {' or '.join(allowed)}")
-        self.check(name, shape)
+        self.check_shape(name, shape)
         if not all(found.shape):
-            raise ModelFileError(f"{self.where}: {quote(name)} is {list(found.shape)}: a weight's part that is empty")
+            raise ModelFileError(
+                f"{self.where}: {quote(name)} is {list(found.shape)}; a part of a weight must not be empty"
+            )
         return self.files.raw(name).view(TYPES[found.type_name]).reshape(found.shape)
 
-    def check(self, name: str, shape: Shape) -> None:
+    def check_shape(self, name: str, shape: Shape) -> None:
         """Raise ModelFileError unless the part has this shape."""
         found = self.info(name).shape
-        if len(found) != len(shape) or any(want not in (None, have) for have, want in zip(found, shape, strict=True)):
-            wanted = "[" + ", ".join("any" if length is None else str(length) for length in shape) + "]"
+        if len(found) != len(shape) or any(
+            length not in (None, actual) for actual, length in zip(found, shape, strict=True)
+        ):
+            expected = "[" + ", ".join("any" if length is None else str(length) for length in shape) + "]"
             raise ModelFileError(
-                f"{self.where}: {quote(name)} is {list(found)}; beside the other parts it must be {wanted}"
+                f"{self.where}: {quote(name)} is {list(found)}; to fit the other parts it must be {expected}"
             )
 
-    def floats(self, name: str, shape: Shape, rows: slice = slice(None)) -> NDArray[np.float32]:
-        """A part of floats, or some rows of it, as float32, whatever width it has in the file."""
-        found = self.array(name, FLOATS, shape)
+    def read_floats(self, name: str, shape: Shape, rows: slice = slice(None)) -> NDArray[np.float32]:
+        """Return a part of floats, or some of its rows, as float32."""
+        found = self.read_array(name, FLOATS, shape)
         found = found[rows] if found.ndim else found
         kind = self.info(name).type_name
         if kind == "BF16":

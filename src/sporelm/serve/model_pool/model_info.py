@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from sporelm.checkpoints import open_model
-from sporelm.checkpoints.identity import identity_of
+from sporelm.checkpoints.identity import compute_identity
 from sporelm.checkpoints.loader import ModelSource
-from sporelm.checkpoints.schema_registry import architecture_of
+from sporelm.checkpoints.schema_registry import find_architecture
 from sporelm.errors import ModelError
 from sporelm.files.gguf import GgufFile, StringArray
 from sporelm.files.store import resolve
@@ -54,7 +54,7 @@ class ModelInfo:
     @property
     def is_generative(self) -> bool:
         """Whether the architecture generates text, as all but encoders do."""
-        return not issubclass(architecture_of(self.family), Encoder)
+        return not issubclass(find_architecture(self.family), Encoder)
 
     @property
     def parameter_size(self) -> str:
@@ -95,7 +95,7 @@ def _read(path: Path, modified_ns: int, all_arrays: bool) -> ModelInfo:
             num_parameters=num_parameters,
             nbytes=sum(each.stat().st_size for each in paths),
             modified=modified_ns / 1e9,
-            digest=identity_of(source).sha256,
+            digest=compute_identity(source).sha256,
             license=license_ if isinstance(license_, str) else "",
             metadata=config_metadata(source, num_parameters) | json_metadata(metadata, all_arrays=all_arrays),
             has_chat_template=_has_chat_template(source),

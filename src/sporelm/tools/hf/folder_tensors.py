@@ -47,7 +47,7 @@ class FolderTensors:
         It keeps its format if that is a GGUF type and its columns are in order; else its values are F32.
         """
         assert isinstance(self.files, QuantizedFolder)
-        is_ggml = number_format.name in FORMATS and self.files.in_place(info.name)
+        is_ggml = number_format.name in FORMATS and self.files.has_columns_in_place(info.name)
 
         def assemble() -> StoredTensor:
             with self._lock:

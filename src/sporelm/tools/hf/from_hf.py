@@ -14,11 +14,11 @@ from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_schema import GgufSchema
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.loader import ModelSource, check_shapes, map_tensors
-from sporelm.checkpoints.multimodal_text import text_values
-from sporelm.checkpoints.prompts import lost_in_gguf
+from sporelm.checkpoints.multimodal_text import select_text_model
+from sporelm.checkpoints.prompts import find_prompts_lost_in_gguf
 from sporelm.checkpoints.quantized.folder import QuantizedFolder
-from sporelm.checkpoints.quantized.groups import repeated
-from sporelm.checkpoints.rope_writing import gguf_rope
+from sporelm.checkpoints.quantized.groups import count_notes
+from sporelm.checkpoints.rope_writing import rope_to_gguf
 from sporelm.checkpoints.schema_registry import find_hf_schema, gguf_schema_for
 from sporelm.checkpoints.tensor_mapping import TensorMapping
 from sporelm.checkpoints.transforms import Divide, PermuteRotary
@@ -87,7 +87,7 @@ def from_hf(
         mapping = match_params(source, params)
         found = convert_tokenizer_to_gguf(folder, config.vocab, pre)
         metadata = _general_metadata(folder, values, params, architecture)
-        rope = gguf_rope(config, _count_positions(config), truncates=schema.yarn_truncates)
+        rope = rope_to_gguf(config, _count_positions(config), yarn_truncates=schema.yarn_truncates)
         metadata |= _make_entries(rope.fields, f"{architecture}.")
         metadata |= _architecture_metadata(folder, schema, config)
         metadata |= _make_entries(found.fields)
@@ -107,7 +107,7 @@ def from_hf(
             metadata[ORDER_KEY] = MetadataEntry("str", ADJACENT)
         model = LazyModel(metadata, tensors, "little", GGUF_VERSION, tuple(source.files.paths))
         notes = [*source.notes, *_note_window(schema, config), *rope.notes, *found.notes]
-        notes += lost_in_gguf(folder)
+        notes += find_prompts_lost_in_gguf(folder)
         notes += llama_cpp_notes(architecture, (tensor.name for tensor in model.tensors), rope.yarn_bounds)
         if config.is_headless:
             notes.append("it comes without the head that scores tokens: the file is for embeddings, not for generation")
@@ -117,7 +117,7 @@ def from_hf(
             notes.append("its multipliers are put into the weights, which are written as F32; --type names another")
         changed: list[str] = []
         tensors = [_choose_type(tensor, type_name, changed) for tensor in model.tensors]
-        notes += repeated(changed, "tensor")
+        notes += count_notes(changed, "tensor")
     finally:
         if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
             source.close()
@@ -130,7 +130,7 @@ def _convert_vocabulary(folder: Path, pre: str | None) -> GgufConversion:
     values = read_object(path) if path.is_file() else {}
     vocab = ConfigValues(values, str(path)).integer("vocab_size", 1, MAX_VOCAB) if "vocab_size" in values else None
     try:
-        architectures = text_values(values, str(path)).get("architectures")
+        architectures = select_text_model(values, str(path)).get("architectures")
         name = architectures[0] if isinstance(architectures, list) and architectures else ""
         architecture = gguf_schema_for(find_hf_schema(str(name))).names[0]
     except UnsupportedModel:  # a vocabulary says nothing about its model
@@ -161,7 +161,7 @@ def _general_metadata(
 
 
 def _architecture_metadata(folder: Path, schema: GgufSchema, config: ModelConfig) -> dict[str, MetadataEntry]:
-    if reason := schema.find_lost(config):
+    if reason := schema.find_conversion_loss(config):
         reason += f", which a GGUF file of {schema.name_for(config)!r} cannot say"
         raise UnsupportedModel(f"{folder}: {reason}; run the folder as it is")
     return _make_entries(schema.metadata_from_config(config))

@@ -14,9 +14,9 @@ from sporelm.checkpoints.gguf_schema import GgufSchema
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.metadata_tensors import read_metadata_tensors
-from sporelm.checkpoints.pooling import modules_text, with_places
-from sporelm.checkpoints.rope_writing import number
-from sporelm.checkpoints.schema_registry import first_hf_schema, hf_schema_for, is_gguf_name, names_of
+from sporelm.checkpoints.pooling import modules_json, name_dense_folders
+from sporelm.checkpoints.rope_writing import to_shortest_float
+from sporelm.checkpoints.schema_registry import find_names, first_hf_schema, hf_schema_for, is_gguf_name
 from sporelm.checkpoints.tensor_mapping import TensorMapping
 from sporelm.errors import OpError, RequestError, UnsupportedModel, UsageError
 from sporelm.models import build
@@ -71,17 +71,17 @@ def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFol
     try:
         assert isinstance(source.schema, GgufSchema)
         if source.config.labels:
-            what = f"a folder of {next(name for name in names_of(source.schema) if not is_gguf_name(name))}"
+            what = f"a folder of {next(name for name in find_names(source.schema) if not is_gguf_name(name))}"
             raise UnsupportedModel(f"{path} is a reranker: its head has no place in {what}; use the file as it is")
         params = build(source.config).params()
         mapping = _match_and_check(source, params)
     finally:
         source.close()
     schema = hf_schema_for(source.schema, source.config)
-    config = with_places(source.config)
+    config = name_dense_folders(source.config)
     tensors, modules = _separate_modules(_make_tensors(model, source, mapping, schema, dtype), config)
     main = _find_main_type(tensors)
-    texts |= modules_text(config.pooling or "mean", config.dense, config.width) if _has_pooling(config) else {}
+    texts |= modules_json(config.pooling or "mean", config.dense, config.width) if _has_pooling(config) else {}
     texts["config.json"] = _json(_make_config(source, schema, values, tokenizer, main))
     texts["generation_config.json"] = _json(_make_generation_config(values, tokenizer))
     return HfFolder(texts, tuple(tensors), tuple(notes), modules)
@@ -192,7 +192,9 @@ def _make_generation_config(values: Mapping[str, Any], tokenizer: TokenizerFiles
     if others:
         found["eos_token_id"] = others if first is None else [first, *others]
     sampling = sampling_to_json(values)
-    numbers = {word: number(value) if isinstance(value, float) else value for word, value in sampling.items()}
+    numbers = {
+        word: to_shortest_float(value) if isinstance(value, float) else value for word, value in sampling.items()
+    }
     return found | ({"do_sample": True} | numbers if numbers else {})
 
 
