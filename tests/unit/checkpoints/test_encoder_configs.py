@@ -135,7 +135,7 @@ def test_modern_bert_in_two_dialects() -> None:
         ({"hidden_activation": "silu"}, "hidden_activation 'silu'"),
         ({"norm_bias": True}, "norm_bias True"),
         ({"classifier_pooling": "max"}, "classifier_pooling 'max'"),
-        ({"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}}}, "only plain ones"),
+        ({"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}}}, "only unscaled ones"),
     ],
 )
 def test_other_modern_berts_are_refused(change: dict[str, Any], message: str) -> None:

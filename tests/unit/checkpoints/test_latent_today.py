@@ -33,7 +33,7 @@ def of_hf(name: str, **change: Any) -> ModelConfig:
         ("ling3", {"no_kda_lora": False}, "no_kda_lora False is not supported; True is"),
         ("ling3", {"expert_swiglu_limit_list": [7.0, None]}, "limits of layers without experts are not supported"),
         ("ling3", {"gated_attention_proj_granularity_type": "element_wise"}, "'element_wise' is not supported"),
-        ("ling3", {"moe_shared_expert_intermediate_size": 20}, "must be 48, as wide as its experts; it is 20"),
+        ("ling3", {"moe_shared_expert_intermediate_size": 20}, "must be 48, the width of all shared experts; it is 20"),
         (
             "ling3",
             {"q_lora_rank": 20},

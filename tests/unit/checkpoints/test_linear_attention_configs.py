@@ -62,7 +62,7 @@ LINEAR: dict[str, Any] = BY_NAME["kimi-linear"].config["linear_attn_config"]
             UnsupportedModel,
             "MiniMaxForCausalLM rotates whole heads, not 8 of 16",
         ),
-        ("minimax-01", {"partial_rotary_factor": 0.5}, UnsupportedModel, "whole heads, not 8 of 16 numbers"),
+        ("minimax-01", {"partial_rotary_factor": 0.5}, UnsupportedModel, "whole heads, not 8 of 16 dimensions"),
         (
             "minimax-01",
             MAKERS | {"rotary_dim": 17},

@@ -120,7 +120,7 @@ LATENT = {
         ("glm4moe", {"n_group": 4, "topk_group": 1}, ModelFileError, "a token uses 3 experts of 1 of 4 groups"),
         ("gpt-oss", {"swiglu_limit": 5.0}, UnsupportedModel, "swiglu_limit 5.0 is not supported; 7.0 is"),
         ("hunyuan-moe", {"moe_topk": [1, 2]}, ModelFileError, "moe_topk is \\[1, 2\\]; it must be an integer"),
-        ("llama4", {"num_experts_per_tok": 2}, UnsupportedModel, "a token uses 2 experts; only one is supported"),
+        ("llama4", {"num_experts_per_tok": 2}, UnsupportedModel, "num_experts_per_tok 2 is not supported; 1 is"),
         ("llama4", {"attention_chunk_size": None}, ModelFileError, "attention_chunk_size is missing"),
         ("llama4", {"moe_layers": "x"}, UnsupportedModel, "moe_layers is 'x'; it must list layers"),
         ("mimo2", {"swa_head_dim": 8}, UnsupportedModel, "swa_head_dim is 8; only 16 is supported"),
@@ -128,7 +128,12 @@ LATENT = {
         ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "must be dense or sparse for each of the 4 layers"),
         ("mellum", {"mlp_layer_types": -1}, UnsupportedModel, "must be dense or sparse for each of the 5 layers"),
         ("olmoe", {"clip_qkv": 0.0}, ModelFileError, "clip_qkv is 0.0; it must be a number"),
-        ("bailing", {"norm_head": True, "tie_word_embeddings": True}, UnsupportedModel, "norm_head is true of an out"),
+        (
+            "bailing",
+            {"norm_head": True, "tie_word_embeddings": True},
+            UnsupportedModel,
+            "norm_head is not supported for an out",
+        ),
     ],
 )
 def test_what_cannot_be_computed_is_refused(

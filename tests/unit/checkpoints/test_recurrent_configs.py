@@ -51,7 +51,12 @@ GGUF |= {"ssm.inner_size": 32}
             UnsupportedModel,
             "each of the 3 layers must be linear_.*'X'",
         ),
-        ("nemotron-h", {"layers_block_type": 4}, ModelFileError, "layers_block_type is 4; it must be a list of kinds"),
+        (
+            "nemotron-h",
+            {"layers_block_type": 4},
+            ModelFileError,
+            "layers_block_type is 4; it must be a list of layer types",
+        ),
         ("nemotron-h", {"time_step_limit": [0.1, 1.0]}, UnsupportedModel, "time steps have limits, which is not supp"),
         (
             "nemotron-h",
@@ -68,12 +73,12 @@ GGUF |= {"ssm.inner_size": 32}
         ),
         ("nemotron-3-nano", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 8 experts"),
         ("falcon-h1", {"mamba_proj_bias": True}, UnsupportedModel, "mamba_proj_bias True is not supported; False is"),
-        ("falcon-h1", {"mamba_d_ssm": 90}, ModelFileError, "mamba_d_ssm is 90, which are not 6 heads of 16 numbers"),
+        ("falcon-h1", {"mamba_d_ssm": 90}, ModelFileError, "mamba_d_ssm is 90; it must be 6 heads of 16"),
         (
             "falcon-h1",
             {"mamba_d_ssm": None, "mamba_expand": 3},
             ModelFileError,
-            "mamba_d_ssm is 144, which are not 6 h",
+            "mamba_d_ssm is 144; it must be 6 h",
         ),
         ("falcon-h1", {"ssm_multipliers": [1.0] * 4}, ModelFileError, "ssm_multipliers is 4 values; it must be a list"),
         ("falcon-h1", {"key_multiplier": 0.0}, ModelFileError, "key_multiplier is 0.0; it must be a number from 1e-06"),

@@ -23,7 +23,7 @@ NORMED = "moe_normalize_expert_weights"
         ("mimo2", {"scoring_func": "softmax"}, UnsupportedModel, "scoring_func 'softmax' is not supported; sigmoid is"),
         ("dbrx", {"ffn_config": {NORMED: 2.0}}, UnsupportedModel, f"{NORMED} 2.0 with ffn_act_fn .* is not supported"),
         ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, UnsupportedModel, "ffn_act_fn .*gelu"),
-        ("dbrx", {"attn_config": [1]}, UnsupportedModel, r"attn_config must be an object, it is \[1\]"),
+        ("dbrx", {"attn_config": [1]}, UnsupportedModel, r"attn_config must be an object \(got \[1\]\)"),
         ("exaone", {"activation_function": "gelu"}, UnsupportedModel, "activation_function 'gelu' is not supported"),
         (
             "hy-v3",
@@ -31,14 +31,14 @@ NORMED = "moe_normalize_expert_weights"
             UnsupportedModel,
             "dense layers first, then sparse ones",
         ),
-        ("mistral4", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
+        ("mistral4", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "needs YaRN's original"),
         ("opt", {"activation_function": "swish"}, UnsupportedModel, "activation_function 'swish' is not supported"),
         ("opt", {"word_embed_proj_dim": 0}, ModelFileError, "word_embed_proj_dim is 0"),
         (
             "cohere-compass",
             {"rope_parameters": {"full_attention": None}},
             UnsupportedModel,
-            "rope_parameters say nothing of sliding_attention, which is not supported",
+            "rope_parameters lack sliding_attention, which is not supported",
         ),
         (
             "cohere-compass",
@@ -52,7 +52,7 @@ NORMED = "moe_normalize_expert_weights"
             UnsupportedModel,
             "layers are sliding_attention, but sliding_window is null",
         ),
-        ("flint", {"sliding_window": None}, UnsupportedModel, "sliding_window is null, and layers without one are not"),
+        ("flint", {"sliding_window": None}, UnsupportedModel, "sliding_window is null, so no layer would have"),
         (
             "flint",
             {"mlp_only_layers": [-1]},

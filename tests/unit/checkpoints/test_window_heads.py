@@ -42,7 +42,7 @@ def read(name: str, **change: Any) -> ModelConfig:
         ("laguna", {"rope_parameters": {"rope_theta": 1e4}}, UnsupportedModel, "those of full_attention and sliding"),
         ("laguna", {"sliding_window": None}, UnsupportedModel, "but sliding_window is missing"),
         ("laguna", {"moe_router_logit_softcapping": 30.0}, UnsupportedModel, "softcapping 30.0 is not supported"),
-        ("step35", {"rope_scaling": YARN}, UnsupportedModel, "scaled by Yarn"),
+        ("step35", {"rope_scaling": YARN}, UnsupportedModel, "with scaling Yarn"),
         ("step35", {"rope_theta": [5e6, 1e4, 2e4, 5e6]}, UnsupportedModel, "layers of one type must have equal values"),
         ("step35", {"partial_rotary_factors": [0.2, 1.0, 1.0, 0.2]}, ModelFileError, "3 of a head's 16"),
         ("step35", {"swiglu_limits": [0.1] * 4}, ModelFileError, "a limit must be at least 0.28"),

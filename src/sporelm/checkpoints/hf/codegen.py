@@ -42,6 +42,6 @@ class CodeGenForCausalLM(GPTJForCausalLM):
         config = super().config_from_json(values, dtype)
         check_heads(config, values.where)
         if values.has("auto_map"):
-            what = "auto_map names custom code, as in CodeGen 2, which has another order of rows"
+            what = "auto_map names custom code, as in CodeGen 2"
             raise UnsupportedModel(f"{values.where}: {what}, which is not supported; CodeGen 1 is")
         return config
