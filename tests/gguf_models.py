@@ -95,7 +95,7 @@ def contents(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 def raw(model: GgufFile, name: str) -> bytes:
     """A tensor's bytes, read apart from the reader's own way."""
     info = model.tensors[name]
-    with model.paths[info.part].open("rb") as file:
+    with model.paths[info.file_index].open("rb") as file:
         file.seek(info.offset)
         return file.read(info.nbytes)
 

@@ -12,13 +12,13 @@ SECONDS = 120
 # Before a command: of each tensor that it writes it waits after the first blocks, so that a signal comes in the middle.
 HELD = """
 import time
-from sporelm.tools import model_output
-chunks = model_output.read_chunks
+from sporelm.tools import output_file
+chunks = output_file.read_chunks
 def held(*given):
     for blocks in chunks(*given):
         yield blocks
         time.sleep(60)
-model_output.read_chunks = held
+output_file.read_chunks = held
 """
 
 Spore = Callable[..., subprocess.CompletedProcess[str]]

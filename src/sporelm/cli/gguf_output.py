@@ -38,10 +38,10 @@ def add_output(parser: Parser, help_text: str) -> None:
 def save(outputs: "Sequence[OutputFile]", args: argparse.Namespace, **more: Any) -> None:
     """Write the files with a progress bar, and print them; `more` is added to the JSON object."""
     from sporelm.cli.progress_line import ProgressLine
-    from sporelm.tools import model_output
+    from sporelm.tools import output_file
 
     with ProgressLine() as progress, handle_signals():
-        written = model_output.save_models(
+        written = output_file.save_models(
             outputs,
             force=args.force,
             dry_run=args.dry_run,
@@ -69,14 +69,14 @@ def save_each(
     Raises RequestError if files exist or disk space is short.
     """
     from sporelm.cli.progress_line import ProgressLine
-    from sporelm.tools import model_output
+    from sporelm.tools import output_file
 
-    model_output.check_output_paths([file.path for files in models.values() for file in files], args.force)
+    output_file.check_output_paths([file.path for files in models.values() for file in files], args.force)
     threads = choose_num_threads(args)
     with ProgressLine() as progress, handle_signals():
 
         def write(path: Path, dry_run: bool) -> "list[WrittenFile]":
-            return model_output.save_models(
+            return output_file.save_models(
                 models[path],
                 force=args.force,
                 dry_run=dry_run,
@@ -88,7 +88,7 @@ def save_each(
         paths = list(models)
         if len(paths) > 1:
             sized = gguf_inputs.try_each(paths, lambda path: write(path, True))
-            model_output.check_space([file for files in sized.values() for file in files])
+            output_file.check_space([file for files in sized.values() for file in files])
             if args.dry_run:
                 return sized
             paths = list(sized)

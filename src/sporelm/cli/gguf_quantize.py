@@ -56,7 +56,7 @@ def make_parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     from time import perf_counter
 
-    from sporelm.tools import model_output
+    from sporelm.tools import output_file
     from sporelm.tools.lazy_model import open_lazy_model
     from sporelm.tools.quantize_model import plan_outputs, quantize_model
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return quantized, plan_outputs(quantized, destination, keep_split=args.keep_split)
 
     models = gguf_inputs.try_each(paths, quantize_one)
-    model_output.check_output_paths([file.path for _, files in models.values() for file in files], args.force)
+    output_file.check_output_paths([file.path for _, files in models.values() for file in files], args.force)
     for path, (quantized, _) in models.items():
         for warning in quantized.warnings:
             gguf_inputs.print_problem(f"{path.name}: {warning}")

@@ -10,7 +10,7 @@ from gguf_models import EXPERTS, FFN, HEAD, HEADS, KV_HEADS, META, MIXTURE, WIDT
 from sporelm.errors import RequestError, SporeError, UnsupportedModel
 from sporelm.files.gguf import open_gguf
 from sporelm.quant import FORMATS, Q4_1, Q8_0, dequantize_tensor, quantize_tensor
-from sporelm.tools import model_output
+from sporelm.tools import output_file
 from sporelm.tools.convert import convert_model
 from sporelm.tools.lazy_model import open_lazy_model
 from sporelm.tools.output_file import save_models
@@ -29,8 +29,8 @@ def by(steps: str, source: Path, name: str = "out.gguf") -> Path:
 def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual chunks, and some so small that every tensor is read in many."""
     if request.param == "in pieces":
-        monkeypatch.setattr(model_output, "COPY_CHUNK_BYTES", 100)
-        monkeypatch.setattr(model_output, "COMPUTE_CHUNK_VALUES", 96)
+        monkeypatch.setattr(output_file, "COPY_CHUNK_BYTES", 100)
+        monkeypatch.setattr(output_file, "COMPUTE_CHUNK_VALUES", 96)
 
 
 @pytest.mark.usefixtures("_sizes")

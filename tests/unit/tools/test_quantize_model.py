@@ -10,7 +10,7 @@ from sporelm.errors import RequestError, SporeError
 from sporelm.files.gguf import open_gguf
 from sporelm.quant import BF16, F16, FORMATS, Q8_0, quantize_tensor
 from sporelm.quant.quant_mixes import MIXES
-from sporelm.tools import model_output
+from sporelm.tools import output_file
 from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry
 from sporelm.tools.lazy_model import open_lazy_model
 from sporelm.tools.output_file import save_models
@@ -60,7 +60,7 @@ def imatrix_of(source: Path, *, experts: int = EXPERTS) -> Imatrix:
 def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual chunks, and some so small that every tensor is computed in many, which end amid rows."""
     if request.param == "in pieces":
-        monkeypatch.setattr(model_output, "COMPUTE_CHUNK_VALUES", 96)
+        monkeypatch.setattr(output_file, "COMPUTE_CHUNK_VALUES", 96)
 
 
 @pytest.mark.usefixtures("_sizes")
