@@ -231,7 +231,7 @@ class LLM(LoadedLLM):
 
     def prepare_generation(
         self,
-        ids: list[int],
+        ids: Sequence[int],
         params: SamplingParams,
         sequence: KvSequence | None = None,
         *,
@@ -257,14 +257,15 @@ class LLM(LoadedLLM):
     ) -> list[TextGeneration]:
         """Prepare the generations of one prompt of a list; an error names the prompt."""
         try:
-            return self.prepare_generations(self.prompt_ids(prompt), params)
+            ids = self.prompt_ids(prompt) if isinstance(prompt, str | RenderedPrompt) else prompt
+            return self.prepare_generations(ids, params)
         except RequestError as reason:
             if count == 1:
                 raise
             raise type(reason)(f"prompt {number} of {count}: {reason}") from None
 
     def prepare_generations(
-        self, ids: list[int], params: SamplingParams, *, continues: bool = True
+        self, ids: Sequence[int], params: SamplingParams, *, continues: bool = True
     ) -> list[TextGeneration]:
         """Prepare all generations that `n` and `best_of` ask for of one prompt. Raises like `prepare_generation`."""
         first = self.prepare_generation(ids, params, continues=continues)

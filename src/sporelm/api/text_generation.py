@@ -23,7 +23,7 @@ class TextGeneration:
 
     def __init__(
         self,
-        prompt: list[int],
+        prompt: Sequence[int],
         params: SamplingParams,
         tokenizer: Tokenizer,
         sequence: KvSequence | None = None,

@@ -110,7 +110,7 @@ class Engine:
         stop_ids = sorted(request.stop_ids)
         vocab, constraint = self.limits.vocab, request.constraint
         try:
-            self.sampler.add(request.id, request.sampling, request.prompt, stop_ids, vocab, constraint)
+            self.sampler.add(request.id, request.sampling, request.all_token_ids, stop_ids, vocab, constraint)
         except BaseException:  # without its sampler state it would be continued greedily
             self.scheduler.end(request, "error")
             raise
@@ -141,13 +141,13 @@ class Engine:
         step = self.scheduler.next_step()
         if not step.sequences[0].is_sampled:
             return self._step_rows(step, start)
-        num_tokens = step.num_tokens
         scheduled = perf_counter()
         model_output = self.runner.run(step)
         computed = perf_counter()
         self._sampling_step = step
         sampled = self.sampler.sample(model_output, step)
         sampled_time = perf_counter()
+        num_tokens = step.num_tokens
         self._observe_time(step, num_tokens, sampled.tokens, computed - scheduled)
         outputs = self.scheduler.commit(step, sampled)
         if not step.sequences[-1].is_sampled:

@@ -91,12 +91,12 @@ class Metrics:
 
     # ---- called by the engine; times are of perf_counter
 
-    def record_admission(self, request: "Request") -> None:
-        """Record that a request runs for the first time."""
+    def record_admission(self, queued_seconds: float, cache_miss: str | None) -> None:
+        """Record that a request runs for the first time, and why its prompt was not cached in full."""
         with self._lock:
-            self.queued.observe(request.start_time - request.arrival_time)
-            if request.cache_miss is not None:
-                self.missed_by[classify_miss(request.cache_miss)] += 1
+            self.queued.observe(queued_seconds)
+            if cache_miss is not None:
+                self.missed_by[classify_miss(cache_miss)] += 1
 
     def record_preemption(self) -> None:
         """Record that a running request was preempted."""

@@ -79,6 +79,7 @@ class Request:
         "exception",
         "finish_reason",
         "first_token_time",
+        "has_known_ids",
         "id",
         "is_temporary",
         "last_token_time",
@@ -160,6 +161,7 @@ class Request:
         self.adapter_id = adapter_id
         self.output = output
         self.on_rows = on_rows
+        self.has_known_ids = False  # whether the scheduler has found all ids in the vocabulary
         self.num_delivered = 0  # rows with which `on_rows` was called
         self.page_hashes = PageHashes(cache_salt)  # of the pages of `context_ids`
         self.is_temporary = sequence is None  # its sequence is dropped when it ends

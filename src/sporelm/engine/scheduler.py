@@ -100,8 +100,11 @@ class Scheduler:
             self.limits.check_prompt(request.num_prompt, rolls=request.output == "tokens")
         if request.adapter_id not in self.adapter_identities:
             raise RequestError(f"adapter {request.adapter_id} is not loaded: load it first")
+        if request.has_known_ids:
+            return
         lowest, highest = min(request.context_ids), max(request.context_ids)
-        if lowest < 0 or highest >= self.limits.vocab:
+        request.has_known_ids = lowest >= 0 and highest < self.limits.vocab
+        if not request.has_known_ids:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(
                 f"the prompt holds token {safe_repr(wrong)}: the model knows 0 to {self.limits.vocab - 1}"
@@ -369,7 +372,9 @@ class Scheduler:
             self._preempt(victim)
             if victim is request:
                 return False
-        tokens = [*request.context_ids[held : held + count], *draft]
+        tokens = request.context_ids[held : held + count]
+        if draft:
+            tokens += draft
         is_sampled = request.output == "tokens"
         num_outputs = len(draft) + (held + count == len(request.context_ids)) if is_sampled else count
         builder.add(
@@ -412,12 +417,13 @@ class Scheduler:
             self._release_sequence(request, sequence)
             return False
         self.kv_cache.truncate(sequence, num_cached)
-        self.kv_cache.restore(sequence, request.context_ids[:-1], builder.copies)
+        if self.kv_cache.offload_store is not None:
+            self.kv_cache.restore(sequence, request.context_ids[:-1], builder.copies)
         if not request.start_time:
             request.start_time = perf_counter()
             if not sequence.is_private:
                 self._record_cached_tokens(request, sequence.length)
-            self.metrics.record_admission(request)
+            self.metrics.record_admission(request.start_time - request.arrival_time, request.cache_miss)
         request.sequence = sequence
         request.parent = None
         self.kv_cache.set_snapshot_positions(sequence, len(request.context_ids), request.page_hashes.hashes)
@@ -444,8 +450,10 @@ class Scheduler:
             return sequence.length
         context_ids, page_hashes = request.context_ids, request.page_hashes
         self.kv_cache.set_adapter(sequence, self.adapter_identities[request.adapter_id])
-        num_equal = min(sequence.match_length(context_ids), len(context_ids) - 1)
-        num_held = self.kv_cache.usable_length(sequence, num_equal)
+        num_held = 0
+        if sequence.tokens:
+            num_equal = min(sequence.match_length(context_ids), len(context_ids) - 1)
+            num_held = self.kv_cache.usable_length(sequence, num_equal)
         page_hashes.root, page_hashes.adapter = sequence.page_hashes.root, sequence.page_hashes.adapter
         page_hashes.extend(context_ids)
         pages = self.kv_cache.find_prefix(page_hashes.hashes[: (len(context_ids) - 1) // PAGE])
@@ -461,9 +469,9 @@ class Scheduler:
         prefix_cache.num_query_tokens += request.num_context_prompt
         prefix_cache.num_hit_tokens += num_cached
         if num_cached // PAGE < (request.num_context_prompt - 1) // PAGE:
-            request.cache_miss = self.kv_cache.explain_miss(
-                request.page_hashes, num_cached // PAGE, request.context_ids
-            )
+            number = num_cached // PAGE
+            page_tokens = request.context_ids[number * PAGE : (number + 1) * PAGE]
+            request.cache_miss = self.kv_cache.explain_miss(request.page_hashes, number, page_tokens)
 
     def _preempt(self, request: Request) -> None:
         """Take the pages of a running request and put it back at the head of its queue. Changes the cache."""

@@ -167,11 +167,11 @@ class KvCache:
         if self.states is not None:
             sequence.state_slot = slot
 
-    def explain_miss(self, page_hashes: PageHashes, number: int, tokens: Sequence[int]) -> str:
-        """Return why no more than `number` full pages of a text could be reused. Remembers the salt."""
+    def explain_miss(self, page_hashes: PageHashes, number: int, page_tokens: Sequence[int]) -> str:
+        """Return why page `number` of a text, which holds `page_tokens`, could not be reused. Remembers the salt."""
         hashes, cached = page_hashes.hashes, self.prefix_cache.page_of_hash
         if self.snapshots is None or hashes[number] not in cached:
-            return self.prefix_cache.explain_miss(page_hashes, number, tokens)
+            return self.prefix_cache.explain_miss(page_hashes, number, page_tokens)
         end = number
         while end < len(hashes) and hashes[end] in cached:
             end += 1

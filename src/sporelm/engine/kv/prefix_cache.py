@@ -117,9 +117,11 @@ class PrefixCache:
             found.append(page)
         return found
 
-    def explain_miss(self, page_hashes: PageHashes, number: int, tokens: Sequence[int]) -> str:
-        """Return why full page `number` of a text is not cached although the pages before it are. Remembers the
-        root."""
+    def explain_miss(self, page_hashes: PageHashes, number: int, page_tokens: Sequence[int]) -> str:
+        """Return why page `number` of a text, which holds `page_tokens`, is not cached although those before it are.
+
+        Remembers the root.
+        """
         is_new = page_hashes.root not in self.known_roots
         _remember(self.known_roots, page_hashes.root)
         if is_new:
@@ -128,7 +130,6 @@ class PrefixCache:
             return FIRST_SEEN if page_hashes.root == root_hash("") else NEW_SALT
         if page_hashes.hashes[number] in self.evicted:
             return EVICTED
-        page_tokens = tokens[number * PAGE : (number + 1) * PAGE]
         siblings = self.children.get(page_hashes.parent_of(number), {}).values()
         num_equal = max((common_prefix_length(page_tokens, sibling) for sibling in siblings), default=0)
         if siblings and (number or num_equal):
