@@ -37,6 +37,7 @@ MODELS = ("src/sporelm/models/", "src/sporelm/checkpoints/")
 # Where threads are meant; elsewhere a team is one of people.
 THREADS = ("src/sporelm/backends/", "src/sporelm/ops/", "src/sporelm/plan/", "src/sporelm/engine/", "tests/", "docs/")
 FILES = ("src/sporelm/checkpoints/", "src/sporelm/files/")
+CHECKPOINTS = ("src/sporelm/checkpoints/", "tests/unit/checkpoints/")
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,26 @@ NAMES = (
     Names("row_rules turns untouched", "rowwise_lowering, coordinate_search, skip_rules", CPU),
     Names("words own reads alone wanted noticed said", "a schema in checkpoints, a typed config", MODELS),
     Names("Stored forms beside hold", "MappedTensor, transforms, metadata_tensors, file_lock", FILES),
+    Names(
+        "beside_vision text_part without_images whole_of inner_of within_whole",
+        "text_config, select_text_config, lift_image_rope_keys, find_multimodal_class, find_text_prefix",
+        CHECKPOINTS,
+    ),
+    Names(
+        "templated ignorable of_further_layers name_fronts name_in updated refuse_unknown",
+        "split_layer_number, find_unread, find_mtp_tensors, optional_prefixes, find_spelling, with_changes",
+        CHECKPOINTS,
+    ),
+    Names(
+        "sayable fitting flags_of with_places lost_in_gguf unpooled gained magnitude MAKERS_KEYS",
+        "fits_gguf, check_dense_widths, pooling_flags, counts_scaled_positions, compute_mscale, PUBLISHED_KEYS",
+        CHECKPOINTS,
+    ),
+    Names(
+        "Assembled assembled scaled repeated counted_groups computed restored in_place",
+        "AssembledWeight, assemble, count_notes, compute, restore: verbs for functions",
+        CHECKPOINTS,
+    ),
     Names("text_facts TextFacts layer_kinds", "encoder_config, EncoderConfig, hybrid_layers", MODELS),
 )
 

@@ -22,7 +22,7 @@ class QuantizedFolder(Closing):
 
     def __init__(self, files: SafetensorsFiles, scheme: Scheme) -> None:
         self.files, self.path, self.paths, self.metadata = files, files.path, files.paths, files.metadata
-        self._assembled: dict[str, AssembledWeight] = {}
+        self._weights: dict[str, AssembledWeight] = {}
         tensors = dict(files.tensors)
         notes: list[str] = []
         reasons: list[str] = []
@@ -32,12 +32,12 @@ class QuantizedFolder(Closing):
                     raise ModelFileError(f"{self.path}: {quote(part)} is a part of two weights")
             if weight.name in tensors:
                 raise ModelFileError(f"{self.path} holds {quote(weight.name)} twice: plain and quantized")
-            self._assembled[weight.name] = weight
+            self._weights[weight.name] = weight
             notes.append(weight.note)
         for name, reason in scheme.find_unused():
             if tensors.pop(name, None) is not None:
                 reasons.append(reason)
-        for name, weight in self._assembled.items():
+        for name, weight in self._weights.items():
             tensors[name] = SafetensorInfo(name, weight.format.name, weight.shape, 0, weight.nbytes, -1)
         self.tensors: Mapping[str, SafetensorInfo] = MappingProxyType(tensors)
         self.notes = (*count_notes(notes, "weight"), *count_notes(reasons, "tensor"))
@@ -49,7 +49,7 @@ class QuantizedFolder(Closing):
 
     def tensor(self, name: str) -> StoredTensor:
         """Return one tensor: assembled, or a view of the file. Raises ModelFileError for an unknown name."""
-        weight = self._assembled.get(name)
+        weight = self._weights.get(name)
         if weight is None:
             if name not in self.tensors:
                 raise no_such_tensor(self.path, name, self.tensors)
@@ -61,7 +61,7 @@ class QuantizedFolder(Closing):
 
     def has_columns_in_place(self, name: str) -> bool:
         """Return whether a tensor's blocks have their columns in order; act-order weights have not."""
-        weight = self._assembled.get(name)
+        weight = self._weights.get(name)
         return weight is None or weight.order is None
 
     def close(self) -> None:
