@@ -264,9 +264,9 @@ OF_INDEXERS: dict[str, tuple[Case, dict[str, Any], str]] = {
     ),
     "narrow heads": (V32, {"index_head_dim": 6}, "heads of the indexer have 6 dimensions, 8 are rotated"),
     "no latent of queries": (V32, {"q_lora_rank": None}, "q_lora_rank is missing"),
-    "shared first": (SHARED, {"indexer_types": ["shared"] + ["full"] * 4}, "full of the first"),
-    "unknown kind": (SHARED, {"indexer_types": ["full"] * 4 + ["none"]}, "must say full or shared"),
-    "too few": (SHARED, {"indexer_types": ["full"]}, "of each of the 5 layers"),
+    "shared first": (SHARED, {"indexer_types": ["shared"] + ["full"] * 4}, "full for the first"),
+    "unknown kind": (SHARED, {"indexer_types": ["full"] * 4 + ["none"]}, "must be full or shared"),
+    "too few": (SHARED, {"indexer_types": ["full"]}, "for each of the 5 layers"),
 }
 
 

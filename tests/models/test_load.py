@@ -99,12 +99,12 @@ FOLDERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "more layers": ({}, {"num_hidden_layers": 3}, "lacks 9 of its 30 tensors: .* and 5 more"),
     "fewer layers": ({}, {"num_hidden_layers": 1}, "holds tensors that .* and 5 more; ignoring"),
-    "shape": ({}, {"vocab_size": 132}, r"model.embed_tokens.weight is \[131, 96\], it must be \[132, 96\]"),
-    "heads": ({}, {"num_key_value_heads": 3}, r"is \[32, 96\], it must be \[48, 96\]"),
+    "shape": ({}, {"vocab_size": 132}, r"model.embed_tokens.weight is \[131, 96\]; it must be \[132, 96\]"),
+    "heads": ({}, {"num_key_value_heads": 3}, r"is \[32, 96\]; it must be \[48, 96\]"),
     "NaN in a norm": (with_value("model.norm.weight", NAN), {}, "tensor model.norm.weight holds NaN or infinity"),
     "NaN in a matrix": (with_value(MISSING, NAN), {}, f"tensor {MISSING} holds NaN"),
     "infinity": (with_value(MISSING, -INFINITY), {}, f"tensor {MISSING} holds NaN or infinity"),
-    "tied embeddings differ": ({}, {"tie_word_embeddings": True}, "lm_head.weight differs from .* set it to false"),
+    "tied embeddings differ": ({}, {"tie_word_embeddings": True}, "lm_head.weight differs from .* Set it to false"),
 }
 
 

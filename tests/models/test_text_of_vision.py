@@ -163,8 +163,8 @@ def test_experts_of_qwen3_vl_lie_either_way(load: Callable[..., Stepper], tmp_pa
     [
         ({"mrope_section": [2, 1, 2]}, r"mrope_section is \[2, 1, 2\]; it must be integers with sum 4"),
         ({"mrope_section": [4.0, 0, 0]}, "it must be integers"),
-        ({"mrope_section": 4}, "mrope_section is 4; it must be three numbers of pairs"),
-        ({}, "mrope_section is None; it must be three numbers of pairs"),
+        ({"mrope_section": 4}, "mrope_section is 4; it must be a list of three"),
+        ({}, "mrope_section is None; it must be a list of three"),
         ({"mrope_section": [2, 1, 1], "mrope_interleaved": True}, "mrope_interleaved True is not supported; False is"),
         ({"mrope_section": [2, 1, 1], "factor_of_time": 2}, "rope parameter 'factor_of_time' is unknown"),
     ],
