@@ -19,6 +19,17 @@ SporeError
 A message is one line: the value, the limit and the remedy.
 """
 
+from pathlib import Path
+from shlex import quote
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: from the checkout that is running, else from the package index."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "pyproject.toml").is_file() or not (checkout / "src" / "sporelm").is_dir():
+        return f"pip install 'sporelm[{extra}]'"
+    return f"pip install -e {quote(f'{checkout}[{extra}]')}"
+
 
 class SporeError(Exception):
     """The root of all errors meant for users."""

@@ -30,11 +30,13 @@ from sporelm.files.store import resolve
 from sporelm.models import Encoder
 from sporelm.models.config import ModelConfig
 from sporelm.ops.canonical_pages import KV_TYPES
+from sporelm.ops.number_types import DTYPE_OPTIONS
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.text.chat_templates.builtin_templates import find_template, use_template
 from sporelm.units import size_in_bytes
 
 HOST_BACKENDS = ("cpu", "reference")  # back-ends with one device
+HOST_DTYPES = ("auto", "f32")
 MAX_BATCH = 1024
 SPECULATION_METHODS = ("ngram", "draft")
 
@@ -45,6 +47,8 @@ class EngineOptions:
 
     num_pages   pages of the KV cache, as in the recorded run; fewer if the memory holds no more
     num_states  recurrent states, as in the recorded run
+    dtype       the number type of activations, an option of the back-end
+    strict      refuse to run ops by the reference where the back-end has no kernel
     any_kind    ignore options that this kind of model does not use, instead of refusing them
     """
 
@@ -67,11 +71,15 @@ class EngineOptions:
     num_states: int | None = None
     any_kind: bool = False
     chat_template: str | Path | None = None
+    dtype: str = "auto"
+    strict: bool = False
 
     def check(self) -> None:
         """Raise RequestError for an invalid value."""
         if self.kv is not None and self.kv not in list(KV_TYPES):
             raise RequestError(f"kv is {safe_repr(self.kv)}: it must be one of {', '.join(KV_TYPES)}")
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPE_OPTIONS:
+            raise RequestError(f"dtype is {safe_repr(self.dtype)}: it must be one of {', '.join(DTYPE_OPTIONS)}")
         _ = self.kv_bytes
         for name, text in (("backend", self.backend), ("device", self.device)):
             if text is not None and not isinstance(text, str):
@@ -103,7 +111,7 @@ class EngineOptions:
             if not isinstance(self.chat_template, str | Path):
                 raise RequestError(f"chat_template is {safe_repr(self.chat_template)}: it must be a name or a path")
             find_template(str(self.chat_template))
-        for name in ("eager", "dequantize", "any_kind"):
+        for name in ("eager", "dequantize", "any_kind", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {safe_repr(getattr(self, name))}: it must be True or False")
 
@@ -202,7 +210,8 @@ def load_engine(
             draft_path = resolve(options.draft_model, progress)
             start += perf_counter() - download_start
             draft_source = files.enter_context(closing(open_model(draft_path)))
-        backend = wrap_backend(open_device(options.backend or settings.BACKEND.value, options.device, threads))
+        name = options.backend or settings.BACKEND.value
+        backend = wrap_backend(open_device(name, options.device, threads, options.dtype, strict=options.strict))
         try:
             check_step_size(options, backend)
             model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
@@ -215,15 +224,27 @@ def load_engine(
             raise
 
 
-def open_device(name: str, device: str, threads: int) -> Backend:
-    """Open a back-end on a device. Raises BackendError."""
+def open_device(name: str, device: str, threads: int, dtype: str = "auto", *, strict: bool = False) -> Backend:
+    """Open a back-end on a device, which computes in numbers of `dtype`. Raises BackendError.
+
+    strict   an op for which it has no kernel is an error, instead of a fallback to the reference
+    """
+    options: dict[str, str | int] = {"threads": threads}
     if name not in HOST_BACKENDS:
-        return open_backend(name, threads=threads, device=device)
-    if device != "cpu":
+        options |= {"device": device} | ({} if dtype == "auto" else {"dtype": dtype})
+    elif device != "cpu":
         raise BackendError(
             f"back-end {name!r} has no device {device!r}: its only device is 'cpu'; 'spore doctor' lists others"
         )
-    return open_backend(name, threads=threads)
+    elif dtype not in HOST_DTYPES:
+        raise BackendError(
+            f"back-end {name!r} computes in f32 (got --dtype {dtype}; allowed {', '.join(HOST_DTYPES)}). Leave out "
+            "--dtype, or use --backend torch."
+        )
+    backend = open_backend(name, **options)
+    if strict:
+        backend.strict = True
+    return backend
 
 
 def check_step_size(options: EngineOptions, backend: Backend) -> None:

@@ -36,6 +36,9 @@ class LLM(LoadedLLM):
     max_context   maximum tokens of a sequence; None: the smallest of the model's context, 8192 and what memory allows
     kv            data type of the KV cache: "f16", "bf16" or "f32"; "q8_0" or "fp8" in half the memory of f16, fp8 less
                   precise; None: f32 for f32 weights, else f16
+    dtype         number type of activations: "auto", "f32", "f16" or "bf16"; the cpu and reference back-ends take
+                  "auto" and "f32"
+    strict        raise BackendError where the reference would run an op for which the back-end has no kernel
     eager         run op by op, without a plan
     progress      called with (stage, done, total) during loading
     max_batch     maximum number of requests in a batch; more wait
@@ -80,6 +83,8 @@ class LLM(LoadedLLM):
         adapters: Sequence[str | Path | LoraAdapter] = (),
         any_kind: bool = False,
         chat_template: str | Path | None = None,
+        dtype: str = "auto",
+        strict: bool = False,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -88,6 +93,7 @@ class LLM(LoadedLLM):
         options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
+            dtype=dtype, strict=strict,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters)
         self._chat: KvSequence | None = None  # the KV cache that `chat` keeps between calls

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import Parameter, signature
 from typing import Any
 
 from sporelm.backends.protocol import Backend, Missing, Ready
@@ -30,20 +31,31 @@ def backend_names() -> list[str]:
 def open_backend(name: str, **options: Any) -> Backend:
     """Open a back-end. Raise BackendError with the list of names, or with the reason why it cannot run here.
 
-    `options` go to the constructor: `threads`, and `device` for back-ends other than the host's.
+    `options` go to the constructor: `threads`, and for back-ends other than the host's `device` and `dtype`.
     """
     if name not in backend_names():
         raise BackendError(f"no back-end {name!r}; there are {', '.join(backend_names())}")
     with _name_errors(name):
         if name in OWN:
-            backend = _load(OWN[name])(**options)
+            constructor = _load(OWN[name])
         else:
             points = {point.name: point for point in entry_points(group="sporelm.backends")}
-            backend = points[name].load()(**options)
+            constructor = points[name].load()
+        if "dtype" in options and not _takes(constructor, "dtype"):
+            raise BackendError(
+                f"back-end {name!r} has no choice of number types. Leave out --dtype {options['dtype']}."
+            )
+        backend = constructor(**options)
         state = backend.probe()
     if isinstance(state, Missing):
         raise BackendError(f"back-end {name!r} cannot run here: {state.reason}")
     return backend
+
+
+def _takes(constructor: Callable[..., Backend], option: str) -> bool:
+    """Return whether a constructor has an option, or takes any."""
+    parameters = signature(constructor).parameters
+    return option in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
 
 
 @contextlib.contextmanager

@@ -94,6 +94,7 @@ class FunctionBackend(ABC):
     name: str
     rules: tuple[str, ...] = ()
     step_buckets: Mapping[str, int] = {"any": 512}  # functions take arrays of any length: one program serves all steps
+    strict = False  # whether an op without a kernel is an error, instead of a fallback to the reference
     traits: DeviceTraits = HOST_TRAITS
     functions: Mapping[str, Callable[..., Any]]  # by the op's name
 

@@ -155,6 +155,8 @@ class Backend(Protocol):
     step_buckets: Mapping[str, int]  # name -> max tokens of a step, ascending; the last is the largest step allowed
     traits: DeviceTraits
 
+    strict: bool  # whether an op without a kernel is an error, instead of a fallback to the reference
+
     def probe(self) -> Ready | Missing:
         """Return whether it can run here. Never raises."""
 

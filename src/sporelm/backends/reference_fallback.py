@@ -49,11 +49,14 @@ def run_reference(op: Op, args: Sequence[Any], options: Mapping[str, Any], read:
 
 
 def check_fallback(backend: Backend, op: Op, args: Sequence[Any]) -> None:
-    """Raise BackendError unless the reference can run an op for which the back-end has no kernel.
+    """Raise BackendError unless the reference can and may run an op for which the back-end has no kernel.
 
-    It needs values with plain layouts: not packed weights, caches or rounded rows. It cannot change an argument in
-    place.
+    It may unless the back-end is `strict`. It needs values with plain layouts: not packed weights, caches or rounded
+    rows. It cannot change an argument in place.
     """
+    if getattr(backend, "strict", False):
+        reason = "its reference would run it on the CPU, which --strict does not allow"
+        raise BackendError(f"{backend.name} has no kernel for {op.name}: {reason}. Leave out --strict.")
     wanted = f"{backend.name} has no kernel for {op.name}, and the reference cannot stand in"
     remedy = "run it with --backend reference"
     if op.updates:

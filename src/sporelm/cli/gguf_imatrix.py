@@ -16,7 +16,7 @@ SAVE_INTERVAL = 10  # chunks
 # Options that --merge does not use, with their defaults.
 COMPUTE_OPTIONS = {
     "chunks": None, "context": 512, "process_output": False, "resume": False,
-    "backend": None, "device": "cpu", "threads": None,
+    "backend": None, "device": "cpu", "dtype": "auto", "strict": False, "threads": None,
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def compute(args: argparse.Namespace, output: Path, resumes: bool) -> int:
     if not text:
         raise RequestError(f"the text {text_name!r} is empty: give a text to run the model over")
     run_options = ImatrixOptions(
-        args.context, args.chunks, args.process_output, args.backend, args.device, args.threads
+        args.context, args.chunks, args.process_output, args.backend, args.device, args.threads, args.dtype, args.strict
     )
     imatrix = previous
     num_chunks = 0

@@ -87,7 +87,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
         return failed | {"reason": str(error)}
     name = args.backend or settings.BACKEND.value
     try:
-        backend = open_device(name, args.device, choose_threads(args.threads))
+        backend = open_device(name, args.device, choose_threads(args.threads), args.dtype)
         try:
             estimate = ResourceEstimate(source, backend, args.kv)
             memory = estimate.memory(args.context, args.batch)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_PROMPT_BYTES = 64 << 20  # far beyond what a context holds
 MAX_TEXT_BYTES = 1 << 30  # of a text to measure, whose tokens are all in memory
 KV_CHOICES = ("f16", "bf16", "f32", "fp8", "q8_0")  # the keys of KV_TYPES, without importing numpy
+DTYPE_CHOICES = ("auto", "f32", "f16", "bf16")  # DTYPE_OPTIONS, without importing numpy
 MODEL_HELP = "a .gguf file, a Hugging Face folder, hf:owner/name[:file] or a stored name; default: smollm2"
 
 
@@ -79,9 +80,21 @@ def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON o
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --backend, --device and --threads."""
+    """Add --backend, --device, --dtype, --strict and --threads."""
     parser.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPE_CHOICES,
+        default="auto",
+        metavar="TYPE",
+        help="number type of activations: auto, f32, f16 or bf16; cpu and reference compute in f32; default: auto",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse to run an op by the slow reference where the back-end has no kernel for it",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup allow")
 
 
@@ -170,6 +183,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
         llm = LLM(
             store.resolve(args.model, progress),
             **select(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
+            **select(args, "dtype", "strict"),
             **select(args, "speculate", "draft_model"),
             chat_template=getattr(args, "chat_template", None),
             progress=progress,

@@ -87,7 +87,7 @@ def open_recorded_model(recording: "Recording", args: argparse.Namespace) -> "Lo
     with ProgressLine() as progress:
         engine_options = EngineOptions(
             store.resolve(args.model, progress),
-            **options.select(args, "backend", "device", "threads", "eager"),
+            **options.select(args, "backend", "device", "threads", "eager", "dtype", "strict"),
             max_context=limits.max_context,
             kv=recording.about.get("kv"),
             max_batch=limits.max_batch,

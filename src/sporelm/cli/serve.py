@@ -140,7 +140,9 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
     engine = {name: getattr(args, name, None) for name in ENGINE_OPTIONS}
     if engine["device"] == "cpu":  # the default, which a file may change
         engine["device"] = None
-    engine["eager"] = engine["eager"] or None
+    if engine["dtype"] == "auto":
+        engine["dtype"] = None
+    engine["eager"], engine["strict"] = engine["eager"] or None, engine["strict"] or None
     flags["engine"] = engine
     try:
         return load_config(flags, Path(args.config).expanduser() if args.config else None)

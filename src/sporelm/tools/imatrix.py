@@ -143,7 +143,7 @@ class ImatrixOptions:
     context    tokens of a window
     chunks     windows at most; None: all of the text
     outputs    whether the matrix that gives the scores counts too
-    backend, device, threads  as `LLM` takes them
+    backend, device, threads, dtype, strict  as `LLM` takes them
     """
 
     context: int = 512
@@ -152,6 +152,8 @@ class ImatrixOptions:
     backend: str | None = None
     device: str = "cpu"
     threads: int | None = None
+    dtype: str = "auto"
+    strict: bool = False
 
 
 @contextmanager
@@ -171,6 +173,8 @@ def observe_model(
         max_batch=1,
         dequantize=False,
         token_budget=None,
+        dtype=run.dtype,
+        strict=run.strict,
     )
     try:
         loaded = load_engine(options, progress, lambda backend: observe_ops(backend, collector))

@@ -80,6 +80,7 @@ class CpuBackend:
         *("linear_experts_silu_mul", "rope_store", "quantize_rows"),
     )
     step_buckets: Mapping[str, int] = {"one": 1, "few": FEW_TOKENS, "many": 512}
+    strict = False  # whether an op without a kernel is an error, instead of a fallback to the reference
     traits = HOST_TRAITS
 
     def __init__(self, threads: int | None = None, target: str | None = None) -> None:

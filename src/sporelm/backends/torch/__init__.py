@@ -1,8 +1,8 @@
 """The back-end that runs on PyTorch. Importing it imports torch, which needs `sporelm[torch]`."""
 
-from sporelm.errors import BackendError
+from sporelm.errors import BackendError, install_command
 
-REMEDY = "pip install 'sporelm[torch]'"
+REMEDY = install_command("torch")
 
 try:
     import torch  # noqa: F401

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sporelm.errors import ModelFileError, ModelNotFound
+from sporelm.errors import ModelFileError, ModelNotFound, install_command
 from sporelm.files.store.downloads import Fetcher, Refused, RemoteFile, seconds_text
 from sporelm.files.store.folder_lock import held_alone
 from sporelm.files.store.hub_address import Address, chosen_gguf, models_alone, parse, wanted_files
@@ -116,7 +116,7 @@ class Api:
             from huggingface_hub import constants, utils
         except ImportError:
             raise ModelNotFound(
-                f"{address.text!r} needs the package huggingface_hub: run pip install 'sporelm[hub]'"
+                f"{address.text!r} needs the package huggingface_hub: run {install_command('hub')}"
             ) from None
         self.hub: Any = huggingface_hub
         self.utils: Any = utils
