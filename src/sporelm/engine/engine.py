@@ -100,7 +100,7 @@ class Engine:
             self.check_open()
             request.id = next(self._request_ids)
             self.scheduler.add(request)
-            if request.output == "tokens":
+            if request.output == "tokens" and self.sampler.needs_request(request.sampling, request.constraint):
                 self._add_to_sampler(request)
             if self.observer is not None:
                 self.observer.on_add(request)

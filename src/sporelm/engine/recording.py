@@ -113,6 +113,10 @@ class RecordedSampler(Sampler):
         super().__init__()
         self.file = file
 
+    def needs_request(self, sampling: Sampling, constraint: Constraint | None) -> bool:
+        """Return True: every request is recorded."""
+        return True
+
     def add(
         self,
         request: int,

@@ -28,7 +28,6 @@ FILES = [
     "engine/queue.py",
     "engine/request.py",
     "engine/runner.py",
-    "engine/sampling/sampler.py",
     "engine/scheduler.py",
     "engine/worker.py",
     "plan/plan.py",

@@ -25,7 +25,7 @@ LINEAR = {"attention": {"n_heads_in_group": 3}, "ffn": {"replace_with_linear": T
         ("arctic", {"moe_layer_frequency": 2}, UnsupportedModel, "moe_layer_frequency 2 is not supported; 1 is"),
         ("arctic", {"num_experts_per_tok": 1}, UnsupportedModel, "1 expert per token is not supported"),
         ("bitnet", {"hidden_act": "gelu"}, UnsupportedModel, "hidden_act 'gelu' is not supported; silu, relu2 are"),
-        ("codegen", {"n_head": 6}, UnsupportedModel, "6 heads are not supported; multiples of 4 are"),
+        ("codegen", {"n_head": 6}, UnsupportedModel, "n_head is 6; multiples of 4 are supported"),
         ("codegen", {"auto_map": {"AutoModel": "x"}}, UnsupportedModel, "custom code, as in CodeGen 2"),
         ("codeshell", {"group_query_attention": False}, UnsupportedModel, "group_query_attention False"),
         ("codeshell", {"position_embedding_type": "learned"}, UnsupportedModel, "'learned' is not supported; rope is"),

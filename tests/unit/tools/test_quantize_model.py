@@ -226,7 +226,9 @@ def test_garbage_is_not_made(tmp_path: Path) -> None:
     source = write_model(tmp_path / "m.gguf", shapes, meta=META | {"llama.block_count": 1})
     with pytest.raises(RequestError, match=r"IQ2_XS takes .*IQ2_XS.*which cannot be made here"):
         quantize_model(open_lazy_model(source), QuantizeOptions(MIXES["IQ2_XS"], imatrix_of(source)))
-    with pytest.raises(RequestError, match=r"Q2_K_S needs an importance matrix.*missing for blk\.0\.attn_q\.weight, blk"):
+    with pytest.raises(
+        RequestError, match=r"Q2_K_S needs an importance matrix.*missing for blk\.0\.attn_q\.weight, blk"
+    ):
         quantize_model(open_lazy_model(source), QuantizeOptions(MIXES["Q2_K_S"]))
     make_model(source, QuantizeOptions(MIXES["Q2_K_S"], imatrix_of(source)))
 

@@ -20,11 +20,11 @@ class CodeGenGguf(GptJGguf):
 
     def config_from_metadata(self, gguf: GgufModel, values: ConfigValues | None = None) -> ModelConfig:
         config = super().config_from_metadata(gguf, values)
-        check_heads(config, gguf.where)
+        check_heads(config, gguf.where, "attention.head_count")
         return config
 
 
-def check_heads(config: ModelConfig, where: str) -> None:
-    """Raise UnsupportedModel unless all cores have the same number of heads."""
+def check_heads(config: ModelConfig, where: str, key: str) -> None:
+    """Raise UnsupportedModel unless all cores have the same number of heads. `key` has it in the file."""
     if config.heads % NUM_CORES:
-        raise UnsupportedModel(f"{where}: {config.heads} heads are not supported; multiples of {NUM_CORES} are")
+        raise UnsupportedModel(f"{where}: {key} is {config.heads}; multiples of {NUM_CORES} are supported")

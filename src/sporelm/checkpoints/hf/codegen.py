@@ -40,7 +40,7 @@ class CodeGenForCausalLM(GPTJForCausalLM):
 
     def config_from_json(self, values: ConfigValues, dtype: str = "F32") -> ModelConfig:
         config = super().config_from_json(values, dtype)
-        check_heads(config, values.where)
+        check_heads(config, values.where, "n_head")
         if values.has("auto_map"):
             what = "auto_map names custom code, as in CodeGen 2"
             raise UnsupportedModel(f"{values.where}: {what}, which is not supported; CodeGen 1 is")

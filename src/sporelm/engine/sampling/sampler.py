@@ -118,6 +118,10 @@ class Sampler:
     def __init__(self) -> None:
         self.states: dict[int, SamplerState] = {}  # by request id; of requests that need more than the argmax
 
+    def needs_request(self, sampling: Sampling, constraint: Constraint | None) -> bool:
+        """Return whether a request must be added: the argmax does not suffice for its tokens. Changes nothing."""
+        return not sampling.is_argmax or constraint is not None
+
     def add(
         self,
         request: int,
@@ -128,7 +132,7 @@ class Sampler:
         constraint: Constraint | None = None,
     ) -> None:
         """Create the state of a request, unless the argmax suffices. Changes the sampler."""
-        if not sampling.is_argmax or constraint is not None:
+        if Sampler.needs_request(self, sampling, constraint):
             self.states[request] = SamplerState(sampling, prompt, stop_ids, vocab, constraint)
 
     def drop(self, request: int) -> None:
