@@ -18,6 +18,8 @@ PUBLIC = [
 ENGINE = {
     "--backend",
     "--device",
+    "--dtype",
+    "--strict",
     "--threads",
     "--eager",
     "--max-context",
@@ -61,7 +63,7 @@ OPTIONS = {
     }
     | ENGINE
     | EVERY,
-    "replay": {"--lora", "--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
+    "replay": {"--lora", "--backend", "--device", "--dtype", "--strict", "--threads", "--eager", "--json"} | EVERY,
     "bench": {
         *{"--lora", "-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot"},
         *{"--json", "--md", "--csv"},
@@ -84,7 +86,19 @@ OPTIONS = {
     "pull": {"--revision"} | EVERY,
     "list": {"--json"} | EVERY,
     "rm": {"-y", "--yes"} | EVERY,
-    "info": {"--context", "--batch", "--kv", "--backend", "--device", "--threads", "--no-speed", "--json"} | EVERY,
+    "info": {
+        "--context",
+        "--batch",
+        "--kv",
+        "--backend",
+        "--device",
+        "--dtype",
+        "--strict",
+        "--threads",
+        "--no-speed",
+        "--json",
+    }
+    | EVERY,
     "doctor": {"--json", "--conformance", "--backend", "--models"} | EVERY,
     "gguf": EVERY,
     "gguf show": {
@@ -122,7 +136,7 @@ OPTIONS = {
     | EVERY,
     "gguf imatrix": {
         *{"-o", "--output", "--merge", "--chunks", "--context", "--process-output", "--resume", "--format"},
-        *{"--backend", "--device", "--threads", "--force", "--json"},
+        *{"--backend", "--device", "--dtype", "--strict", "--threads", "--force", "--json"},
     }
     | EVERY,
 }
