@@ -19,14 +19,14 @@ SporeError
 A message is one line: the value, the limit and the remedy.
 """
 
-from pathlib import Path
+from os import path
 from shlex import quote
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra: from the checkout that is running, else from the package index."""
-    checkout = Path(__file__).parents[2]
-    if not (checkout / "pyproject.toml").is_file() or not (checkout / "src" / "sporelm").is_dir():
+    checkout = path.dirname(path.dirname(path.dirname(path.abspath(__file__))))
+    if not path.isfile(path.join(checkout, "pyproject.toml")) or not path.isdir(path.join(checkout, "src", "sporelm")):
         return f"pip install 'sporelm[{extra}]'"
     return f"pip install -e {quote(f'{checkout}[{extra}]')}"
 
