@@ -1,7 +1,7 @@
 """Sampling on the device: edits and masks of logits, draws of tokens, log probabilities (ADR 0046).
 
 The host's sampler is the standard: it computes in float64. A device computes in float32, and says of each draw whether
-the host must come to the same token. Sums are exact: weights are whole numbers of 2^-b, added up as int64, so that no
+the host must come to the same token. Sums are exact: weights are whole numbers of units, added up as int64, so that no
 order of summation changes them.
 """
 
@@ -22,15 +22,17 @@ Ints = NDArray[np.int64]
 OPTIONS = ("temperature", "top_k", "top_p", "min_score", "uniform")  # columns of `draw_tokens`' options
 BLOCK = 64  # neighbours that are added up first where a whole row is drawn from
 ROUNDOFF = 2.0**-24  # the relative error of one float32 operation
-SCORE_ERROR = 5.0  # roundings of a scaled score; see `draw_tokens`
-WEIGHT_ERROR = 20.0  # roundings of a weight, and of the number that is looked up in the sums
+# Roundings, see `draw_tokens`: of a score, and of one divided by a temperature; of weights and of the number that is
+# looked up, in a draw and for top_p.
+SCORE_ERROR, SCALED_SCORE_ERROR = 1.25, 3.5
+DRAW_ERROR, TOP_P_ERROR = 11.0, 14.0
 THRESHOLD_ERROR = 4.0  # roundings of a score and of the logarithm of min_p
 SURELY_POSITIVE, SURELY_ZERO = -708.0, -746.0  # scores whose float64 weight is above zero, and zero
 LOWEST_SCORE = -1000.0  # below all scores of positive weight
 
 
 def fraction_bits(vocab: int) -> int:
-    """Return b, such that `vocab` weights of up to 1 add up to less than 2^62 in units of 2^-b."""
+    """Return b: the unit of weights is 2^-b, so that `vocab` weights of up to 1 add up to less than 2^62 units."""
     return 61 - ceil(log2(vocab))
 
 
@@ -103,7 +105,8 @@ def draw_tokens(logits, options, *, k, whole):  # logits [rows, vocab], options 
     """Draw a token for each row of logits: int32 [rows, 2], the token and whether it is certain.
 
     Columns of `options` are temperature (0: the greatest logit, the lowest id among equals), top_k (0: all), top_p,
-    the logarithm of min_p (-inf: off), and a uniform number. A row whose greatest logit is not finite gives -1.
+    the logarithm of min_p (-inf: off), and a uniform number. A row whose greatest logit is not finite gives -1, unless
+    its temperature is negative: that is the greatest logit in any case.
 
     k       candidates: the greatest logits of a row, from which rows with a filter are drawn; 0: there are no such rows
     whole   whether sums over whole rows are computed, for rows without a filter and for top_p without top_k
@@ -116,16 +119,21 @@ def draw_tokens(logits, options, *, k, whole):  # logits [rows, vocab], options 
     A token is certain if no result within the following bounds differs, so that the host's float64 result for the same
     logits is the same. With u = 2^-24, the error of one float32 operation:
 
-    - A score has one rounding, the float32 temperature another, their quotient a third; the host may round the scaled
-      score s to float32 too: 4 u |s|, and 5 with second order terms.
-    - An exponential has up to 4 units in the last place on the device, 8 u, and 3 on the host, 6 u.
-    - So a weight w = exp(s) has an error of (5 |s| + 14) u w on both sides together. Of all n weights of a row, with
-      sum W and p = w / W, the errors are at most u W (5 E|s| + 14). The entropy of p, log W + E|s|, is at most log n:
-      E|s| <= log(n / W). A sum of the first weights, as a share of W, is off by no more than all errors together.
-    - The number that is looked up, uniform * W, has three roundings; together with second order terms 20 u in all.
-    - Each weight is rounded down to a whole number of 2^-b: n units at most.
+    - A score has one rounding. Divided by a temperature other than 1 it has three: with that of the temperature and
+      that of the quotient. Where the host divides the same rounded score, it rounds the quotient to float32 too. So the
+      scaled score s is off by a u |s|, with a = 1 or 3; second order terms make that 1.25 or 3.5.
+    - An exponential has up to 4 units in the last place on the device, 8 u, and 3 on the host where that computes it in
+      float32, 6 u.
+    - A weight w = exp(s) is off by (a |s| + e) u w. The end of a token's share, the sum of the weights up to it
+      divided by the sum W of all n, is off by (1 - x) of the errors up to it and x of those after it, if it is at x.
+      For the scores that is at most a u E|s|, under p = w / W. Their entropy, log W + E|s|, is at most log n: it is at
+      most a u log(n / W). For the exponentials it is 2 x (1 - x) e u <= e u / 2, 7 u at most. In the threshold of top_p
+      the host adds up exponentials in float32 for W only: 4 u and 6 u.
+    - The number that is looked up, uniform * W or top_p * W, has three roundings. With those of the exponentials, and 1
+      for second order terms, that makes b = 11 for a draw, and 14 for top_p.
+    - Each weight is rounded down to a whole number of units: n units at most.
 
-    The margin is therefore u W (5 log(n / W) + 20), and n units. It is applied on both sides of the drawn token's
+    The margin is therefore u W (a log(n / W) + b), and n units. It is applied on both sides of the drawn token's
     share, and of the threshold of top_p. Where a filter may keep fewer or more candidates, the draw must be the same
     for the least and the greatest sum of kept weights. A score is compared with log(min_p) within four roundings. A
     candidate that equals the last one may have others beside it that are not among the candidates: it is uncertain.
@@ -136,7 +144,7 @@ def draw_tokens(logits, options, *, k, whole):  # logits [rows, vocab], options 
     is_number = np.isfinite(best)
     with np.errstate(invalid="ignore"):
         scores = np.where(is_number, logits - best, np.float32(0))
-    greedy = np.where(is_number, logits.argmax(axis=1)[:, None], -1)
+    greedy = np.where(is_number | (temperature < 0), logits.argmax(axis=1)[:, None], -1)
     is_drawn = is_number & (temperature > 0)
     is_whole = (top_k == 0) & (top_p >= 1) & (min_score == -np.inf)
     tokens, is_certain = greedy, ~is_drawn
@@ -156,17 +164,21 @@ def draw_tokens(logits, options, *, k, whole):  # logits [rows, vocab], options 
 
 
 def _weigh(scores: np.ndarray, vocab: int) -> Ints:
-    """Return exp(scores) in units of 2^-b, rounded down."""
+    """Return exp(scores) in units, rounded down."""
     with np.errstate(under="ignore"):
         return (np.exp(scores) * np.float32(2.0 ** fraction_bits(vocab))).astype(np.int64)
 
 
-def _margin(totals: Ints, count: int, vocab: int) -> Ints:
+def _margin(totals: Ints, count: int, vocab: int, score_error: Any, weight_error: float) -> Ints:
     """Return the error bound of sums of `count` weights: see `draw_tokens`."""
     sums = totals.astype(np.float32)
     spread = np.maximum(np.float32(log(count) + fraction_bits(vocab) * log(2)) - np.log(sums), np.float32(0))
-    share = np.float32(ROUNDOFF) * (np.float32(SCORE_ERROR) * spread + np.float32(WEIGHT_ERROR))
+    share = np.float32(ROUNDOFF) * (score_error * spread + np.float32(weight_error))
     return (sums * share).astype(np.int64) + count
+
+
+def _score_error(temperature: np.ndarray) -> np.ndarray:
+    return np.where(temperature == 1, np.float32(SCORE_ERROR), np.float32(SCALED_SCORE_ERROR))
 
 
 def _take_share(totals: Ints, share: np.ndarray) -> Ints:
@@ -187,7 +199,8 @@ def _draw_from_rows(scores: np.ndarray, temperature: np.ndarray, uniform: np.nda
     weights = weights.reshape(rows, blocks, BLOCK)
     sums = np.cumsum(weights.sum(axis=2), axis=1)
     totals = sums[:, -1:]
-    target, margin = _take_share(totals, uniform), _margin(totals, vocab, vocab)
+    error = _score_error(temperature)
+    target, margin = _take_share(totals, uniform), _margin(totals, vocab, vocab, error, DRAW_ERROR)
     block = np.minimum((sums <= target).sum(axis=1, keepdims=True), blocks - 1)
     before = np.where(block > 0, np.take_along_axis(sums, np.maximum(block - 1, 0), axis=1), 0)
     inside = before + np.cumsum(np.take_along_axis(weights, block[:, :, None], axis=1)[:, 0], axis=1)
@@ -216,7 +229,9 @@ def _draw_from_candidates(
     totals = sums[:, -1:] if row_totals is None else np.where(top_k > 0, sums[:, -1:], row_totals)
     has_total = (top_p >= 1) | has_count | is_complete | ((top_k == 0) & (row_totals is not None))
     before, threshold = sums - weights, _take_share(totals, top_p)
-    margin = np.where(top_k > 0, _margin(totals, k, vocab), _margin(totals, vocab, vocab))
+    margin = np.where(
+        top_k > 0, *(_margin(totals, count, vocab, np.float32(SCORE_ERROR), TOP_P_ERROR) for count in (k, vocab))
+    )
     lowest = np.maximum(min_score, np.float32(LOWEST_SCORE))
     slack = np.float32(THRESHOLD_ERROR * ROUNDOFF) * -lowest
     surely = in_top & ((before < threshold - margin) | (top_p >= 1))
@@ -227,7 +242,8 @@ def _draw_from_candidates(
     with np.errstate(over="ignore"):
         shares = np.cumsum(_weigh(scores / temperature, vocab), axis=1)
     least_sum, most_sum = (np.take_along_axis(shares, kept - 1, axis=1) for kept in (least, most))
-    target, margin = _take_share(most_sum, uniform), _margin(most_sum, k, vocab)
+    error = _score_error(temperature)
+    target, margin = _take_share(most_sum, uniform), _margin(most_sum, k, vocab, error, DRAW_ERROR)
     place = np.minimum((shares <= target).sum(axis=1, keepdims=True), k - 1)
     low = np.take_along_axis(shares, np.maximum(place - 1, 0), axis=1)
     high = np.take_along_axis(shares, place, axis=1)
@@ -266,32 +282,22 @@ def choose_allowed(first, places, words, second):  # int32 [draws, 2], [masked, 
     word = np.clip(token >> 5, 0, words.shape[1] - 1)
     is_allowed = (words[used, word] >> (token & 31) & 1 != 0) & (token >= 0)
     is_replaced = ~(counts & is_allowed)
-    is_certain = (second[used, 1] != 0) & ((first[row, 1] != 0) | ~counts)
+    is_certain = (second[used, 1] != 0) & (((first[row, 1] != 0) & (token >= 0)) | ~counts)
     others = np.stack([second[used, 0], is_certain, np.ones_like(row)], axis=1)
     result[row] = np.where(is_replaced[:, None], others, result[row])
     return result.astype(np.int32)
 
 
-def _place_spec(greedy: Any, rows: Any, draws: Any) -> Spec:
-    spec, at, drawn = check_ints("greedy", greedy), check_ints("rows", rows), check_ints("draws", draws, 2)
-    require(drawn.shape[0] == at.shape[0], f"draws {drawn} must have a row for each of rows {at}")
+def _place_spec(greedy: Any, draws: Any) -> Spec:
+    spec, drawn = check_ints("greedy", greedy), check_ints("draws", draws, 2)
+    require(drawn.shape[0] == spec.shape[0], f"draws {drawn} must have a row for each of greedy {spec}")
     return spec
 
 
-def _check_output_rows(greedy: Any, rows: Any, draws: Any) -> None:
-    check_range("rows", rows.numpy(), -1, greedy.shape[0])
-
-
-@op(_place_spec, indices=_check_output_rows)
-def place_tokens(greedy, rows, draws):  # greedy int32 [outputs], rows int32 [draws], draws int32 [draws, columns]
-    """Return the token of each output row: the first column of its draw, or its greatest logit if it has none.
-
-    `rows` has the output row of each draw, -1 for padding. A row whose greatest logit is -1, because of NaN, keeps it.
-    """
-    result = greedy.copy()
-    used = rows >= 0
-    result[rows[used]] = np.where(greedy[rows[used]] < 0, -1, draws[used, 0])
-    return result
+@op(_place_spec)
+def place_tokens(greedy, draws):  # greedy int32 [rows], draws int32 [rows, columns]
+    """Return the token of each draw, its first column; -1 where the greatest logit is -1, because of NaN."""
+    return np.where(greedy < 0, np.int32(-1), draws[:, 0])
 
 
 def _logprobs_spec(logits: Any, tokens: Any, rows: Any, *, k: int) -> tuple[Spec, Spec]:

@@ -10,13 +10,15 @@ from sporelm.backends.torch.logit_selection import top_k as greatest
 from sporelm.backends.torch.op_functions import implements
 from sporelm.ops.sampling import (
     BLOCK,
+    DRAW_ERROR,
     LOWEST_SCORE,
     ROUNDOFF,
+    SCALED_SCORE_ERROR,
     SCORE_ERROR,
     SURELY_POSITIVE,
     SURELY_ZERO,
     THRESHOLD_ERROR,
-    WEIGHT_ERROR,
+    TOP_P_ERROR,
     fraction_bits,
 )
 
@@ -45,7 +47,7 @@ def draw_tokens(logits: Tensor, options: Tensor, *, k: int, whole: bool) -> Tens
     best = logits.amax(dim=1, keepdim=True)
     is_number = best.isfinite()
     scores = torch.where(is_number, logits - best, 0.0)
-    greedy = logits.argmax(dim=1, keepdim=True).masked_fill(~is_number, -1)
+    greedy = logits.argmax(dim=1, keepdim=True).masked_fill(~is_number & (temperature >= 0), -1)
     is_drawn = is_number & (temperature > 0)
     is_whole = (top_k == 0) & (top_p >= 1) & min_score.isneginf()
     tokens, is_certain, totals = greedy, ~is_drawn, None
@@ -78,10 +80,14 @@ def _weigh(scores: Tensor, vocab: int) -> Tensor:
     return (scores.exp() * 2.0 ** fraction_bits(vocab)).long()
 
 
-def _margin(totals: Tensor, count: int, vocab: int) -> Tensor:
+def _margin(totals: Tensor, count: int, vocab: int, score_error: Tensor | float, weight_error: float) -> Tensor:
     sums = totals.float()
     spread = (log(count) + fraction_bits(vocab) * log(2) - sums.log()).clamp(min=0.0)
-    return (sums * (ROUNDOFF * (SCORE_ERROR * spread + WEIGHT_ERROR))).long() + count
+    return (sums * (ROUNDOFF * (score_error * spread + weight_error))).long() + count
+
+
+def _score_error(temperature: Tensor) -> Tensor:
+    return torch.where(temperature == 1, SCORE_ERROR, SCALED_SCORE_ERROR)
 
 
 def _take_share(totals: Tensor, share: Tensor) -> Tensor:
@@ -95,7 +101,7 @@ def _draw_from_rows(scores: Tensor, temperature: Tensor, uniform: Tensor) -> tup
     weights = weights.reshape(rows, blocks, BLOCK)
     sums = weights.sum(dim=2).cumsum(dim=1)
     totals = sums[:, -1:]
-    target, margin = _take_share(totals, uniform), _margin(totals, vocab, vocab)
+    target, margin = _take_share(totals, uniform), _margin(totals, vocab, vocab, _score_error(temperature), DRAW_ERROR)
     block = (sums <= target).sum(dim=1, keepdim=True).clamp(max=blocks - 1)
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), 0)
     chosen = weights.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]
@@ -121,7 +127,7 @@ def _draw_from_candidates(
     totals = sums[:, -1:] if row_totals is None else torch.where(top_k > 0, sums[:, -1:], row_totals)
     has_total = (top_p >= 1) | has_count | is_complete | ((top_k == 0) & (row_totals is not None))
     before, threshold = sums - weights, _take_share(totals, top_p)
-    margin = torch.where(top_k > 0, _margin(totals, k, vocab), _margin(totals, vocab, vocab))
+    margin = torch.where(top_k > 0, *(_margin(totals, count, vocab, SCORE_ERROR, TOP_P_ERROR) for count in (k, vocab)))
     lowest = min_score.clamp(min=LOWEST_SCORE)
     slack = (THRESHOLD_ERROR * ROUNDOFF) * -lowest
     surely = in_top & ((before < threshold - margin) | (top_p >= 1))
@@ -131,7 +137,7 @@ def _draw_from_candidates(
     least, most = (kept.sum(dim=1, keepdim=True).clamp(min=1) for kept in (surely, maybe))
     shares = _weigh(scores / temperature, vocab).cumsum(dim=1)
     least_sum, most_sum = (shares.gather(1, kept - 1) for kept in (least, most))
-    target, margin = _take_share(most_sum, uniform), _margin(most_sum, k, vocab)
+    target, margin = _take_share(most_sum, uniform), _margin(most_sum, k, vocab, _score_error(temperature), DRAW_ERROR)
     place = (shares <= target).sum(dim=1, keepdim=True).clamp(max=k - 1)
     low = shares.gather(1, (place - 1).clamp(min=0))
     high = shares.gather(1, place)
@@ -150,20 +156,18 @@ def choose_allowed(first: Tensor, places: Tensor, words: Tensor, second: Tensor)
     token, is_first_certain = first[row.clamp(min=0)].unbind(1)
     word = words.gather(1, (token >> 5).clamp(0, words.shape[1] - 1).long()[:, None])[:, 0]
     is_kept = counts & ((word >> (token & 31) & 1) != 0) & (token >= 0)
-    is_certain = torch.where(is_kept | counts, is_first_certain, 1) * torch.where(is_kept, 1, second[:, 1])
-    chosen = torch.stack([torch.where(is_kept, token, second[:, 0]), is_certain, (~is_kept).int()], dim=1)
+    is_second_certain = (second[:, 1] != 0) & (((is_first_certain != 0) & (token >= 0)) | ~counts)
+    others = torch.stack([second[:, 0], is_second_certain.int(), torch.ones_like(token)], dim=1)
+    kept = torch.stack([token, is_first_certain, torch.zeros_like(token)], dim=1)
+    chosen = torch.where(is_kept[:, None], kept, others)
     result = torch.nn.functional.pad(first, (0, 1, 0, 1))
-    result[torch.where(row < 0, len(first), row)] = chosen.int()
+    result[torch.where(row < 0, len(first), row)] = chosen
     return result[:-1]
 
 
 @implements(ops.place_tokens)
-def place_tokens(greedy: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
-    """Write the tokens of padding to a place behind the last row."""
-    result = torch.nn.functional.pad(greedy, (0, 1))
-    at = torch.where(rows < 0, len(greedy), rows).long()
-    result[at] = torch.where(result[at] < 0, -1, draws[:, 0]).int()
-    return result[:-1]
+def place_tokens(greedy: Tensor, draws: Tensor) -> Tensor:
+    return torch.where(greedy < 0, -1, draws[:, 0]).int()
 
 
 @implements(ops.token_logprobs)

@@ -5,10 +5,10 @@ gives the same tokens, whatever else runs: a request draws one number a token (t
 (PCG64, O'Neill 2014), and the result of a row depends on no other row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from math import isfinite, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,7 @@ class SamplerState:
         if constraint is not None:
             self.processors.append(ConstraintProcessor(constraint))
         self.mirostat = Mirostat(sampling) if sampling.mirostat else None
+        self.device_options: Any = None  # of the device sampler, which makes them once
 
     def accepts_argmax(self, best: int) -> bool:
         """Return whether the argmax `best` is the sampled token: greedy, and allowed by the constraint."""
@@ -75,6 +76,10 @@ class SamplerState:
     def next_uniform(self) -> float:
         """Return a number in [0, 1) of 53 random bits, from the generator's raw words, stable across versions."""
         return float(int(self.bits.random_raw()) >> 11) * 2.0**-53
+
+    def rewind(self, count: int) -> None:
+        """Return the last `count` numbers to the generator, or skip -count. Changes the state."""
+        self.bits.advance(-count % (1 << 128))
 
     def accept(self, token: int) -> None:
         """Note a sampled token. Changes the state."""
@@ -150,81 +155,98 @@ class Sampler:
         is_decode = len(greedy) == len(step.sequences) == step.num_tokens and step.sequences[-1].is_sampled
         if is_decode and not self.states:
             return SamplerOutput([[token] for token in greedy], {}, {}, set(), {})
-        tokens: list[list[int]] = []
-        checks: list[DraftCheck] = []
-        row = 0
-        for scheduled in step.sequences:
-            rows = scheduled.num_outputs
-            if not scheduled.is_sampled:
-                break  # the last ones
-            if not rows:
-                continue
-            draft = scheduled.tokens[len(scheduled.tokens) - rows + 1 :] if rows > 1 else ()
-            state = self.states.get(scheduled.request_id)
-            if state is None:
-                tokens.append(accepted_prefix(greedy[row : row + rows], draft))
-            else:
-                checks.append(DraftCheck(state, scheduled.request_id, row, draft, []))
-                tokens.append(checks[-1].sampled)
-            row += rows
+        tokens, checks = begin_checks(self.states, greedy, step)
         output = SamplerOutput(tokens, {}, {}, set(), {})
-        while checks:
-            self._sample_next(checks, greedy, model_output.logits, output)
-            checks = [check for check in checks if self._continue_check(check, output)]
+        if checks:
+            run_checks(checks, greedy, model_output.logits, output)
         return output
 
-    def _continue_check(self, check: DraftCheck, output: SamplerOutput) -> bool:
-        """Return whether another row of this request counts; if not, add its constraint's results to the output."""
-        constraint = check.state.constraint
-        if constraint is None:
-            return check.is_last_accepted
-        # Forced tokens are not sampled, drafted or not: else the same seed would give other texts with drafts.
-        if (
-            check.is_last_accepted
-            and not constraint.ended
-            and not constraint.failure
-            and not _forced_tokens(check, constraint)
-        ):
-            return True
-        _apply_constraint(check, constraint, output)
-        return False
 
-    def _sample_next(self, checks: list[DraftCheck], greedy: list[int], logits: Logits, output: SamplerOutput) -> None:
-        """Sample one token for each request."""
-        places = [check.row + len(check.sampled) for check in checks]
-        chosen: dict[int, int] = {}
-        free: dict[int, SamplerState] = {}
-        edited: dict[int, SamplerState] = {}
-        for check, place in zip(checks, places, strict=True):
-            if check.is_argmax_sampled(greedy[place]):
-                chosen[place] = greedy[place]
+def begin_checks(
+    states: Mapping[int, SamplerState], greedy: list[int], step: Step
+) -> tuple[list[list[int]], list[DraftCheck]]:
+    """Return a list of sampled tokens for each sequence with outputs, and the checks that fill those of `states`.
+
+    Those of other requests have the tokens already: the argmax of each row, as far as they equal the draft.
+    """
+    tokens: list[list[int]] = []
+    checks: list[DraftCheck] = []
+    row = 0
+    for scheduled in step.sequences:
+        rows = scheduled.num_outputs
+        if not scheduled.is_sampled:
+            break  # the last ones
+        if not rows:
+            continue
+        draft = scheduled.tokens[len(scheduled.tokens) - rows + 1 :] if rows > 1 else ()
+        state = states.get(scheduled.request_id)
+        if state is None:
+            tokens.append(accepted_prefix(greedy[row : row + rows], draft))
+        else:
+            checks.append(DraftCheck(state, scheduled.request_id, row, draft, []))
+            tokens.append(checks[-1].sampled)
+        row += rows
+    return tokens, checks
+
+
+def run_checks(checks: list[DraftCheck], greedy: list[int], logits: Logits, output: SamplerOutput) -> None:
+    """Sample for each request until its draft ends or differs. Changes the states, and adds to the output."""
+    while checks:
+        _sample_next(checks, greedy, logits, output)
+        checks = [check for check in checks if continue_check(check, output)]
+
+
+def continue_check(check: DraftCheck, output: SamplerOutput) -> bool:
+    """Return whether another row of this request counts; if not, add its constraint's results to the output."""
+    constraint = check.state.constraint
+    if constraint is None:
+        return check.is_last_accepted
+    # Forced tokens are not sampled, drafted or not: else the same seed would give other texts with drafts.
+    if (
+        check.is_last_accepted
+        and not constraint.ended
+        and not constraint.failure
+        and not _forced_tokens(check, constraint)
+    ):
+        return True
+    _apply_constraint(check, constraint, output)
+    return False
+
+
+def _sample_next(checks: list[DraftCheck], greedy: list[int], logits: Logits, output: SamplerOutput) -> None:
+    """Sample one token for each request."""
+    places = [check.row + len(check.sampled) for check in checks]
+    chosen: dict[int, int] = {}
+    free: dict[int, SamplerState] = {}
+    edited: dict[int, SamplerState] = {}
+    for check, place in zip(checks, places, strict=True):
+        if check.is_argmax_sampled(greedy[place]):
+            chosen[place] = greedy[place]
+        else:
+            (free if check.state.can_draw_first else edited)[place] = check.state
+    if free:
+        rows = list(free)
+        found = sample_unprocessed_rows(_select_rows(logits, rows), list(free.values()), [greedy[row] for row in rows])
+        for (place, state), token in zip(free.items(), found, strict=True):
+            if state.constraint is None or state.constraint.allows(token):
+                chosen[place] = token
             else:
-                (free if check.state.can_draw_first else edited)[place] = check.state
-        if free:
-            rows = list(free)
-            found = sample_unprocessed_rows(
-                _select_rows(logits, rows), list(free.values()), [greedy[row] for row in rows]
-            )
-            for (place, state), token in zip(free.items(), found, strict=True):
-                if state.constraint is None or state.constraint.allows(token):
-                    chosen[place] = token
-                else:
-                    edited[place] = state
-        if edited:
-            rows = list(edited)
-            chosen |= zip(rows, sample_rows(logits[rows], list(edited.values())), strict=True)
-        for check, place in zip(checks, places, strict=True):
-            token = chosen[place]
-            check.sampled.append(token)
-            if token == NOT_A_TOKEN:
-                is_number = greedy[place] != NOT_A_TOKEN and np.isfinite(logits[place, greedy[place]])
-                if check.state.constraint is not None and is_number:
-                    output.failures[check.request] = NOTHING_LEFT
-                continue
-            check.state.accept(token)
-            count = check.state.sampling.logprobs
-            if count is not None:
-                output.logprobs.setdefault(check.request, []).append(token_logprobs(logits[place], token, count))
+                edited[place] = state
+    if edited:
+        rows = list(edited)
+        chosen |= zip(rows, sample_rows(logits[rows], list(edited.values())), strict=True)
+    for check, place in zip(checks, places, strict=True):
+        token = chosen[place]
+        check.sampled.append(token)
+        if token == NOT_A_TOKEN:
+            is_number = greedy[place] != NOT_A_TOKEN and np.isfinite(logits[place, greedy[place]])
+            if check.state.constraint is not None and is_number:
+                output.failures[check.request] = NOTHING_LEFT
+            continue
+        check.state.accept(token)
+        count = check.state.sampling.logprobs
+        if count is not None:
+            output.logprobs.setdefault(check.request, []).append(token_logprobs(logits[place], token, count))
 
 
 def _forced_tokens(check: DraftCheck, constraint: Constraint) -> list[int]:
