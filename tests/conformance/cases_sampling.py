@@ -83,6 +83,14 @@ def run_places(on: On, rows: int, columns: int) -> Any:
     return ops.place_tokens(on.ints(on.random.integers(-1, 2, rows)), on.ints(values))
 
 
+def run_take(on: On, tokens: int, rows: int) -> Any:
+    sources = on.random.integers(-1, rows, tokens)
+    ids, sampled = on.random.integers(0, 1000, tokens), on.random.integers(-1, 1000, rows)
+    return ops.take_sampled(*map(on.ints, (ids, sources, sampled)))
+
+
+
+
 def run_logprobs(on: On, vocab: int, kind: str, k: int) -> Any:
     logits = on.tensor(random_logits(on, 5, vocab, kind))
     return ops.token_logprobs(logits, on.ints(on.random.integers(-1, vocab, 5)), on.ints([4, 0, 1, 2, 4, 3]), k=k)
@@ -104,6 +112,8 @@ def cases() -> Iterator[Case]:
                 yield case("token_logprobs", f"{kind} {k} of {vocab}", run_logprobs, vocab, kind, k, **marks)
     for draws, second in ((1, 1), (7, 3), (33, 33)):
         yield case("choose_allowed", f"{second} of {draws}", run_choices, draws, second, 1003, exact=True)
+    for tokens, rows in ((1, 1), (33, 7)):
+        yield case("take_sampled", f"{rows} for {tokens}", run_take, tokens, rows, exact=True)
     for rows in (1, 40):
         for columns in (2, 3):
             yield case("place_tokens", f"{rows}x{columns}", run_places, rows, columns, exact=True)

@@ -6,7 +6,7 @@ contexts and leaks are handled here.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -96,6 +96,7 @@ class FunctionBackend(ABC):
     step_buckets: Mapping[str, int] = {"any": 512}  # functions take arrays of any length: one program serves all steps
     strict = False  # whether an op without a kernel is an error, instead of a fallback to the reference
     traits: DeviceTraits = HOST_TRAITS
+    padded_ops: Collection[str] = ()  # whose functions take the arguments of `Op.host` on the device as well
     functions: Mapping[str, Callable[..., Any]]  # by the op's name
 
     def __init__(self) -> None:
@@ -197,7 +198,10 @@ class FunctionBackend(ABC):
             for source, target in copies:
                 pages[target] = pages[source]
 
-    # ---- outputs of programs
+    # ---- inputs and outputs of programs
+
+    def upload(self, array: np.ndarray) -> Handle:
+        return self.copy_in(array)
 
     def fetch(self, handle: Handle) -> np.ndarray:
         return handle if isinstance(handle, np.ndarray) else self.copy_out(handle)

@@ -154,6 +154,7 @@ class Backend(Protocol):
     rules: tuple[str, ...]  # rules of `sporelm.plan.rewrite_rules` that pay on this device
     step_buckets: Mapping[str, int]  # name -> max tokens of a step, ascending; the last is the largest step allowed
     traits: DeviceTraits
+    padded_ops: Collection[str]  # ops with host arguments that also take them on the device, in padded steps (ADR 0045)
 
     strict: bool  # whether an op without a kernel is an error, instead of a fallback to the reference
 
@@ -239,6 +240,9 @@ class Backend(Protocol):
 
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a copy of a tensor's values in its layout. Raise BackendError unless they are plain."""
+
+    def upload(self, array: np.ndarray) -> Handle:
+        """Begin to copy an array to the device, as an input of programs. On the host: the array itself."""
 
     def fetch(self, handle: Handle) -> np.ndarray:
         """Wait for an output of a program, and return it as an array. On the host: the output itself."""

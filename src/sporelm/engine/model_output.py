@@ -1,8 +1,8 @@
-"""The output rows of a step, on the device until they are read."""
+"""The output rows of a step and its sampled tokens, on the device until they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +17,34 @@ class ModelOutput:
     that the next step overwrites.
     """
 
-    def __init__(self, argmax: Handle, logits: Handle, backend: Any = None) -> None:
-        self.argmax_handle, self.logits_handle, self.backend = argmax, logits, backend
+    def __init__(self, argmax: Handle, logits: Handle, backend: Any = None, num_rows: int | None = None) -> None:
+        """`num_rows`: the rows that count, if padding follows them."""
+        self.argmax_handle, self.logits_handle, self.backend, self.num_rows = argmax, logits, backend, num_rows
 
     @cached_property
     def argmax(self) -> NDArray[np.int32]:
         """The id of each row's greatest logit, -1 for a row with NaN: int32 [rows]. Waits for the device."""
-        return self.argmax_handle if self.backend is None else self.backend.fetch(self.argmax_handle)
+        return self._fetch(self.argmax_handle)
 
     @cached_property
     def logits(self) -> NDArray[np.float32]:
         """All logits: float32 [rows, vocab]. Waits for the device, and copies all of them."""
-        return self.logits_handle if self.backend is None else self.backend.fetch(self.logits_handle)
+        return self._fetch(self.logits_handle)
 
     def rows(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return copies of the logits of some rows: float32 [len(numbers), vocab]."""
         if self.backend is None:
             return self.logits_handle[list(numbers)]
         return self.backend.fetch_rows(self.logits_handle, numbers)
+
+    def _fetch(self, handle: Handle) -> NDArray[Any]:
+        if self.num_rows is not None:
+            handle = handle[: self.num_rows]
+        return handle if self.backend is None else self.backend.fetch(handle)
+
+
+class SampledTokens(NamedTuple):
+    """The tokens that a step samples: a handle of int32 [rows], and the row of each request, by its id."""
+
+    handle: Handle
+    rows: Mapping[int, int]

@@ -11,10 +11,11 @@ from sporelm.backends.protocol import Backend, Handle, Progress
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown_adapter_error
-from sporelm.engine.model_output import ModelOutput
-from sporelm.engine.step import Step
+from sporelm.engine.model_output import ModelOutput, SampledTokens
+from sporelm.engine.padded_inputs import PaddedInputs
+from sporelm.engine.step import UNKNOWN, Step
 from sporelm.models import StepInputs, compute, input_specs, trace_model
-from sporelm.models.inputs import ADAPTERS, Forward
+from sporelm.models.inputs import ADAPTERS, SAMPLED, SOURCES, Forward, sampled_specs
 from sporelm.ops import Spec
 from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
@@ -111,12 +112,17 @@ class Runner:
         self.model, self.weights, self.caches, self.backend = model, weights, caches, backend
         self.states = [cache for cache in caches if isinstance(cache, tuple)]
         self.paged = [cache for cache in caches if not isinstance(cache, tuple)]
+        self.limits, self.is_async = limits, backend.traits.is_async
         self.inputs = InputArrays(limits)
         self.compile_s = 0.0  # seconds spent compiling programs
         self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
         tokens, sequences = limits.token_budget, limits.max_batch
+        self.padded_inputs: PaddedInputs | None = None
         self.specs = input_specs(tokens, sequences, tokens, count_pages(limits.max_context))
-        self.plan = None if eager else self._trace_plan(model.forward)
+        self.plan: Plan | None = None
+        if not eager:
+            self._pad_inputs()
+            self.plan = self._trace_plan(model.forward)
         self.embedding_plan: Plan | None = None  # traced when it is first needed
         self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is loaded
 
@@ -125,6 +131,19 @@ class Runner:
         """The data type of pages, a value of --kv."""
         return str(self.paged[0].dtype.name).lower() if self.paged else "f16"
 
+    def _pad_inputs(self) -> None:
+        """Pad inputs to the device's buckets, if it wants that and has functions for all ops that need it."""
+        buckets = self.backend.traits.input_buckets
+        if buckets is None:
+            return
+        padded = PaddedInputs(self.limits, buckets, self.limits.num_pages)
+        specs = input_specs(
+            padded.max_tokens, padded.max_sequences, padded.outputs[-1], padded.columns[-1], padded=True
+        )
+        graph = trace_model(self.model.forward, self.weights, self.caches, specs)
+        if {call.op.name for call in graph.calls if call.op.host} <= set(self.backend.padded_ops):
+            self.padded_inputs, self.specs = padded, specs
+
     def prepare(self, progress: Progress | None = None) -> None:
         """Compile all programs now rather than when a step first needs one. Does nothing if eager."""
         if self.plan is not None:
@@ -132,17 +151,23 @@ class Runner:
             self.plan.prepare(None, progress)
             self.compile_s += perf_counter() - began
 
-    def run(self, step: Step) -> ModelOutput:
-        """Compute a step. Changes the caches."""
-        outputs = self._compute(step, self.model.forward, self.plan)
-        return ModelOutput(outputs["tokens"], outputs["logits"], self.backend)
+    def run(self, step: Step, sampled: SampledTokens | None = None) -> ModelOutput:
+        """Launch a step. Changes the caches. `sampled` has the tokens that are UNKNOWN in the step."""
+        outputs = self._compute(step, self.model.forward, self.plan, sampled)
+        num_rows = None
+        if self.padded_inputs is not None:
+            num_rows = sum(scheduled.num_outputs for scheduled in step.sequences)
+        return ModelOutput(outputs["tokens"], outputs["logits"], self.backend, num_rows)
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         """Compute a step; return its last hidden states: float32 [rows, width], a view that the next step overwrites.
         Changes the caches."""
         if self.plan is not None and self.embedding_plan is None:
             self.embedding_plan = self._trace_plan(self.model.embed)
-        return self.backend.fetch(self._compute(step, self.model.embed, self.embedding_plan)["hidden"])
+        hidden = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
+        if self.padded_inputs is not None:
+            hidden = hidden[: sum(scheduled.num_outputs for scheduled in step.sequences)]
+        return self.backend.fetch(hidden)
 
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
         """Return a compiled runtime for these adapters, by id, for `set_lora_runtime`. Changes nothing."""
@@ -164,24 +189,44 @@ class Runner:
         self, forward: Forward, weights: Mapping[str, Any] | None = None, extra_specs: Mapping[str, Spec] | None = None
     ) -> Plan:
         began = perf_counter()
-        graph = trace_model(forward, weights or self.weights, self.caches, {**self.specs, **(extra_specs or {})})
-        plan = Plan(graph, self.backend)
+        specs = {**self.specs, **(extra_specs or {})}
+        if self.is_async:
+            specs |= sampled_specs(
+                self.specs["tokens"].bound[0], max(self.limits.max_batch, self.specs["rows"].bound[0])
+            )
+        graph = trace_model(forward, weights or self.weights, self.caches, specs)
+        plan = Plan(graph, self.backend, self.specs["tokens"].bound[0] if self.padded_inputs is not None else 0)
         self.compile_s += perf_counter() - began
         return plan
 
-    def _compute(self, step: Step, forward: Forward, plan: Plan | None) -> dict[str, Handle]:
+    def _compute(
+        self, step: Step, forward: Forward, plan: Plan | None, sampled: SampledTokens | None = None
+    ) -> dict[str, Handle]:
         """Launch a step and return handles of its outputs: by its plan, or op by op without one."""
         if step.copies:
             self.backend.copy_pages(self.paged, step.copies)
         if step.state_copies:
             self.backend.copy_states(self.states, step.state_copies)
-        arrays, extents = self.inputs.fill(step)
+        arrays: Mapping[str, Handle]
+        if self.padded_inputs is not None:
+            arrays, extents, first_rows = self.padded_inputs.fill(step)
+            # On the device, also for ops that read them on the host in steps of exact extents.
+            arrays |= {name: self.backend.upload(arrays[name]) for name in ("starts", "lengths")}
+        else:
+            arrays, extents = self.inputs.fill(step)
+            first_rows = None
         weights = self.weights
         if any(scheduled.adapter_id for scheduled in step.sequences):
             if self.lora_runtime is None:
                 raise unknown_adapter_error(max(scheduled.adapter_id for scheduled in step.sequences))
-            arrays = {**arrays, ADAPTERS: self.lora_runtime.adapter_rows(step)}
+            adapter_rows = self.lora_runtime.adapter_rows(step)
+            if first_rows is not None:
+                adapter_rows = spread_rows(adapter_rows, step, first_rows, extents["tokens"])
+            arrays = {**arrays, ADAPTERS: adapter_rows}
             weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
+        if plan is not None and self.is_async:
+            arrays = {**arrays, **sampled_inputs(step, sampled, first_rows, extents["tokens"])}
+            extents = {**extents, "sampled": len(arrays[SAMPLED])}
         self.filled_at = perf_counter()
         if plan is None:
             tensors = {name: self.backend.tensor(array) for name, array in arrays.items()}
@@ -216,3 +261,29 @@ class Runner:
         """Fill states with the result of `export_states`. Changes the caches."""
         if self.states:
             self.backend.import_states(self.states, states, arrays)
+
+
+def sampled_inputs(
+    step: Step, sampled: SampledTokens | None, first_rows: Sequence[int] | None, num_rows: int
+) -> dict[str, Handle]:
+    """Return the inputs SOURCES and SAMPLED: for each row of a step with an UNKNOWN id, the sampled row that has it."""
+    sources = np.full(num_rows, -1, np.int32)
+    row = 0
+    for index, scheduled in enumerate(step.sequences):
+        if scheduled.tokens[-1] == UNKNOWN:
+            assert sampled is not None
+            first = row if first_rows is None else first_rows[index]
+            sources[first + len(scheduled.tokens) - 1] = sampled.rows[scheduled.request_id]
+        row += len(scheduled.tokens)
+    return {SOURCES: sources, SAMPLED: np.zeros(1, np.int32) if sampled is None else sampled.handle}
+
+
+def spread_rows(values: NDArray[np.int32], step: Step, first_rows: Sequence[int], num_rows: int) -> NDArray[np.int32]:
+    """Return values of the real rows of a step, in order, in the rows of its padded inputs; -1 for the others."""
+    found = np.full(num_rows, -1, np.int32)
+    row = 0
+    for scheduled, first in zip(step.sequences, first_rows, strict=True):
+        count = len(scheduled.tokens)
+        found[first : first + count] = values[row : row + count]
+        row += count
+    return found

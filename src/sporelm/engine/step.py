@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+UNKNOWN = -1  # in place of an id: the token that the step in flight samples for the same request
+
 
 class ScheduledSequence(NamedTuple):
     """One sequence's share of a step: `tokens` from `position` on; outputs are computed for the last `num_outputs`."""

@@ -22,7 +22,7 @@ from sporelm.engine.capacity import (
 )
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
-from sporelm.engine.model_output import ModelOutput
+from sporelm.engine.model_output import ModelOutput, SampledTokens
 from sporelm.engine.runner import Model, Runner
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
@@ -81,7 +81,9 @@ class Worker:
         memory, counts = model.model.memory(), (self.limits.num_pages, self.limits.num_states)
         if not counts[1] and bytes_per_state(memory, device):
             raise UnsupportedModel("limits.num_states is 0: this model keeps recurrent states, and needs one at least")
-        layer_caches = caches.allocate_caches(memory, device, *counts, kv)
+        # Padded rows write to one page more, which no sequence has.
+        num_pages = counts[0] + (device.traits.input_buckets is not None)
+        layer_caches = caches.allocate_caches(memory, device, num_pages, counts[1], kv)
         try:
             self.runner = Runner(model.model, model.weights, layer_caches, device, self.limits, eager=eager)
         except BaseException:
@@ -92,10 +94,13 @@ class Worker:
         """Compile all programs now."""
         self.runner.prepare(progress)
 
-    def run(self, step: Step) -> ModelOutput:
-        """Compute a step. Changes the caches; the output is valid until the next step."""
+    def run(self, step: Step, sampled: SampledTokens | None = None) -> ModelOutput:
+        """Launch a step. Changes the caches; the output is valid until the next step.
+
+        `sampled`: the tokens of the step before, from which those that are UNKNOWN are taken.
+        """
         if self.recorder is None:
-            return self.runner.run(step)
+            return self.runner.run(step, sampled)
         start = perf_counter()
         output = self.runner.run(step)
         self.recorder.record_step(step, output, perf_counter() - start)

@@ -29,6 +29,7 @@ def sampling_cases() -> Iterator[ConformanceCase]:
         yield ConformanceCase("draw_tokens", name, partial(run_draw, options=options))
     yield ConformanceCase("choose_allowed", "", run_choose)
     yield ConformanceCase("place_tokens", "", run_place)
+    yield ConformanceCase("take_sampled", "", run_take)
     yield ConformanceCase("token_logprobs", "", run_score)
 
 
@@ -68,6 +69,11 @@ def run_choose(backend: Backend) -> Any:
 def run_place(backend: Backend) -> Any:
     greedy, draws = random_ints(ROWS, low=-1, high=VOCAB), random_ints(ROWS, 2, low=0, high=VOCAB)
     return ops.place_tokens(*map(backend.tensor, (greedy, draws)))
+
+
+def run_take(backend: Backend) -> Any:
+    ids, sampled = random_ints(20, low=0, high=VOCAB), random_ints(7, low=-1, high=VOCAB)
+    return ops.take_sampled(*map(backend.tensor, (ids, random_ints(20, low=-1, high=7), sampled)))
 
 
 def run_score(backend: Backend) -> Any:

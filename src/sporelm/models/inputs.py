@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sporelm.ops import Graph, Spec, Symbol, trace
+from sporelm.ops import Graph, Spec, Symbol, take_sampled, trace
 from sporelm.tensor.dtype import I32
 
 ROPE = "rope"  # the name of the rotary table among the weights
@@ -11,6 +11,8 @@ LOCAL = "rope_local"  # the rotary table of layers with a window, if they have t
 SLOPES = "alibi_slopes"  # the slopes of linear biases: float32 [heads]
 BIASES = "distance_biases"  # the biases of scores by distance: float32 [heads, 2 * far]
 ADAPTERS = "adapters"  # in steps with adapters: int32 [tokens], the number of each row's adapter, -1 for none
+SOURCES = "sources"  # on asynchronous devices: int32 [tokens], the row of SAMPLED that has each row's id, -1: `tokens`
+SAMPLED = "sampled"  # the tokens that the step before has sampled: int32 [sampled]
 
 
 class StepInputs(NamedTuple):
@@ -29,19 +31,21 @@ class StepInputs(NamedTuple):
     states: Any  # [sequences] the slot of each sequence's recurrent states, if layers have them
 
 
-def input_specs(tokens: int, sequences: int, rows: int, max_pages: int) -> dict[str, Spec]:
+def input_specs(tokens: int, sequences: int, rows: int, max_pages: int, *, padded: bool = False) -> dict[str, Spec]:
     """Return the specs of a step's inputs, for at most this many tokens, sequences, output rows and pages per sequence.
 
-    The symbols are "tokens", "sequences", "starts" (always sequences + 1) and "rows".
+    The symbols are "tokens", "sequences", "starts" (always sequences + 1) and "rows"; where the page table is `padded`
+    to buckets of columns, also "columns".
     """
     token, sequence, row = Symbol("tokens", tokens), Symbol("sequences", sequences), Symbol("rows", rows)
+    columns = Symbol("columns", max_pages) if padded else max_pages
     shapes = {
         "tokens": (token,),
         "positions": (token,),
         "slots": (token,),
         "starts": (Symbol("starts", sequences + 1),),
         "lengths": (sequence,),
-        "pages": (sequence, max_pages),
+        "pages": (sequence, columns),
         "rows": (row,),
         "states": (sequence,),
     }
@@ -54,10 +58,23 @@ Forward = Callable[[StepInputs, Mapping[str, Any], Sequence[Any]], dict[str, Any
 def compute(
     forward: Forward, inputs: Mapping[str, Any], weights: Mapping[str, Any], caches: Sequence[Any]
 ) -> dict[str, Any]:
-    """Run a model's `forward` on the inputs of a step, by name; those called ADAPTERS join the weights."""
-    step = {name: value for name, value in inputs.items() if name != ADAPTERS}
+    """Run a model's `forward` on the inputs of a step, by name; those called ADAPTERS join the weights.
+
+    With SOURCES and SAMPLED, ids that the host does not know are taken from the tokens of the step before.
+    """
+    step = StepInputs(**{name: inputs[name] for name in StepInputs._fields})
+    if SOURCES in inputs:
+        step = step._replace(tokens=take_sampled(step.tokens, inputs[SOURCES], inputs[SAMPLED]))
     adapters = {ADAPTERS: inputs[ADAPTERS]} if ADAPTERS in inputs else {}
-    return forward(StepInputs(**step), {**weights, **adapters}, caches)
+    return forward(step, {**weights, **adapters}, caches)
+
+
+def sampled_specs(tokens: int, sampled: int) -> dict[str, Spec]:
+    """Return the specs of the inputs with the tokens of the step before, of at most `sampled` rows."""
+    return {
+        SOURCES: Spec((Symbol("tokens", tokens),), I32),
+        SAMPLED: Spec((Symbol("sampled", sampled),), I32),
+    }
 
 
 def trace_model(

@@ -38,7 +38,15 @@ from sporelm.ops.quantized_linear import linear, linear_activate_mul, linear_gro
 from sporelm.ops.rotary_embedding import rope, rope_store
 from sporelm.ops.row_selection import join_columns, select_columns, select_rows
 from sporelm.ops.rwkv_mixing import blend, mix_rows
-from sporelm.ops.sampling import choose_allowed, draw_tokens, edit_logits, mask_logits, place_tokens, token_logprobs
+from sporelm.ops.sampling import (
+    choose_allowed,
+    draw_tokens,
+    edit_logits,
+    mask_logits,
+    place_tokens,
+    take_sampled,
+    token_logprobs,
+)
 from sporelm.ops.selective_scan import selective_scan
 from sporelm.ops.sparse_mla import sparse_mla
 from sporelm.ops.spec import Spec, Symbol
@@ -125,6 +133,7 @@ __all__ = [
     "store_latent",
     "store_rows",
     "stream",
+    "take_sampled",
     "token_logprobs",
     "top_k",
     "topk_indexer",

@@ -300,6 +300,27 @@ def place_tokens(greedy, draws):  # greedy int32 [rows], draws int32 [rows, colu
     return np.where(greedy < 0, np.int32(-1), draws[:, 0])
 
 
+def _take_spec(ids: Any, sources: Any, sampled: Any) -> Spec:
+    spec, at = check_ints("ids", ids), check_ints("sources", sources)
+    check_ints("sampled", sampled)
+    require(at.shape == spec.shape, f"sources {at} must have one element for each of ids {spec}")
+    return spec
+
+
+def _check_sources(ids: Any, sources: Any, sampled: Any) -> None:
+    check_range("sources", sources.numpy(), -1, sampled.shape[0])
+
+
+@op(_take_spec, indices=_check_sources)
+def take_sampled(ids, sources, sampled):  # ids and sources int32 [tokens], sampled int32 [rows]
+    """Return the ids of a step, with those taken from the tokens of the step before that have a source there.
+
+    The host does not know these yet. A source of -1 keeps the id. Where nothing could be sampled, -1, the result is 0:
+    the host ends that request, and its row does not count.
+    """
+    return np.where(sources >= 0, np.maximum(sampled[np.maximum(sources, 0)], 0), ids)
+
+
 def _logprobs_spec(logits: Any, tokens: Any, rows: Any, *, k: int) -> tuple[Spec, Spec]:
     spec, scored = check_rows("logits", logits), check_ints("rows", rows)
     check_argument("tokens", tokens, I32, 1)

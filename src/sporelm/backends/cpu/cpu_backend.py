@@ -1,7 +1,7 @@
 """The CPU back-end: kernels traced from Python, compiled for the CPU at hand, run by a thread pool."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -82,6 +82,7 @@ class CpuBackend:
     step_buckets: Mapping[str, int] = {"one": 1, "few": FEW_TOKENS, "many": 512}
     strict = False  # whether an op without a kernel is an error, instead of a fallback to the reference
     traits = HOST_TRAITS
+    padded_ops: Collection[str] = ()
 
     def __init__(self, threads: int | None = None, target: str | None = None) -> None:
         self.context = Context(self.name)
@@ -212,7 +213,10 @@ class CpuBackend:
         if caches:
             copy_slots(page_store(caches[0]), copies)
 
-    # ---- outputs of programs
+    # ---- inputs and outputs of programs
+
+    def upload(self, array: np.ndarray) -> np.ndarray:
+        return array
 
     def fetch(self, handle: np.ndarray) -> np.ndarray:
         return handle

@@ -40,6 +40,11 @@ def mask_logits(logits: Tensor, rows: Tensor, words: Tensor) -> Tensor:
     return logits[rows.long()].masked_fill(allowed == 0, float("-inf"))
 
 
+@implements(ops.take_sampled)
+def take_sampled(ids: Tensor, sources: Tensor, sampled: Tensor) -> Tensor:
+    return torch.where(sources >= 0, sampled[sources.clamp(min=0)].clamp(min=0), ids)
+
+
 @implements(ops.draw_tokens)
 def draw_tokens(logits: Tensor, options: Tensor, *, k: int, whole: bool) -> Tensor:
     vocab = logits.shape[1]
