@@ -43,8 +43,8 @@ class ModelOutput:
         return handle if self.backend is None else self.backend.fetch(handle)
 
 
-class SampledTokens(NamedTuple):
-    """The tokens that a step samples: a handle of int32 [rows], and the row of each request, by its id."""
+class PreviousTokens(NamedTuple):
+    """The tokens that the step in flight samples: a handle of int32 [rows], and the row of each request, by its id."""
 
     handle: Handle
     rows: Mapping[int, int]

@@ -11,7 +11,7 @@ from sporelm.backends.protocol import Backend, Handle, Progress
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown_adapter_error
-from sporelm.engine.model_output import ModelOutput, SampledTokens
+from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.padded_inputs import PaddedInputs
 from sporelm.engine.step import UNKNOWN, Step
 from sporelm.models import StepInputs, compute, input_specs, trace_model
@@ -151,9 +151,9 @@ class Runner:
             self.plan.prepare(None, progress)
             self.compile_s += perf_counter() - began
 
-    def run(self, step: Step, sampled: SampledTokens | None = None) -> ModelOutput:
-        """Launch a step. Changes the caches. `sampled` has the tokens that are UNKNOWN in the step."""
-        outputs = self._compute(step, self.model.forward, self.plan, sampled)
+    def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
+        """Launch a step. Changes the caches. `previous` has the tokens that are UNKNOWN in the step."""
+        outputs = self._compute(step, self.model.forward, self.plan, previous)
         num_rows = None
         if self.padded_inputs is not None:
             num_rows = sum(scheduled.num_outputs for scheduled in step.sequences)
@@ -200,7 +200,7 @@ class Runner:
         return plan
 
     def _compute(
-        self, step: Step, forward: Forward, plan: Plan | None, sampled: SampledTokens | None = None
+        self, step: Step, forward: Forward, plan: Plan | None, previous: PreviousTokens | None = None
     ) -> dict[str, Handle]:
         """Launch a step and return handles of its outputs: by its plan, or op by op without one."""
         if step.copies:
@@ -225,7 +225,7 @@ class Runner:
             arrays = {**arrays, ADAPTERS: adapter_rows}
             weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
         if plan is not None and self.is_async:
-            arrays = {**arrays, **sampled_inputs(step, sampled, first_rows, extents["tokens"])}
+            arrays = {**arrays, **sampled_inputs(step, previous, first_rows, extents["tokens"])}
             extents = {**extents, "sampled": len(arrays[SAMPLED])}
         self.filled_at = perf_counter()
         if plan is None:
@@ -264,18 +264,18 @@ class Runner:
 
 
 def sampled_inputs(
-    step: Step, sampled: SampledTokens | None, first_rows: Sequence[int] | None, num_rows: int
+    step: Step, previous: PreviousTokens | None, first_rows: Sequence[int] | None, num_rows: int
 ) -> dict[str, Handle]:
     """Return the inputs SOURCES and SAMPLED: for each row of a step with an UNKNOWN id, the sampled row that has it."""
     sources = np.full(num_rows, -1, np.int32)
     row = 0
     for index, scheduled in enumerate(step.sequences):
         if scheduled.tokens[-1] == UNKNOWN:
-            assert sampled is not None
+            assert previous is not None
             first = row if first_rows is None else first_rows[index]
-            sources[first + len(scheduled.tokens) - 1] = sampled.rows[scheduled.request_id]
+            sources[first + len(scheduled.tokens) - 1] = previous.rows[scheduled.request_id]
         row += len(scheduled.tokens)
-    return {SOURCES: sources, SAMPLED: np.zeros(1, np.int32) if sampled is None else sampled.handle}
+    return {SOURCES: sources, SAMPLED: np.zeros(1, np.int32) if previous is None else previous.handle}
 
 
 def spread_rows(values: NDArray[np.int32], step: Step, first_rows: Sequence[int], num_rows: int) -> NDArray[np.int32]:

@@ -22,7 +22,7 @@ from sporelm.engine.capacity import (
 )
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
-from sporelm.engine.model_output import ModelOutput, SampledTokens
+from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.runner import Model, Runner
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
@@ -94,13 +94,13 @@ class Worker:
         """Compile all programs now."""
         self.runner.prepare(progress)
 
-    def run(self, step: Step, sampled: SampledTokens | None = None) -> ModelOutput:
+    def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
         """Launch a step. Changes the caches; the output is valid until the next step.
 
-        `sampled`: the tokens of the step before, from which those that are UNKNOWN are taken.
+        `previous`: the tokens of the step in flight, from which those that are UNKNOWN are taken.
         """
         if self.recorder is None:
-            return self.runner.run(step, sampled)
+            return self.runner.run(step, previous)
         start = perf_counter()
         output = self.runner.run(step)
         self.recorder.record_step(step, output, perf_counter() - start)

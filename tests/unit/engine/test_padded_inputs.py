@@ -5,7 +5,7 @@ import pytest
 
 from sporelm.backends.protocol import InputBuckets
 from sporelm.engine.engine_config import EngineConfig
-from sporelm.engine.model_output import SampledTokens
+from sporelm.engine.model_output import PreviousTokens
 from sporelm.engine.padded_inputs import PaddedInputs, round_up
 from sporelm.engine.runner import InputArrays, sampled_inputs, spread_rows
 from sporelm.engine.step import UNKNOWN, ScheduledSequence, Step
@@ -91,7 +91,7 @@ def test_unknown_tokens_and_adapters_go_to_the_rows_of_their_sequences() -> None
         ],
         [],
     )
-    sampled = SampledTokens(np.array([11, 12], np.int32), {8: 1})
+    sampled = PreviousTokens(np.array([11, 12], np.int32), {8: 1})
     _, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS, DUMP).fill(step)
     sources = sampled_inputs(step, sampled, first_rows, shapes["tokens"])["sources"]
     assert np.flatnonzero(sources >= 0).tolist() == [first_rows[1]]
