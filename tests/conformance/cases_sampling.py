@@ -89,8 +89,6 @@ def run_take(on: On, tokens: int, rows: int) -> Any:
     return ops.take_sampled(*map(on.ints, (ids, sources, sampled)))
 
 
-
-
 def run_logprobs(on: On, vocab: int, kind: str, k: int) -> Any:
     logits = on.tensor(random_logits(on, 5, vocab, kind))
     return ops.token_logprobs(logits, on.ints(on.random.integers(-1, vocab, 5)), on.ints([4, 0, 1, 2, 4, 3]), k=k)

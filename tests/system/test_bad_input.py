@@ -137,7 +137,7 @@ def test_odd_arguments(llm: LLM, value: Any) -> None:
     [(name, value) for name, values in {
         "backend": (5, "none", []), "device": ("cuda:99", 5, None), "threads": (0, -1, "x", 1.5, 10**5000, NAN),
         "max_context": (0, -1, "x", 1.5, 10**5000, NAN, True), "kv": ("f8", 5, [], {}),
-        "max_batch": (0, -1, None, 10**5000),
+        "max_batch": (0, -1, "x", 10**5000),
         "token_budget": (0, "x", NAN, 10**5000), "speculate": ("none", 5, []),
         "trace": (5, "", "\0", "\ud800", b"x", "~no-such-user/x"),
         "record": (5, "", "\0", "\ud800", [], "~no-such-user/x"),

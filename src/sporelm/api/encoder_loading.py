@@ -71,7 +71,7 @@ def encoder_limits(options: "EngineOptions", model: ModelLoader) -> EngineConfig
         model_context=config.context_length,
         vocab=config.vocab,
         token_budget=max(context, max_step_tokens),
-        max_batch=min(options.max_batch, max_step_tokens),
+        max_batch=min(options.batch_limit, max_step_tokens),
         num_pages=count_pages(context),
     )
 

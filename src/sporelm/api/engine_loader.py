@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from time import perf_counter
@@ -20,10 +20,11 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.engine import Engine, EngineConfig, Worker
-from sporelm.engine.capacity import SHARE, choose, choose_states, snapshot_interval
+from sporelm.engine.capacity import choose, choose_states, snapshot_interval
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
 from sporelm.engine.request import parse_int
+from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
 from sporelm.errors import BackendError, RequestError, safe_repr
 from sporelm.files.store import resolve
@@ -59,7 +60,7 @@ class EngineOptions:
     max_context: int | None
     kv: str | None
     eager: bool
-    max_batch: int
+    max_batch: int | None  # None: as many as suit the device
     dequantize: bool
     token_budget: int | None
     speculate: str | None = None
@@ -91,7 +92,7 @@ class EngineOptions:
             raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
         if self.draft_model is None and self.speculate == "draft":
             raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
-        if not 1 <= parse_int("max_batch", self.max_batch) <= MAX_BATCH:
+        if self.max_batch is not None and not 1 <= parse_int("max_batch", self.max_batch) <= MAX_BATCH:
             raise RequestError(f"max_batch is {safe_repr(self.max_batch)}: it must be between 1 and {MAX_BATCH}")
         for name, value in (
             ("--max-context", self.max_context),
@@ -114,6 +115,12 @@ class EngineOptions:
         for name in ("eager", "dequantize", "any_kind", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {safe_repr(getattr(self, name))}: it must be True or False")
+
+    @property
+    def batch_limit(self) -> int:
+        """`max_batch`, once the device's default is filled in."""
+        assert self.max_batch is not None
+        return self.max_batch
 
     @property
     def kv_bytes(self) -> int | None:
@@ -213,6 +220,7 @@ def load_engine(
         name = options.backend or settings.BACKEND.value
         backend = wrap_backend(open_device(name, options.device, threads, options.dtype, strict=options.strict))
         try:
+            options = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
             check_step_size(options, backend)
             model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
             draft = None
@@ -294,7 +302,7 @@ def _load(
         tokenizer,
         model.backend,
         worker,
-        Engine(worker, limits, speculation, session_folder),
+        Engine(worker, limits, speculation, session_folder, _make_device_sampler(options, model.backend, limits)),
         threads,
         model.kv,
         model.nbytes,
@@ -303,6 +311,13 @@ def _load(
         source.notes,
         draft_worker,
     )
+
+
+def _make_device_sampler(options: EngineOptions, backend: Backend, limits: EngineConfig) -> DeviceSampler | None:
+    """Return a sampler for a device that runs by itself; None for others, and for single ops (--eager)."""
+    if options.eager or not backend.traits.is_async:
+        return None
+    return DeviceSampler(backend, limits.vocab, max(limits.max_batch, limits.token_budget))
 
 
 def _load_encoder(
@@ -373,14 +388,21 @@ def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoade
         cache_bytes = recorded_bytes if free is None else min(recorded_bytes, free)
     model_context = model.config.context_length
     max_context, num_pages = choose(
-        options.max_context, model_context, options.max_batch, page_bytes, free, cache_bytes, state_bytes
+        options.max_context,
+        model_context,
+        options.batch_limit,
+        page_bytes,
+        free,
+        cache_bytes,
+        state_bytes,
+        backend.traits.memory_share,
     )
     return EngineConfig(
         max_context=max_context,
         model_context=model_context,
         vocab=model.config.vocab,
         token_budget=token_budget,
-        max_batch=options.max_batch,
+        max_batch=options.batch_limit,
         num_pages=num_pages,
         num_states=num_states,
         state_interval=snapshot_interval(model.state_bytes, model.page_bytes) if num_states else 0,
@@ -393,12 +415,12 @@ def _choose_num_states(
     """Return the number of recurrent states of the model, and the bytes of its and the draft model's states."""
     budget = options.kv_bytes
     if budget is None and free is not None:
-        budget = free // SHARE
-    draft_bytes = draft.state_bytes * count_draft_states(draft, options.max_batch) if draft is not None else 0
+        budget = int(free * model.backend.traits.memory_share)
+    draft_bytes = draft.state_bytes * count_draft_states(draft, options.batch_limit) if draft is not None else 0
     if options.num_states is not None and model.state_bytes:
         num_states = options.num_states
     else:
         shares_memory = bool(model.page_bytes or (draft is not None and draft.page_bytes))
         rest = None if budget is None else budget - draft_bytes
-        num_states = choose_states(model.state_bytes, rest, options.max_batch, shared=shares_memory)
+        num_states = choose_states(model.state_bytes, rest, options.batch_limit, shared=shares_memory)
     return num_states, draft_bytes + num_states * model.state_bytes

@@ -41,7 +41,7 @@ class LLM(LoadedLLM):
     strict        raise BackendError where the reference would run an op for which the back-end has no kernel
     eager         run op by op, without a plan
     progress      called with (stage, done, total) during loading
-    max_batch     maximum number of requests in a batch; more wait
+    max_batch     maximum number of requests in a batch; more wait. None: as many as suit the device, 16 on a CPU
     dequantize    dequantize the weights to float32: the reference that quantized models are compared with
     token_budget  maximum tokens of a step; None: those of the back-end's largest program, which is the upper limit
     speculate     speculative decoding: draft tokens and verify several at once, where that is faster; the output is the
@@ -70,7 +70,7 @@ class LLM(LoadedLLM):
         kv: str | None = None,
         eager: bool = False,
         progress: Progress | None = None,
-        max_batch: int = 16,
+        max_batch: int | None = None,
         dequantize: bool = False,
         token_budget: int | None = None,
         speculate: str | None = None,

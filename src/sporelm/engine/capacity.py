@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sporelm.backends.protocol import Backend
+from sporelm.backends.protocol import HOST_TRAITS, Backend
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.errors import MemoryShortage, RequestError, safe_repr
 from sporelm.models.blocks.block_memory import State
@@ -15,7 +15,6 @@ from sporelm.units import in_units
 DEFAULT_CONTEXT = 8192  # positions, unless asked for more, of models that allow more
 SPARE_CONTEXTS = 3  # beyond one for each request that runs: idle conversations keep their KV
 MAX_PAGES = 1 << 20  # of a pool whose size is given: the positions of 67 million tokens
-SHARE = 2  # a pool takes at most 1 / SHARE of the memory that is available when it is made
 STATES = 4  # for each request that runs: its own, two snapshots of its text, one of an idle conversation
 MIN_INTERVAL, MAX_INTERVAL = 8, 32  # pages between two state snapshots of a text
 
@@ -73,6 +72,7 @@ def choose(
     available: int | None,
     given: int | None = None,
     beside: int = 0,
+    share: float = HOST_TRAITS.memory_share,
 ) -> tuple[int, int]:
     """Return the context in positions and the number of pages, for pages of `page_bytes`.
 
@@ -80,6 +80,7 @@ def choose(
     available: bytes of memory.
     given: bytes that the pool takes; None: a share of the available ones.
     beside: bytes of these that recurrent states take.
+    share: the part of the available memory that pages and states may take.
 
     The pages hold a context for every request that runs and some more, as far as the memory allows; memory is touched
     page by page as it is used. Pages of models without a KV cache have no bytes: they count positions, and limit
@@ -102,14 +103,15 @@ def choose(
         return _within(given, asked, context, page_bytes, beside)
     if available is None:
         return context, wanted
-    num_affordable = max(0, available // SHARE - beside) // page_bytes
+    limit = max(0, int(available * share) - beside)
+    num_affordable = limit // page_bytes
     if count_pages(context) > num_affordable:
         if asked is not None or num_affordable < 1:
-            needed, limit = count_pages(context) * page_bytes, max(0, available // SHARE - beside)
+            needed, part = count_pages(context) * page_bytes, "half" if share == 0.5 else f"{share:.0%}"
             smaller = f"give a smaller --max-context, at most {num_affordable * PAGE}"
             raise MemoryShortage(
                 f"a context of {context} positions needs {in_units(needed)} for keys and values, "
-                f"{in_units(limit)} (half of the available memory) can be used: "
+                f"{in_units(limit)} ({part} of the available memory) can be used: "
                 f"{smaller if num_affordable else 'close other programs, or take a smaller model'}"
             )
         context = num_affordable * PAGE

@@ -1,5 +1,6 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
+import logging
 import threading
 from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import count
@@ -15,13 +16,17 @@ from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
 from sporelm.engine.lora_runtime import LoraRuntime
-from sporelm.engine.model_output import ModelOutput
+from sporelm.engine.model_output import ModelOutput, PreviousTokens
+from sporelm.engine.overlap import Overlap
 from sporelm.engine.request import FinishReason, OutputKind, Request, RowsCallback
 from sporelm.engine.sampling import Sampler
+from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.scheduler import Scheduler, StepOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Step
 from sporelm.errors import MemoryShortage, RequestError
+
+log = logging.getLogger(__name__)
 
 
 class StepRunner(Protocol):
@@ -29,7 +34,7 @@ class StepRunner(Protocol):
 
     @property
     def kv(self) -> str: ...  # the data type of pages, a value of --kv
-    def run(self, step: Step) -> ModelOutput: ...
+    def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput: ...
     def embed(self, step: Step) -> NDArray[np.float32]: ...
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
@@ -56,8 +61,13 @@ class Engine:
         limits: EngineConfig,
         speculation: Speculation | None = None,
         offload_store: OffloadStore | None = None,
+        device_sampler: DeviceSampler | None = None,
     ) -> None:
-        """Without an offload store, evicted sequences are recomputed."""
+        """Without an offload store, evicted sequences are recomputed.
+
+        device_sampler   samples on a device that runs by itself: the next step is launched while one runs (`overlap`).
+                         Speculation and recordings need one step after the other, and the host's sampler.
+        """
         self.runner = worker
         self.limits = limits
         self.kv_cache = KvCache(limits.num_pages, limits.num_states, limits.state_interval, offload_store)
@@ -67,9 +77,13 @@ class Engine:
         self.sampler = Sampler()
         self.observer: EngineObserver | None = None
         self._request_ids = count(1)
-        self._sampling_step: Step | None = None  # the step that is being sampled
+        self.last_step: Step | None = None  # that was launched
+        self.sampling_steps: list[Step] = []  # whose sampling has begun, and which are not committed
         self._closed = False
         self.lock = threading.RLock()
+        self.overlap: Overlap | None = None
+        if device_sampler is not None and speculation is None:
+            self.overlap = Overlap(self, device_sampler)
 
     @property
     def is_idle(self) -> bool:
@@ -123,41 +137,61 @@ class Engine:
     def step(self) -> list[StepOutput]:
         """Run one step; return an output for each new token and each request that has ended.
 
-        If the step is interrupted or the back-end fails, the next one goes on as if this one had not been; only
-        requests for which tokens were being sampled may fail. If all requests of a failed step want rows, the error
-        ends them, and their own callers raise it.
+        If the device has too little memory for a step, the next ones are shorter. If a step is interrupted or the
+        back-end fails, the next one goes on as if this one had not been; only requests for which tokens were being
+        sampled may fail. If all requests of a failed step want rows, the error ends them, and their callers raise it.
         """
         with self.lock:
             if self.scheduler.is_idle:
                 return []
             try:
-                return self._step()
+                return self._step() if self.overlap is None else self.overlap.step()
             except BaseException as reason:
                 self._recover("error" if isinstance(reason, Exception) else "cancelled")
+                if isinstance(reason, MemoryShortage) and self._shorten_steps(reason):
+                    return []
                 raise
 
     def _step(self) -> list[StepOutput]:
         start = perf_counter()
         step = self.scheduler.next_step()
         if not step.sequences[0].is_sampled:
-            return self._step_rows(step, start)
+            return self.step_rows(step, start)
         scheduled = perf_counter()
+        self.last_step = step
         model_output = self.runner.run(step)
         computed = perf_counter()
-        self._sampling_step = step
+        self.sampling_steps = [step]
         sampled = self.sampler.sample(model_output, step)
         sampled_time = perf_counter()
         num_tokens = step.num_tokens
-        self._observe_time(step, num_tokens, sampled.tokens, computed - scheduled)
+        self.observe_time(step, num_tokens, sampled.tokens, computed - scheduled)
         outputs = self.scheduler.commit(step, sampled)
         if not step.sequences[-1].is_sampled:
             outputs += self.scheduler.deliver_rows(step, model_output.logits)
-        self._sampling_step = None
-        self._record_step(step, num_tokens, (start, scheduled, computed, sampled_time, perf_counter()))
-        self._forget_ended(outputs)
+        self.sampling_steps = []
+        self.record_step(step, num_tokens, (start, scheduled, computed, sampled_time, perf_counter()))
+        self.forget_ended(outputs)
         return outputs
 
-    def _step_rows(self, step: Step, start: float) -> list[StepOutput]:
+    def _shorten_steps(self, shortage: MemoryShortage) -> bool:
+        """Halve the steps after one for which the device had too little memory; False if they have one token.
+
+        The requests of the step were rolled back, and go on in shorter steps.
+        """
+        num_tokens = min(self.scheduler.token_budget, self.last_step.num_tokens if self.last_step is not None else 0)
+        if num_tokens <= 1:
+            return False
+        self.scheduler.token_budget = num_tokens // 2
+        log.warning(
+            "a step of %d tokens ran out of memory (%s): steps have at most %d from now on",
+            num_tokens,
+            shortage,
+            self.scheduler.token_budget,
+        )
+        return True
+
+    def step_rows(self, step: Step, start: float) -> list[StepOutput]:
         """Run a step whose requests all want rows, of logits or of hidden states."""
         requests = [self.scheduler.running[scheduled.request_id] for scheduled in step.sequences]
         scheduled = perf_counter()
@@ -166,20 +200,22 @@ class Engine:
         except Exception as error:
             self._recover("error")
             outputs = [self.scheduler.fail_rows(request, error) for request in requests]
-            self._forget_ended(outputs)
+            self.forget_ended(outputs)
             return outputs
         computed = perf_counter()
         outputs = self.scheduler.deliver_rows(step, rows)
-        self._record_step(step, step.num_tokens, (start, scheduled, computed, computed, perf_counter()))
-        self._forget_ended(outputs)
+        self.record_step(step, step.num_tokens, (start, scheduled, computed, computed, perf_counter()))
+        self.forget_ended(outputs)
         return outputs
 
-    def _record_step(self, step: Step, num_tokens: int, moments: tuple[float, ...]) -> None:
+    def record_step(self, step: Step, num_tokens: int, moments: tuple[float, ...]) -> None:
+        """Count a step, and tell the observer."""
         self.metrics.record_step(num_tokens, *moments)
         if self.observer is not None:
             self.observer.on_step(step, moments)
 
-    def _forget_ended(self, outputs: Sequence[StepOutput]) -> None:
+    def forget_ended(self, outputs: Sequence[StepOutput]) -> None:
+        """Drop the sampler states and drafts of requests that have ended."""
         for output in outputs:
             if output.finish_reason:
                 self._forget(output.request)
@@ -190,12 +226,15 @@ class Engine:
         Its copies may not have been made, and random generators and grammars may be ahead of the output. Keep full
         pages only, which the step did not touch. End the requests whose sampling began, and requests that had finished.
         """
-        step, self._sampling_step = self._sampling_step, None
-        sampling_ids = (
-            {scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs and scheduled.is_sampled}
-            if step is not None
-            else set[int]()
-        )
+        steps, self.sampling_steps = self.sampling_steps, []
+        sampling_ids = {
+            scheduled.request_id
+            for step in steps
+            for scheduled in step.sequences
+            if scheduled.num_outputs and scheduled.is_sampled
+        }
+        if self.overlap is not None:
+            self.overlap.forget()
         self.kv_cache.pop_state_copies()  # their sequences are rolled back
         for request in list(self.scheduler.running.values()):
             if request.sequence is not None:
@@ -225,8 +264,10 @@ class Engine:
             if request.finish_reason is None:
                 self.scheduler.end(request, "cancelled")
                 self._forget(request)
+                if self.overlap is not None and self.is_idle:
+                    self.overlap.drain()
 
-    def _observe_time(
+    def observe_time(
         self, step: Step, num_tokens: int, sampled_tokens: Sequence[Sequence[int]], seconds: float
     ) -> None:
         """Note how long a step took, for the prefill budget and for speculation."""
@@ -254,6 +295,11 @@ class Engine:
         if self.speculation is not None:
             self.speculation.end(request)
 
+    def _drain(self) -> None:
+        """Commit the step in flight, if there is one; its outputs are those of the next step. Changes requests."""
+        if self.overlap is not None:
+            self.overlap.drain()
+
     def uses_adapter(self, adapter_id: int) -> bool:
         """Return whether any work that waits or runs has this adapter."""
         with self.lock:
@@ -274,6 +320,7 @@ class Engine:
             for adapter_id in self.scheduler.adapter_identities.keys() - identities.keys() - {0}:
                 if self.scheduler.uses_adapter(adapter_id):
                     raise RequestError("requests still use this adapter: wait for them, or cancel them first")
+            self._drain()
             self.runner.set_lora_runtime(lora_runtime)
             self.scheduler.adapter_identities = {0: "", **identities}
             self.scheduler.adapter_names = names or {}
@@ -291,6 +338,7 @@ class Engine:
         """Return a sequence with the content of this one, in shared pages."""
         with self.lock:
             self.check_open()
+            self._drain()
             return self.kv_cache.fork(sequence)
 
     def drop(self, sequence: KvSequence) -> None:
@@ -398,6 +446,8 @@ class Engine:
             self._closed = True
             for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
                 self.cancel(request)
+            if self.overlap is not None:
+                self.overlap.close()
             if self.kv_cache.offload_store is not None:
                 self.kv_cache.offload_store.close()
             self.metrics.close()

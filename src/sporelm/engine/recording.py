@@ -62,6 +62,7 @@ class RecordingFile:
         """Record this engine from now on; it must not have any request yet."""
         self.line({MARK: VERSION, **about})
         worker.recorder = self
+        engine.overlap = None  # one step after the other, so that each line has its results
         engine.sampler = RecordedSampler(self)
 
     def line(self, values: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The runner: fills the input arrays of a step, then replays the plan, or runs op by op if eager."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -247,6 +247,15 @@ class Runner:
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """Return the pages of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
         return [self.backend.export_pages(cache, pages) for cache in self.paged]
+
+    def start_export(
+        self, pages: Sequence[int], states: Sequence[int]
+    ) -> Callable[[], tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
+        """Begin to copy pages and states to the host; the returned function waits, and returns the arrays of
+        `export_pages` and `export_states`. Later steps do not change the copies."""
+        layers = [self.backend.start_export_pages(cache, pages) for cache in self.paged]
+        arrays = self.export_states(states)
+        return lambda: ([layer.result() for layer in layers], arrays)
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
         """Fill pages with the result of `export_pages`. Changes the caches."""

@@ -10,7 +10,7 @@ logits also the steps. Hidden states come from another program, in steps of thei
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -24,9 +24,11 @@ from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request, Rows
 from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput
 from sporelm.engine.speculative import Speculation
-from sporelm.engine.step import ScheduledSequence, Step
+from sporelm.engine.step import UNKNOWN, ScheduledSequence, Step
 from sporelm.errors import BackendError, RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE
+
+UNKNOWN_TOKENS = (UNKNOWN,)
 
 
 class StepOutput(NamedTuple):
@@ -69,6 +71,7 @@ class Scheduler:
 
     def __init__(self, limits: EngineConfig, kv_cache: KvCache, speculation: Speculation | None = None) -> None:
         self.limits = limits
+        self.token_budget = limits.token_budget  # of the next steps; less after one that ran out of memory
         self.kv_cache = kv_cache
         self.prefill_budget = PrefillBudget(limits.prefill_tokens)
         self.waiting = WaitingQueue(limits.max_waiting)
@@ -79,6 +82,11 @@ class Scheduler:
         self.was_hidden = False  # whether the last step computed hidden states
         self.adapter_identities: dict[int, str] = {0: ""}  # of the loaded adapters, by id; 0 is none
         self.adapter_names: Mapping[int, str] = {}  # as users know them
+        # Of devices that run by themselves (overlap.py): the rows of the step in flight, by request id, and whether the
+        # next step must wait for it.
+        self.in_flight: Mapping[int, ScheduledSequence] = {}
+        self.must_drain = False
+        self._waiting_copies: PageCopies = []  # of pages that were reserved when nothing could be scheduled
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -126,24 +134,30 @@ class Scheduler:
     def next_step(self) -> Step:
         """Return the next step. Admits requests and reserves their pages, but computes nothing.
 
-        Steps for hidden states take turns with the others, if both kinds run.
+        Steps for hidden states take turns with the others, if both kinds run. While a step is in flight, the next one
+        continues from it; it may be empty.
         """
-        builder = StepBuilder(self.limits.token_budget)
+        self.must_drain = False
+        builder = StepBuilder(self.token_budget)
+        builder.copies, self._waiting_copies = self._waiting_copies, []
         builder.is_hidden = self.num_running_hidden > 0 and not self.was_hidden
         for _ in range(3):  # a request that was admitted may need the other kind, one that was preempted released pages
-            builder.budget = self.limits.token_budget
+            builder.budget = self.token_budget
             self._fill(builder)
-            if builder.scheduled:
+            if builder.scheduled or self.must_drain:
                 break
             builder.is_hidden = not builder.is_hidden
-        else:
-            raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
+        if not builder.scheduled:
+            if not self.in_flight:
+                raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
+            self._waiting_copies = builder.copies
+            return Step([], [])
         self.was_hidden = builder.is_hidden
         return builder.build(self.kv_cache.pop_state_copies())
 
     def _fill(self, builder: StepBuilder) -> None:
         """Schedule requests that decode, then running prompts, then waiting requests."""
-        decoding = [request for request in self.running.values() if request.is_decoding]
+        decoding = [request for request in self.running.values() if self._is_decoding(request)]
         if builder.is_hidden:
             self._fill_hidden(builder, len(decoding))
             return
@@ -151,7 +165,9 @@ class Scheduler:
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.queues:
             drafts = self.speculation.propose(decoding, self.limits.max_context)
         for request in decoding:
-            if request.id in drafts or not self._schedule_decode(request, builder):
+            if request.id in self.in_flight:
+                self._schedule_ahead(request, self.in_flight[request.id], builder)
+            elif request.id in drafts or not self._schedule_decode(request, builder):
                 self._schedule(request, builder, drafts.get(request.id, ()))
         if builder.scheduled:
             num_beginning = min(len(self.running) + len(self.waiting), self.limits.max_batch) - len(decoding)
@@ -159,6 +175,11 @@ class Scheduler:
         if len(decoding) < len(self.running):
             self._schedule_prompts(builder)
         self._admit_waiting(builder)
+
+    def _is_decoding(self, request: Request) -> bool:
+        """Return whether a request's prompt is computed, when the step in flight is."""
+        scheduled = self.in_flight.get(request.id)
+        return request.is_decoding if scheduled is None else scheduled.num_outputs > 0 and scheduled.is_sampled
 
     def _fill_hidden(self, builder: StepBuilder, num_decoding: int) -> None:
         """Schedule running prompts whose hidden states are wanted, then waiting requests.
@@ -173,7 +194,11 @@ class Scheduler:
     def _schedule_prompts(self, builder: StepBuilder) -> None:
         """Schedule the running prompts of the step's kind, the urgent ones first."""
         for request in sorted(self.running.values(), key=lambda request: request.priority):
-            if not request.is_decoding and (request.output == "hidden") == builder.is_hidden:
+            if (request.output == "hidden") != builder.is_hidden or self._is_decoding(request):
+                continue
+            if request.id in self.in_flight:
+                self._schedule_ahead(request, self.in_flight[request.id], builder)
+            else:
                 self._schedule(request, builder)
 
     def _admit_waiting(self, builder: StepBuilder) -> None:
@@ -185,7 +210,7 @@ class Scheduler:
             if (first.output == "hidden") != builder.is_hidden or not self._schedule(first, builder):
                 break
 
-    def deliver_rows(self, step: Step, rows: Rows) -> list[StepOutput]:
+    def deliver_rows(self, step: Step, rows: Rows, discarded: Collection[int] = ()) -> list[StepOutput]:
         """Take in the sequences of a step whose rows are wanted; `rows` are those of all sequences. Changes requests.
 
         An error of a request's `on_rows` ends that request only.
@@ -195,8 +220,9 @@ class Scheduler:
         for scheduled in step.sequences:
             begin, end = end, end + scheduled.num_outputs
             request = self.running.get(scheduled.request_id)
-            if scheduled.is_sampled or request is None or request.sequence is None:
+            if scheduled.is_sampled or request is None or request.sequence is None or request.id in discarded:
                 continue
+            self.kv_cache.commit_launch(request.sequence, scheduled.state_slot)
             self.kv_cache.extend(request.sequence, scheduled.tokens)
             try:
                 request.deliver_rows(scheduled.position, rows[begin:end])
@@ -215,8 +241,8 @@ class Scheduler:
         request.exception = error
         return self._fail(request, str(error))
 
-    def commit(self, step: Step, sampled: SamplerOutput) -> list[StepOutput]:
-        """Take in the sampled tokens of a step. Changes requests."""
+    def commit(self, step: Step, sampled: SamplerOutput, discarded: Collection[int] = ()) -> list[StepOutput]:
+        """Take in the sampled tokens of a step, but for the requests in `discarded`. Changes requests."""
         outputs: list[StepOutput] = []
         gaps: list[float] = []  # seconds since the last tokens of the same requests
         sampled_tokens = iter(sampled.tokens)
@@ -225,17 +251,25 @@ class Scheduler:
         for scheduled in step.sequences:
             if not scheduled.is_sampled:
                 break  # the last ones: see `deliver_rows`
+            if scheduled.request_id in discarded or scheduled.request_id not in self.running:
+                if scheduled.num_outputs:
+                    next(sampled_tokens)
+                continue
             request = self.running[scheduled.request_id]
             assert request.sequence is not None
+            self.kv_cache.commit_launch(request.sequence, scheduled.state_slot)
             if not scheduled.num_outputs:
                 self.kv_cache.extend(request.sequence, scheduled.tokens)
                 continue
             tokens = next(sampled_tokens)
+            computed = scheduled.tokens
+            if computed[-1] == UNKNOWN:  # the step before has sampled it
+                computed = request.context_ids[scheduled.position :]
             if request.id in sampled.failures:
                 if len(tokens) > 1:  # the tokens before the one that failed count
-                    outputs += self._append_tokens(request, scheduled, tokens[:-1], sampled)
+                    outputs += self._append_tokens(request, computed, scheduled.num_outputs, tokens[:-1], sampled)
                 else:
-                    self.kv_cache.accept_draft(request.sequence, scheduled.tokens, scheduled.num_outputs, 0)
+                    self.kv_cache.accept_draft(request.sequence, computed, scheduled.num_outputs, 0)
                 if request.finish_reason is None:
                     outputs.append(self._fail(request, f"the grammar: {sampled.failures[request.id]}"))
                 continue
@@ -253,11 +287,11 @@ class Scheduler:
                 self.metrics.record_first_token(request)
             request.last_token_time = now
             if is_plain and scheduled.num_outputs == 1:
-                outputs.append(self._append_token(request, scheduled.tokens, tokens[0]))
+                outputs.append(self._append_token(request, computed, tokens[0]))
                 continue
             if scheduled.num_outputs > 1:
                 self.metrics.record_draft(scheduled.num_outputs - 1, len(tokens) - 1)
-            outputs += self._append_tokens(request, scheduled, tokens, sampled)
+            outputs += self._append_tokens(request, computed, scheduled.num_outputs, tokens, sampled)
         num_failed = sum(output.token is None for output in outputs)
         self.metrics.record_commit(len(outputs) - num_failed, gaps)
         return outputs
@@ -274,7 +308,7 @@ class Scheduler:
             self.kv_cache.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
 
     def _append_tokens(
-        self, request: Request, scheduled: ScheduledSequence, tokens: list[int], sampled: SamplerOutput
+        self, request: Request, computed: Sequence[int], num_outputs: int, tokens: list[int], sampled: SamplerOutput
     ) -> list[StepOutput]:
         """Append accepted draft tokens, the last sampled one and forced ones, until the request ends.
 
@@ -283,9 +317,9 @@ class Scheduler:
         logprobs, forced = sampled.logprobs.get(request.id, []), sampled.forced.get(request.id, [])
         sequence, outputs = request.sequence, list[StepOutput]()
         assert sequence is not None
-        request.num_draft_tokens += scheduled.num_outputs - 1
+        request.num_draft_tokens += num_outputs - 1
         request.num_accepted_tokens += len(tokens) - 1
-        is_settled = self.kv_cache.accept_draft(sequence, scheduled.tokens, scheduled.num_outputs, len(tokens))
+        is_settled = self.kv_cache.accept_draft(sequence, computed, num_outputs, len(tokens))
         for number, token in enumerate([*tokens, *forced]):
             if 0 < number < len(tokens) and not is_settled:
                 self.kv_cache.extend(sequence, tokens[number - 1 : number])
@@ -329,6 +363,9 @@ class Scheduler:
             return
         request.finish_reason = reason
         request.parent = None
+        scheduled, sequence = self.in_flight.get(request.id), request.sequence
+        if scheduled is not None and sequence is not None and scheduled.state_slot == sequence.state_slot:
+            self.kv_cache.rollback_step(sequence)  # the step in flight writes to its state
         self.metrics.record_end(request, reason, perf_counter())
         if request.sequence is not None:
             self._release_sequence(request, request.sequence)
@@ -367,6 +404,10 @@ class Scheduler:
         if draft and not self.kv_cache.begin_draft(sequence):
             draft = ()
         while not self.kv_cache.reserve(sequence, held + count + len(draft), builder.copies):
+            if self.in_flight:  # a victim's tokens may be on the way
+                self.must_drain = True
+                builder.budget = 0
+                return False
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
             builder.drop(victim.id)
             self._preempt(victim)
@@ -390,6 +431,69 @@ class Scheduler:
             )
         )
         return True
+
+    def _schedule_ahead(self, request: Request, scheduled: ScheduledSequence, builder: StepBuilder) -> None:
+        """Add the tokens of a request after the tokens that the step in flight computes, within the step's budget.
+
+        The token that is sampled there is UNKNOWN. Nothing is added if the request surely ends with it.
+        """
+        sequence, held = request.sequence, scheduled.position + len(scheduled.tokens)
+        assert sequence is not None
+        is_sampled = request.output == "tokens"
+        if scheduled.num_outputs and is_sampled:
+            num_known = len(request.context_ids) + 1
+            if request.num_generated + 1 >= request.max_tokens or num_known > self.limits.max_context:
+                return
+            count = 1
+        else:
+            num_known = len(request.context_ids)
+            num_wanted = min(num_known - held, builder.budget)
+            count = self.kv_cache.max_step_end(sequence, held + num_wanted, held) - held
+        if count <= 0 or builder.budget <= 0:
+            return
+        is_writable = self.kv_cache.states is None and count == 1 and self.kv_cache.is_writable(sequence, held)
+        if not is_writable and not self.kv_cache.reserve_ahead(sequence, held + count, builder.copies):
+            self.must_drain = True
+            builder.budget = 0
+            return
+        num_outputs = (held + count == num_known) if is_sampled else count
+        state_slot = sequence.launched_slots[-1] if sequence.launched_slots else sequence.state_slot
+        builder.add(
+            ScheduledSequence(
+                request.id,
+                request.context_ids[held : held + count] or UNKNOWN_TOKENS,
+                held,
+                sequence.page_table,
+                int(num_outputs),
+                request.adapter_id,
+                state_slot,
+                is_sampled,
+            )
+        )
+
+    def find_discarded(self, step: Step, corrected: Collection[int]) -> set[int]:
+        """Return the requests of a launched step whose rows do not count, after the step before was committed.
+
+        They have ended, go on with another token than the device has taken (`corrected`) or with several, or were
+        rolled. Changes the cache: the states that the rows write are given back.
+        """
+        discarded = set[int]()
+        for scheduled in step.sequences:
+            request = self.running.get(scheduled.request_id)
+            if request is not None and self._is_valid(request, scheduled, corrected):
+                continue
+            discarded.add(scheduled.request_id)
+            if request is not None and request.sequence is not None:
+                self.kv_cache.discard_launches(request.sequence)
+        return discarded
+
+    def _is_valid(self, request: Request, scheduled: ScheduledSequence, corrected: Collection[int]) -> bool:
+        end = scheduled.position + len(scheduled.tokens)
+        if request.sequence is None or len(request.sequence.tokens) != scheduled.position:
+            return False
+        if scheduled.tokens[-1] == UNKNOWN:
+            return len(request.context_ids) == end and request.id not in corrected
+        return request.context_ids[scheduled.position : end] == list(scheduled.tokens)
 
     def _is_ready(self, request: Request) -> bool:
         """Return whether a request need wait neither for its parent nor, while others run, for an offloaded file."""

@@ -1,6 +1,6 @@
 """A worker: runs steps with one rank's shard of every weight, its pages and its plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -13,7 +13,6 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.engine import caches
 from sporelm.engine.capacity import (
     DEFAULT_CONTEXT,
-    SHARE,
     bytes_per_page,
     bytes_per_state,
     choose,
@@ -97,7 +96,7 @@ class Worker:
     def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
         """Launch a step. Changes the caches; the output is valid until the next step.
 
-        `previous`: the tokens of the step in flight, from which those that are UNKNOWN are taken.
+        `previous`: the tokens of the step in flight, from which UNKNOWN tokens are taken.
         """
         if self.recorder is None:
             return self.runner.run(step, previous)
@@ -138,6 +137,12 @@ class Worker:
         """Fill states with the result of `export_states`. Changes the caches. `import_pages` tells the recorder."""
         self.runner.import_states(states, arrays)
 
+    def start_export(
+        self, pages: Sequence[int], states: Sequence[int]
+    ) -> Callable[[], tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
+        """Begin to copy pages and states to the host; see `Runner.start_export`."""
+        return self.runner.start_export(pages, states)
+
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
         """Return a runtime for these adapters, by id; for `set_lora_runtime`. Steps may run meanwhile."""
         return self.runner.build_lora_runtime(adapters)
@@ -172,10 +177,18 @@ def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Engi
     wanted = min(config.context_length, DEFAULT_CONTEXT, DEFAULT_CONTEXT if table is None else table.shape[0])
     memory, available = model.model.memory(), available_on(device)
     page_bytes, state_bytes = bytes_per_page(memory, device, kv), bytes_per_state(memory, device)
-    room = None if available is None else available // SHARE
+    room = None if available is None else int(available * device.traits.memory_share)
     states = choose_states(state_bytes, room, BATCH, shared=page_bytes > 0)
     beside = states * state_bytes
-    context, pages = choose(wanted, config.context_length, BATCH, page_bytes, available, beside=beside)
+    context, pages = choose(
+        wanted,
+        config.context_length,
+        BATCH,
+        page_bytes,
+        available,
+        beside=beside,
+        share=device.traits.memory_share,
+    )
     max_tokens = max(device.step_buckets.values())
     state_options = (
         {"num_states": states, "state_interval": snapshot_interval(state_bytes, page_bytes)} if states else {}

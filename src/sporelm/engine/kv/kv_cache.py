@@ -80,8 +80,9 @@ class KvCache:
         sequence.is_in_use = True
 
     def release(self, sequence: KvSequence) -> None:
-        """Mark a sequence as idle. Changes the sequence."""
+        """Mark a sequence as idle. Changes the cache: states that launched steps write are given back."""
         sequence.is_in_use = False
+        self.discard_launches(sequence)
 
     # ---- content
 
@@ -115,6 +116,7 @@ class KvCache:
         """
         if self.snapshots is None:
             return
+        self.discard_launches(sequence)
         if sequence.draft_base_slot != NO_STATE:  # the step did not write to that slot
             self.snapshots.end_draft(sequence, is_accepted=False)
         elif sequence.tokens:
@@ -207,11 +209,12 @@ class KvCache:
             branching = len(self.prefix_cache.find_pages(hashes[:last]))
             sequence.snapshot_positions = (branching * PAGE, last * PAGE)
 
-    def max_step_end(self, sequence: KvSequence, end: int) -> int:
-        """Return how far towards `end` a step may go. Changes nothing."""
+    def max_step_end(self, sequence: KvSequence, end: int, held: int | None = None) -> int:
+        """Return how far towards `end` a step may go from `held` positions, by default those of the sequence. Changes
+        nothing."""
         if self.snapshots is None or sequence.is_private:
             return end
-        return self.snapshots.max_step_end(sequence, end)
+        return self.snapshots.max_step_end(sequence, len(sequence.tokens) if held is None else held, end)
 
     def can_allocate(self, num_pages: int, num_states: int) -> bool:
         """Return whether `num_pages` more pages and `num_states` more states could be allocated. Changes nothing."""
@@ -264,6 +267,38 @@ class KvCache:
         if states is None:
             return 0
         return states.num_free + sum(states.ref_counts[slot] == count for slot, count in self._idle_states().items())
+
+    # ---- steps that are launched before the step in flight is committed (ADR 0047)
+
+    def reserve_ahead(self, sequence: KvSequence, end: int, copies: PageCopies) -> bool:
+        """Make the positions up to `end` writable for a step after the one in flight; False if that must wait.
+
+        As `reserve`, but the state that the step in flight writes is copied: it is needed if this step is discarded.
+        Changes the cache.
+        """
+        states = self.states
+        if not self._reserve_pages(sequence, end, copies):
+            return False
+        if states is None:
+            return True
+        self.evict_until(lambda: states.num_free > 0)
+        if not states.num_free:
+            return False
+        latest = sequence.launched_slots[-1] if sequence.launched_slots else sequence.state_slot
+        sequence.launched_slots.append(states.allocate_copy(latest))
+        return True
+
+    def commit_launch(self, sequence: KvSequence, slot: int) -> None:
+        """Take over the state in `slot`, which a committed step has written, unless it is its own. Changes both."""
+        if self.states is not None and slot in sequence.launched_slots[:1]:
+            self.states.release(sequence.state_slot)
+            sequence.state_slot = sequence.launched_slots.pop(0)
+
+    def discard_launches(self, sequence: KvSequence) -> None:
+        """Give back the states that launched steps write, whose results do not count. Changes both."""
+        if self.states is not None:
+            while sequence.launched_slots:
+                self.states.release(sequence.launched_slots.pop())
 
     # ---- drafts
 
@@ -349,7 +384,12 @@ class KvCache:
         self.pages.check_integrity(sequence.pages for sequence in sequences)
         if self.states is None:
             return
-        slots = [slot for each in sequences for slot in (each.state_slot, each.draft_base_slot) if slot != NO_STATE]
+        slots = [
+            slot
+            for each in sequences
+            for slot in (each.state_slot, each.draft_base_slot, *each.launched_slots)
+            if slot != NO_STATE
+        ]
         self.states.check_integrity(slots)
         if lost := [each for each in sequences if each.tokens and each.state_slot == NO_STATE]:
             raise BackendError(f"recurrent states: {lost[0]} has no state")

@@ -18,6 +18,7 @@ class KvSequence:
         "id",
         "is_in_use",
         "is_private",
+        "launched_slots",
         "page_hashes",
         "page_table",
         "pages",
@@ -39,6 +40,7 @@ class KvSequence:
         # The rest is for models that keep recurrent states (state_snapshots.py); for others nothing is behind it.
         self.state_slot = 0  # of the state after the last token
         self.draft_base_slot = NO_STATE  # of the state before a draft, until it is known how much of it is accepted
+        self.launched_slots: list[int] = []  # of the states that launched steps write and commits have not taken over
         self.snapshot_positions: tuple[int, ...] = ()  # where a snapshot is kept, besides the regular interval
         self.transient_snapshot: PageHash | None = None  # the newest snapshot, if only the next one replaces it
 

@@ -46,7 +46,26 @@ class CacheMemory(Protocol):
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
     def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
+    def start_export(self, pages: Sequence[int], states: Sequence[int]) -> "FinishExport": ...
     def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None: ...
+
+
+# Waits for a copy of pages and states that has begun, and returns the arrays of both. It may be called again.
+FinishExport = Callable[[], tuple[list[NDArray[Any]], list[NDArray[Any]]]]
+
+
+@dataclass(frozen=True)
+class SessionCopy:
+    """The content of a sequence while the device copies it to the host."""
+
+    tokens: list[int]
+    kv: str
+    finish: FinishExport
+
+    def result(self) -> SessionData:
+        """Wait for the copy, and return it."""
+        layers, states = self.finish()
+        return SessionData(self.tokens, layers, {}, states=states, kv=self.kv)
 
 
 @dataclass(eq=False)
@@ -56,7 +75,7 @@ class OffloadEntry:
     path: Path
     tokens: list[int]
     nbytes: int
-    data: SessionData | None  # until it is in the file
+    data: SessionCopy | None  # until it is in the file
     holders: set[int]  # ids of sequences
     sha256: str = ""  # of the file's content, once it is written
     prefetch: "Future[SessionData | None] | None" = None  # while the file is read
@@ -116,7 +135,10 @@ class OffloadStore:
         _open_folder(folder)
 
     def offload(self, sequence: KvSequence) -> None:
-        """Copy what a sequence holds, if that is enough, and write it in the background. Changes the store only."""
+        """Begin to copy what a sequence holds, if that is enough, and write it later. Changes the store only.
+
+        The pages may be overwritten by what is launched later: the device copies them first.
+        """
         self.forget(sequence)
         num_pages = count_pages(sequence.length)
         if sequence.length < MIN_TOKENS:
@@ -135,15 +157,14 @@ class OffloadStore:
             self._count_loss(f"{self.folder}: the disk is too slow ({self._unwritten_bytes} bytes wait to be written)")
             return
         try:
-            layers = self.memory.export_pages(sequence.pages[:num_pages])
-            states = self.memory.export_states([sequence.state_slot])
+            finish = self.memory.start_export(sequence.pages[:num_pages], [sequence.state_slot])
         except MemoryError:
             self._count_loss(f"out of memory while copying a conversation of {nbytes} bytes")
             return
         path = self.folder / f"sporelm-{token_hex(16)}.session"
         tokens = list(sequence.tokens)
-        data = SessionData(tokens, layers, {}, states=states, kv=self.memory.kv)
-        entry = OffloadEntry(path, tokens, nbytes, data, {sequence.id})
+        copy = SessionCopy(tokens, self.memory.kv, finish)
+        entry = OffloadEntry(path, tokens, nbytes, copy, {sequence.id})
         with self._lock:
             self._entries[sequence.id] = entry
             self._unwritten_bytes += nbytes
@@ -172,7 +193,7 @@ class OffloadStore:
             return None
         data = entry.data  # read once: the writer may remove it at any time, the reader the prefetch
         if data is not None:
-            return data
+            return data.result()
         prefetch = entry.prefetch
         return prefetch.result() if prefetch is not None else self._read(entry)
 
@@ -223,7 +244,7 @@ class OffloadStore:
                     self._make_room(entry.nbytes)
             if data is not None:
                 self._files.paths.add(entry.path)
-                entry.sha256 = write_session(entry.path, data, self.model()).sha256
+                entry.sha256 = write_session(entry.path, data.result(), self.model()).sha256
                 self._touch_files()
         except (SporeError, OSError, MemoryError) as error:
             self._lose(entry, str(error) or "out of memory")

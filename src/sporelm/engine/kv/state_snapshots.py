@@ -27,9 +27,9 @@ class StateSnapshots:
         slots = self.states.slot_of_hash
         return next((number * PAGE for number in range(len(hashes), 0, -1) if hashes[number - 1] in slots), 0)
 
-    def max_step_end(self, sequence: KvSequence, end: int) -> int:
-        """Return how far towards `end` a step may go, so that it ends where a snapshot is wanted. Changes nothing."""
-        held = len(sequence.tokens)
+    def max_step_end(self, sequence: KvSequence, held: int, end: int) -> int:
+        """Return how far from `held` positions towards `end` a step may go, so that it ends where a snapshot is wanted.
+        Changes nothing."""
         next_interval = (held // self.interval + 1) * self.interval
         return min(end, next_interval, *(position for position in sequence.snapshot_positions if position > held))
 
@@ -64,11 +64,12 @@ class StateSnapshots:
 
     def release(self, sequence: KvSequence) -> None:
         """Give back all slots of a sequence. Changes both."""
-        for slot in (sequence.state_slot, sequence.draft_base_slot):
+        for slot in (sequence.state_slot, sequence.draft_base_slot, *sequence.launched_slots):
             if slot != NO_STATE:
                 self.states.release(slot)
         sequence.state_slot = NO_STATE
         sequence.draft_base_slot = NO_STATE
+        sequence.launched_slots.clear()
 
     def begin_draft(self, sequence: KvSequence) -> bool:
         """Let the next step write to a copy of the state; False if no slot is free. Changes both."""

@@ -1,0 +1,155 @@
+"""Overlap: the next step is scheduled and launched while one runs, on devices that run by themselves (ADR 0047).
+
+    schedule n+1 | launch n+1 | read the tokens of n, commit n | sample n+1 | schedule n+2 | ...
+                                while n+1 runs
+
+A step continues from the one in flight. The token that is sampled there is UNKNOWN, and taken on the device. The row of
+a request that turns out to have ended, or to go on with other tokens, is discarded: nothing of it is committed, so its
+pages never enter the prefix cache. The device runs launches in their order: what reuses its pages is launched later.
+"""
+
+from collections.abc import Collection
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from sporelm.engine.model_output import ModelOutput, PreviousTokens
+from sporelm.engine.sampling.device_sampler import DeviceSampler, SampledTokens, needs_history
+from sporelm.engine.scheduler import StepOutput
+from sporelm.engine.step import ScheduledSequence, Step
+
+if TYPE_CHECKING:
+    from sporelm.engine.engine import Engine
+
+
+class LaunchedStep(NamedTuple):
+    """A step in flight, and its sampling."""
+
+    step: Step
+    output: ModelOutput
+    sampled: SampledTokens
+    rows: dict[int, ScheduledSequence]  # the sequences that count, by request id
+    discarded: set[int]  # requests whose rows do not count
+    begin_time: float  # of perf_counter, as the following
+    scheduled_time: float
+    must_drain: bool  # whether it must be committed before the next step is scheduled
+
+    @property
+    def tokens(self) -> PreviousTokens:
+        """The sampled tokens, for the next step."""
+        rows, row = dict[int, int](), 0
+        for each in self.step.sequences:
+            row += each.num_outputs
+            if each.num_outputs:
+                rows[each.request_id] = row - 1
+        return PreviousTokens(self.sampled.tokens, rows)
+
+
+class Overlap:
+    """Steps of an engine, each launched before the one before is committed."""
+
+    def __init__(self, engine: "Engine", sampler: DeviceSampler) -> None:
+        self.engine, self.sampler = engine, sampler
+        self.launched: LaunchedStep | None = None
+        self._outputs: list[StepOutput] = []  # of steps that were committed between two calls of `step`
+        self._last_time = 0.0  # when the last step was finished, of perf_counter
+
+    def step(self) -> list[StepOutput]:
+        """Launch a step, and commit the one before. Return the outputs of that one; see `Engine.step`."""
+        scheduler = self.engine.scheduler
+        if self.launched is not None and (self.launched.must_drain or scheduler.must_drain):
+            self.drain()
+        if not scheduler.is_idle:
+            self._advance()
+        if scheduler.is_idle:
+            self.drain()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def drain(self) -> None:
+        """Commit the step in flight, if there is one. `step` returns its outputs. Changes requests."""
+        launched, self.launched = self.launched, None
+        self.engine.scheduler.in_flight = {}
+        if launched is not None:
+            self._finish(launched)
+
+    def forget(self) -> None:
+        """Forget the step in flight, after a failure."""
+        self.launched = None
+        self.engine.scheduler.in_flight = {}
+
+    def close(self) -> None:
+        """Forget the step in flight, and free the programs of the sampler."""
+        self.forget()
+        self.sampler.close()
+
+    def _advance(self) -> None:
+        engine, previous = self.engine, self.launched
+        begin = perf_counter()
+        engine.scheduler.in_flight = previous.rows if previous is not None else {}
+        step = engine.scheduler.next_step()
+        scheduled = perf_counter()
+        if not step.sequences:
+            self.drain()
+            return
+        if not step.sequences[0].is_sampled:
+            self._run_rows(step, begin)
+            return
+        engine.last_step = step
+        try:
+            output = engine.runner.run(step, previous.tokens if previous is not None else None)
+        except BaseException:
+            self.drain()  # the step before is not at fault
+            raise
+        states = engine.sampler.states
+        ids = [each.request_id for each in step.sequences if each.num_outputs and each.is_sampled]
+        is_early = not any(id in states and needs_history(states[id]) for id in ids)
+        sampled = self._sample(step, output, ()) if is_early else None
+        rows = engine.scheduler.in_flight = {each.request_id: each for each in step.sequences}
+        discarded = set[int]()
+        if previous is not None:
+            self.launched = None
+            self._finish(previous)
+            discarded = engine.scheduler.find_discarded(step, previous.sampled.corrected)
+            for request_id in discarded:
+                del rows[request_id]
+        if sampled is None:
+            sampled = self._sample(step, output, discarded)
+        must_drain = any(
+            not each.is_sampled or each.num_outputs > 1 or self._is_sampled_by_host(each) for each in step.sequences
+        )
+        self.launched = LaunchedStep(step, output, sampled, rows, discarded, begin, scheduled, must_drain)
+
+    def _sample(self, step: Step, output: ModelOutput, discarded: Collection[int]) -> SampledTokens:
+        self.engine.sampling_steps.append(step)
+        states = self.engine.sampler.states
+        if discarded:
+            states = {id: state for id, state in states.items() if id not in discarded}
+        return self.sampler.launch(output, step, states)
+
+    def _is_sampled_by_host(self, scheduled: ScheduledSequence) -> bool:
+        state = self.engine.sampler.states.get(scheduled.request_id) if scheduled.num_outputs else None
+        return state is not None and not self.sampler.draws_on_device(state)
+
+    def _finish(self, launched: LaunchedStep) -> None:
+        """Read the tokens of a step and commit it."""
+        engine, step = self.engine, launched.step
+        sampled = launched.sampled.finish(launched.discarded)
+        read = perf_counter()
+        num_tokens = step.num_tokens
+        engine.observe_time(step, num_tokens, sampled.tokens, read - max(launched.scheduled_time, self._last_time))
+        self._last_time = read
+        outputs = engine.scheduler.commit(step, sampled, launched.discarded)
+        if not step.sequences[-1].is_sampled:
+            outputs += engine.scheduler.deliver_rows(step, launched.output.logits, launched.discarded)
+        engine.sampling_steps.remove(step)
+        self._outputs += outputs
+        engine.record_step(step, num_tokens, (launched.begin_time, launched.scheduled_time, read, read, perf_counter()))
+        engine.forget_ended(outputs)
+
+    def _run_rows(self, step: Step, begin: float) -> None:
+        """Run a step whose requests all want rows, after the one in flight."""
+        self.drain()
+        discarded = self.engine.scheduler.find_discarded(step, ())
+        sequences = [each for each in step.sequences if each.request_id not in discarded]
+        if sequences or step.copies or step.state_copies:
+            self._outputs += self.engine.step_rows(step._replace(sequences=sequences), begin)

@@ -1,0 +1,256 @@
+"""Steps that are launched before the one before is committed: the same tokens, and nothing of a discarded row stays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Sampling, Step
+from sporelm.engine.sampling.device_sampler import DeviceSampler
+from sporelm.engine.step import UNKNOWN
+from sporelm.errors import MemoryShortage
+from sporelm.ops.paged_attention import PAGE
+from unit.engine.hashed import VOCAB, HashedRunner, Wish, cells_of, expected_output, scores_after
+from unit.engine.stand_in_device import LaunchedRunner, LaunchedStatefulRunner
+
+CONTEXT = 4 * PAGE
+LIMITS = EngineConfig(CONTEXT, CONTEXT, VOCAB, token_budget=64, max_batch=6, num_pages=40)
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=0.9, seed=1),
+    Sampling(temperature=1.2, top_k=5, seed=2),
+    Sampling(temperature=0.7, top_p=0.9, min_p=0.01, seed=3),
+    Sampling(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.2, seed=4),
+    Sampling(temperature=1.0, typical_p=0.6, seed=5),
+    Sampling(logprobs=2),
+]
+
+
+def make_engine(limits: EngineConfig = LIMITS, runner_class: type = LaunchedRunner) -> Engine:
+    runner = runner_class(limits)
+    return Engine(runner, limits, device_sampler=DeviceSampler(runner.device, VOCAB))
+
+
+def add_copy(rows: list[np.ndarray], chunk: np.ndarray) -> None:
+    rows.append(chunk.copy())
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    return tuple(np.random.default_rng([length, seed]).integers(0, VOCAB, length).tolist())
+
+
+@pytest.mark.parametrize("runner_class", [LaunchedRunner, LaunchedStatefulRunner])
+def test_tokens_are_those_of_each_request_alone(runner_class: type) -> None:
+    limits = (
+        LIMITS
+        if runner_class is LaunchedRunner
+        else EngineConfig(CONTEXT, CONTEXT, VOCAB, 64, 6, 40, num_states=30, state_interval=2)
+    )
+    engine = make_engine(limits, runner_class)
+    wishes = [
+        Wish(prompt(5 + 17 * number, number), sampling, max_tokens=20 + number)
+        for number, sampling in enumerate(SAMPLINGS)
+    ]
+    requests = [engine.add(Request(wish.prompt, sampling=wish.sampling, max_tokens=wish.max_tokens)) for wish in wishes]
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        expected = expected_output(wish, CONTEXT)
+        assert request.generated == expected.tokens
+        assert request.finish_reason == expected.finish_reason
+    assert engine.overlap is not None
+    assert engine.overlap.launched is None
+    engine.check_integrity()
+    assert engine.kv_cache.pages.num_free == limits.num_pages
+
+
+def test_a_step_is_launched_before_the_one_before_is_read() -> None:
+    engine = make_engine()
+    (request,) = [engine.add(Request(prompt(10), max_tokens=8))]
+    queue = engine.runner.device.queue
+    assert engine.step() == []
+    first = engine.overlap.launched
+    assert first is not None
+    assert queue.num_done == 0, "nothing was waited for"
+    (output,) = engine.step()
+    second = engine.overlap.launched
+    assert second is not None
+    assert second.step.sequences[0].tokens == (UNKNOWN,)
+    assert request.generated == [output.token] == expected_output(Wish(prompt(10), Sampling(), 1), CONTEXT).tokens
+    assert queue.waiting, "the second step still runs"
+    engine.run([request])
+
+
+def test_a_request_that_surely_ends_is_not_launched_again() -> None:
+    engine = make_engine()
+    request = engine.add(Request(prompt(10), max_tokens=2))
+    sizes = []
+    while request.finish_reason is None:
+        engine.step()
+        sizes.append(engine.overlap.launched is not None)
+    assert sizes == [True, True, False]
+
+
+def test_the_row_of_a_request_that_has_stopped_is_discarded() -> None:
+    wish = Wish(prompt(PAGE - 3), Sampling(), 8)
+    stop = expected_output(wish, CONTEXT).tokens[4]
+    engine = make_engine()
+    sequence = engine.sequence()
+    request = engine.add(Request(wish.prompt, max_tokens=20, stop_ids=[stop], sequence=sequence))
+    others = [engine.add(Request(prompt(5), max_tokens=30))]
+    while request.finish_reason is None:
+        engine.step()
+    launched = engine.overlap.launched
+    assert launched is not None
+    assert launched.discarded == {request.id}
+    assert request.finish_reason == "stop"
+    assert sequence.tokens == request.all_token_ids[: sequence.length]
+    held, cached = sequence.length, dict(engine.kv_cache.prefix_cache.page_of_hash)
+    again = engine.add(Request([*request.all_token_ids, 7], max_tokens=5, sequence=sequence))
+    engine.run([again, *others])
+    assert again.cached_tokens >= held - 1
+    assert cached.items() <= engine.kv_cache.prefix_cache.page_of_hash.items()
+    assert again.generated == expected_output(Wish((*request.all_token_ids, 7), Sampling(), 5), CONTEXT).tokens
+
+
+def test_a_request_that_is_cancelled_in_flight_leaves_nothing() -> None:
+    engine = make_engine()
+    request = engine.add(Request(prompt(50), max_tokens=20))
+    for _ in range(3):
+        engine.step()
+    assert engine.overlap.launched is not None
+    engine.cancel(request)
+    assert engine.overlap.launched is None, "an idle engine has no step in flight"
+    engine.check_integrity()
+    assert engine.kv_cache.pages.num_free == LIMITS.num_pages
+    assert engine.step() == []
+
+
+def test_a_state_survives_a_stop() -> None:
+    """The step in flight writes to a copy: a conversation continues from the state after its last token."""
+    limits = EngineConfig(CONTEXT, CONTEXT, VOCAB, 64, 6, 40, num_states=12, state_interval=8)
+    engine = make_engine(limits, LaunchedStatefulRunner)
+    wish = Wish(prompt(20), Sampling(), 8)
+    stop = expected_output(wish, CONTEXT).tokens[5]
+    sequence = engine.sequence()
+    request = engine.add(Request(wish.prompt, max_tokens=20, stop_ids=[stop], sequence=sequence))
+    engine.run([request])
+    held = sequence.length
+    assert held == len(request.all_token_ids) - 1
+    again = engine.add(Request([*request.all_token_ids, 3], max_tokens=4, sequence=sequence))
+    engine.run([again])
+    assert again.cached_tokens == held
+    assert again.generated == expected_output(Wish((*request.all_token_ids, 3), Sampling(), 4), CONTEXT).tokens
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
+def test_forced_tokens_discard_the_step_in_flight(sampling: Sampling) -> None:
+    engine = make_engine()
+    wish = Wish(prompt(12), sampling, 30, form=(17, False))
+    request = engine.add(Request(wish.prompt, sampling=sampling, max_tokens=30, constraint=wish.constraint()))
+    engine.run([request])
+    expected = expected_output(wish, CONTEXT)
+    assert request.generated == expected.tokens
+    assert request.finish_reason == expected.finish_reason == "stop"
+
+
+def test_pages_that_run_out_drain_before_a_request_is_preempted() -> None:
+    limits = EngineConfig(CONTEXT, CONTEXT, VOCAB, 64, 6, 5)
+    engine = make_engine(limits)
+    wishes = [Wish(prompt(PAGE - 5, number), Sampling(), 2 * PAGE) for number in range(3)]
+    requests = [engine.add(Request(wish.prompt, max_tokens=wish.max_tokens)) for wish in wishes]
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
+    assert engine.metrics.preemptions > 0
+    assert engine.kv_cache.pages.num_free == limits.num_pages
+
+
+def test_rows_share_steps_with_launched_ones() -> None:
+    engine = make_engine()
+    stream = engine.add(Request(prompt(8), max_tokens=40))
+    for output in ("logits", "hidden"):
+        rows: list[np.ndarray] = []
+        text = engine.add(
+            Request(prompt(70), output=output, on_rows=lambda chunk, rows=rows: rows.append(chunk.copy()))
+        )
+        engine.run([text])
+        assert (np.concatenate(rows)[-1] == scores_after(cells_of(prompt(70)))).all()
+    engine.run([stream])
+    assert stream.generated == expected_output(Wish(prompt(8), Sampling(), 40), CONTEXT).tokens
+
+
+class FailingDevice(Exception):
+    """A failure of the device."""
+
+
+@pytest.mark.parametrize("where", ["launch", "wait"])
+def test_a_failure_of_the_device_costs_at_most_the_steps_in_flight(where: str) -> None:
+    """Greedy requests go on; a request whose random numbers were used ends, if its tokens are lost."""
+    engine = make_engine()
+    wishes = [Wish(prompt(9), Sampling(), 25), Wish(prompt(30), Sampling(temperature=1.0, seed=2), 25)]
+    requests = [engine.add(Request(each.prompt, sampling=each.sampling, max_tokens=25)) for each in wishes]
+    for _ in range(6):
+        engine.step()
+
+    def fail(*_: object) -> None:
+        raise FailingDevice
+
+    runner = engine.runner
+    if where == "launch":
+        kept, runner.run = runner.run, fail
+    else:
+        kept, runner.device.on_wait = runner.device.on_wait, fail
+    with pytest.raises(FailingDevice):
+        engine.step()
+    if where == "launch":
+        runner.run = kept
+    else:
+        runner.device.on_wait = kept
+    engine.run(requests)
+    assert requests[0].generated == expected_output(wishes[0], CONTEXT).tokens
+    expected = expected_output(wishes[1], CONTEXT).tokens
+    if where == "launch":
+        assert requests[1].generated == expected, "the step before was committed"
+    else:
+        assert requests[1].finish_reason == "error"
+        assert requests[1].generated == expected[: requests[1].num_generated]
+    engine.check_integrity()
+    assert engine.kv_cache.pages.num_free == LIMITS.num_pages
+
+
+@pytest.mark.parametrize("runner_class", [HashedRunner, LaunchedRunner])
+def test_a_step_that_runs_out_of_memory_makes_the_next_ones_shorter(
+    runner_class: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine(LIMITS) if runner_class is LaunchedRunner else Engine(HashedRunner(LIMITS), LIMITS)
+    run = engine.runner.run
+
+    def run_short(step: Step, *previous: Any) -> ModelOutput:
+        if step.num_tokens > 9:
+            raise MemoryShortage("the device has 3 MB left")
+        return run(step, *previous)
+
+    monkeypatch.setattr(engine.runner, "run", run_short)
+    wishes = [Wish(prompt(30 + number, number), sampling, 12) for number, sampling in enumerate(SAMPLINGS)]
+    requests = [engine.add(Request(wish.prompt, sampling=wish.sampling, max_tokens=12)) for wish in wishes]
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
+    assert engine.scheduler.token_budget == 8
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert "64 tokens ran out of memory (the device has 3 MB left): steps have at most 32" in caplog.text
+
+
+def test_a_single_token_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(LIMITS)
+
+    def refuse(*_: object) -> None:
+        raise MemoryShortage("the device has nothing left")
+
+    monkeypatch.setattr(engine.runner, "run", refuse)
+    engine.add(Request(prompt(30), max_tokens=12))
+    while engine.scheduler.token_budget > 1:
+        engine.step()
+    with pytest.raises(MemoryShortage):
+        engine.step()
