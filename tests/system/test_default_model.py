@@ -101,7 +101,7 @@ def test_a_folder_without_a_model_is_called_a_folder(tmp_path: Path, capsys: pyt
     (tmp_path / "empty").mkdir()
     assert main(["run", "empty", "-p", "x"]) == 1
     told = capsys.readouterr().err
-    assert "no model 'empty': the folder of this name holds no config.json" in told
+    assert "no model 'empty': the folder of this name has no config.json" in told
     assert "give './empty'" in told
 
 

@@ -17,7 +17,7 @@ from sporelm import settings
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.files import store
 from sporelm.files.store import downloads, folder_lock, hub, hub_address
-from sporelm.files.store.folder_lock import held_alone
+from sporelm.files.store.folder_lock import lock_model_folder
 from system.processes import Spore, command, environment, one_line
 
 CONTENT = np.random.default_rng(1).bytes(1_500_000)
@@ -88,7 +88,7 @@ def test_address() -> None:
     assert hub_address.parse("hf:a/b").file is None
     revised = hub_address.parse("hf:a/b@refs/pr/1:Q4_K_M")
     assert (revised.revision, revised.file, revised.folder_name) == ("refs/pr/1", "Q4_K_M", "b@refs%2Fpr%2F1")
-    assert hub_address.of_folder("a", revised.folder_name).whole == "hf:a/b@refs/pr/1"
+    assert hub_address.address_of_folder("a", revised.folder_name).whole == "hf:a/b@refs/pr/1"
     assert hub_address.parse("hf:a/b:x", "v1").text == "hf:a/b@v1:x"
     with pytest.raises(ModelNotFound, match="give one of them"):
         hub_address.parse("hf:a/b@v2", "v1")
@@ -106,11 +106,11 @@ def test_address() -> None:
     ],
 )  # fmt: skip
 def test_patterns_and_tags(wanted: str, file: str | None) -> None:
-    assert hub_address.chosen_gguf(QUANTS, hub_address.parse(f"hf:a/b:{wanted}")) == file
+    assert hub_address.select_gguf(QUANTS, hub_address.parse(f"hf:a/b:{wanted}")) == file
 
 
 def test_choices() -> None:
-    only = hub_address.only_gguf
+    only = hub_address.select_only_gguf
     assert only(["config.json", "model.safetensors", "x.gguf"], "hf:a/b") is None
     assert only(["README.md", "x.gguf", "mmproj-x.gguf"], "hf:a/b") == "x.gguf"
     assert only([*SPLITS, "picture.png"], "hf:a/b") == SPLITS[0]
@@ -121,10 +121,10 @@ def test_choices() -> None:
     for halves in (SPLITS[1:], SPLITS[:2]):
         with pytest.raises(ModelNotFound, match="neither safetensors"):
             only(halves, "hf:a/b")
-    with pytest.raises(ModelNotFound, match=r"fits 2 GGUF models: give one of m-Q4_K_M\.gguf, m-Q4_K_S\.gguf"):
-        hub_address.wanted_files(QUANTS, hub_address.parse("hf:a/b:*Q4*"))
-    with pytest.raises(ModelNotFound, match=r"fits no file of a/b: there are .*m-q8_0"):
-        hub_address.wanted_files(QUANTS, hub_address.parse("hf:a/b:Q5_K_M"))
+    with pytest.raises(ModelNotFound, match=r"matches 2 GGUF models: give one of m-Q4_K_M\.gguf, m-Q4_K_S\.gguf"):
+        hub_address.select_files(QUANTS, hub_address.parse("hf:a/b:*Q4*"))
+    with pytest.raises(ModelNotFound, match=r"matches no file of a/b: there are .*m-q8_0"):
+        hub_address.select_files(QUANTS, hub_address.parse("hf:a/b:Q5_K_M"))
 
 
 # ---- fetching
@@ -186,7 +186,7 @@ def test_tag_fetches_one_file(folder: Path, fake: FakeHub) -> None:
 def test_what_was_interrupted_goes_on(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "TRIES", 1)
     fake.cut["only.gguf"] = [600_000, 0, 0]
-    with pytest.raises(ModelNotFound, match=r"lost after 0\.6 of 1\.5 MB.*what has arrived is kept"):
+    with pytest.raises(ModelNotFound, match=r"lost after 0\.6 of 1\.5 MB.*run the command again to resume"):
         store.pull("hf:owner/one")
     assert store.find("hf:owner/one") is None
     assert [each.name for each in store.unfinished()] == ["hf:owner/one"]
@@ -262,13 +262,13 @@ def test_the_token_goes_to_the_hub_alone(folder: Path, fake: FakeHub, monkeypatc
 def test_refusals_say_what_to_do(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelNotFound, match=r"owner/none does not exist or is private \(HTTP 401\)"):
         store.pull("hf:owner/none")
-    with pytest.raises(ModelNotFound, match=r"fits no file of owner/one: there are only\.gguf"):
+    with pytest.raises(ModelNotFound, match=r"matches no file of owner/one: there are only\.gguf"):
         store.pull("hf:owner/one:Q4_0")
     fake.statuses["api"], fake.retry_after = [429], "300"
     with pytest.raises(ModelNotFound, match=r"no more requests now \(HTTP 429\): wait 300 s; with a token"):
         store.pull("hf:owner/one")
     fake.statuses["api"] = [500]
-    with pytest.raises(ModelNotFound, match="has trouble"):
+    with pytest.raises(ModelNotFound, match="the hub failed"):
         store.pull("hf:owner/one")
     fake.statuses["only.gguf"] = [429]
     with pytest.raises(ModelNotFound, match=r"HTTP 429\): wait 300 s"):
@@ -303,20 +303,20 @@ def test_a_full_disk_is_left_free(tmp_path: Path, number: int, is_kept: bool) ->
     part = tmp_path / "x.part"
     part.write_bytes(b"12345678")
     with pytest.raises(OSError, match="no"):
-        downloads.write(Disk(), part, b"12345678")
+        downloads.write_chunk(Disk(), part, b"12345678")
     assert part.exists() == is_kept
 
 
 def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
     scratch = folder / "hf" / "owner" / ".pull-one"
-    with held_alone(scratch, "hf:owner/one"):
+    with lock_model_folder(scratch, "hf:owner/one"):
         (scratch / "x.part").write_bytes(b"abc")
-        with pytest.raises(ModelNotFound, match="hf:owner/one is being fetched by another process"):
+        with pytest.raises(ModelNotFound, match="hf:owner/one is being downloaded by another process"):
             store.pull("hf:owner/one")
-        with pytest.raises(ModelNotFound, match="being fetched"):
-            store.remove(store.planned_removal(["hf:owner/one"]))
+        with pytest.raises(ModelNotFound, match="being downloaded"):
+            store.remove(store.plan_removal(["hf:owner/one"]))
         assert (scratch / "x.part").read_bytes() == b"abc"
-    store.remove(store.planned_removal(["hf:owner/one"]))
+    store.remove(store.plan_removal(["hf:owner/one"]))
     assert list_files(folder) == []
 
 
@@ -331,9 +331,9 @@ def test_a_folder_that_is_taken_away_is_locked_again(folder: Path, monkeypatch: 
         return real(file)
 
     monkeypatch.setattr(folder_lock, "take", late)
-    with held_alone(scratch, "one"):
+    with lock_model_folder(scratch, "one"):
         assert (scratch / "lock").is_file()
-        with pytest.raises(ModelNotFound, match="another process"), held_alone(scratch, "one"):
+        with pytest.raises(ModelNotFound, match="another process"), lock_model_folder(scratch, "one"):
             raise AssertionError("held twice")
     assert not scratch.exists()
 

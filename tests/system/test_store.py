@@ -158,8 +158,8 @@ def test_without_pip_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "", "a" * 97, "a\n", "hf", "a b", "x."])
 def test_names_cannot_leave_the_store(folder: Path, name: str) -> None:
-    with pytest.raises(ModelNotFound, match="cannot be a model's name"):
-        store.checked_name(name)
+    with pytest.raises(ModelNotFound, match="is not a valid model name"):
+        store.check_name(name)
 
 
 def test_resolve_paths(folder: Path, tmp_path: Path) -> None:

@@ -134,9 +134,9 @@ def test_rm_takes_all_files_of_a_split(folder: Path) -> None:
     for number in (1, 2):
         (place / f"m-Q4_0-{number:05}-of-00002.gguf").write_bytes(b"GGUF")
     (place / "n-Q8_0-00002-of-00002.gguf").write_bytes(b"GGUF")  # the rest of an interrupted one
-    store.remove(store.planned_removal(["hf:owner/split:Q4_0"]))
+    store.remove(store.plan_removal(["hf:owner/split:Q4_0"]))
     assert [path.name for path in place.iterdir()] == ["n-Q8_0-00002-of-00002.gguf"]
-    store.remove(store.planned_removal(["hf:owner/split"]))
+    store.remove(store.plan_removal(["hf:owner/split"]))
     assert not place.exists(), "the whole repository means rests of downloads too"
 
 
@@ -150,9 +150,9 @@ def test_rm_stays_in_the_store(folder: Path, name: str, capsys: pytest.CaptureFi
 
 def test_rm_of_a_missing_model_names_the_nearest(folder: Path) -> None:
     with pytest.raises(ModelNotFound, match="no stored model 'litle'; did you mean little"):
-        store.planned_removal(["litle"])
+        store.plan_removal(["litle"])
     with pytest.raises(ModelNotFound, match="no stored model 'zzzzzz'; stored: folder, little"):
-        store.planned_removal(["zzzzzz"])
+        store.plan_removal(["zzzzzz"])
 
 
 def test_rm_asks(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_rm_leaves_what_links_point_to(folder: Path, tmp_path: Path) -> None:
     (folder / "linked").symlink_to(elsewhere)
     (folder / "linked-file").mkdir()
     (folder / "linked-file" / "y.gguf").symlink_to(elsewhere / "y.gguf")
-    store.remove(store.planned_removal(["linked", "linked-file"]))
+    store.remove(store.plan_removal(["linked", "linked-file"]))
     assert (elsewhere / "y.gguf").is_file()
     assert not (folder / "linked").exists()
     assert not (folder / "linked-file").exists()
@@ -195,7 +195,7 @@ def test_what_cannot_be_removed_stays_whole(folder: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(ModelError, match=r"hf:owner/tiny@v1 cannot be removed: in use"):
-        store.remove(store.planned_removal(["hf:owner/tiny@v1"]))
+        store.remove(store.plan_removal(["hf:owner/tiny@v1"]))
     assert list_files(folder) == before
 
 
@@ -211,7 +211,7 @@ def test_an_interrupt_puts_back_what_was_moved(folder: Path, monkeypatch: pytest
         return done
 
     monkeypatch.setattr(Path, "rename", rename)
-    models = store.planned_removal(["hf:owner/tiny@v1"])
+    models = store.plan_removal(["hf:owner/tiny@v1"])
     with pytest.raises(KeyboardInterrupt):
         store.remove(models)
     assert list_files(folder) == before

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.cli.gguf_text import bytes_text
     from sporelm.files import store
 
-    models = store.planned_removal(args.names)
+    models = store.plan_removal(args.names)
     for model in models:
         unfinished = " (incomplete download)" if isinstance(model, store.Unfinished) else ""
         print_folded(f"{escape_line(model.name)}{unfinished}: {bytes_text(model.nbytes)}")

@@ -158,7 +158,7 @@ def _find_stored(name: str) -> Path:
 
     found = store.find(name) if name.startswith("hf:") or store.is_name(name) else None
     if found is None:
-        near = store.did_you_mean(name)
+        near = store.suggest_name(name)
         raise ModelNotFound(
             f"no model at {name[:200]!r}{near}: give a .gguf or .safetensors file, a folder, or a stored name"
         )

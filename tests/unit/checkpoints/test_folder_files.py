@@ -1,6 +1,6 @@
 """The files of a repository that are fetched as a Hugging Face folder."""
 
-from sporelm.files.store.hub_address import folder_files
+from sporelm.files.store.hub_address import select_folder_files
 
 MODEL = ["config.json", "model.safetensors", "tokenizer.json"]
 SENTENCES = [  # of an embedding model: without them its rows would be pooled otherwise
@@ -14,4 +14,4 @@ OTHERS = [
 
 
 def test_a_folder_of_an_embedding_model_is_fetched_with_its_modules() -> None:
-    assert folder_files([*MODEL, *SENTENCES, *OTHERS]) == sorted(MODEL + SENTENCES)
+    assert select_folder_files([*MODEL, *SENTENCES, *OTHERS]) == sorted(MODEL + SENTENCES)

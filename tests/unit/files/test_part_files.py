@@ -12,7 +12,7 @@ import pytest
 from sporelm.files import file_lock, part_files
 from sporelm.files.atomic_write import Job, write_beside
 from sporelm.files.part_files import PartFiles, remove_abandoned
-from sporelm.files.store.folder_lock import LOCK, scratch_folder
+from sporelm.files.store.folder_lock import LOCK, make_scratch_folder
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
@@ -175,8 +175,8 @@ def test_files_of_another_user_move_nothing(tmp_path: Path, monkeypatch: pytest.
 
 HOLDS_SCRATCH = """
     from pathlib import Path
-    from sporelm.files.store.folder_lock import scratch_folder
-    held = scratch_folder(Path(sys.argv[1]), ".pull-")
+    from sporelm.files.store.folder_lock import make_scratch_folder
+    held = make_scratch_folder(Path(sys.argv[1]), ".pull-")
     (held.__enter__() / "half.whl").write_bytes(b"x")
 """
 
@@ -185,14 +185,14 @@ def test_scratch_folders_of_killed_processes_go(tmp_path: Path) -> None:
     (tmp_path / ".pull-mine").mkdir()  # without a lock: not ours
     puller = begin(HOLDS_SCRATCH, tmp_path)
     try:
-        with scratch_folder(tmp_path, ".pull-") as own:
+        with make_scratch_folder(tmp_path, ".pull-") as own:
             assert names(own) == [LOCK]
             assert len(names(tmp_path)) == 3
     finally:
         kill(puller)
     assert len(names(tmp_path)) == 2
-    with scratch_folder(tmp_path, ".remove-"):
+    with make_scratch_folder(tmp_path, ".remove-"):
         assert len(names(tmp_path)) == 3
-    with scratch_folder(tmp_path, ".pull-") as own:
+    with make_scratch_folder(tmp_path, ".pull-") as own:
         assert names(tmp_path) == sorted([own.name, ".pull-mine"])
     assert names(tmp_path) == [".pull-mine"]

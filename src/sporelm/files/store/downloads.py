@@ -1,7 +1,7 @@
-"""Fetching files over HTTP: what was interrupted goes on where it stopped, and what arrives is checked.
+"""Resumable downloads over HTTP, with a check of each file's hash.
 
-The hub's own package (2.x) throws away a file that was not fetched to its end, so the bytes come this way. A file is
-gathered under a name made from its hash: an unfinished part always belongs to the same content.
+The huggingface_hub package (2.x) discards incomplete downloads, so it is not used for the bytes. The name of a partial
+file contains the hash of the complete one: it is only resumed with the same content.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ LONGEST_PAUSE_S = 20.0
 TIMEOUT_S = 30.0
 LONGEST_END_S = 2.0  # that an interrupt waits for what is being read
 TOGETHER = 3  # files at once
-PASSING = (408, 425, 429, 500, 502, 503, 504)  # states of a server that may be over soon
+PASSING = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses of temporary failures
 
 
 @dataclass(frozen=True)
@@ -45,35 +45,35 @@ class RemoteFile:
 
     @property
     def stem(self) -> str:
-        """How the names of all that was ever gathered of it begin."""
+        """The prefix of the names of all its partial files."""
         return hashlib.sha256(self.name.encode()).hexdigest()[:12]
 
     @property
     def key(self) -> str:
-        """A name for what is gathered of it, the same for the same content only."""
+        """The name of its partial file, which depends on the content's hash."""
         content = f"{self.sha256 or self.git_sha1} {self.nbytes}"
         return f"{self.stem}-{hashlib.sha256(content.encode()).hexdigest()[:20]}"
 
 
-class Refused(Exception):
-    """A server's answer that is not going to change: its HTTP status, and what it says of the reason."""
+class DownloadRefused(Exception):
+    """An HTTP error that a retry cannot fix: its status and the server's reason."""
 
     def __init__(self, status: int, code: str, retry_after: str = "") -> None:
         super().__init__(f"HTTP {status}")
         self.status, self.code, self.retry_after = status, code, retry_after
 
 
-class Stopped(Exception):
+class DownloadStopped(Exception):
     """The download of another file failed, or the user interrupted."""
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; the token goes along to the same server only, and never from https to http."""
+    """Follows redirects; the token is sent to the same server only. A redirect from https to http is refused."""
 
     def redirect_request(self, request: Any, fp: Any, code: int, message: str, headers: Any, url: str) -> Any:
         before, after = urlsplit(request.full_url), urlsplit(url)
         if before.scheme == "https" and after.scheme != "https":
-            raise Refused(code, f"redirected from https to {after.scheme}")
+            raise DownloadRefused(code, f"redirected from https to {after.scheme}")
         following = super().redirect_request(request, fp, code, message, headers, url)
         token = request.unredirected_hdrs.get("Authorization")
         if following is not None and token and before.netloc == after.netloc:
@@ -82,20 +82,20 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Fetcher:
-    """Fetches files into a folder, a few at once."""
+    """Downloads files into a folder, a few at once."""
 
     def __init__(self, folder: Path, headers: Mapping[str, str]) -> None:
-        """headers: those of each request; `authorization` is for the server that is named, not for others."""
+        """headers: sent with each request; `authorization` is not sent to other servers after a redirect."""
         self.folder, self.headers = folder, headers
         self.stopped = threading.Event()
         self.arrived: dict[str, int] = {}  # by key; written by one thread each
         context = ssl.create_default_context()
-        if find_spec("certifi") is not None:  # some Pythons know no authorities of the system
+        if find_spec("certifi") is not None:  # some builds of Python have no access to the system's certificates
             context.load_verify_locations(import_module("certifi").where())
         self.opener = urllib.request.build_opener(SafeRedirects, urllib.request.HTTPSHandler(context=context))
 
     def downloaded_bytes(self, file: RemoteFile) -> int:
-        """Bytes of a file that are there already."""
+        """Return how many bytes of a file are downloaded already."""
         for path in (self.folder / file.key, self.part_path(file)):
             if path.is_file():
                 return min(path.stat().st_size, file.nbytes)
@@ -105,9 +105,10 @@ class Fetcher:
         return self.folder / f"{file.key}.part"
 
     def fetch_all(self, files: Sequence[RemoteFile], progress: Progress) -> None:
-        """Fetch files, each to `folder / file.key`. What arrived before an error or Ctrl-C is kept for the next time.
+        """Download files, each to `folder / file.key`. Partial files are kept after an error or Ctrl-C, to be resumed.
 
-        Raises Refused, ModelNotFound when the connection is lost, ModelFileError for a wrong hash, OSError of the disk.
+        Raises DownloadRefused, ModelNotFound if the connection is lost, ModelFileError for a wrong hash, OSError of the
+        disk.
         """
         total = sum(file.nbytes for file in files)
         self.arrived = {file.key: self.downloaded_bytes(file) for file in files}
@@ -151,27 +152,27 @@ class Fetcher:
                 thread.join(LONGEST_END_S)
 
     def fetch(self, file: RemoteFile) -> None:
-        """Fetch one file to its end and check it."""
+        """Download one file completely and check its hash."""
         target, part = self.folder / file.key, self.part_path(file)
         if target.is_file() and target.stat().st_size == file.nbytes:
             return
-        digests = digests_of(file)
-        tries, held = 0, absorb(part, file, digests)
+        digests = start_hashes(file)
+        tries, held = 0, hash_partial_file(part, file, digests)
         while held < file.nbytes or not part.exists():
             try:
                 now = self._append(file, part, held, digests)
                 if now < 0:  # the server started again
-                    digests = digests_of(file)
+                    digests = start_hashes(file)
                     now = self._append(file, part, 0, digests)
                 failure: Exception | None = None
             except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-                failure, digests = error, digests_of(file)
-                now = absorb(part, file, digests)
+                failure, digests = error, start_hashes(file)
+                now = hash_partial_file(part, file, digests)
             tries = 0 if now > held else tries + 1
             if failure is not None or now < file.nbytes:
                 self._pause(file, now, tries, failure)
             held = now
-        check(file, part, digests)
+        check_hash(file, part, digests)
         part.replace(target)
 
     def _pause(self, file: RemoteFile, held: int, tries: int, error: Exception | None) -> None:
@@ -183,18 +184,18 @@ class Fetcher:
             error.close()
             code = str(error.headers.get("X-Error-Code", ""))
             if status not in PASSING or tries >= TRIES or wait > LONGEST_PAUSE_S:
-                raise Refused(status, code, asked) from None
+                raise DownloadRefused(status, code, asked) from None
         if tries >= TRIES:
             reason = getattr(error, "reason", None) or error or "it closed the connection"
             raise ModelNotFound(
                 f"{file.name}: the connection was lost after {held / 1e6:.1f} of {file.nbytes / 1e6:.1f} MB"
-                f" ({str(reason)[:120]}): run the same again, what has arrived is kept"
+                f" ({str(reason)[:120]}): run the command again to resume"
             ) from None
         if self.stopped.wait(wait):
-            raise Stopped
+            raise DownloadStopped
 
     def _append(self, file: RemoteFile, part: Path, held: int, digests: "Sequence[Any]") -> int:
-        """Read on from byte `held` of a file; how much of it is there then, or -1 if the part must start again."""
+        """Resume at byte `held` of a file. Return the size of the partial file, or -1 if it must start again."""
         request = urllib.request.Request(file.url)
         for name, value in self.headers.items():
             request.add_unredirected_header(name.capitalize(), value)
@@ -210,31 +211,31 @@ class Fetcher:
                 return -1
             raise
         with response:
-            if held and not begins_at(response, held):
+            if held and not resumes_at(response, held):
                 part.unlink(missing_ok=True)
                 return -1
             with part.open("ab" if held else "wb", buffering=0) as output:
                 while chunk := response.read(CHUNK_BYTES):
                     if self.stopped.is_set():
-                        raise Stopped
+                        raise DownloadStopped
                     held += len(chunk)
                     if held > file.nbytes:
                         part.unlink(missing_ok=True)
                         raise ModelFileError(f"{file.name} has more than the {file.nbytes} bytes that the hub says")
-                    write(output, part, chunk)
+                    write_chunk(output, part, chunk)
                     for digest in digests:
                         digest.update(chunk)
                     self.arrived[file.key] = held
         return held
 
 
-def begins_at(response: Any, held: int) -> bool:
-    """Whether an answer goes on from byte `held`."""
+def resumes_at(response: Any, held: int) -> bool:
+    """Return whether the response continues at byte `held`."""
     return response.status == 206 and str(response.headers.get("Content-Range", "")).startswith(f"bytes {held}-")
 
 
-def write(output: Any, part: Path, chunk: bytes) -> None:
-    """Write a chunk; on a full disk what was gathered goes away, so that others can work."""
+def write_chunk(output: Any, part: Path, chunk: bytes) -> None:
+    """Write a chunk. If the disk is full, delete the partial file, so that other programs have space."""
     try:
         view = memoryview(chunk)
         while len(view):
@@ -246,8 +247,8 @@ def write(output: Any, part: Path, chunk: bytes) -> None:
         raise
 
 
-def digests_of(file: RemoteFile) -> list[Any]:
-    """The hash that a file has to have: sha256, or git's sha1 of a header and the content; none if none is known."""
+def start_hashes(file: RemoteFile) -> list[Any]:
+    """Return the hash to compute of a file: sha256, or git's sha1 of a header and the content. Empty if unknown."""
     if file.sha256:
         return [hashlib.sha256()]
     if file.git_sha1:
@@ -255,8 +256,8 @@ def digests_of(file: RemoteFile) -> list[Any]:
     return []
 
 
-def absorb(part: Path, file: RemoteFile, digests: Sequence[Any]) -> int:
-    """Take what is there already into the hash; how many bytes that are. A part that is too long goes away."""
+def hash_partial_file(part: Path, file: RemoteFile, digests: Sequence[Any]) -> int:
+    """Hash the partial file and return its size in bytes. Delete it if it is too long."""
     if not part.is_file():
         return 0
     if part.stat().st_size > file.nbytes:
@@ -271,8 +272,8 @@ def absorb(part: Path, file: RemoteFile, digests: Sequence[Any]) -> int:
     return held
 
 
-def check(file: RemoteFile, part: Path, digests: Sequence[Any]) -> None:
-    """Raise ModelFileError, and remove the part, if its hash is not the one that the hub says."""
+def check_hash(file: RemoteFile, part: Path, digests: Sequence[Any]) -> None:
+    """Raise ModelFileError and delete the partial file if its hash differs from the hub's."""
     expected = file.sha256 or file.git_sha1
     for digest in digests:
         if digest.hexdigest() != expected:
@@ -283,6 +284,6 @@ def check(file: RemoteFile, part: Path, digests: Sequence[Any]) -> None:
             )
 
 
-def seconds_text(retry_after: str) -> str:
-    """How long a server asks to wait, for a message."""
+def format_retry_after(retry_after: str) -> str:
+    """Return the time that a server asks to wait, for a message."""
     return f"{retry_after} s" if retry_after.isdecimal() else "some minutes"

@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a lock that the system lets go of when the process ends, however it does."""
+"""Folder locks between processes. The system releases them when the process ends, also after a kill."""
 
 import shutil
 import sys
@@ -15,12 +15,12 @@ LOCK = "lock"
 
 
 @contextmanager
-def held_alone(folder: Path, name: str) -> Iterator[None]:
-    """Hold the folder in which the model `name` is gathered; it is made, and goes away if nothing is in it at the end.
+def lock_model_folder(folder: Path, name: str) -> Iterator[None]:
+    """Create and lock the folder into which the model `name` is downloaded; remove it at the end if it is empty.
 
-    Where the disk knows no locks nothing is held. Raises ModelNotFound if another process holds it.
+    File systems without locks are not locked. Raises ModelNotFound if another process has the lock.
     """
-    with _locked(folder, name):
+    with _open_locked(folder, name):
         try:
             yield
         finally:
@@ -30,27 +30,27 @@ def held_alone(folder: Path, name: str) -> Iterator[None]:
         _remove_empty(folder)
 
 
-def _locked(folder: Path, name: str) -> BinaryIO:
-    """The file whose lock is ours, in the folder that is there now."""
+def _open_locked(folder: Path, name: str) -> BinaryIO:
+    """Open and lock the lock file of the folder that exists now."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             file = (folder / LOCK).open("wb")
-        except FileNotFoundError:  # the one before us took the folder away
+        except FileNotFoundError:  # the previous owner removed the folder
             continue
         if not take(file):
             file.close()
-            raise ModelNotFound(f"{name} is being fetched by another process: wait for it")
+            raise ModelNotFound(f"{name} is being downloaded by another process: wait for it")
         if is_at(file, folder / LOCK):
             return file
         file.close()
 
 
 @contextmanager
-def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Hold a new folder in `parent` whose name begins with `prefix`; it is removed at the end.
+def make_scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Create a locked folder in `parent` whose name begins with `prefix`, and remove it at the end.
 
-    First those are removed that a killed process has left.
+    Folders of killed processes are removed first.
     """
     _remove_abandoned(parent, prefix)
     while True:
@@ -63,7 +63,7 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
                 if take(lock) and is_at(lock, Path(name) / LOCK):
                     yield Path(name)
                     return
-        # Another process took the folder for abandoned before it was locked.
+        # Another process removed the folder as abandoned before it was locked.
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:

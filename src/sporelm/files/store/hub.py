@@ -1,7 +1,7 @@
 """Models of the Hugging Face hub: `hf:owner/name[@revision][:pattern]`, kept in the store under `hf/owner/name/`.
 
 The `huggingface_hub` package knows the hub's address, the user's token, and the files of a repository with their sizes
-and hashes; it is an extra (`sporelm[hub]`) and is imported only here. The bytes come through `transfer`.
+and hashes; it is an extra (`sporelm[hub]`) and is imported only here. Files are downloaded by `downloads.Fetcher`.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from sporelm.errors import ModelFileError, ModelNotFound, install_command
-from sporelm.files.store.downloads import Fetcher, Refused, RemoteFile, seconds_text
-from sporelm.files.store.folder_lock import held_alone
-from sporelm.files.store.hub_address import Address, chosen_gguf, models_alone, parse, wanted_files
+from sporelm.files.store.downloads import DownloadRefused, Fetcher, RemoteFile, format_retry_after
+from sporelm.files.store.folder_lock import lock_model_folder
+from sporelm.files.store.hub_address import Address, list_main_models, parse, select_files, select_gguf
 from sporelm.files.store.known_models import Progress
 from sporelm.files.store.store_entries import COMPLETE, SCRATCH
 
@@ -27,31 +27,31 @@ SAFE_NAME = re.compile(r"(?!.*\.\.)[^\x00-\x1f\\:*?\"<>|/.][^\x00-\x1f\\:*?\"<>|
 
 
 def find(text: str, store: Path) -> Path | None:
-    """The stored copy of the address, or None."""
+    """Return the path of the stored model of an address, or None."""
     address = parse(text)
     folder = store / "hf" / address.owner / address.folder_name
     if address.file is None:
-        return stored_folder(folder)
-    first = chosen_gguf(files_in(folder), address)
+        return find_in_folder(folder)
+    first = select_gguf(list_files(folder), address)
     return None if first is None else folder / first
 
 
-def files_in(folder: Path) -> list[str]:
-    """The files below a folder, named from there."""
+def list_files(folder: Path) -> list[str]:
+    """Return the paths of all files in a folder, relative to it."""
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def stored_folder(folder: Path) -> Path | None:
-    """The folder when a whole model was fetched into it (a marker says so), or its only GGUF model, or None."""
+def find_in_folder(folder: Path) -> Path | None:
+    """Return the folder if it is marked as a complete Hugging Face folder, else its only GGUF model, or None."""
     if (folder / COMPLETE).is_file():
         return folder
-    models = models_alone(files_in(folder))
+    models = list_main_models(list_files(folder))
     return folder / models[0] if len(models) == 1 else None
 
 
 def pull(text: str, store: Path, progress: Progress) -> Path:
-    """Fetch the address into the store. Raises ModelNotFound when the package, the network or the file is missing,
-    ModelFileError for content whose hash is not the one that the hub says, or that it says none of."""
+    """Download the model of an address into the store. Raises ModelNotFound if the package, the network or the file is
+    missing, ModelFileError if the hub gives no hash of a file or another one than the content has."""
     address = parse(text)
     found = find(text, store)
     if found is not None:
@@ -60,40 +60,40 @@ def pull(text: str, store: Path, progress: Progress) -> Path:
     scratch = folder.with_name(SCRATCH + folder.name)
     api = Api(address)
     commit, files = api.listing()
-    names = wanted_files(files, address)
+    names = select_files(files, address)
     is_folder = not names[0].lower().endswith(".gguf")
     wanted = [RemoteFile(name, api.url(name, commit), *files[name]) for name in names]
     if unknown := [file.name for file in wanted if not (file.sha256 or file.git_sha1)]:
         raise ModelFileError(
             f"{api.endpoint} says no hash of {unknown[0]}: it could not be checked, and is not fetched"
         )
-    with held_alone(scratch, address.whole):
+    with lock_model_folder(scratch, address.whole):
         if (found := find(text, store)) is not None:  # another process was faster
             return found
         fetcher = Fetcher(scratch, api.headers())
         check_room(store, sum(file.nbytes - fetcher.downloaded_bytes(file) for file in wanted), address)
         try:
             fetcher.fetch_all(wanted, progress)
-        except Refused as error:
+        except DownloadRefused as error:
             raise ModelNotFound(api.refusal(error.status, error.code, error.retry_after)) from None
-        settle(wanted, scratch, folder, is_folder)
+        move_into_store(wanted, scratch, folder, is_folder)
     return folder if is_folder else folder / names[0]
 
 
-def settle(wanted: list[RemoteFile], scratch: Path, folder: Path, is_folder: bool) -> None:
-    """Move what was fetched into its place. Until the last step it does not count as a model."""
+def move_into_store(wanted: list[RemoteFile], scratch: Path, folder: Path, is_folder: bool) -> None:
+    """Move the downloaded files to their places in the store. The last step makes them a model."""
     for file in reversed(wanted):  # the first split last
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         (scratch / file.key).replace(target)
-        for stale in scratch.glob(f"{file.stem}-*"):  # of other contents that this file once had
+        for stale in scratch.glob(f"{file.stem}-*"):  # of former contents of this file
             stale.unlink()
     if is_folder:
         (folder / COMPLETE).touch()
 
 
 def check_room(store: Path, needed: int, address: Address) -> None:
-    """Raise ModelNotFound if the disk does not have room for `needed` bytes more."""
+    """Raise ModelNotFound if the disk has less than `needed` bytes free."""
     free = shutil.disk_usage(store).free
     if needed + SPARE_BYTES > free:
         raise ModelNotFound(
@@ -103,7 +103,7 @@ def check_room(store: Path, needed: int, address: Address) -> None:
 
 
 def is_safe(name: object) -> bool:
-    """Whether a file of a repository can have this name in the store, and in what is printed."""
+    """Return whether the name of a repository's file is safe as a path in the store and in messages."""
     return isinstance(name, str) and len(name) < 400 and name.isprintable() and SAFE_NAME.fullmatch(name) is not None
 
 
@@ -126,7 +126,7 @@ class Api:
 
     def headers(self) -> dict[str, str]:
         """Return the headers of requests: the client, and the user's token if there is one."""
-        with quiet():
+        with ignore_warnings():
             found: dict[str, str] = self.utils.build_hf_headers(library_name="sporelm")
         return found
 
@@ -137,7 +137,7 @@ class Api:
     def listing(self) -> tuple[str, dict[str, tuple[int, str | None, str | None]]]:
         """The commit, and the files: name -> size in bytes, sha256, git's sha1. Raises ModelNotFound."""
         try:
-            with quiet():
+            with ignore_warnings():
                 info = self.hub.HfApi(endpoint=self.endpoint).model_info(
                     self.address.repository,
                     revision=self.address.revision,
@@ -190,20 +190,20 @@ class Api:
         if status == 404:
             return f"{what} is not at {self.endpoint}, or is private and not for your token (HTTP 404): check the name"
         if status == 429:
-            more = "" if has_token else "; with a token (HF_TOKEN) more are allowed"
-            return f"{what}: the hub takes no more requests now (HTTP 429): wait {seconds_text(retry_after)}{more}"
+            more = "" if has_token else "; a token (HF_TOKEN) raises it"
+            return f"{what}: the hub's rate limit is reached (HTTP 429): wait {format_retry_after(retry_after)}{more}"
         if status >= 500:
-            return f"{what}: the hub has trouble (HTTP {status}): try again later"
+            return f"{what}: the hub failed (HTTP {status}): try again later"
         return f"{what} could not be fetched: HTTP {status} {code}".rstrip()
 
     def _token(self) -> Any:
-        with quiet():
+        with ignore_warnings():
             return self.hub.get_token()
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the package's advice to its own users."""
+def ignore_warnings() -> Iterator[None]:
+    """Suppress the warnings of the huggingface_hub package."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Addresses of models on the Hugging Face hub, and which files of a repository one stands for.
+"""Addresses of models on the Hugging Face hub, and the selection of a repository's files by an address.
 
 `hf:owner/name` is a repository, `@revision` a branch, tag or commit of it. Behind a colon comes a file, a pattern
 (`*Q4_K_M*`), or the tag of a number format as people know it from the names of GGUF files (`Q4_K_M`).
@@ -53,7 +53,7 @@ FOLDER_FILES = (
 
 @dataclass(frozen=True)
 class Address:
-    """One repository of the hub, possibly a revision of it, and possibly a file in it, a pattern or a tag."""
+    """A repository of the hub, optionally with a revision, and with a file, a pattern or a tag."""
 
     owner: str
     name: str
@@ -66,7 +66,7 @@ class Address:
 
     @property
     def folder_name(self) -> str:
-        """The folder below the owner's: revisions have folders of their own."""
+        """The name of its folder in the owner's folder; each revision has its own."""
         return self.name if self.revision is None else f"{self.name}@{self.revision.replace('/', '%2F')}"
 
     @property
@@ -80,9 +80,9 @@ class Address:
 
 
 def parse(text: str, revision: str | None = None) -> Address:
-    """Take `hf:owner/name[@revision][:file]` apart. Raises ModelNotFound for anything else, '..' included.
+    """Parse `hf:owner/name[@revision][:file]`. Raises ModelNotFound for anything else, '..' included.
 
-    A `revision` given apart takes the place of one in the address; two that differ are refused.
+    `revision` adds a revision to an address without one. A different one is an error.
     """
     match = ADDRESS.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
     if match is None or ".." in text:
@@ -97,40 +97,40 @@ def parse(text: str, revision: str | None = None) -> Address:
     return Address(match["owner"], match["name"], match["file"], found)
 
 
-def of_folder(owner: str, folder_name: str) -> Address:
-    """The repository whose files lie in a folder of the store. Raises ModelNotFound if it is none of ours."""
+def address_of_folder(owner: str, folder_name: str) -> Address:
+    """Return the address of the repository that is stored in a folder. Raises ModelNotFound for other folders."""
     name, mark, revision = folder_name.partition("@")
     return parse(f"{HUB_MARK}{owner}/{name}", revision.replace("%2F", "/") if mark else None)
 
 
-def splits_of(file: str) -> list[str]:
-    """The files of the model that a GGUF file belongs to, in order: itself alone unless it is named as splits are."""
+def list_splits(file: str) -> list[str]:
+    """Return all splits of the model of a GGUF file, in order; the file itself if it is not a split."""
     match = SPLIT.fullmatch(file)
     if match is None:
         return [file]
     return [f"{match['stem']}-{number:05}-of-{match['count']}.gguf" for number in range(1, int(match["count"]) + 1)]
 
 
-def gguf_models(files: Iterable[str]) -> list[str]:
-    """The first files of the GGUF models whose files are all among these, sorted."""
+def list_gguf_models(files: Iterable[str]) -> list[str]:
+    """Return the first file of each complete GGUF model among these files, sorted."""
     held = {file for file in files if file.lower().endswith(".gguf")}
-    return sorted({file for file in held if splits_of(file)[0] == file and held.issuperset(splits_of(file))})
+    return sorted({file for file in held if list_splits(file)[0] == file and held.issuperset(list_splits(file))})
 
 
-def models_alone(files: Iterable[str]) -> list[str]:
-    """The same without vision towers and importance matrices, if there is anything else."""
-    models = gguf_models(files)
+def list_main_models(files: Iterable[str]) -> list[str]:
+    """Return the GGUF models without vision towers and importance matrices; all if there are no others."""
+    models = list_gguf_models(files)
     return [model for model in models if not COMPANION.search(PurePosixPath(model).name)] or models
 
 
-def chosen_gguf(files: Collection[str], address: Address) -> str | None:
-    """The first file of the GGUF model that an address with a file, pattern or tag stands for; None if none fits.
+def select_gguf(files: Collection[str], address: Address) -> str | None:
+    """Return the first file of the GGUF model that matches an address's file, pattern or tag; None without a match.
 
-    Raises ModelNotFound if several fit.
+    Raises ModelNotFound if several match.
     """
     assert address.file is not None
-    models, wanted = gguf_models(files), address.file
-    exact = splits_of(wanted)[0]
+    models, wanted = list_gguf_models(files), address.file
+    exact = list_splits(wanted)[0]
     if exact in models:
         return exact
     if not COMPANION.search(wanted):
@@ -139,40 +139,40 @@ def chosen_gguf(files: Collection[str], address: Address) -> str | None:
     if len(fitting) > 1:
         fitting = [model for model in fitting if _fits(PurePosixPath(model).name, wanted)] or fitting
     if len(fitting) > 1:
-        raise ModelNotFound(f"{address.text!r} fits {len(fitting)} GGUF models: give one of {_join_names(fitting)}")
+        raise ModelNotFound(f"{address.text!r} matches {len(fitting)} GGUF models: give one of {_join_names(fitting)}")
     return fitting[0] if fitting else None
 
 
 def _fits(file: str, wanted: str) -> bool:
-    """Whether a file is what a pattern or a tag means; upper and lower case are alike."""
+    """Return whether a file matches a pattern or a tag, ignoring case."""
     path, pattern = file.lower(), wanted.lower()
     if MAGIC_SIGNS.search(pattern):
         return fnmatchcase(path, pattern) or fnmatchcase(PurePosixPath(path).name, pattern)
-    # A tag stands between the marks that names are made with; `Q4_K` is not a part of `Q4_K_M`.
+    # A tag is delimited by separators: `Q4_K` does not match `Q4_K_M`.
     return re.search(rf"(^|[-./]){re.escape(pattern)}([-./]|$)", path.removesuffix(".gguf")) is not None
 
 
-def wanted_files(files: Collection[str], address: Address) -> list[str]:
-    """The files of a repository to fetch: a GGUF model's splits, first one first, or those of a Hugging Face folder.
+def select_files(files: Collection[str], address: Address) -> list[str]:
+    """Return the files of a repository to download: a GGUF model's splits in order, or a Hugging Face folder's files.
 
-    Raises ModelNotFound where a choice is needed or nothing fits.
+    Raises ModelNotFound if the address is ambiguous or nothing matches.
     """
     if address.file is not None:
-        first = chosen_gguf(files, address)
+        first = select_gguf(files, address)
         if first is None:
-            models = gguf_models(files)
+            models = list_gguf_models(files)
             there = f"there are {_join_names(models)}" if models else "the repository has no GGUF file"
-            raise ModelNotFound(f"{address.text!r} fits no file of {address.repository}: {there}")
-        return splits_of(first)
-    file = only_gguf(files, address.text)
-    return folder_files(files) if file is None else splits_of(file)
+            raise ModelNotFound(f"{address.text!r} matches no file of {address.repository}: {there}")
+        return list_splits(first)
+    file = select_only_gguf(files, address.text)
+    return select_folder_files(files) if file is None else list_splits(file)
 
 
-def only_gguf(files: Collection[str], text: str) -> str | None:
-    """The GGUF file to fetch, or None for a repository of safetensors. Raises ModelNotFound when a choice is needed."""
+def select_only_gguf(files: Collection[str], text: str) -> str | None:
+    """Return the only GGUF model, or None for a repository with safetensors. Raises ModelNotFound if it has several."""
     if any(name.endswith(".safetensors") for name in files) and "config.json" in files:
         return None
-    candidates = models_alone(files)
+    candidates = list_main_models(files)
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -183,7 +183,7 @@ def only_gguf(files: Collection[str], text: str) -> str | None:
     raise ModelNotFound(f"{text!r} has neither safetensors with config.json nor a GGUF file")
 
 
-def folder_files(files: Collection[str]) -> list[str]:
+def select_folder_files(files: Collection[str]) -> list[str]:
     """Return the files that make a Hugging Face folder: configuration, tokenizer and weights, each weight once."""
     weights = [name for name in files if name.endswith(".safetensors") and "/" not in name]
     main = [name for name in weights if name.startswith("model")]  # beside them often the same weights again

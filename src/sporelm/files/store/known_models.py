@@ -1,4 +1,4 @@
-"""Models that are known by name, and what fetching reports."""
+"""Models that `pull` knows by name, and the progress callback of downloads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

