@@ -15,7 +15,7 @@ from families import CASES, write_case
 from lora_files import merged, random_pairs, write_peft
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
-from sporelm.checkpoints.lora import lora_base, read_adapter
+from sporelm.checkpoints.lora import make_target_model, read_adapter
 from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.lora_runtime import LoraMatrices
 from sporelm.engine.step import ScheduledSequence, Step
@@ -46,7 +46,7 @@ class Steps:
         weights = load_parameters(source, model.params(), backend)
         source.close()
         tables = {name: backend.tensor(table) for name, table in model.tables(256).items()}
-        self.base = lora_base(model.params(), source.config)
+        self.base = make_target_model(model.params(), source.config)
         self.worker = Worker(LoadedModel(model, weights | tables), backend, kv=KV, eager=eager)
         self.backend = backend
 

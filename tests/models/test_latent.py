@@ -23,7 +23,7 @@ from models.test_worker import loaded
 from sporelm import LLM
 from sporelm.checkpoints import config_from_hf, open_model
 from sporelm.checkpoints.latent_keys import get_latent
-from sporelm.checkpoints.lora import lora_base
+from sporelm.checkpoints.lora import make_target_model
 from sporelm.checkpoints.sparse_keys import get_indexer
 from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.engine_config import EngineConfig
@@ -228,7 +228,7 @@ def test_adapters_add_to_rows_in_another_order(cpu: Any, tmp_path: Path) -> None
     whole = V2.tensors() | merged(model, pairs, 2.0)
     save_file(whole, places[1] / "model.safetensors", metadata={"format": "pt"})
     plain, changed = (Steps(place, cpu) for place in places)
-    plain.base = lora_base(V2.model.params(), V2.model.config)
+    plain.base = make_target_model(V2.model.params(), V2.model.config)
     before, expected = plain.logits(0), changed.logits(0)
     plain.use({5: adapter})
     found = plain.logits(5)

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from sporelm.api.engine_loader import LoadedEngine
 from sporelm.api.user_paths import parse_path
-from sporelm.checkpoints.lora import lora_base, read_adapter
+from sporelm.checkpoints.lora import make_target_model, read_adapter
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime, LoraWeights
 from sporelm.errors import RequestError, safe_repr
@@ -189,7 +189,7 @@ class AdapterRegistry:
 def _load_adapter(source: LoraAdapter, adapter_id: int, loaded_engine: LoadedEngine) -> _LoadedAdapter:
     """Read an adapter and put its matrices on the device."""
     model = build(loaded_engine.config)
-    base = lora_base(model.params(), loaded_engine.config)
+    base = make_target_model(model.params(), loaded_engine.config)
     adapter = read_adapter(source.resolved_path, base, float(source.scale))
     # Weights that the files store in one tensor share their A matrix, which is put on the device once.
     arrays = {id(array): array for part in adapter.parts.values() for array in part}

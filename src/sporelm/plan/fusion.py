@@ -36,11 +36,11 @@ def _fuse_add_norm(graph: Graph, norm: Op, fused: Op) -> Graph:
         if call.op is not norm:
             continue
         total, *weights = call.args
-        source = uses.by(total, "add")
+        source = uses.definition_by(total, "add")
         of_heads = bool(weights) and spec_of(weights[0]).shape != total.shape[1:]
         if source is None or source in changes or of_heads:
             continue
-        if any(uses.defined(weight) >= source for weight in weights) or not uses.undisturbed(position, source):
+        if any(uses.definition_of(weight) >= source for weight in weights) or not uses.can_reorder(position, source):
             continue
         results = (*call.results, total)
         args = (*graph.calls[source].args, *weights)
@@ -74,7 +74,7 @@ def _fuse_gated(graph: Graph, product: Op, gated: Op, fused: Op) -> Graph:
     for position, call in enumerate(graph.calls):
         if call.op is not gated:
             continue
-        sources = [uses.by(value, product.name) for value in call.args]
+        sources = [uses.definition_by(value, product.name) for value in call.args]
         if None in sources or sources[0] == sources[1]:
             continue
         gate, up = (graph.calls[source] for source in sources if source is not None)
@@ -82,8 +82,8 @@ def _fuse_gated(graph: Graph, product: Op, gated: Op, fused: Op) -> Graph:
         same = all(gate.args[index] is up.args[index] for index in rest)
         same = same and gate.results[0].spec == up.results[0].spec
         alike = same and _weight_type(gate) == _weight_type(up)
-        alone = all(uses.only_used_by(value, position) for value in call.args)
-        still = all(uses.movable(source, position) for source in sources if source is not None)
+        alone = all(uses.is_only_used_by(value, position) for value in call.args)
+        still = all(uses.can_move(source, position) for source in sources if source is not None)
         if alike and alone and still and not _bias_of(gate) and not _bias_of(up):
             args = (gate.args[0], gate.args[1], up.args[1], *gate.args[2 : product.required])
             changes |= {source: None for source in sources if source is not None}
@@ -101,7 +101,7 @@ def fuse_linear_group(graph: Graph) -> Graph:
         if call.op is not ops.linear:
             continue
         group = groups.setdefault((id(call.args[0]), _weight_type(call)), [])
-        if not group or uses.movable(position, group[0]):
+        if not group or uses.can_move(position, group[0]):
             group.append(position)
     for group in groups.values():
         if len(group) < 2:
@@ -125,8 +125,12 @@ def fuse_rope_store(graph: Graph) -> Graph:
         if call.op is not ops.store_kv:
             continue
         keys, values, cache, slots = call.args
-        key_position = uses.by(keys, "rope")
-        if key_position is None or not uses.only_used_by(keys, position) or not uses.movable(key_position, position):
+        key_position = uses.definition_by(keys, "rope")
+        if (
+            key_position is None
+            or not uses.is_only_used_by(keys, position)
+            or not uses.can_move(key_position, position)
+        ):
             continue
         key_call = graph.calls[key_position]
         query_position = _find_query_rope(graph, uses, changes, key_position, position)
@@ -197,6 +201,6 @@ def _find_query_rope(graph: Graph, uses: ValueUses, taken: Any, key_position: in
             continue
         same = all(a is b for a, b in zip(call.args[1:], key_call.args[1:], strict=True))
         later = all(user > store for user in uses.users.get(id(call.results[0]), ()))
-        if same and call.options == key_call.options and later and uses.movable(position, store):
+        if same and call.options == key_call.options and later and uses.can_move(position, store):
             return position
     return None

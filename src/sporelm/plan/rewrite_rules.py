@@ -1,4 +1,4 @@
-"""Rewriting rules by name. A back-end lists the rules that pay on its device; no other rule is applied."""
+"""The registry of fusion rules. A back-end lists the rules to apply on its device."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ RULES: dict[str, Rule] = {}  # in order of application
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:
-    """Register a rewriting pass. Passes are applied in the order of their registration."""
+    """Register a fusion rule. Rules are applied in the order of their registration."""
 
     def register(function: Rule) -> Rule:
         RULES[name] = function
@@ -25,7 +25,7 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 def rewrite(graph: Graph, names: Collection[str]) -> Graph:
     """Apply the rules of these names, and check the graph after each. Raise GraphError for an unknown name."""
     if unknown := sorted(set(names) - RULES.keys()):
-        raise GraphError(f"no rewriting rule {', '.join(unknown)}; there are {', '.join(RULES)}")
+        raise GraphError(f"unknown fusion rule {', '.join(unknown)}; known are {', '.join(RULES)}")
     for name, apply in RULES.items():
         if name in names:
             graph = apply(graph).check()
@@ -46,26 +46,26 @@ class ValueUses:
             for value in call.results:
                 self.definition[id(value)] = position
 
-    def defined(self, value: Any) -> int:
+    def definition_of(self, value: Any) -> int:
         """Return the position of the call that defines a value; -1 for inputs and constants."""
         return self.definition[id(value)] if isinstance(value, Value) else -1
 
-    def by(self, value: Any, *op_names: str) -> int | None:
+    def definition_by(self, value: Any, *op_names: str) -> int | None:
         """Return the position of the call that defines `value`, if it is one of these ops."""
-        position = self.defined(value)
+        position = self.definition_of(value)
         return position if position >= 0 and self.calls[position].op.name in op_names else None
 
-    def only_used_by(self, value: Value, position: int) -> bool:
+    def is_only_used_by(self, value: Value, position: int) -> bool:
         """Return whether the call at `position` is the value's only user and the value is not an output."""
         return set(self.users.get(id(value), ())) == {position} and id(value) not in self.outputs
 
-    def movable(self, source: int, target: int) -> bool:
+    def can_move(self, source: int, target: int) -> bool:
         """Return whether the call at `source` may move to `target`: its arguments are defined there."""
         arguments = self.calls[source].values()
-        return all(self.defined(value) < target for value in arguments) and self.undisturbed(source, target)
+        return all(self.definition_of(value) < target for value in arguments) and self.can_reorder(source, target)
 
-    def undisturbed(self, source: int, target: int) -> bool:
-        """Return whether the two positions can be exchanged with respect to state.
+    def can_reorder(self, source: int, target: int) -> bool:
+        """Return whether the call at `source` can move to `target` without changing state that other calls use.
 
         No call between them may change state that the call at `source` reads, nor use state that it changes. So calls
         with `updates` are barriers for the calls that use that state.

@@ -16,14 +16,14 @@ from families import EVERY
 from families.recurrent import CASES
 from lora_files import ALL_LINEAR, peft_tensors, random_pairs, write_gguf_adapter, write_peft
 from sporelm.checkpoints import config_from_hf
-from sporelm.checkpoints.lora import Adapter, adapter, lora_base, read_adapter
+from sporelm.checkpoints.lora import Adapter, adapter, make_target_model, read_adapter
 from sporelm.errors import MemoryShortage, ModelError, ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.models import build
 from sporelm.quant import F16, Q8_0
 from tiny_models import LLAMA, WIDE
 
 MODEL = build(config_from_hf(LLAMA | WIDE.config, "config.json", "F32"))
-BASE = lora_base(MODEL.params(), MODEL.config)
+BASE = make_target_model(MODEL.params(), MODEL.config)
 PAIRS = random_pairs(WIDE, 4, ("q_proj", "k_proj", "down_proj"))
 FIRST = "base_model.model.model.layers.0.self_attn.q_proj"
 NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_o"} | {
@@ -209,7 +209,7 @@ def test_multipliers_in_weights_want_adapters_of_their_kind(architecture: str | 
     config = next(case.model.config for case in CASES if case.name == "falcon-h1")
     config = replace(config, architecture=architecture or config.architecture)
     model = build(config)
-    base = lora_base(model.params(), config)
+    base = make_target_model(model.params(), config)
     assert "layers.0.attn_q" in [part.name for matrix in base.stored_matrices(fits).values() for part in matrix.parts]
     with pytest.raises(
         UnsupportedModel, match=f"an adapter for a {fits} model must be {fits} too; this one is {other}"
@@ -266,7 +266,7 @@ def test_files_with_changed_bytes_give_an_error_or_numbers(tmp_path: Path, seed:
 def test_joined_matrices_share_what_reads(tmp_path: Path) -> None:
     """Each has its rows of B, and A lies once."""
     case = next(case for case in EVERY if case.name == "phi3")
-    base = lora_base(case.model.params(), case.model.config)
+    base = make_target_model(case.model.params(), case.model.config)
     pairs = random_pairs(SimpleNamespace(weights=case.tensors), 3, ("layers.0.mlp.gate_up_proj",))
     ((a, b),) = pairs.values()
     found = read_adapter(write_peft(tmp_path / "a", pairs, 6.0), base)
@@ -288,7 +288,7 @@ def test_a_matrix_that_is_not_a_slice_of_rows_is_refused_by_its_kind(
     tmp_path: Path, name: str, module: str, message: str
 ) -> None:
     case = next(case for case in EVERY if case.name == name)
-    base = lora_base(case.model.params(), case.model.config)
+    base = make_target_model(case.model.params(), case.model.config)
     pairs = {f"{module}.weight": (np.ones((2, 8), np.float32), np.ones((4, 2), np.float32))}
     with pytest.raises(UnsupportedModel, match=message) as caught:
         read_adapter(write_peft(tmp_path / "a", pairs), base)
@@ -298,7 +298,7 @@ def test_a_matrix_that_is_not_a_slice_of_rows_is_refused_by_its_kind(
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
 def test_every_matrix_of_layers_is_in_one_tensor_or_refused(kind: Any) -> None:
     for case in EVERY:
-        base = lora_base(case.model.params(), case.model.config)
+        base = make_target_model(case.model.params(), case.model.config)
         if kind == "gguf" and base.gguf.names[0] == "falcon-h1":
             continue  # an adapter of the other kind is refused
         parts = [part.name for matrix in base.stored_matrices(kind).values() for part in matrix.parts]
@@ -320,7 +320,7 @@ def test_names_of_a_text_model_that_sees(tmp_path: Path) -> None:
 def test_adapters_add_only_to_products() -> None:
     """Tables that are looked up by row, decays, biases of experts, lists of numbers: it would be left out."""
     for case in EVERY:
-        shapes = lora_base(case.model.params(), case.model.config).shapes
+        shapes = make_target_model(case.model.params(), case.model.config).shapes
         kept = ("layer_projection", "altup_spread_", "altup_merge_", "embedding_in", "embedding_out", "output_dense")
         strange = [name for name in shapes if not name.startswith(("layers.", *kept))]
         assert case.reads or not strange, f"{case.name}: {strange}"

@@ -9,7 +9,7 @@ import pytest
 
 from families import EVERY, Case
 from lora_files import peft_tensors, random_pairs, write_peft
-from sporelm.checkpoints.lora import Base, lora_base, read_adapter
+from sporelm.checkpoints.lora import TargetModel, make_target_model, read_adapter
 from sporelm.errors import ModelFileError, UnsupportedModel
 
 # What folders call weights, and transformers its modules (its conversion_mapping.py).
@@ -36,12 +36,12 @@ RENAMED = [
 ]
 
 
-def base_of(name: str) -> tuple[Case, Base]:
+def base_of(name: str) -> tuple[Case, TargetModel]:
     case = next(case for case in EVERY if case.name == name)
-    return case, lora_base(case.model.params(), case.model.config)
+    return case, make_target_model(case.model.params(), case.model.config)
 
 
-def find_pairs(base: Base, stored: str) -> dict[str, Any]:
+def find_pairs(base: TargetModel, stored: str) -> dict[str, Any]:
     known = {name: np.zeros((matrix.out, matrix.width)) for name, matrix in base.stored_matrices("hf").items()}
     model: Any = SimpleNamespace(weights=lambda: {f"{name}.weight": array for name, array in known.items()})
     return random_pairs(model, 3, (stored,))

@@ -73,7 +73,7 @@ def test_rules_are_known_in_order() -> None:
 
 
 def test_unknown_rule_is_an_error() -> None:
-    with pytest.raises(GraphError, match="no rewriting rule fuse_all"):
+    with pytest.raises(GraphError, match="unknown fusion rule fuse_all"):
         rewrite(traced(lambda x: ops.add(x, x)), ["fuse_all"])
 
 

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from sporelm.checkpoints.lora.adapter import Adapter, Base, LowRank
+from sporelm.checkpoints.lora.adapter import Adapter, LowRank, TargetModel
 from sporelm.checkpoints.lora.gguf_adapter import read_gguf
 from sporelm.checkpoints.lora.peft import CONFIG, WEIGHTS, read_peft
-from sporelm.checkpoints.lora.target_model import lora_base
+from sporelm.checkpoints.lora.target_model import make_target_model
 from sporelm.errors import ModelFileError, ModelNotFound
 
-__all__ = ["Adapter", "Base", "LowRank", "lora_base", "read_adapter"]
+__all__ = ["Adapter", "LowRank", "TargetModel", "make_target_model", "read_adapter"]
 
 
-def read_adapter(path: str | Path, base: Base, scale: float = 1.0) -> Adapter:
+def read_adapter(path: str | Path, base: TargetModel, scale: float = 1.0) -> Adapter:
     """Return the adapter in a PEFT folder (or one of its files) or in a .gguf file, for a model.
 
     scale   multiplier of the adapter

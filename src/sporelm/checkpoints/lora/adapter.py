@@ -70,7 +70,7 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Base:
+class TargetModel:
     """The model that an adapter is for.
 
     gguf, hf             schemas of its architecture's files of each kind

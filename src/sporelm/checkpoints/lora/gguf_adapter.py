@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sporelm.checkpoints.config_values import ConfigValues
-from sporelm.checkpoints.lora.adapter import Adapter, Base, Pair, assemble, match_pairs, unknown_weight_error
+from sporelm.checkpoints.lora.adapter import Adapter, Pair, TargetModel, assemble, match_pairs, unknown_weight_error
 from sporelm.checkpoints.lora.stored_matrix import StoredMatrix
 from sporelm.checkpoints.tensor_names import GGUF
 from sporelm.errors import ModelFileError, UnsupportedModel
@@ -19,7 +19,7 @@ MAX_ALPHA = 1e6
 SIDES = {".lora_a": "a", ".lora_b": "b"}
 
 
-def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
+def read_gguf(path: Path, base: TargetModel, scale: float) -> Adapter:
     """Return the adapter in a GGUF file. Raises as `read_adapter`."""
     with open_gguf(path) as file:
         fields = ConfigValues(file.metadata, str(path))
@@ -33,7 +33,7 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
         return assemble(path, known, _read_pairs(path, file, base, known), scale_of)
 
 
-def _check_metadata(fields: ConfigValues, base: Base) -> None:
+def _check_metadata(fields: ConfigValues, base: TargetModel) -> None:
     """Raise ModelFileError for a file that is not an adapter, UnsupportedModel for an unsupported type or for another
     architecture than the model's."""
     kind = fields.text("general.type", "model")
@@ -50,7 +50,7 @@ def _check_metadata(fields: ConfigValues, base: Base) -> None:
         raise UnsupportedModel(f"{fields.where} is for architecture {architecture!r}; the model has {known}")
 
 
-def _read_pairs(path: Path, file: GgufFile, base: Base, known: Mapping[str, StoredMatrix]) -> dict[str, Pair]:
+def _read_pairs(path: Path, file: GgufFile, base: TargetModel, known: Mapping[str, StoredMatrix]) -> dict[str, Pair]:
     halves = []
     for name in file.names:
         side = next((side for side in SIDES if name.endswith(side)), None)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.config_values import format_value as format_value
-from sporelm.checkpoints.lora.adapter import Adapter, Base, Pair, assemble, match_pairs, unknown_weight_error
+from sporelm.checkpoints.lora.adapter import Adapter, Pair, TargetModel, assemble, match_pairs, unknown_weight_error
 from sporelm.checkpoints.lora.stored_matrix import StoredMatrix
 from sporelm.checkpoints.tensor_names import HF, format_names
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
@@ -76,7 +76,7 @@ class LoraScaling(NamedTuple):
         return _match_pattern(self.alphas, module, self.alpha) / (sqrt(rank) if self.by_root else rank)
 
 
-def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
+def read_peft(folder: Path, base: TargetModel, scale: float) -> Adapter:
     """Return the adapter in a folder. Raises as `read_adapter`."""
     scales = _read_scales(ConfigValues(read_object(folder / CONFIG), str(folder / CONFIG)))
     path = folder / WEIGHTS
@@ -162,7 +162,7 @@ def _match_pattern(pattern: Mapping[str, Any], module: str, default: Any) -> Any
 
 
 def _read_pairs(
-    path: Path, files: SafetensorsFiles, base: Base, known: Mapping[str, StoredMatrix], modules: dict[str, str]
+    path: Path, files: SafetensorsFiles, base: TargetModel, known: Mapping[str, StoredMatrix], modules: dict[str, str]
 ) -> dict[str, Pair]:
     """Return the matrices by the tensor names of folders.
 

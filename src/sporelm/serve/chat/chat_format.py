@@ -9,7 +9,7 @@ from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import RequestError
 from sporelm.serve.chat.truncated_tool_calls import TruncatedCallFilter
 from sporelm.text import Detokenizer, RenderedPrompt
-from sporelm.text.dialects import AnswerParser, Dialect, call_grammar, choose
+from sporelm.text.dialects import AnswerParser, Dialect, call_grammar, choose_dialect
 from sporelm.text.dialects.tool import parse_tools, resolve_tool_choice, select_allowed_tools
 from sporelm.text.dialects.tool_prompt import render_with_tools
 from sporelm.text.grammar.grammar import Grammar
@@ -44,7 +44,7 @@ class ChatFormat:
         self.tool_choice = tool_choice
         self.parallel = parallel
         self.template = llm.chat_template(tools=bool(tools))
-        self.dialect: Dialect = choose(self.template.source, llm.tokenizer)
+        self.dialect: Dialect = choose_dialect(self.template.source, llm.tokenizer)
         self.tools = list(tools) if tools and tool_choice != "none" else None
         self.prompt_end = ""
         self.has_call_grammar = False  # whether a grammar holds the answers to calls, or to calls or a form

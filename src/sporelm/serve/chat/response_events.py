@@ -6,7 +6,7 @@ from sporelm.serve.chat.chat_stream import ChatChunk
 from sporelm.serve.chat.token_logprobs import ChatLogprobs, TokenLogprob
 from sporelm.serve.http.api_errors import ApiError
 from sporelm.serve.http.json_body import encode_json
-from sporelm.serve.http.sse import sse
+from sporelm.serve.http.sse import encode_event
 from sporelm.text.dialects import Arguments, CallStart, Content, Delta, Reasoning
 
 PART_TYPES = {"message": "output_text", "reasoning": "reasoning_text"}
@@ -29,7 +29,7 @@ class ResponseEvents:
         """Return one event with its sequence number."""
         data = {"type": name, "sequence_number": self._sequence_number, **fields}
         self._sequence_number += 1
-        return sse(encode_json(data), name.encode())
+        return encode_event(encode_json(data), name.encode())
 
     def add(self, chunk: ChatChunk) -> list[bytes]:
         """Return the events of a chunk."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sporelm.serve.conversations.answer_job import AnswerJob
 from sporelm.serve.conversations.conversation_schema import Json
-from sporelm.serve.http.sse import sse
+from sporelm.serve.http.sse import encode_event
 
 POSITION = re.compile(r"([0-9a-f]{32})\.(\d{1,9})\.(\d{1,9})")
 
@@ -120,4 +120,4 @@ class AnswerFollower:
 def answer_event(name: str, data: Json, event_id: str | None = None) -> bytes:
     """Return a server-sent event; its id encodes how much of the answer was sent."""
     head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
-    return head + sse(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"), name.encode())
+    return head + encode_event(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"), name.encode())

@@ -23,7 +23,7 @@ from sporelm.serve.http.api_call import ApiCall
 from sporelm.serve.http.api_errors import ApiError, anthropic_error_body
 from sporelm.serve.http.endpoint import Endpoint
 from sporelm.serve.http.json_body import RequestBody, encode_json
-from sporelm.serve.http.sse import anthropic_error_event, sse
+from sporelm.serve.http.sse import anthropic_error_event, encode_event
 from sporelm.serve.http.streamed_response import StreamedResponse
 from sporelm.text.dialects import Arguments, CallStart, Content, Delta, Reasoning
 
@@ -234,24 +234,24 @@ class _ContentBlocks:
         self.open_kind = kind
         self.index += 1
         data = {"type": "content_block_start", "index": self.index, "content_block": block}
-        return [*events, sse(encode_json(data), b"content_block_start")]
+        return [*events, encode_event(encode_json(data), b"content_block_start")]
 
     def _delta_event(self, delta: dict[str, Any]) -> bytes:
         data = {"type": "content_block_delta", "index": self.index, "delta": delta}
-        return sse(encode_json(data), b"content_block_delta")
+        return encode_event(encode_json(data), b"content_block_delta")
 
     def close(self) -> list[bytes]:
         """Close the open block. Return the events."""
         if not self.open_kind:
             return []
         self.open_kind = ""
-        return [sse(encode_json({"type": "content_block_stop", "index": self.index}), b"content_block_stop")]
+        return [encode_event(encode_json({"type": "content_block_stop", "index": self.index}), b"content_block_stop")]
 
 
 async def _events(message_id: str, chat: ChatStream) -> AsyncGenerator[bytes, None]:
     usage = AnthropicUsage(chat.streams[0].answer.num_prompt_tokens, 0)
     start = AnthropicMessage(message_id, chat.model.name, [], None, None, usage)
-    yield sse(encode_json({"type": "message_start", "message": start}), b"message_start")
+    yield encode_event(encode_json({"type": "message_start", "message": start}), b"message_start")
     blocks = _ContentBlocks()
     async for chunk in chat.chunks():
         for delta in chunk.deltas:
@@ -268,8 +268,8 @@ async def _events(message_id: str, chat: ChatStream) -> AsyncGenerator[bytes, No
         "delta": {"stop_reason": reason, "stop_sequence": stop_sequence},
         "usage": anthropic_usage(chat),
     }
-    yield sse(encode_json(data), b"message_delta")
-    yield sse(b'{"type":"message_stop"}', b"message_stop")
+    yield encode_event(encode_json(data), b"message_delta")
+    yield encode_event(b'{"type":"message_stop"}', b"message_stop")
 
 
 async def count_tokens(call: ApiCall, body: CountTokensRequest) -> TokenCount:

@@ -26,7 +26,7 @@ from sporelm.serve.http.api_call import ApiCall
 from sporelm.serve.http.api_errors import ApiError
 from sporelm.serve.http.endpoint import Endpoint
 from sporelm.serve.http.json_body import encode_json
-from sporelm.serve.http.sse import openai_error_event, sse
+from sporelm.serve.http.sse import encode_event, openai_error_event
 from sporelm.serve.http.streamed_response import StreamedResponse
 from sporelm.text.dialects import Arguments, CallStart, Content, Delta, Reasoning
 
@@ -223,7 +223,7 @@ class ChatEvents:
             completion = next(each for each in self.chat.completions if each is not None)
             last = {"choices": [], "usage": self.chat.usage, "timings": timings_of(completion)}
             yield b"data: " + self._head + b"," + encode_json(last)[1:] + b"\n\n"
-        yield sse(b"[DONE]")
+        yield encode_event(b"[DONE]")
 
     def _chunk_events(self, chunk: ChatChunk) -> list[bytes]:
         events = []

@@ -27,7 +27,7 @@ from sporelm.serve.http.api_call import ApiCall
 from sporelm.serve.http.api_errors import ApiError
 from sporelm.serve.http.endpoint import Endpoint
 from sporelm.serve.http.json_body import encode_json
-from sporelm.serve.http.sse import openai_error_event, sse
+from sporelm.serve.http.sse import encode_event, openai_error_event
 from sporelm.serve.http.streamed_response import StreamedResponse
 from sporelm.serve.model_pool.served_model import ServedModel
 from sporelm.text.fim_tokens import FimTokens, encode_fim_prompt
@@ -307,7 +307,7 @@ async def _events(
     if include_usage:
         last = {"choices": [], "usage": usage_of(groups), "timings": timings_of(groups[0][0])}
         yield b"data: " + head + b"," + encode_json(last)[1:] + b"\n\n"
-    yield sse(b"[DONE]")
+    yield encode_event(b"[DONE]")
 
 
 ENDPOINTS: list[Endpoint] = [

@@ -14,7 +14,7 @@ from sporelm.serve.chat.answer_stream import AnswerStream, run_in_thread_if
 from sporelm.serve.chat.token_usage import check_finished, usage_of
 from sporelm.serve.http.api_call import LARGE_BYTES, ApiCall
 from sporelm.serve.http.json_body import encode_json
-from sporelm.serve.http.sse import sse
+from sporelm.serve.http.sse import encode_event
 from sporelm.serve.model_pool.served_model import ServedModel
 from sporelm.serve.sessions.session_pool import Session, close_conversation
 from sporelm.text import RenderedPrompt
@@ -112,7 +112,7 @@ class SessionTurn:
         assert self.stream is not None
         async for piece in self.stream.pieces():
             if piece.text:
-                yield sse(encode_json({"text": piece.text}))
+                yield encode_event(encode_json({"text": piece.text}))
             if piece.completion is not None:
                 if piece.finish_reason != "cancelled":
                     check_finished(piece.completion, has_grammar=False)
@@ -122,4 +122,4 @@ class SessionTurn:
                     "dialog_pos": len(self.conversation.messages),
                     "usage": usage_of([[piece.completion]]),
                 }
-                yield sse(encode_json(fields), b"done")
+                yield encode_event(encode_json(fields), b"done")

@@ -1,4 +1,4 @@
-"""Which dialect a model speaks: what its chat template writes, it was trained on."""
+"""Selection of a model's dialect by the markers in its chat template, or by its special tokens."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -115,8 +115,8 @@ def _thinking(source: str) -> Thinking | None:
     return thinking
 
 
-def choose(template_source: str | None, tokenizer: Tokenizer | None = None) -> Dialect:
-    """The dialect of a model, from its chat template's text and its vocabulary; the generic one if neither tells."""
+def choose_dialect(template_source: str | None, tokenizer: Tokenizer | None = None) -> Dialect:
+    """Return a model's dialect by markers in its chat template or its vocabulary; without a marker the generic one."""
     source = template_source or ""
     thinking = _thinking(source)
     if (suffix := suffix_in(source)) is not None:

@@ -1,5 +1,6 @@
 """DeepSeek V3 and R1: <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>name, a fence with JSON,
-<｜tool▁call▁end｜><｜tool▁calls▁end｜>; V3.1 without the word and the fence: name<｜tool▁sep｜>{...}."""
+<｜tool▁call▁end｜><｜tool▁calls▁end｜>; V3.1 without the word and the fence: name<｜tool▁sep｜>{...}.
+Reasoning is between <think> and </think>; `Dialect.parse_reasoning` splits it off."""
 
 import re
 from collections.abc import Sequence

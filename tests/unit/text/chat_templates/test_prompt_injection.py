@@ -18,7 +18,7 @@ import pytest
 from prompt_tokenizers import KINDS
 from sporelm.errors import SporeError
 from sporelm.text import ChatTemplate, RenderedPrompt, Tokenizer
-from sporelm.text.dialects import choose, render_with_tools
+from sporelm.text.dialects import choose_dialect, render_with_tools
 from sporelm.text.tokenizers.gguf_rwkv import WORLD_TEMPLATE
 
 SHARED = Path(__file__).resolve().parents[5] / "shared/data/templates"
@@ -157,7 +157,7 @@ class Fault(AssertionError):
 def rendered(template: ChatTemplate, chat: Chat) -> RenderedPrompt | None:
     """Render a chat. None if the template rejects it."""
     try:
-        dialect = choose(template.source)
+        dialect = choose_dialect(template.source)
         return render_with_tools(template, dialect, chat.messages, chat.tools, **chat.variables)
     except SporeError:
         return None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sporelm.text.dialects import DIALECTS, choose
+from sporelm.text.dialects import DIALECTS, choose_dialect
 from sporelm.text.dialects.deepseek import DeepSeek
 from sporelm.text.dialects.json_block import GigaChat
 from sporelm.text.dialects.mistral import Mistral
@@ -14,7 +14,7 @@ from unit.text.dialects.dialect_models import TEMPLATES, marker_tokenizer
 def test_dialect_of_every_known_template(shared: Path) -> None:
     found = {}
     for path in (shared / "data" / "templates").glob("*.jinja"):
-        dialect = choose(path.read_text(encoding="utf-8"))
+        dialect = choose_dialect(path.read_text(encoding="utf-8"))
         found[path.name] = (dialect.name, dialect.thinking.open if dialect.thinking else None)
     assert found == TEMPLATES
 
@@ -59,7 +59,7 @@ def test_dialect_of_every_known_template(shared: Path) -> None:
     ],
 )
 def test_dialect_by_markers(template: str, name: str, thinking: str | None) -> None:
-    dialect = choose(template)
+    dialect = choose_dialect(template)
     assert dialect.name == name
     assert (dialect.thinking.open if dialect.thinking else None) == thinking
 
@@ -80,23 +80,23 @@ def test_dialect_by_markers(template: str, name: str, thinking: str | None) -> N
     ],
 )
 def test_reasoning_support_of_templates(template: str, reasons: bool) -> None:
-    assert choose(template).supports_reasoning(template) is reasons
+    assert choose_dialect(template).supports_reasoning(template) is reasons
 
 
 def test_forced_format_follows_the_template() -> None:
-    fenced, plain = choose("<｜tool▁calls▁begin｜> <｜tool▁sep｜> ```json"), choose("<｜tool▁sep｜>")
+    fenced, plain = choose_dialect("<｜tool▁calls▁begin｜> <｜tool▁sep｜> ```json"), choose_dialect("<｜tool▁sep｜>")
     assert isinstance(fenced, DeepSeek)
     assert isinstance(plain, DeepSeek)
     assert (fenced.fenced, plain.fenced) == (True, False)
-    named, array = choose("[TOOL_CALLS][ARGS]"), choose("[TOOL_CALLS][")
+    named, array = choose_dialect("[TOOL_CALLS][ARGS]"), choose_dialect("[TOOL_CALLS][")
     assert isinstance(named, Mistral)
     assert isinstance(array, Mistral)
     assert (named.named, array.named) == (True, False)
-    message, marker = choose("'function call' '<|role_sep|>'"), choose("<|role_sep|> <|function_call|>")
+    message, marker = choose_dialect("'function call' '<|role_sep|>'"), choose_dialect("<|role_sep|> <|function_call|>")
     assert isinstance(message, GigaChat)
     assert isinstance(marker, GigaChat)
     assert (message.opening, marker.opening) == ("function call<|role_sep|>\n", "<|function_call|>")
-    older, newer = choose("｜DSML｜function_calls>"), choose("｜DSML｜tool_calls>")
+    older, newer = choose_dialect("｜DSML｜function_calls>"), choose_dialect("｜DSML｜tool_calls>")
     assert older.start_markers[0] == "<｜DSML｜function_calls>"
     assert newer.start_markers[0] == "<｜DSML｜tool_calls>"
 
@@ -104,19 +104,22 @@ def test_forced_format_follows_the_template() -> None:
 def test_dialect_by_vocabulary_if_the_template_does_not_tell(tmp_path: Path) -> None:
     tokenizer = marker_tokenizer(tmp_path, ("<|python_tag|>", "<|start_header_id|>"))
     template = "<|start_header_id|>{{ messages[0].role }}<|end_header_id|>"
-    assert choose(template).name == "generic"
-    assert choose(template, tokenizer).name == "llama3"
-    assert choose("<|im_start|>", tokenizer).name == "generic"
-    assert choose("<|im_start|>", marker_tokenizer(tmp_path / "lfm", ("<|tool_call_start|>",))).name == "lfm2"
-    assert choose("<|im_start|>", marker_tokenizer(tmp_path / "internlm", ("<|action_start|>",))).name == "internlm"
-    assert choose(None, tokenizer).name == "generic"
+    assert choose_dialect(template).name == "generic"
+    assert choose_dialect(template, tokenizer).name == "llama3"
+    assert choose_dialect("<|im_start|>", tokenizer).name == "generic"
+    assert choose_dialect("<|im_start|>", marker_tokenizer(tmp_path / "lfm", ("<|tool_call_start|>",))).name == "lfm2"
+    assert (
+        choose_dialect("<|im_start|>", marker_tokenizer(tmp_path / "internlm", ("<|action_start|>",))).name
+        == "internlm"
+    )
+    assert choose_dialect(None, tokenizer).name == "generic"
 
 
 def test_llama_4_by_its_headers() -> None:
     headers = "<|header_start|>user<|header_end|>"
-    assert choose(headers + "<|python_start|>{{ content }}<|python_end|>").name == "llama4"
-    assert choose(headers + "in the format of [func_name1(params_name1=params_value1...)]").name == "llama4"
-    assert choose("<|user_start|><|python_start|>").name == "generic"
+    assert choose_dialect(headers + "<|python_start|>{{ content }}<|python_end|>").name == "llama4"
+    assert choose_dialect(headers + "in the format of [func_name1(params_name1=params_value1...)]").name == "llama4"
+    assert choose_dialect("<|user_start|><|python_start|>").name == "generic"
 
 
 def test_dialect_names_are_the_table_keys() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sporelm.errors import RequestError
 from sporelm.text import ChatTemplate
-from sporelm.text.dialects import Reply, choose, render_with_tools
+from sporelm.text.dialects import Reply, choose_dialect, render_with_tools
 from unit.text.dialects.dialect_models import TEMPLATES
 
 RESULT = "RESULT"
@@ -126,7 +126,7 @@ FUNCTOOLS = """
 
 def round_trip(source: str, count: int) -> tuple[str, Reply]:
     """Return the dialect's name, and its parse of the text between a question and the first result."""
-    template, dialect = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}), choose(source)
+    template, dialect = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}), choose_dialect(source)
     calls = [
         {"id": f"abcdefgh{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(values)}}
         for at, (name, values) in enumerate(CALLS[:count])
@@ -186,7 +186,7 @@ HUNYUAN = "{{ '<｜hy_Assistant｜>' }} <tool_calls>"
 )
 def test_content_after_reasoning(source: str, prompt: str, text: str, content: str, reasoning: str, calls: int) -> None:
     for parts in ([text], list(text)):
-        parser = choose(source).parser(TOOLS, prompt=prompt)
+        parser = choose_dialect(source).parser(TOOLS, prompt=prompt)
         reply = Reply()
         for part in parts:
             reply.add(parser.push(part))

@@ -12,7 +12,7 @@ from sporelm.errors import RequestError
 from sporelm.text import ChatTemplate, check_messages
 from sporelm.text.chat_templates import template_sandbox
 from sporelm.text.chat_templates.chat_messages import check_tools
-from sporelm.text.dialects import DIALECTS, check_variables, choose, render_with_tools
+from sporelm.text.dialects import DIALECTS, check_variables, choose_dialect, render_with_tools
 from unit.text.dialects.answers import TOOLS
 
 DATA = Path(__file__).resolve().parents[3] / "data"
@@ -62,7 +62,7 @@ def test_arguments_as_text_render_like_objects(
 @pytest.mark.parametrize("name", GOLDENS)
 def test_every_template_renders_tools_calls_and_results(shared: Path, name: str) -> None:
     source = (shared / "data/templates" / name).read_text(encoding="utf-8")
-    template, dialect = ChatTemplate(source, MADE.SPECIAL), choose(source)
+    template, dialect = ChatTemplate(source, MADE.SPECIAL), choose_dialect(source)
     system = [{"role": "system", "content": "Be brief."}] if template.supports_system_role else []
     text = render_with_tools(template, dialect, [*system, USER], TOOLS).text
     assert text.count('"clock"') == 1 or "type clock = " in text or text.count("<name>clock</name>") == 1
@@ -99,7 +99,7 @@ def test_template_without_a_system_role() -> None:
 
 def test_call_ids_fit_mistral(shared: Path) -> None:
     source = (shared / "data/templates/mistralai-Mistral-Nemo-Instruct-2407.jinja").read_text(encoding="utf-8")
-    template, dialect = ChatTemplate(source, MADE.SPECIAL), choose(source)
+    template, dialect = ChatTemplate(source, MADE.SPECIAL), choose_dialect(source)
     with pytest.raises(RequestError, match="length 9"):
         template.render(messages_with_call(), tools=TOOLS)
     text = render_with_tools(template, dialect, messages_with_call(), TOOLS).text
@@ -167,7 +167,7 @@ def test_reasoning_switch_gets_the_variable_that_the_template_reads(source: str,
 
 def test_firefunction_gets_functions_and_the_time() -> None:
     template = ChatTemplate("formatted as functools[...]: {{ functions }} {{ datetime }}")
-    text = render_with_tools(template, choose(template.source), [USER], TOOLS).text
+    text = render_with_tools(template, choose_dialect(template.source), [USER], TOOLS).text
     assert '"name": "clock"' in text
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", text)
     assert ": [] 2" in template.render([USER]).text
