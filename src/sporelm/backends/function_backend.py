@@ -36,7 +36,6 @@ from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Value
 from sporelm.ops.canonical_pages import BlockPages, CarrierPages, canonical_shape
 from sporelm.ops.number_types import NumberTypes
-from sporelm.ops.op import leaves
 from sporelm.ops.paged_attention import page_shape
 from sporelm.tensor.dtype import F32, U8, DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
@@ -128,6 +127,10 @@ class FunctionBackend(ABC):
 
     def number_types(self, op: Op) -> NumberTypes:
         return NumberTypes()
+
+    def to_output(self, stored: Any) -> Handle:
+        """Return an output of a program as a handle."""
+        return stored
 
     def free_bytes(self) -> int | None:
         return None
@@ -338,48 +341,132 @@ class FunctionProgram(Resource):
     """A graph replayed call by call. A value is dropped after its last use."""
 
     def __init__(self, graph: Graph, backend: FunctionBackend) -> None:
-        self.graph, self.backend = graph, backend
-        self._functions = [backend.find_function(call.op) for call in graph.calls]
-        outputs = {id(value) for value in graph.outputs.values()}
-        host, device = set[int](), set(outputs)  # inputs that only the host reads need not go to the device
-        for call in graph.calls:
-            for index, arg in enumerate(call.args):
-                (host if index in call.op.host else device).update(map(id, leaves((arg,))))
-        self._host = {name for name, value in graph.inputs.items() if id(value) in host}
-        self._device = {name for name, value in graph.inputs.items() if id(value) in device}
-        kept, self._last = set(outputs), list[set[int]]()
-        for call in reversed(graph.calls):
-            ending = {id(value) for value in (*call.values(), *call.results)} - kept
-            self._last.insert(0, ending)
-            kept |= ending
+        self.backend = backend
+        self._slots: dict[tuple[int, bool], int] = {}  # of values, by their id and whether the host reads them
+        self._constants: list[Any] = [None]  # of each slot, as the functions take it; slot 0 is an absent argument
+        self._caches: list[tuple[int, Any]] = []  # slots of constants that must be checked before each run
+        self._graph = graph  # the slots name its values by their ids
+        self._inputs = {
+            name: (self._slot(value, False), self._slot(value, True)) for name, value in graph.inputs.items()
+        }
+        calls = [self._prepare(call) for call in graph.calls]
+        self._outputs = {name: self._slot(value, False) for name, value in graph.outputs.items()}
+        used = {slot for call in calls for slot in _slots_in(call.arguments)} | set(self._outputs.values())
+        self._inputs = {
+            name: (device if device in used else 0, host if host in used else 0)
+            for name, (device, host) in self._inputs.items()
+        }
+        kept = {*self._outputs.values(), *self._constant_slots}
+        for call in reversed(calls):
+            mentioned = {*_slots_in(call.arguments), *call.results}
+            call.ending = tuple(mentioned - kept)
+            kept |= mentioned
+        self._calls = calls
         super().__init__(backend.context, f"program of {len(graph.calls)} calls")
 
+    @property
+    def _constant_slots(self) -> set[int]:
+        values = {slot for slot, constant in enumerate(self._constants) if constant is not None}
+        return {0, *values, *(slot for slot, _ in self._caches)}
+
+    def _slot(self, value: Any, on_host: bool) -> int:
+        """Return the slot of a value of the graph, or of a constant."""
+        key = (id(value), on_host)
+        if key not in self._slots:
+            slot = self._slots[key] = len(self._constants)
+            self._constants.append(None)
+            if isinstance(value, Value):
+                return slot
+            if on_host:
+                self._constants[slot] = self.backend.to_numpy(value)
+            elif isinstance(value.storage, LayerCache):
+                self._caches.append((slot, value.storage))
+            else:
+                self._constants[slot] = self.backend.unwrap(value.storage)
+        return self._slots[key]
+
+    def _prepare(self, call: Call) -> "_PreparedCall":
+        def slots(arg: Any, on_host: bool) -> Any:
+            if isinstance(arg, tuple):
+                return tuple(slots(each, on_host) for each in arg)
+            return 0 if arg is None else self._slot(arg, on_host)
+
+        return _PreparedCall(
+            call,
+            self.backend.find_function(call.op),
+            tuple(slots(arg, index in call.op.host) for index, arg in enumerate(call.args)),
+            tuple(self._slot(value, False) for value in call.results),
+        )
+
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
+        """See `Program.run`. An argument that ops read on the host may be given as a handle: the step is padded then
+        (ADR 0045), and the functions get it on the device."""
         self.check()
-        backend, inputs = self.backend, self.graph.inputs
+        backend = self.backend
         with backend.on_device():
-            host = {id(inputs[name]): arrays[name] for name in self._host}
-            values = {
-                id(inputs[name]): backend.copy_in(array) if isinstance(array, np.ndarray) else array
-                for name in self._device
-                for array in (arrays[name],)
-            }
-
-            def value(given: Any, on_host: bool) -> Any:
-                if isinstance(given, Value):
-                    return (host if on_host else values)[id(given)]
-                return backend.to_numpy(given) if on_host else backend.unwrap(given.storage)
-
-            for call, function, ending in zip(self.graph.calls, self._functions, self._last, strict=True):
-                work = partial(call_function, function, call.op, call.args, call.options, value)
-                results = backend.timed(call, work)
-                values.update({id(made): result for made, result in zip(call.results, results, strict=True)})
-                for key in ending:
-                    values.pop(key, None)
-            return {name: values[id(value)] for name, value in self.graph.outputs.items()}
+            values = self._constants.copy()
+            for slot, cache in self._caches:
+                values[slot] = backend.unwrap(cache)
+            for name, (device, host) in self._inputs.items():
+                array = arrays[name]
+                if device:
+                    values[device] = backend.copy_in(array) if isinstance(array, np.ndarray) else array
+                if host:
+                    values[host] = array
+            for call in self._calls:
+                function, options = call.function, call.call.options
+                args: Sequence[Any]
+                if call.is_nested:
+                    args = _values_in(values, call.arguments)
+                else:
+                    args = [values[slot] for slot in call.arguments]
+                if backend.times is None:
+                    results = function(*args, **options)
+                    results = results if type(results) is tuple else (results,)  # a named tuple is one result
+                else:
+                    results = backend.timed(call.call, partial(call_with, function, args, options))
+                for slot, result in zip(call.results, results, strict=True):
+                    values[slot] = result
+                for slot in call.ending:
+                    values[slot] = None
+            return {name: backend.to_output(values[slot]) for name, slot in self._outputs.items()}
 
     def release(self) -> None:
-        self.graph = Graph()  # it holds the constants
+        self._graph, self._calls = Graph(), []  # they hold the constants
+        self._constants.clear()
+        self._caches.clear()
+
+
+class _PreparedCall:
+    """A call of a program: its arguments and results as slots."""
+
+    __slots__ = ("arguments", "call", "ending", "function", "is_nested", "results")
+
+    def __init__(
+        self, call: Call, function: Callable[..., Any] | None, arguments: tuple[Any, ...], results: tuple[int, ...]
+    ) -> None:
+        self.call, self.arguments, self.results = call, arguments, results
+        self.function: Any = function
+        self.is_nested = any(isinstance(arg, tuple) for arg in arguments)
+        self.ending: tuple[int, ...] = ()  # slots whose values are dropped after it
+
+
+def _slots_in(arguments: tuple[Any, ...]) -> Iterator[int]:
+    for arg in arguments:
+        if isinstance(arg, tuple):
+            yield from _slots_in(arg)
+        else:
+            yield arg
+
+
+def _values_in(values: Sequence[Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_values_in(values, arg) if isinstance(arg, tuple) else values[arg] for arg in arguments)
+
+
+def call_with(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the results of a function, always as a tuple."""
+    results = function(*args, **options)
+    return results if type(results) is tuple else (results,)  # a named tuple is one result
 
 
 def call_function(
@@ -389,8 +476,7 @@ def call_function(
     given: list[Any] = []
     for index, arg in enumerate(args):
         given += map_values((arg,), partial(value, on_host=index in op.host))
-    results = function(*given, **options)
-    return results if type(results) is tuple else (results,)  # a named tuple is one result
+    return call_with(function, given, options)
 
 
 def group_by_layer(tensors: Sequence[Tensor], layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
