@@ -1,6 +1,8 @@
-"""Torch as a back-end: every op against its numpy meaning, and whole graphs eager and planned, bit for bit."""
+"""Torch as a back-end: every op against its numpy meaning; whole graphs eager, planned and padded."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,15 +11,19 @@ import pytest
 from available import open_available
 from conformance.all_cases import CASES, assert_agrees
 from conformance.case import Case, On
+from conformance.padded_steps import empty_step, pad_step, padded_specs
 from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
 from conformance.tiny_decoder import TABLE as PAGES_EACH
 from sporelm import ops
+from sporelm.backends.protocol import HOST_TRAITS, InputBuckets
+from sporelm.errors import BackendError
 from sporelm.evals.conformance import cases, check
 from sporelm.evals.conformance_case import ConformanceCase
 from sporelm.ops import trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS
 from sporelm.quant.stored_tensor import StoredTensor
+from sporelm.tensor.dtype import F32
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +76,98 @@ def test_a_decoder_is_the_same_eager_and_planned(torch_backend: Any, format_name
         torch_backend.free_pages([decoder.cache])
 
 
-@pytest.mark.parametrize("format_name", ["F32", "Q8_0"])
-def test_a_step_neither_waits_for_the_device_nor_leaves_it(format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+BUCKETS = InputBuckets(
+    row_block=16, decodes=(0, 1, 2, 4), blocks=(0, 1, 2, 4, 8, 16), pages=(PAGES_EACH, 2 * PAGES_EACH), outputs=(1, 8)
+)
+DUMP_PAGE = SEQUENCES * PAGES_EACH
+
+
+def padded_decoder(backend: Any, format_name: str) -> TinyDecoder:
+    """Return a tiny decoder whose cache has one more page, into which padded rows are written."""
+    backend.traits = replace(backend.traits, input_buckets=BUCKETS)
+    decoder = TinyDecoder(On(backend, format_name), format_name)
+    backend.free_pages([decoder.cache])
+    kept = decoder.cache.shape[2], decoder.cache.shape[4]
+    decoder.cache = backend.allocate_pages(DUMP_PAGE + 1, [kept], F32)[0]
+    return decoder
+
+
+def on_device(backend: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the arrays as handles."""
+    return {name: backend.tensor(array).storage for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("columns", BUCKETS.pages)
+@pytest.mark.parametrize("format_name", ["F32", "F16"])
+def test_a_padded_step_has_the_results_of_the_exact_one(format_name: str, columns: int) -> None:
+    backends = [open_available("torch", threads=2) for _ in range(2)]
+    decoders = [padded_decoder(backend, format_name) for backend in backends]
+    plans = [
+        Plan(trace(decoder.forward, padded_specs(width)), backend)
+        for decoder, backend, width in zip(decoders, backends, (PAGES_EACH, columns), strict=True)
+    ]
+    for backend, decoder in zip(backends, decoders, strict=True):  # stale numbers that no row may see
+        stale = np.full((DUMP_PAGE + 1, *decoder.cache.shape[1:]), np.nan, np.float32)
+        backend.import_pages(decoder.cache, range(DUMP_PAGE + 1), stale)
+    steps = Steps()
+    for counts, rows in STEPS:
+        exact = steps.step(counts, rows)
+        padded, _ = pad_step(exact, BUCKETS.row_block, BUCKETS.decodes, BUCKETS.blocks, columns, DUMP_PAGE)
+        expected = plans[0].run(exact, extents_of(exact))
+        found = plans[1].run(on_device(backends[1], padded), extents_of(padded))
+        assert np.isfinite(found["logits"][:rows]).all()
+        assert_agrees([found["logits"][:rows]], [expected["logits"]], False)
+        assert np.array_equal(found["best"][:rows], expected["best"])
+    pages = [
+        backend.export_pages(decoder.cache, range(DUMP_PAGE))
+        for backend, decoder in zip(backends, decoders, strict=True)
+    ]
+    assert_agrees(pages[1:], pages[:1], False)
+    for backend, decoder, plan in zip(backends, decoders, plans, strict=True):
+        plan.close()
+        backend.free_pages([decoder.cache])
+        backend.close()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("format_name", ["F32", "Q8_0", "Q4_K Q6_K"])
+def test_a_padded_step_of_every_bucket_runs_without_reading_the_device(format_name: str, dtype: str) -> None:
     """On torch's device without data: reading a value there, or mixing it with a tensor elsewhere, would raise."""
-    backend = open_available("torch")
-    monkeypatch.setattr(backend, "device", pytest.importorskip("torch").device("meta"))
-    monkeypatch.setattr(backend, "copy_out", lambda stored: np.zeros(stored.shape, np.float32))
-    decoder, steps = TinyDecoder(On(backend, format_name), format_name), Steps()
+    backend = open_available("torch", device="meta", dtype=dtype)
+    decoder = padded_decoder(backend, format_name)
+    for columns in BUCKETS.pages:
+        plan = Plan(trace(decoder.forward, padded_specs(columns)), backend)
+        for decodes, blocks, outputs in product(BUCKETS.decodes[::2], BUCKETS.blocks[::2], BUCKETS.outputs):
+            if decodes + blocks == 0:
+                continue
+            arrays = empty_step(decodes, blocks, BUCKETS.row_block, columns, outputs, DUMP_PAGE)
+            found = plan.launch(on_device(backend, arrays), extents_of(arrays))
+            assert {name: tuple(handle.shape) for name, handle in found.items()} == {
+                "logits": (outputs, VOCAB), "best": (outputs,), "values": (outputs, 5), "ids": (outputs, 5)
+            }  # fmt: skip
+            assert all(handle.device.type == "meta" for handle in found.values())
+        plan.close()
+    with pytest.raises(BackendError, match="device 'meta' has shapes and no values"):
+        backend.fetch(found["best"])
+    backend.free_pages([decoder.cache])
+    backend.close()
+
+
+def test_an_exact_step_does_not_read_the_device_either() -> None:
+    backend = open_available("torch", device="meta")
+    decoder, steps = TinyDecoder(On(backend, "Q8_0"), "Q8_0"), Steps()
     plan = Plan(trace(decoder.forward, specs()), backend)
     for counts, rows in STEPS:
         arrays = steps.step(counts, rows)
-        assert plan.run(arrays, extents_of(arrays))["logits"].shape == (rows, VOCAB)
+        assert tuple(plan.launch(arrays, extents_of(arrays))["logits"].shape) == (rows, VOCAB)
     plan.close()
     backend.free_pages([decoder.cache])
     backend.close()
+
+
+def test_the_cpu_keeps_exact_steps(torch_backend: Any) -> None:
+    assert torch_backend.traits == HOST_TRAITS
+    assert torch_backend.padded_ops == ("attention", "latent_attention")
 
 
 def assert_like_the_meaning(torch_backend: Any, reference: Any, op: Any, values: np.ndarray, **options: Any) -> None:

@@ -2,18 +2,20 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import silu, softplus
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
 
 
-@implements(ops.activate)
+@implements(ops.activate, is_narrow=True)
 def activate(x: Tensor, *, kind: str) -> Tensor:
+    """Each kind rounds once: torch computes its functions of narrow numbers in float32."""
     if kind == "silu":
-        return x / (1 + torch.exp(-x))
+        return silu(x)
     if kind == "gelu_quick":
-        return x / (1 + torch.exp(-1.702 * x))
+        wide = x.float()
+        return (wide * torch.sigmoid(1.702 * wide)).to(x.dtype)
     if kind == "linear":
         return x
     if kind == "sigmoid":
@@ -25,12 +27,12 @@ def activate(x: Tensor, *, kind: str) -> Tensor:
     return torch.nn.functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 
-@implements(ops.activate_mul)
+@implements(ops.activate_mul, is_narrow=True)
 def activate_mul(gate: Tensor, up: Tensor, *, kind: str) -> Tensor:
     return activate(gate, kind=kind) * up
 
 
-@implements(ops.scale)
+@implements(ops.scale, is_narrow=True)
 def scale(x: Tensor, *, factor: float) -> Tensor:
     return x * factor
 

@@ -2,17 +2,18 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import silu
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
 
 
-@implements(ops.silu_mul)
+@implements(ops.silu_mul, is_narrow=True)
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    return gate / (1 + torch.exp(-gate)) * up
+    return silu(gate).mul_(up)
 
 
-@implements(ops.add)
+@implements(ops.add, is_narrow=True)
 def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 

@@ -38,7 +38,7 @@ def gated_delta_rule(
 
     def directions(part: Tensor) -> Tensor:
         each = part.unflatten(1, (key_heads, key_dim))
-        each = each / (each.double().square().sum(dim=-1, keepdim=True) + eps).sqrt().float()
+        each = each / (each.square().sum(dim=-1, keepdim=True) + eps).sqrt()
         return each.repeat_interleave(group, dim=1) if order == "each" else each.repeat(1, group, 1)
 
     q, k, v = directions(x) * key_dim**-0.5, directions(keys), values.unflatten(1, (heads, value_dim))

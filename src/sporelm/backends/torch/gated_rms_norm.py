@@ -13,6 +13,6 @@ def gated_rms_norm(
 ) -> Tensor:
     opened = silu(gate) if activation == "silu" else gate.sigmoid()
     runs = (x * opened if first == "gate" else x).unflatten(1, (-1, group))
-    mean_square = runs.double().square().mean(dim=-1, keepdim=True)
-    scaled = (runs * (mean_square + eps).rsqrt().float() * weight).flatten(1)
+    mean_square = runs.square().mean(dim=-1, keepdim=True)
+    scaled = (runs * (mean_square + eps).rsqrt() * weight).flatten(1)
     return scaled if first == "gate" else scaled * opened

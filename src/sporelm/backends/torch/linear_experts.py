@@ -1,4 +1,8 @@
-"""Products with the matrices of experts, and their weighted sum, through plain torch."""
+"""Products with the matrices of experts, and their weighted sum, through plain torch.
+
+A pair is a row and one of its experts. Nothing is read from the device: the shapes of all products follow from the
+numbers of pairs and experts alone.
+"""
 
 import torch
 from torch import Tensor
@@ -7,35 +11,87 @@ from sporelm import ops
 from sporelm.backends.torch.elementwise import silu_mul
 from sporelm.backends.torch.op_functions import implements
 from sporelm.backends.torch.quantize_rows import RoundedRows
-from sporelm.backends.torch.quantized_linear import TorchWeight, activation_values
+from sporelm.backends.torch.quantized_linear import activation_values
+from sporelm.backends.torch.step_context import STEP
+from sporelm.backends.torch.torch_weight import TorchWeight
+
+TILE = 16  # pairs of one expert that are multiplied together
+MAX_COPIED = 1 << 26  # numbers of experts' matrices that are copied at a time
 
 
-@implements(ops.linear_experts)
+@implements(ops.linear_experts, is_narrow=True)
 def linear_experts(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply a few pairs of tokens and experts with copies of their matrices, without waiting for the device.
-
-    Many pairs are multiplied one expert after the other. For these the device is asked once where each expert's pairs
-    end.
-    """
     rows = activation_values(x, weight)
     pairs = ids.flatten().long()
-    tokens = torch.arange(len(pairs), device=pairs.device)
-    rows = rows[tokens // ids.shape[1]] if rows.dim() == 2 else rows.flatten(0, 1)
-    if len(pairs) <= len(weight.values):
-        y = (weight.values[pairs] @ rows.unsqueeze(2)).squeeze(2)
+    if rows.dim() == 2:
+        rows = rows.repeat_interleave(ids.shape[1], dim=0) if ids.shape[1] > 1 else rows
     else:
-        order = pairs.argsort(stable=True)
-        counts = torch.zeros(len(weight.values), dtype=torch.int64, device=pairs.device)
-        counts.index_add_(0, pairs, torch.ones_like(pairs))
-        parts = rows[order].split(counts.tolist())
-        sums = [part @ matrix.T for part, matrix in zip(parts, weight.values, strict=True)]
-        y = torch.empty_like(torch.cat(sums)).index_copy_(0, order, torch.cat(sums))
+        rows = rows.flatten(0, 1)
+    if len(pairs) <= weight.shape[0]:
+        y = _multiply_pairs(rows, weight, pairs)
+    elif _has_grouped_products(weight):
+        y = _multiply_groups(rows, weight, pairs)
+    else:
+        y = _multiply_tiles(rows, weight, pairs)
     if bias is not None:
-        y = y + bias[pairs]
+        y = y.add_(bias[pairs])
     return y.unflatten(0, ids.shape)
 
 
-@implements(ops.linear_experts_silu_mul)
+def _multiply_pairs(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
+    """Multiply each row by a copy of its expert's matrix."""
+    return (weight.select(pairs) @ rows.unsqueeze(2)).squeeze(2)
+
+
+def _has_grouped_products(weight: TorchWeight) -> bool:
+    """Return whether torch multiplies rows sorted by expert in one call: bfloat16, and float32 on the CPU."""
+    is_aligned = weight.shape[1] % 8 == weight.shape[2] % 8 == 0
+    is_typed = weight.dtype is torch.bfloat16 or (weight.dtype is torch.float32 and weight.device.type == "cpu")
+    return is_aligned and is_typed and not STEP.is_batch_invariant and hasattr(torch.nn.functional, "grouped_mm")
+
+
+def _multiply_groups(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
+    """Multiply pairs sorted by expert, all experts in one call."""
+    order = pairs.argsort(stable=True)
+    ends = torch.searchsorted(pairs[order], torch.arange(weight.shape[0], device=pairs.device), right=True).int()
+    products = torch.nn.functional.grouped_mm(rows[order], weight.values.transpose(1, 2), offs=ends)
+    return torch.empty_like(products).index_copy_(0, order, products)
+
+
+def _multiply_tiles(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
+    """Sort pairs by expert into tiles of TILE rows of one expert, and multiply tile by tile.
+
+    An expert's last tile is filled with zeros. There are at most `pairs / TILE + experts` tiles, whatever the pairs.
+    """
+    experts = weight.shape[0]
+    order = pairs.argsort(stable=True)
+    sorted_pairs = pairs[order]
+    counts = torch.zeros(experts, dtype=torch.int64, device=pairs.device).index_add_(0, pairs, torch.ones_like(pairs))
+    tiles = (counts + (TILE - 1)) // TILE
+    first_tiles, first_pairs = tiles.cumsum(0) - tiles, counts.cumsum(0) - counts
+    within = torch.arange(len(pairs), device=pairs.device) - first_pairs[sorted_pairs]
+    places = first_tiles[sorted_pairs] * TILE + within  # in the tiles, of each sorted pair
+    num_tiles = -(-len(pairs) // TILE) + experts
+    filled = rows.new_zeros(num_tiles * TILE, rows.shape[1]).index_copy_(0, places, rows[order])
+    expert_of = torch.searchsorted(tiles.cumsum(0), torch.arange(num_tiles, device=pairs.device), right=True).clamp_(
+        max=experts - 1
+    )
+    products = _multiply_each(filled.unflatten(0, (num_tiles, TILE)), weight, expert_of)
+    return torch.empty_like(products[: len(pairs)]).index_copy_(0, order, products.index_select(0, places))
+
+
+def _multiply_each(tiles: Tensor, weight: TorchWeight, expert_of: Tensor) -> Tensor:
+    """Return the products of tiles [tiles, TILE, in] with their experts' matrices: [tiles * TILE, out]."""
+    numbers = weight.shape[1] * weight.shape[2]
+    count = max(1, MAX_COPIED // numbers)
+    found = [
+        part @ weight.select(which).transpose(1, 2)
+        for part, which in zip(tiles.split(count), expert_of.split(count), strict=True)
+    ]
+    return torch.cat(found).flatten(0, 1)
+
+
+@implements(ops.linear_experts_silu_mul, is_narrow=True)
 def linear_experts_silu_mul(x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight, ids: Tensor) -> Tensor:
     return silu_mul(linear_experts(x, gate, ids), linear_experts(x, up, ids))
 

@@ -7,7 +7,7 @@ from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
 
 
-@implements(ops.argmax)
+@implements(ops.argmax, is_narrow=True)
 def argmax(logits: Tensor) -> Tensor:
     """Return the first among equals, as torch guarantees."""
     return logits.argmax(dim=-1).masked_fill(logits.isnan().any(dim=-1), -1).int()

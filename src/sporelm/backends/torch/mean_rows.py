@@ -13,4 +13,4 @@ from sporelm.backends.torch.op_functions import implements
 def mean_rows(x: Tensor, firsts: Any, stops: Any) -> Tensor:
     """Average text by text, so that texts do not affect each other. The bounds are numpy arrays."""
     bounds = zip(firsts.tolist(), stops.tolist(), strict=True)
-    return torch.stack([x[first:stop].double().mean(dim=0) for first, stop in bounds]).to(x.dtype)
+    return torch.stack([x[first:stop].mean(dim=0) for first, stop in bounds])

@@ -8,41 +8,37 @@ from torch import Tensor
 from sporelm import ops
 from sporelm.backends.torch.norm import rms_norm
 from sporelm.backends.torch.op_functions import implements
+from sporelm.backends.torch.paged_batch import batches
 from sporelm.backends.torch.rotary_embedding import rope
-from sporelm.backends.torch.torch_pages import narrow, read_pages, round_to_blocks
-from sporelm.ops.canonical_pages import BlockPages
+from sporelm.backends.torch.torch_pages import Cache, write_rows
 from sporelm.ops.paged_attention import PAGE
 
 
-@implements(ops.store_latent)
+@implements(ops.store_latent, is_narrow=True)
 def store_latent(
     x: Tensor,
     weight: Tensor,
     positions: Tensor | None,
     table: Tensor | None,
-    cache: Tensor | BlockPages,
+    cache: Cache,
     slots: Tensor,
     *,
     eps: float,
     style: str,
 ) -> tuple[()]:
-    rank, page, offset = len(weight), (slots // PAGE).long(), (slots % PAGE).long()
+    rank = len(weight)
     turned = x[:, rank:]
     if positions is not None and table is not None:
         turned = rope(turned, positions, table, head_dim=x.shape[1] - rank, style=style)
-    row = torch.cat((rms_norm(x[:, :rank], weight, eps=eps), turned), dim=1)
-    if isinstance(cache, BlockPages):
-        cache.blocks[:, 0, 0][page, offset] = round_to_blocks(row)
-    else:
-        cache[:, 0, 0][page, offset] = narrow(row, cache.dtype)
+    write_rows(cache, 0, slots, torch.cat((rms_norm(x[:, :rank], weight, eps=eps), turned), dim=1).unsqueeze(1))
     return ()
 
 
-@implements(ops.latent_attention)
+@implements(ops.latent_attention, is_narrow=True)
 def latent_attention(
     latent: Tensor,
     q: Tensor,
-    cache: Tensor | BlockPages,
+    cache: Cache,
     starts: Any,
     lengths: Any,
     pages: Tensor,
@@ -50,18 +46,22 @@ def latent_attention(
     heads: int,
     scale: float,
 ) -> Tensor:
-    """Attend sequence by sequence. `starts` and `lengths` are numpy arrays."""
-    queries, width = latent.unflatten(1, (heads, -1)), cache.shape[4]
+    """Attend batch by batch, all heads of a row to the same rows of the cache. Scores and their softmax are float32.
+
+    `starts` and `lengths` are numpy arrays, or on the device in a padded step.
+    """
+    queries, (num_pages, *_, width) = latent.unflatten(1, (heads, -1)), cache.shape
     rank = queries.shape[-1]
-    whole = torch.cat((queries, q.unflatten(1, (heads, -1))[..., : width - rank]), dim=2) * scale
+    whole = torch.cat((queries, q.unflatten(1, (heads, -1))[..., : width - rank]), dim=2)
     out = torch.zeros_like(queries)
-    bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), lengths.tolist(), strict=True)
-    for sequence, (start, stop, length) in enumerate(bounds):
-        if start == stop:
-            continue
-        held = read_pages(cache, pages[sequence, : -(-length // PAGE)]).reshape(-1, width)[:length].float()
-        places = torch.arange(length, device=q.device)
-        seen = places <= torch.arange(length - (stop - start), length, device=q.device).unsqueeze(1)
-        scores = (whole[start:stop] @ held.T).masked_fill(~seen.unsqueeze(1), -torch.inf)
-        out[start:stop] = scores.softmax(dim=-1) @ held[:, :rank]
+    for batch in batches(starts, lengths, pages, len(q), num_pages, None, None):
+        for part in batch.split(PAGE * width):
+            held = part.gather(cache, whole.dtype)[0, :, 0]  # [sequences, positions, width]
+            rows = part.take(whole).transpose(1, 2).flatten(1, 2)  # [sequences, heads * rows each, width]
+            scores = (rows @ held.transpose(1, 2)).float().mul_(scale)
+            mask = part.mask(None, None, heads, scores.dtype)
+            if mask is not None:
+                scores = scores + mask.squeeze(1)
+            mixed = scores.softmax(dim=-1).to(held.dtype) @ held[..., :rank]
+            part.put(out, mixed.unflatten(1, (heads, -1)).transpose(1, 2))
     return out.flatten(1)

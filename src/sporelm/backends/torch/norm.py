@@ -1,29 +1,36 @@
-"""Norms through plain torch."""
+"""Norms through plain torch. Statistics are float32."""
 
 from torch import Tensor
+from torch.nn.functional import layer_norm as torch_layer_norm
+from torch.nn.functional import rms_norm as torch_rms_norm
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
 
 
-@implements(ops.rms_norm)
+@implements(ops.rms_norm, is_narrow=True)
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    heads = x.unflatten(1, (-1, weight.shape[-1]))
-    mean_square = heads.double().square().mean(dim=-1, keepdim=True)
-    return (heads * (mean_square + eps).rsqrt().float() * weight).flatten(1)
+    size, width = weight.shape[-1], x.shape[-1]
+    wide = x.float()
+    if weight.dim() == 1 and size == width:
+        return torch_rms_norm(wide, weight.shape, weight, eps).to(x.dtype)
+    heads = wide.unflatten(1, (-1, size))
+    if weight.dim() == 1:
+        return torch_rms_norm(heads, weight.shape, weight, eps).flatten(1).to(x.dtype)
+    return torch_rms_norm(heads, (size,), None, eps).mul_(weight).flatten(1).to(x.dtype)
 
 
-@implements(ops.layer_norm)
+@implements(ops.layer_norm, is_narrow=True)
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
-    wide = (x if weight is None or weight.dim() == 1 else x.unflatten(1, weight.shape)).double()
-    wide = wide - wide.mean(dim=-1, keepdim=True)
-    scaled = (wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).float()
-    if weight is not None:
-        scaled = (scaled * weight).view_as(x)
-    return scaled if bias is None else scaled + bias
+    wide = x.float()
+    if weight is not None and weight.dim() == 2:
+        heads = wide.unflatten(1, weight.shape)
+        scaled = torch_layer_norm(heads, weight.shape[1:], eps=eps).mul_(weight).flatten(1)
+        return (scaled if bias is None else scaled.add_(bias)).to(x.dtype)
+    return torch_layer_norm(wide, wide.shape[1:], weight, bias, eps).to(x.dtype)
 
 
-@implements(ops.add_layer_norm)
+@implements(ops.add_layer_norm, is_narrow=True)
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -31,7 +38,7 @@ def add_layer_norm(
     return layer_norm(total, weight, bias, eps=eps), total
 
 
-@implements(ops.add_rms_norm)
+@implements(ops.add_rms_norm, is_narrow=True)
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     total = x + residual
     return rms_norm(total, weight, eps=eps), total

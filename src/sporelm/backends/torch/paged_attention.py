@@ -1,7 +1,4 @@
-"""KV caches in torch: pages of floats or of Q8_0 blocks, written and read.
-
-Pages hold PAGE positions. Their shapes are those of `sporelm.ops.canonical_pages`.
-"""
+"""Attention over a paged KV cache in torch: batches of sequences (`paged_batch.py`) over their gathered pages."""
 
 from typing import Any
 
@@ -11,27 +8,22 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
-from sporelm.backends.torch.torch_pages import narrow, read_pages, round_to_blocks
-from sporelm.ops.canonical_pages import BlockPages
+from sporelm.backends.torch.paged_batch import PagedBatch, batches
+from sporelm.backends.torch.torch_pages import Cache, write_rows
 from sporelm.ops.paged_attention import PAGE
 
 
-@implements(ops.store_kv)
-def store_kv(k: Tensor, v: Tensor, cache: Tensor | BlockPages, slots: Tensor) -> tuple[()]:
-    page, offset = (slots // PAGE).long(), (slots % PAGE).long()
+@implements(ops.store_kv, is_narrow=True)
+def store_kv(k: Tensor, v: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
     for half, rows in enumerate((k, v)):
-        heads = rows.unflatten(1, cache.shape[2::2])
-        if isinstance(cache, BlockPages):
-            cache.blocks[:, half][page, :, offset] = round_to_blocks(heads)
-        else:
-            cache[:, half][page, :, offset] = narrow(heads, cache.dtype)
+        write_rows(cache, half, slots, rows.view(rows.shape[0], cache.shape[2], cache.shape[4]))
     return ()
 
 
-@implements(ops.attention)
+@implements(ops.attention, is_narrow=True)
 def attention(
     q: Tensor,
-    cache: Tensor | BlockPages,
+    cache: Cache,
     starts: Any,
     lengths: Any,
     pages: Tensor,
@@ -43,62 +35,86 @@ def attention(
     softcap: float | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """Attend sequence by sequence, over the pages that its rows see. `starts` and `lengths` are numpy arrays."""
-    out = torch.zeros_like(q)
-    bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), lengths.tolist(), strict=True)
-    for sequence, (start, stop, length) in enumerate(bounds):
-        if start == stop:
-            continue
-        row = length - (stop - start)  # position of the first row
-        lowest = 0 if window is None else max(0, row - window + 1)
-        lowest = lowest if chunk is None else row // chunk * chunk
-        page = lowest // PAGE
-        held = read_pages(cache, pages[sequence, page : -(-length // PAGE)])  # [pages, 2, kv_heads, PAGE, head_dim]
-        first = lowest - page * PAGE
-        held = held.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, first : length - page * PAGE].float()
-        seen = falls = None
-        if stop - start > 1 or slopes is not None:
-            place = torch.arange(page * PAGE + first, length, device=q.device)
-            rows = torch.arange(row, length, device=q.device).unsqueeze(1)
-            seen = place <= rows if window is None else (place <= rows) & (place > rows - window)
-            seen = seen if chunk is None else seen & (place >= rows // chunk * chunk)
-            falls = None if slopes is None else slopes.view(-1, 1, 1) * (place - rows)
-        queries = q[start:stop].unflatten(1, (-1, cache.shape[4])).transpose(0, 1)  # [heads, rows, head_dim]
-        if sinks is None and softcap is None and falls is None:
-            keys, values = held.unsqueeze(1)
-            mixed = scaled_dot_product_attention(
-                queries.unsqueeze(0), keys, values, attn_mask=seen, scale=scale, enable_gqa=True
-            )[0]
+    """Attend batch by batch. `starts` and `lengths` are numpy arrays, or on the device in a padded step."""
+    num_pages, _, kv_heads, _, head_dim = cache.shape
+    heads = q.view(q.shape[0], kv_heads, -1, head_dim)  # [tokens, kv_heads, group, head_dim]
+    group = heads.shape[2]
+    parts = [
+        part
+        for batch in batches(starts, lengths, pages, q.shape[0], num_pages, window, chunk)
+        for part in batch.split(2 * kv_heads * PAGE * head_dim)
+    ]
+    out = heads if len(parts) == 1 and parts[0].num_tokens == q.shape[0] else torch.zeros_like(heads)
+    for part in parts:
+        queries = part.take(heads)
+        if part.num_rows == 1:
+            queries = queries.squeeze(1)
+        else:  # rows of a group beside one another: [sequences, kv_heads, group * rows each, head_dim]
+            queries = queries.permute(0, 2, 3, 1, 4).flatten(2, 3)
+        keys, values = part.gather(cache, q.dtype)
+        if sinks is None and softcap is None and slopes is None:
+            mixed = _attend(part, queries, keys, values, group, scale, window, chunk)
         else:
-            mixed = _attend(queries, held, seen, sinks, falls, scale, softcap)
-        out[start:stop] = mixed.transpose(0, 1).flatten(1)
-    return out
+            mixed = _attend_modified(part, queries, keys, values, sinks, slopes, scale, window, softcap, chunk)
+        if part.num_rows == 1:
+            found = mixed.unsqueeze(1)
+        else:
+            found = mixed.unflatten(2, (group, -1)).permute(0, 3, 1, 2, 4)
+        if out is heads:  # this part has all rows
+            return found.reshape(q.shape)
+        part.put(out, found)
+    return out.flatten(1)
 
 
 def _attend(
+    part: PagedBatch,
     queries: Tensor,
-    held: Tensor,
-    seen: Tensor | None,
-    sinks: Tensor | None,
-    falls: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    group: int,
     scale: float,
-    softcap: float | None,
+    window: int | None,
+    chunk: int | None,
 ) -> Tensor:
-    """Attend with sinks, soft caps, or `falls` [heads, rows, positions] added to the scores.
+    if part.length is not None and part.num_rows > 1:
+        # One sequence: kv_heads as the batch, its group as the heads, so that neither keys nor the mask are repeated.
+        each = queries[0].unflatten(1, (group, -1))
+        repeated = (x[0].unsqueeze(1).expand(-1, group, -1, -1) for x in (keys, values))
+        is_causal = part.is_causal(window, chunk)
+        mask = None if is_causal else part.mask(window, chunk, 1, queries.dtype)
+        mixed = scaled_dot_product_attention(each, *repeated, attn_mask=mask, is_causal=is_causal, scale=scale)
+        return mixed.flatten(1, 2).unsqueeze(0)
+    mask = part.mask(window, chunk, group, queries.dtype)
+    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
 
-    queries [heads, rows, head_dim], held [2, kv_heads, positions, ...]
-    """
-    keys, values = held.unsqueeze(2)  # a dimension for the group
-    grouped = queries.unflatten(0, (keys.shape[0], -1))
-    scores = grouped @ keys.transpose(-1, -2) * scale
+
+def _attend_modified(
+    part: PagedBatch,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sinks: Tensor | None,
+    slopes: Tensor | None,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    chunk: int | None,
+) -> Tensor:
+    """Attend with sinks, soft caps, or slopes: the scores and their softmax are float32."""
+    kv_heads = keys.shape[1]
+    group = queries.shape[2] // part.num_rows
+    scores = (queries.float() @ keys.float().transpose(-1, -2)).mul_(scale)
     if softcap is not None:
-        scores = softcap * (scores / softcap).tanh()
-    if falls is not None:
-        scores = scores + falls.view_as(scores)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
+        scores = scores.div_(softcap).tanh_().mul_(softcap)
+    if slopes is not None:
+        distances = (part.places.unsqueeze(1) - part.positions.unsqueeze(2)).float()  # [sequences, rows, positions]
+        falls = slopes.view(1, kv_heads, group, 1, 1) * distances[:, None, None]
+        scores = scores + falls.flatten(2, 3)
+    mask = part.mask(window, chunk, group, scores.dtype)
+    if mask is not None:
+        scores = scores + mask
     if sinks is not None:
-        column = sinks.view(*grouped.shape[:2], 1, 1).expand(-1, -1, scores.shape[2], 1)
+        column = sinks.view(1, kv_heads, group, 1, 1).expand(len(scores), -1, -1, part.num_rows, 1).flatten(2, 3)
         scores = torch.cat((scores, column), dim=-1)
     weights = scores.softmax(dim=-1)[..., : keys.shape[2]]
-    return (weights @ values).flatten(0, 1)
+    return (weights @ values.float()).to(queries.dtype)

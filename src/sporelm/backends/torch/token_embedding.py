@@ -5,11 +5,11 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
-from sporelm.backends.torch.quantized_linear import TorchWeight
+from sporelm.backends.torch.torch_weight import TorchWeight
 
 
-@implements(ops.embedding)
+@implements(ops.embedding, is_narrow=True)
 def embedding(ids: Tensor, table: TorchWeight, *, fills: bool = False) -> Tensor:
-    known = (ids >= 0) & (ids < table.shape[0])
-    found = table.values.index_select(0, ids.masked_fill(~known, 0))
-    return found if fills else found.masked_fill(~known.unsqueeze(1), torch.nan)
+    is_known = (ids >= 0) & (ids < table.shape[0])
+    found = table.select(ids.masked_fill(~is_known, 0))
+    return found if fills else found.masked_fill_(~is_known.unsqueeze(1), torch.nan)

@@ -7,25 +7,20 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.torch.op_functions import implements
-from sporelm.backends.torch.torch_pages import narrow, read_pages, round_to_blocks
-from sporelm.ops.canonical_pages import BlockPages
+from sporelm.backends.torch.torch_pages import Cache, read_pages, write_rows
 from sporelm.ops.paged_attention import PAGE
 from sporelm.ops.topk_indexer import NO_SLOT
 
 
 @implements(ops.store_rows)
-def store_rows(x: Tensor, cache: Tensor | BlockPages, slots: Tensor) -> tuple[()]:
-    page, offset = (slots // PAGE).long(), (slots % PAGE).long()
-    if isinstance(cache, BlockPages):
-        cache.blocks[:, 0, 0][page, offset] = round_to_blocks(x)
-    else:
-        cache[:, 0, 0][page, offset] = narrow(x, cache.dtype)
+def store_rows(x: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
+    write_rows(cache, 0, slots, x.unsqueeze(1))
     return ()
 
 
 @implements(ops.topk_indexer)
 def topk_indexer(
-    q: Tensor, weights: Tensor, cache: Tensor | BlockPages, starts: Any, lengths: Any, pages: Tensor, *, k: int
+    q: Tensor, weights: Tensor, cache: Cache, starts: Any, lengths: Any, pages: Tensor, *, k: int
 ) -> Tensor:
     """Score sequence by sequence. `starts` and `lengths` are numpy arrays."""
     width = cache.shape[4]
@@ -35,7 +30,7 @@ def topk_indexer(
         if start == stop:
             continue
         table = pages[sequence, : -(-length // PAGE)]
-        held = read_pages(cache, table).reshape(-1, width)[:length].float()
+        held = read_pages(cache, table).reshape(-1, width)[:length]
         places = torch.arange(length, device=q.device)
         slots = table.long()[places // PAGE] * PAGE + places % PAGE
         scores = torch.relu(q[start:stop].unflatten(1, (-1, width)) @ held.T)

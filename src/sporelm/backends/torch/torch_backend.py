@@ -2,103 +2,257 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
+from sporelm.backends.fetched import Fetched
 from sporelm.backends.function_backend import FunctionBackend
-from sporelm.backends.protocol import Missing, Ready, WeightArray
+from sporelm.backends.protocol import (
+    HOST_TRAITS,
+    DeviceTraits,
+    Fetch,
+    Handle,
+    InputBuckets,
+    Missing,
+    Ready,
+    WeightArray,
+)
+from sporelm.backends.stacked_experts import list_matrices
+from sporelm.backends.torch.activation_types import ACTIVATION_TYPES, NARROW_TYPES, number_types_of, round_results
+from sporelm.backends.torch.int8_blocks import can_pack, pack_blocks, packed_block_bytes
 from sporelm.backends.torch.op_functions import op_functions
-from sporelm.backends.torch.quantized_linear import TorchWeight
-from sporelm.tensor.dtype import BF16, FP8, DType
+from sporelm.backends.torch.step_context import STEP
+from sporelm.backends.torch.torch_fetch import TorchFetch, as_array, can_fetch_asynchronously
+from sporelm.backends.torch.torch_pages import cache_bits
+from sporelm.backends.torch.torch_weight import TorchWeight
+from sporelm.errors import BackendError
+from sporelm.ops import Op
+from sporelm.ops.number_types import NumberTypes
+from sporelm.tensor.dtype import F32, DType
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor
 
-TYPES = {BF16: torch.bfloat16, FP8: torch.float8_e4m3fn}  # of pages, whose numbers numpy sees as bits
-BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+STORED_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+WEIGHT_STORAGE = ("auto", "packed", "dense")
+DTYPE_CHOICES = ("auto", *ACTIVATION_TYPES)
+MAX_STREAMS, MAX_TOKENS = 256, 8192  # of a step on an accelerator
+ACCELERATOR_TRAITS = DeviceTraits(
+    is_async=True,
+    input_buckets=InputBuckets(
+        row_block=64,
+        decodes=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256),
+        blocks=(0, 1, 2, 4, 8, 16, 32, 64, 128),
+        pages=(4, 16, 64, 256, 1024, 4096),
+        outputs=(1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 8192),
+    ),
+    max_batch=MAX_STREAMS,
+    token_budget=MAX_TOKENS,
+    memory_share=0.9,
+)
 
 
 class TorchBackend(FunctionBackend):
     """Everything lies on `device`, any that torch knows by name: "cpu", "cuda", "cuda:1", or a vendor's own.
 
-    A row's result may change in its last bits with the number of rows beside it: torch's products choose their order of
-    summation by shape.
+    dtype            type of activations: "f32", "f16" or "bf16"; "auto": f32 on the CPU, else bf16 where the device has
+                     it, else f16
+    weights          "dense": matrices in the type of activations; "packed": quantized ones as int8 blocks, which are
+                     dequantized at each product, 16-bit ones as they are; "auto": dense on the CPU, else packed
+    batch_invariant  compute each row's sums in one order. Without it a row's last bits may change with the number of
+                     rows beside it: torch's products choose their order by shape
     """
 
     name = "torch"
-    rules = ("quantize_rows",)  # rows that several products share are rounded once
+    rules = (
+        *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "linear_group"),
+        *("rope_store", "quantize_rows"),
+    )
     functions: Mapping[str, Callable[..., Any]] = op_functions()
+    padded_ops = ("attention", "latent_attention")
 
-    def __init__(self, threads: int | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        device: str = "cpu",
+        dtype: str = "auto",
+        weights: str = "auto",
+        batch_invariant: bool = False,
+    ) -> None:
         super().__init__()
-        self.threads, self.requested_device = threads, device
+        for name, value, allowed in (("dtype", dtype, DTYPE_CHOICES), ("weights", weights, WEIGHT_STORAGE)):
+            if value not in allowed:
+                raise BackendError(f"back-end 'torch': {name} is {value!r}; it must be one of {', '.join(allowed)}")
+        self.threads, self.requested_device, self.batch_invariant = threads, device, batch_invariant
+        self._requested_dtype, self._requested_weights = dtype, weights
+        self._rounded: dict[str, Callable[..., Any]] = {}  # functions by the op's name, for narrow activations
+        self.use_device(torch.device("cpu"))
 
     def probe(self) -> Ready | Missing:
         try:
             found = torch.zeros(1, device=self.requested_device)
-            found.cpu()  # "meta" knows shapes only
-            self.device = found.device
+            if found.device.type != "meta":
+                found.cpu()
+            self.use_device(found.device)
         except Exception as error:  # each vendor's plug-in has errors of its own
             reason = str(error).partition("\n")[0][:200]
             return Missing(
                 f"torch {torch.__version__} has no device {self.requested_device!r} here: {reason}; try --device cpu"
             )
-        return Ready({"torch": torch.__version__, "device": str(self.device), "threads": str(self._num_threads())})
+        details = {"torch": torch.__version__, "device": str(self.device), "threads": str(self._num_threads())}
+        return Ready(details | {"dtype": self.activation.name, "weights": "packed" if self.packs_weights else "dense"})
+
+    def use_device(self, device: torch.device) -> None:
+        """Use a device, and choose what depends on it. Only before anything is allocated."""
+        self.device = device
+        is_cpu = device.type == "cpu"
+        dtype = self._requested_dtype
+        if dtype == "auto":
+            dtype = "f32" if is_cpu else "bf16" if _has_bf16(device) else "f16"
+        self.activation, self.activation_type = ACTIVATION_TYPES[dtype]
+        self.packs_weights = self._requested_weights == "packed" or (self._requested_weights == "auto" and not is_cpu)
+        self.traits = HOST_TRAITS if is_cpu else ACCELERATOR_TRAITS
+        self.step_buckets = {"any": self.traits.token_budget}
+        self._fetches_asynchronously = can_fetch_asynchronously(device)
+
+    # ---- numbers
+
+    def number_types(self, op: Op) -> NumberTypes:
+        return number_types_of(op.name, self.activation)
+
+    def find_function(self, op: Op) -> Callable[..., Any] | None:
+        function = super().find_function(op)
+        if function is None or self.activation is F32:
+            return function
+        if op.name not in self._rounded or self._rounded[op.name].__wrapped__ is not function:  # type: ignore[attr-defined]
+            self._rounded[op.name] = round_results(op.name, function, self.activation_type)
+        return self._rounded[op.name]
+
+    def to_output(self, stored: torch.Tensor) -> torch.Tensor:
+        """Return an output: real numbers are float32, so that what reads logits need not know the activation type."""
+        return stored.float() if stored.dtype in NARROW_TYPES else stored
 
     # ---- memory
 
     def copy_in(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.array(array, order="C")).to(self.device)
+        copied = torch.from_numpy(np.array(array, order="C"))
+        if self._fetches_asynchronously:
+            return copied.pin_memory().to(self.device, non_blocking=True)
+        return copied.to(self.device)
 
     def copy_out(self, stored: torch.Tensor) -> np.ndarray:
-        bits = BITS.get(stored.dtype)
-        return (stored if bits is None else stored.view(bits)).cpu().numpy()
+        if stored.device.type == "meta":
+            raise BackendError("device 'meta' has shapes and no values: nothing can be read from it; try --device cpu")
+        array: np.ndarray = (stored.float() if stored.dtype in NARROW_TYPES else stored).cpu().numpy()
+        return array
 
     def allocate(self, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-        kind = TYPES.get(dtype) or getattr(torch, dtype.numpy.name)
-        return torch.zeros(shape, dtype=kind, device=self.device)
-
-    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
-        held = cache.storage.canonical
-        held[list(pages)] = self.copy_in(canonical).view(held.dtype)
+        stored = getattr(torch, STORED_TYPES.get(dtype.name) or dtype.numpy.name)
+        return torch.zeros(shape, dtype=stored, device=self.device)
 
     def is_plain(self, tensor: Tensor) -> bool:
         return isinstance(tensor.storage, torch.Tensor)
 
+    def free_bytes(self) -> int | None:
+        query = getattr(torch.get_device_module(self.device), "mem_get_info", None)
+        return int(query(self.device)[0]) if query else None
+
+    # ---- weights
+
     def pack(self, weight: WeightArray) -> Tensor:
-        """Dequantize to float32. A vector is an ordinary tensor."""
-        values = weight.dequantize()
-        if values.ndim == 1:
-            return self.tensor(values)
-        stored = TorchWeight(torch.from_numpy(values).to(self.device), weight.format.activation)
-        return Tensor(weight.format, Layout.contiguous(values.shape), stored, self)
+        """Store a matrix as int8 blocks, in its own 16-bit type, or in the type of activations. A vector is an ordinary
+        tensor of float32."""
+        form, shape = weight.format, weight.shape
+        if len(shape) == 1:
+            return self.tensor(weight.dequantize())
+        stored: Any
+        is_ordered = all(getattr(matrix, "order", None) is None for matrix in list_matrices(weight))
+        if self.packs_weights and can_pack(form, shape) and is_ordered:
+            stored = pack_blocks(form, shape, weight.blocks, self.device)
+        else:
+            stored = torch.from_numpy(weight.dequantize()).to(self._stored_type(form)).to(self.device)
+        packed = TorchWeight(stored, self.activation_type, form.activation)
+        return Tensor(form, Layout.contiguous(tuple(shape)), packed, self)
 
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
-        return int(np.prod(shape)) * 4
+        if len(shape) == 1:
+            return prod(shape) * F32.nbytes
+        if self.packs_weights and can_pack(format, shape):
+            return packed_block_bytes(format, shape)
+        return prod(shape) * self._stored_type(format).itemsize
 
-    def free_bytes(self) -> int | None:
-        told = getattr(torch.get_device_module(self.device), "mem_get_info", None)
-        return int(told(self.device)[0]) if told else None
+    def _stored_type(self, format: Any) -> torch.dtype:
+        """Return the type of a matrix that is not kept as int8 blocks."""
+        if self.packs_weights and self.activation is F32:
+            return {"F16": torch.float16, "BF16": torch.bfloat16}.get(format.name, torch.float32)
+        return self.activation_type
+
+    # ---- pages
+
+    def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
+        return self.start_export_pages(cache, pages).result()
+
+    def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetch:
+        bits = cache_bits(cache.storage.values)
+        return self._start_copy(bits.index_select(0, self.copy_in(np.array(pages, np.int64))))
+
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        bits = cache_bits(cache.storage.values)
+        given = self.copy_in(canonical.view(np.int16) if canonical.dtype == np.uint16 else canonical)
+        bits[self.copy_in(np.array(pages, np.int64))] = given.view(bits.dtype)
+
+    def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
+        """Copy all pages at once unless the order of the copies matters."""
+        sources, targets = zip(*copies, strict=True) if copies else ((), ())
+        is_ordered = len({*targets}) < len(targets) or not {*sources}.isdisjoint(targets)
+        steps = [[copy] for copy in copies] if is_ordered else [copies] if copies else []
+        for step in steps:
+            source, target = (self.copy_in(np.array(pages, np.int64)) for pages in zip(*step, strict=True))
+            for bits in [cache_bits(cache.storage.values) for cache in caches]:
+                bits.index_copy_(0, target, bits.index_select(0, source))
+
+    # ---- outputs of programs
+
+    def fetch_rows(self, handle: Handle, rows: Sequence[int]) -> np.ndarray:
+        return self.fetch(handle.index_select(0, self.copy_in(np.array(rows, np.int64))))
+
+    def start_fetch(self, handle: Handle) -> Fetch:
+        return self._start_copy(self.to_output(handle)) if self._fetches_asynchronously else Fetched(self.fetch(handle))
+
+    def _start_copy(self, stored: torch.Tensor) -> Fetch:
+        """Begin to copy a tensor to the host: narrow numbers as their bits."""
+        return TorchFetch(stored) if self._fetches_asynchronously else Fetched(as_array(stored.cpu()))
 
     # ---- running
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Set torch's number of threads, which is global to the process, and restore it afterwards."""
+        """Begin a step. Set torch's number of threads, which is global to the process, and restore it afterwards."""
         before, wanted = torch.get_num_threads(), self._num_threads()
-        if before == wanted:
-            yield
-            return
-        torch.set_num_threads(wanted)
+        buckets = self.traits.input_buckets
+        if before != wanted:
+            torch.set_num_threads(wanted)
         try:
-            yield
+            with STEP.begin(buckets.row_block if buckets else 1, self.batch_invariant), torch.inference_mode():
+                yield
         finally:
-            torch.set_num_threads(before)
+            if before != wanted:
+                torch.set_num_threads(before)
 
     def _num_threads(self) -> int:
         return self.threads if self.threads and self.device.type == "cpu" else torch.get_num_threads()
 
     def synchronize(self) -> None:
-        if self.device.type != "cpu":
+        if self.device.type not in ("cpu", "meta"):
             torch.get_device_module(self.device).synchronize(self.device)
+
+
+def _has_bf16(device: torch.device) -> bool:
+    """Return whether a device multiplies bfloat16."""
+    try:
+        ones = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
+        return (ones @ ones).shape == ones.shape
+    except Exception:  # each vendor's plug-in has errors of its own
+        return False

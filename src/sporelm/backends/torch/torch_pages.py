@@ -1,20 +1,29 @@
 """Caches of keys and values in torch: pages of floats or of Q8_0 blocks, written and read.
 
-Pages hold PAGE positions; their shapes are those of `sporelm.ops.cache`.
+Pages hold PAGE positions; their shapes are those of `sporelm.ops.canonical_pages`. A row is one position of one head's
+keys or values; a tile is the PAGE rows of one page. Both are numbered in memory order.
 """
+
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sporelm.backends.torch.step_context import STEP
 from sporelm.ops.canonical_pages import BlockPages
+from sporelm.ops.paged_attention import PAGE
 from sporelm.quant import Q8_0
 from sporelm.tensor.dtype import FLOAT8_MAX
+
+FP8 = torch.float8_e4m3fn
+
+Cache: TypeAlias = Tensor | BlockPages
 
 
 def round_to_blocks(heads: Tensor) -> Tensor:
     """Return [..., head_dim] as Q8_0 blocks of 34 bytes, zeros after the last value: uint8 [..., blocks * 34]."""
-    groups = pad(heads, (0, -heads.shape[-1] % Q8_0.values)).unflatten(-1, (-1, Q8_0.values))
+    groups = pad(heads.float(), (0, -heads.shape[-1] % Q8_0.values)).unflatten(-1, (-1, Q8_0.values))
     largest = groups.abs().amax(dim=-1, keepdim=True)
     scales = largest / torch.full_like(largest, 127)
     inverse = torch.ones_like(scales) / scales
@@ -25,16 +34,65 @@ def round_to_blocks(heads: Tensor) -> Tensor:
     return torch.cat((scales.half().view(torch.uint8), integers.view(torch.uint8)), dim=-1).flatten(-2)
 
 
-def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round float32 to a type of pages. FP8 saturates, where torch's conversion alone would give NaN."""
-    return (values.clamp(-FLOAT8_MAX, FLOAT8_MAX) if dtype == torch.float8_e4m3fn else values).to(dtype)
-
-
-def read_pages(cache: Tensor | BlockPages, pages: Tensor) -> Tensor:
-    """Return the numbers in pages, in the cache's type; Q8_0 blocks as float32."""
-    if not isinstance(cache, BlockPages):
-        return cache.index_select(0, pages)
-    blocks = cache.blocks.index_select(0, pages).unflatten(-1, (-1, Q8_0.nbytes))
+def dequantize_blocks(blocks: Tensor, head_dim: int) -> Tensor:
+    """Return the numbers of Q8_0 blocks, uint8 [..., blocks * 34] -> float32 [..., head_dim]."""
+    blocks = blocks.unflatten(-1, (-1, Q8_0.nbytes))
     scales = blocks[..., :2].contiguous().view(torch.float16).float()
     values = (blocks[..., 2:].contiguous().view(torch.int8).float() * scales).flatten(-2)
-    return values[..., : cache.shape[-1]]
+    return values[..., :head_dim]
+
+
+def cache_bits(cache: Cache) -> Tensor:
+    """Return what a cache holds in a type that every torch device can index: FP8 as its bits, Q8_0 as its blocks."""
+    if isinstance(cache, BlockPages):
+        return cache.blocks
+    return cache.view(torch.uint8) if cache.dtype is FP8 else cache
+
+
+def _to_bits(cache: Cache, heads: Tensor) -> Tensor:
+    """Round numbers [..., head_dim] to the cache's type, as `cache_bits` shows it."""
+    if isinstance(cache, BlockPages):
+        return round_to_blocks(heads)
+    if cache.dtype is FP8:  # torch's conversion gives NaN beyond the greatest number
+        return heads.float().clamp(-FLOAT8_MAX, FLOAT8_MAX).to(FP8).view(torch.uint8)
+    return heads.to(cache.dtype)
+
+
+def _from_bits(cache: Cache, bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return numbers [..., head_dim] of what `cache_bits` shows, in `dtype`."""
+    if isinstance(cache, BlockPages):
+        return dequantize_blocks(bits, cache.shape[-1]).to(dtype)
+    return (bits.view(FP8) if cache.dtype is FP8 else bits).to(dtype)
+
+
+def write_rows(cache: Cache, half: int, slots: Tensor, heads: Tensor) -> None:
+    """Write heads [tokens, kv_heads, head_dim] as keys (half 0) or values (half 1) to slots int32 [tokens]."""
+    bits = cache_bits(cache)
+    halves, kv_heads = bits.shape[1:3]
+
+    def number_rows() -> list[Tensor]:
+        slot, head = slots.long().unsqueeze(1), torch.arange(kv_heads, device=slots.device)
+        page, offset = slot // PAGE, slot % PAGE
+        return [(((page * halves + each) * kv_heads + head) * PAGE + offset).flatten() for each in range(halves)]
+
+    rows = STEP.share("rows", (slots,), (halves, kv_heads), number_rows)[half]
+    bits.view(-1, bits.shape[-1]).index_copy_(0, rows, _to_bits(cache, heads).flatten(0, 1))
+
+
+def read_tiles(cache: Cache, tiles: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return tiles by their numbers: [tiles, PAGE, head_dim] in `dtype`."""
+    bits = cache_bits(cache)
+    found = bits.view(-1, PAGE * bits.shape[-1]).index_select(0, tiles).unflatten(1, (PAGE, -1))
+    return _from_bits(cache, found, dtype)
+
+
+def read_rows(cache: Cache, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rows by their numbers: [..., head_dim] in `dtype`."""
+    bits = cache_bits(cache)
+    found = bits.view(-1, bits.shape[-1]).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    return _from_bits(cache, found, dtype)
+
+
+def read_pages(cache: Cache, pages: Tensor) -> Tensor:
+    """Return the numbers in pages: float32 [pages, 2, kv_heads, PAGE, head_dim]."""
+    return _from_bits(cache, cache_bits(cache).index_select(0, pages), torch.float32)

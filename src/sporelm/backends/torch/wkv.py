@@ -30,8 +30,7 @@ def wkv7(
     r, w, k, v, a = (each.unflatten(1, (heads, -1)) for each in (r, w, k, v, a))
     rate, decay = a.sigmoid(), torch.exp(-MAX_DECAY * w.sigmoid())
     unit = k * k_k.view(heads, dim)
-    length = unit.double().square().sum(dim=-1, keepdim=True).sqrt().clamp(min=MIN_LENGTH)
-    unit = (unit / length).float()
+    unit = unit / unit.square().sum(dim=-1, keepdim=True).sqrt().clamp(min=MIN_LENGTH)
     key, out = k * (1 + (rate - 1) * k_a.view(heads, dim)), torch.empty_like(v)
     for held, start, stop in each_sequence(state, starts, lengths, states):
         s = held.view(heads, dim, -1)
