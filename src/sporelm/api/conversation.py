@@ -41,7 +41,7 @@ class Conversation:
     def __init__(self, llm: "LLM", system: str | None = None, *, salt: str = "") -> None:
         """Start a conversation, whose KV cache is shared only with requests of the same `salt`. Raises RequestError."""
         if system is not None and not isinstance(system, str):
-            raise RequestError(f"the system message is {safe_repr(system)}: it must be a text, or None")
+            raise RequestError(f"the system message is {safe_repr(system)}: it must be a string, or None")
         llm.check_can_generate()
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
@@ -57,7 +57,7 @@ class Conversation:
         Raises ContextOverflow or RequestError before anything changes.
         """
         if not isinstance(text, str):
-            raise RequestError(f"the message is {safe_repr(text)}: it must be a text")
+            raise RequestError(f"the message is {safe_repr(text)}: it must be a string")
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.llm.render(messages)
         ids = self.prompt_ids(rendered)
@@ -209,7 +209,7 @@ def read_messages(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(messages, list):
         raise TypeError("the messages are a list")
     for message in messages:
-        message["role"].encode()  # must be a text without lone surrogates
+        message["role"].encode()  # must be a string without lone surrogates
         message["content"].encode()
     return [dict(message) for message in messages]
 

@@ -79,9 +79,9 @@ def _prefix_overflow(name: str) -> Iterator[None]:
 
 
 def _check_text(llm: "LoadedLLM", name: str, text: object) -> None:
-    """Raise RequestError if `text` is not a text, ContextOverflow if it is far too long. Both errors name it."""
+    """Raise RequestError if `text` is not a string, ContextOverflow if it is far too long. Both errors name it."""
     if not isinstance(text, str):
-        raise RequestError(f"{name} is {safe_repr(text)}: it must be a text")
+        raise RequestError(f"{name} is {safe_repr(text)}: it must be a string")
     with _prefix_overflow(name):
         llm.check_text_length(text)
 

@@ -98,7 +98,7 @@ def parse_adapters(values: Sequence[str | Path | LoraAdapter]) -> list[LoraAdapt
 def parse_adapter(value: str | Path | LoraAdapter) -> LoraAdapter:
     """Return an adapter that may be given as a path only. Raises RequestError for anything else."""
     if not isinstance(value, str | Path | LoraAdapter):
-        raise RequestError(f"an adapter is given as {safe_repr(value)}: it must be a path or a LoraAdapter")
+        raise RequestError(f"an adapter is {safe_repr(value)}: it must be a path or a LoraAdapter")
     return value if isinstance(value, LoraAdapter) else LoraAdapter(value)
 
 

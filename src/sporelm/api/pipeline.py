@@ -79,7 +79,7 @@ class Pipeline:
         if params.n > 1:
             raise RequestError(f"n is {params.n}: a pipeline returns one response per prompt; use LLM.generate")
         if not isinstance(prompts, str | Sequence):
-            raise RequestError(f"prompts is {safe_repr(prompts)}: it must be a text, or a list of texts and chats")
+            raise RequestError(f"prompts is {safe_repr(prompts)}: it must be a string, or a list of strings and chats")
         prompt_list = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [self._encode(prompt, do_preprocess) for prompt in prompt_list]
         completions = self.llm.generate(ids, params)

@@ -113,7 +113,7 @@ class SamplingParams:
             )
         if not isinstance(self.salt, str) or len(self.salt) > MAX_SALT_CHARS:
             raise RequestError(
-                f"salt is {safe_repr(self.salt)}: it must be a text of at most {MAX_SALT_CHARS} characters"
+                f"salt is {safe_repr(self.salt)}: it must be a string of at most {MAX_SALT_CHARS} characters"
             )
         # As in llama.cpp and vLLM, seed -1 is a random seed; as in vLLM, top_k -1 keeps all tokens.
         if self.seed is not None:
@@ -148,20 +148,20 @@ _SHARED_FIELDS = [each.name for each in fields(Sampling) if each.name not in ("s
 
 
 def parse_texts(name: str, value: str | Sequence[str], max_texts: int) -> tuple[str, ...]:
-    """Return a text or a list of texts as a tuple.
+    """Return a string or a list of strings as a tuple.
 
-    Raises RequestError for anything else, for too many texts, and for a text that is empty or too long.
+    Raises RequestError for anything else, for too many strings, and for an empty or too long one.
     """
     if not isinstance(value, str | Sequence):
-        raise RequestError(f"{name} is {safe_repr(value)}: it must be a text or a list of texts")
+        raise RequestError(f"{name} is {safe_repr(value)}: it must be a string or a list of strings")
     if not isinstance(value, str) and length_of(value) > max_texts:
-        raise RequestError(f"{name} has {length_of(value)} texts: at most {max_texts} are allowed")
+        raise RequestError(f"{name} has {length_of(value)} strings: at most {max_texts} are allowed")
     texts = (value,) if isinstance(value, str) else tuple(value)
     if any(not isinstance(text, str) or not text for text in texts):
-        raise RequestError(f"a text of {name} is empty or not a text: an empty one would match everywhere")
+        raise RequestError(f"{name} must contain strings that are not empty: an empty one would match everywhere")
     longest = max(map(len, texts), default=0)
     if longest > MAX_STOP_CHARS:
-        raise RequestError(f"a text of {name} has {longest} characters: at most {MAX_STOP_CHARS} are allowed")
+        raise RequestError(f"{name} has a string of {longest} characters: at most {MAX_STOP_CHARS} are allowed")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""Speed of the whole engine, beside the limits of the machine and the figures of a peer, all from one run."""
+"""Speed of the whole engine, with the machine's limits and a peer's speed measured in the same run."""
 
 from sporelm.bench.bench_rows import BenchRow
 from sporelm.bench.driver import BenchCase, build_cases, choose_context, measure_cases

@@ -1,4 +1,4 @@
-"""Takes the samples: in every repeat ours and the peer's alternate, so that a slow minute hits both."""
+"""Takes the samples. Those of Sporelm and of the peer alternate, so that a slow minute affects both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class BenchEngine(Protocol):
 
 @dataclass(frozen=True)
 class BenchCase:
-    """One row to measure. `decode` tells tg from pp; `prompt` is the length of prompts that the clock counts too."""
+    """One row to measure. `decode`: tg, else pp. `prompt`: length of prompts whose time is included."""
 
     tokens: int
     decode: bool
@@ -52,7 +52,7 @@ class BenchCase:
 
     @property
     def words(self) -> str:
-        """The options that asked for this case."""
+        """The command-line options of this case."""
         if not self.decode:
             return f"-p {self.tokens}"
         if self.prompt:
@@ -62,7 +62,7 @@ class BenchCase:
         return f"-n {self.tokens} -d {self.depth}" if self.depth else f"-n {self.tokens}"
 
     def sample(self, engine: BenchEngine) -> float:
-        """Tokens per second of our engine, once."""
+        """Measure the tokens per second of Sporelm once."""
         if self.prompt:
             return self.batch * self.tokens / engine.bench_whole(self.tokens, self.batch, self.prompt)
         if self.decode:
@@ -70,7 +70,7 @@ class BenchCase:
         return self.tokens / engine.bench_prefill(self.tokens)
 
     def sample_peer(self, peer: LlamaPeer, flash: str) -> float:
-        """Tokens per second of the peer, once."""
+        """Measure the tokens per second of the peer once."""
         if not self.decode:
             return peer.prefill(self.tokens, flash)
         if self.prompt:
@@ -88,7 +88,7 @@ def build_cases(
     *,
     whole: bool = False,
 ) -> list[BenchCase]:
-    """The rows that the options ask for; 0 leaves a test out. `whole`: batches with the time of their prompts too.
+    """Return the rows for the options; 0 skips a test. `whole`: batches with the time of their prompts too.
 
     Raises RequestError for what cannot be measured.
     """
@@ -161,6 +161,6 @@ def measure_cases(
 
 
 def pick_best_variant(variants: Mapping[str, Sequence[float]]) -> PeerFigure:
-    """The variant with the highest median."""
+    """Return the variant with the highest median."""
     flash = max(variants, key=lambda name: median(variants[name]))
     return PeerFigure(f"{NAME} fa={flash}", tuple(variants[flash]))

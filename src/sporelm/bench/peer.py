@@ -81,7 +81,7 @@ def run_tool(command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise RequestError(f"{Path(command[0]).name} was still running after {SECONDS} s: try smaller tests") from None
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise RequestError(f"{Path(command[0]).name} failed with exit code {done.returncode}: {last[:200]}")
     return done.stdout
 

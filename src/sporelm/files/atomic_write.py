@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their places, then renamed."""
+"""Atomic writes: files are written under temporary names and then renamed."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Locks on open files that the system releases when their process ends, however it ends."""
+"""Locks on open files that the system releases when their process ends, also after a kill."""
 
 import os
 import sys

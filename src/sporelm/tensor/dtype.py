@@ -1,4 +1,4 @@
-"""Element types: what one stored element is, in bytes.
+"""Element types: the size and the numpy type of a stored element.
 
 A number format of `sporelm.quant` is an element type too: `values` numbers stored together in `nbytes` bytes.
 """
@@ -108,7 +108,7 @@ DTYPES = {dtype.name: dtype for dtype in (F32, F16, I32, I64, U8)}
 
 
 def dtype_of(array: np.ndarray) -> DType:
-    """The element type of a numpy array. Raises OpError for one we do not compute with."""
+    """Return the element type of a numpy array. Raises OpError for an unsupported one."""
     for dtype in DTYPES.values():
         if dtype.numpy == array.dtype:
             return dtype

@@ -1,7 +1,7 @@
-"""Layouts: where each element of a tensor lies, as shape, strides and offset, all counted in elements.
+"""Layouts: shape, strides and offset of a tensor, counted in elements.
 
-Every transform returns a new layout over the same elements and copies nothing. Strides may be negative (reversed axes)
-or zero (broadcast axes). Axes are counted from 0; negative axes are refused, so that a layout reads one way only.
+Each transform returns a new layout of the same elements, without a copy. Strides may be negative (reversed axes)
+or zero (broadcast axes). Axes are counted from 0; negative axes are errors.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Layout:
 
     @staticmethod
     def contiguous(shape: Sequence[int]) -> "Layout":
-        """The row-major layout of `shape`: the last axis lies closest together."""
+        """Return the row-major layout of `shape`: the last axis has stride 1."""
         steps = accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1) if len(shape) else ()
         return Layout(tuple(shape), tuple(steps)[::-1])
 
@@ -43,12 +43,12 @@ class Layout:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether walking the elements in row-major order walks memory one element at a time."""
+        """Whether the elements are contiguous in row-major order."""
         return self._packed(zip(self.shape[::-1], self.strides[::-1], strict=True))
 
     @property
     def is_dense(self) -> bool:
-        """Whether the elements fill one run of memory without gaps or repeats, in whatever order of axes."""
+        """Whether the elements fill a range of memory without gaps or repeats, in any order of axes."""
         return self._packed(sorted(zip(self.shape, map(abs, self.strides), strict=True), key=lambda axis: axis[1]))
 
     def _packed(self, axes: "Sequence[tuple[int, int]] | zip[tuple[int, int]]") -> bool:
@@ -75,7 +75,7 @@ class Layout:
         return Layout(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
 
     def index(self, axis: int, i: int) -> "Layout":
-        """Fix `axis` at position i and drop it."""
+        """Select position i of `axis` and drop the axis."""
         length, stride = self._axis(axis)
         if not 0 <= i < length:
             raise OpError(f"index {i} is outside axis {axis} of length {length}")
@@ -91,21 +91,21 @@ class Layout:
         return self._replace_axis(axis, (length,), (stride * step,), self.offset + start * stride)
 
     def tile_be(self, axis: int, parts: Sequence[int]) -> "Layout":
-        """Cut `axis` into axes of the lengths `parts`, the last of them varying fastest (big end first)."""
+        """Split `axis` into axes of the lengths `parts`, the last one varying fastest (torch.unflatten)."""
         length, stride = self._axis(axis)
         self._check_parts(axis, length, parts)
         inner = accumulate(reversed(parts[1:]), lambda a, b: a * b, initial=1)
         return self._replace_axis(axis, tuple(parts), tuple(stride * step for step in inner)[::-1], self.offset)
 
     def tile_le(self, axis: int, parts: Sequence[int]) -> "Layout":
-        """Cut `axis` into axes of the lengths `parts`, the first of them varying fastest (little end first)."""
+        """Split `axis` into axes of the lengths `parts`, the first one varying fastest."""
         length, stride = self._axis(axis)
         self._check_parts(axis, length, parts)
         inner = accumulate(parts[:-1], lambda a, b: a * b, initial=1)
         return self._replace_axis(axis, tuple(parts), tuple(stride * step for step in inner), self.offset)
 
     def broadcast(self, axis: int, times: int) -> "Layout":
-        """Repeat an axis of length 1 `times` times, by a stride of 0."""
+        """Repeat an axis of length 1 `times` times, with stride 0 (torch.expand)."""
         length, _ = self._axis(axis)
         if length != 1 or times < 0:
             raise OpError(
@@ -114,7 +114,7 @@ class Layout:
         return self._replace_axis(axis, (times,), (0,), self.offset)
 
     def merge(self, start: int, end: int) -> "Layout | None":
-        """Make one axis of the axes start to end - 1, in row-major order; None if the strides do not allow it."""
+        """Merge the axes start to end - 1 into one, in row-major order; None if the strides do not allow it."""
         if not 0 <= start < end <= self.rank:
             raise OpError(f"merge of axes {start} to {end} is empty or leaves the {self.rank} axes")
         shape = self.shape[start:end]
@@ -132,7 +132,7 @@ class Layout:
         )
 
     def split(self, axis: int, sizes: Sequence[int]) -> "tuple[Layout, ...]":
-        """Cut `axis` into consecutive pieces of these lengths, one layout each."""
+        """Split `axis` into consecutive ranges of these lengths, one layout each."""
         length, _ = self._axis(axis)
         if any(size < 0 for size in sizes) or sum(sizes) != length:
             raise OpError(f"split sizes {list(sizes)} do not add up to axis {axis} of length {length}")

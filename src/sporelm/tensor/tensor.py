@@ -1,4 +1,4 @@
-"""A tensor: elements in some device's memory, with the layout that says where each one is."""
+"""Tensors: storage in a device's memory, with an element type and a layout."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +20,10 @@ class Device(Protocol):
         """Run one op now and return its result tensors (one, or a tuple)."""
 
     def to_numpy(self, tensor: "Tensor") -> np.ndarray:
-        """The tensor's values as a numpy array of its logical shape."""
+        """Return the tensor's values as a numpy array of its logical shape."""
 
     def contiguous(self, tensor: "Tensor") -> "Tensor":
-        """The tensor itself unless it is a view; otherwise a copy of what the view shows."""
+        """Return a contiguous copy of a view, or the tensor itself if it is not a view."""
 
 
 @dataclass(frozen=True, eq=False)

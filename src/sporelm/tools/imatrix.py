@@ -214,7 +214,7 @@ def collect_imatrix(
             collector.resume_from(before)
             done = before.chunks
             if done >= len(windows):
-                raise RequestError(f"all {len(windows)} chunks of {dataset!r:.100} were gathered already")
+                raise RequestError(f"all {len(windows)} chunks of {dataset!r:.100} were computed already")
         for number, ids in enumerate(windows[done:], done + 1):
             if progress is not None:
                 progress("gathering", number - 1, len(windows))
@@ -232,11 +232,11 @@ def _check_options(run: ImatrixOptions, before: Imatrix | None, dataset: str) ->
         return
     if before.datasets != (dataset,):
         raise RequestError(
-            f"{before.path} was gathered from {', '.join(before.datasets)[:100]!r}, not from {dataset[:100]!r}: gather"
-            " into another file, and --merge the two"
+            f"{before.path} was computed from {', '.join(before.datasets)[:100]!r}, not from {dataset[:100]!r}: write"
+            " to another file, and --merge the two"
         )
     if before.is_legacy or before.chunk_size != run.context:
         raise RequestError(
-            f"{before.path} was gathered in chunks of {before.chunk_size} tokens, not of {run.context}, or in the older"
-            " form, which cannot be gone on with"
+            f"{before.path} was computed in chunks of {before.chunk_size} tokens, not of {run.context}, or in the older"
+            " format, which cannot be resumed"
         )

@@ -76,7 +76,7 @@ class LazyTensor:
         found = FORMATS.get(self.ggml_type.name)
         if found is None:
             raise UnsupportedModel(
-                f"tensor {quote(self.name)} has type {self.ggml_type.name}, which we cannot compute with"
+                f"tensor {quote(self.name)} has type {self.ggml_type.name}, which cannot be converted to numbers"
             )
         return found
 

@@ -151,7 +151,7 @@ def _make_writer(output: OutputFile, has_data: bool, pool: ThreadPoolExecutor, a
 def _check_order(tensor: LazyTensor, byte_order: str) -> None:
     if tensor.byte_order != byte_order and tensor.ggml_type.name not in FORMATS and tensor.ggml_type.nbytes > 1:
         raise UnsupportedModel(
-            f"tensor {quote(tensor.name)} has type {tensor.ggml_type.name}, which we can only copy; it cannot change"
+            f"tensor {quote(tensor.name)} has type {tensor.ggml_type.name}, which can only be copied, not converted"
             f" from {tensor.byte_order}-endian to {byte_order}-endian"
         )
 

@@ -221,7 +221,7 @@ def _kind_error(key: str, kind: str, reason: str) -> UsageError:
 def _check_delete(model: LazyModel, key: str, force: bool) -> None:
     _check_split_key(key)
     if not force and key in _expand_keys(model, SHAPE_KEYS + REQUIRED_KEYS):
-        raise RequestError(f"metadata {quote(key)} is needed to load the model; --force takes it away all the same")
+        raise RequestError(f"metadata {quote(key)} is needed to load the model; --force deletes it")
 
 
 def _check_change(model: LazyModel, key: str, old: MetadataEntry | None, new: MetadataEntry, force: bool) -> None:
@@ -229,7 +229,7 @@ def _check_change(model: LazyModel, key: str, old: MetadataEntry | None, new: Me
     if force or old is None:
         return
     if key in _expand_keys(model, SHAPE_KEYS) and not _is_same(old.value, new.value):
-        raise RequestError(f"metadata {quote(key)} must fit the tensors; --force changes it all the same")
+        raise RequestError(f"metadata {quote(key)} must match the tensors; --force changes it")
     if key in _expand_keys(model, SHAPE_KEYS + REQUIRED_KEYS) and old.kind != new.kind:
         raise RequestError(
             f"metadata {quote(key)} is of kind {old.kind}, which loaders ask for, not {new.kind}; --force changes it"

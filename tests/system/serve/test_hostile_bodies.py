@@ -188,7 +188,7 @@ def test_names_that_look_like_places_stay_in_the_folder(serve: Serve, tmp_path: 
 LARGE: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"logit_bias": lambda n: {str(number): 1 for number in range(n)}}, "logit_bias has"),
     ("/v1/completions", {"stop": lambda n: ["x"] * n}, "stop has"),
-    ("/v1/completions", {"stop": lambda n: ["x" * n]}, "a text of stop has"),
+    ("/v1/completions", {"stop": lambda n: ["x" * n]}, "stop has a string of"),
     ("/v1/completions", {"prompt": lambda n: [1] * n}, "the context holds"),
     ("/v1/completions", {"prompt": lambda n: ["a"] * n}, "max_prompts"),
     ("/v1/completions", {"prompt": lambda n: "a " * n}, "context"),

@@ -257,7 +257,7 @@ def test_draws_look_normal() -> None:
 
 
 def test_elsewhere_they_are_refused() -> None:
-    with pytest.raises(ModelNotFound, match="'spore bench' alone takes it"):
+    with pytest.raises(ModelNotFound, match="only 'spore bench' accepts it"):
         store.resolve("synthetic:tiny:q4_0")
     assert is_synthetic("synthetic:")
     assert not is_synthetic("smollm2")

@@ -130,7 +130,7 @@ def test_an_end_without_done_is_one_if_the_reason_came() -> None:
         (STREAM + b"data: [1]\n\n", "is not an object"),
         (STREAM + event(choices=[3]), "is not a choice"),
         (STREAM + event(choices=[{"delta": [3]}]), "is not a delta"),
-        (STREAM + chunk(content=[{"type": "text"}]), "as content: a text is expected"),
+        (STREAM + chunk(content=[{"type": "text"}]), "as content: a string is expected"),
         (STREAM + chunk(content="a") + event(error={"message": "out of memory"}), "answer failed: out of memory"),
         (STREAM + b'error: {"error": {"message": "too deep"}}\n\n', "answer failed: too deep"),
         (STREAM + b"data: " + b"x" * (sse_decoder.MAX_LINE_BYTES + 1), "a line of more than 1 MiB"),

@@ -49,7 +49,7 @@ def test_failures_are_one_line_each_and_the_chat_goes_on(spoken: Chat) -> None:
     assert out == "cut\nwhole\n* 1  1 turn  three\n"
     busy, ended, unknown, figures = err.splitlines()
     assert busy == f"spore: {server.url} is overloaded (429): busy; try again in 3 s"
-    assert "without [DONE]: the turn was not kept" in ended
+    assert "without [DONE]: the turn was dropped" in ended
     assert "Unknown command" in unknown
     assert figures.startswith("1 token")
 

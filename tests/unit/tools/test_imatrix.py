@@ -86,9 +86,9 @@ def test_going_on_is_as_if_never_stopped(tmp_path: Path) -> None:
     for name, gathered in rest[-1][0].entries.items():
         assert np.array_equal(gathered.counts, whole.entries[name].counts)
         np.testing.assert_allclose(gathered.sums, whole.entries[name].sums, rtol=1e-6)
-    with pytest.raises(RequestError, match="all 5 chunks of 't' were gathered already"):
+    with pytest.raises(RequestError, match="all 5 chunks of 't' were computed already"):
         list(collect_imatrix(model, models.TEXT, "t", RUN, before=rest[-1][0]))
-    with pytest.raises(RequestError, match="gathered from 't', not from 'u'"):
+    with pytest.raises(RequestError, match="computed from 't', not from 'u'"):
         list(collect_imatrix(model, models.TEXT, "u", RUN, before=rest[-1][0]))
     with pytest.raises(RequestError, match="chunks of 64 tokens, not of 32"):
         list(collect_imatrix(model, models.TEXT, "t", ImatrixOptions(context=32), before=rest[-1][0]))

@@ -26,7 +26,7 @@ MAX_LENGTH_TRIALS = 4  # to find the number of words
 
 @dataclass(frozen=True)
 class RequestDialect:
-    """How a server is asked. `words` make a prompt of `prompt_tokens`, None where the server does not count."""
+    """The form of requests that a server accepts. `words` make a prompt of `prompt_tokens`, if it counts them."""
 
     model: str
     endpoint: Endpoint
@@ -82,7 +82,7 @@ class ServerProbe:
         return await self.sized(wanted, prompt_tokens, usage["prompt_tokens"], seed)
 
     async def first_model(self) -> str:
-        """The first model that the server lists."""
+        """Return the first model that the server lists."""
         answer = await self.get("/models")
         try:
             return str(msgspec.json.decode(answer.content)["data"][0]["id"])
@@ -184,7 +184,7 @@ class ServerProbe:
 
 
 def drop_refused_field(form: RequestDialect, refusal: bytes) -> RequestDialect | None:
-    """The next form to try where a server refused this one; None if there is none."""
+    """Return the form of request to try next, after the server refused this one; None if none is left."""
     if NEWER_LENGTH_FIELD.encode() in refusal and form.length != NEWER_LENGTH_FIELD:  # as OpenAI's newer models have it
         return replace(form, length=NEWER_LENGTH_FIELD)
     if b"temperature" in refusal and form.temperature is not None:

@@ -1,4 +1,4 @@
-"""Where a server is, and the heads of requests to it."""
+"""The address of a measured server, and the heads of requests to it."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class ServerTarget:
-    """A server, as `origin` (such as http://127.0.0.1:8000) for people and taken apart for connections.
+    """A server's address: `origin` (such as http://127.0.0.1:8000) for display, and its parts for connections.
 
     `base` is the path before the names of endpoints, such as /v1; `key` stands in each request and is never shown.
     """
@@ -23,7 +23,7 @@ class ServerTarget:
 
     @property
     def url(self) -> str:
-        """The address as people write it."""
+        """The address for display."""
         return f"{self.origin}{self.base}"
 
     def request(self, name: str, body: dict[str, Any] | None = None) -> bytes:

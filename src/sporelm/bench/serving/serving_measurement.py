@@ -1,4 +1,4 @@
-"""One measurement: what is wanted, and what came out."""
+"""A measurement: its plan, its run and its report."""
 
 import asyncio
 from collections.abc import Callable
@@ -126,7 +126,7 @@ async def _measure_server(plan: ServingPlan, announce: Announce, stopped: Callab
 
 
 class ServingMeasurement:
-    """The loads in turns, so that a slow minute hits all of them."""
+    """Runs the loads in turns, so that a slow minute affects all of them."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class ServingMeasurement:
         self._note()
 
     async def _warm(self, load: OfferedLoad) -> None:
-        """Requests that do not count, as many at a time as users; failures show in the measured requests."""
+        """Send warm-up requests, as many at a time as users. Failures are counted in the measured requests only."""
         if self.plan.warmup:
             users = OfferedLoad(min(load.users or self.plan.warmup, MAX_USERS))
             bodies = self._bodies(self.plan.warmup)

@@ -90,7 +90,7 @@ class RemoteCompletion:
         """Return a text of a delta, with lone surrogates replaced, and count it."""
         text = delta.get(name) or ""
         if not isinstance(text, str):
-            raise RemoteError(f"the server sent {safe_repr(text)} as {name}: a text is expected")
+            raise RemoteError(f"the server sent {safe_repr(text)} as {name}: a string is expected")
         if text:
             self.num_chars += len(text)
             if self.num_chars > MAX_ANSWER_CHARS:

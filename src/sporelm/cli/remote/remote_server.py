@@ -163,7 +163,7 @@ class RemoteConversation:
         if not completion.is_complete:
             raise RemoteError(
                 f"{self.server.address.origin} ended its stream in the middle of the answer, without [DONE]: "
-                "the turn was not kept, ask again"
+                "the turn was dropped, ask again"
             )
         self._append_answer(messages, completion)
         yield RemotePiece("", completion)

@@ -1,4 +1,4 @@
-"""A position in a file's bytes that never leaves them."""
+"""A cursor over a file's bytes, with bounds checks."""
 
 from pathlib import Path
 from struct import Struct

@@ -1,4 +1,4 @@
-"""Constants of the GGUF format, and the limits beyond which a file is taken for damaged.
+"""Constants of the GGUF format, and the limits beyond which a file is rejected as damaged.
 
 Source: the GGUF specification in ggml's docs/gguf.md. The limits are ours, each far above what real files hold.
 """

@@ -139,7 +139,7 @@ def _tensor_info(cursor: Cursor) -> GgufTensorInfo:
     if known is None:
         raise UnsupportedModel(
             f"{cursor.path}: {what} has tensor type {ggml_type_name(type_id)}, which is not known; the file is"
-            " damaged, or made by a newer tool or a very old one"
+            " damaged, or written by a newer or a very old tool"
         )
     width = shape[-1] if shape else 1
     if width % known.values:

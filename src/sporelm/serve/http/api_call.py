@@ -102,7 +102,7 @@ class ApiCall:
         if config.max_tokens is not None and max_tokens is not None and max_tokens > config.max_tokens:
             raise ApiError(
                 400,
-                f"{max_tokens} tokens of an answer are too many: at most {config.max_tokens} are made (max_tokens)",
+                f"{max_tokens} tokens of an answer are too many: at most {config.max_tokens} are allowed (max_tokens)",
                 param="max_tokens" if "max_tokens" in self.parameters else None,
             )
 

@@ -125,7 +125,7 @@ class RequestLimitsMiddleware:
             raise ApiError(
                 431,
                 f"the headers have {size} bytes in {len(scope['headers'])} lines: at most {self.config.max_headers} "
-                f"bytes (max_headers) in {MAX_HEADER_LINES} lines are taken",
+                f"bytes (max_headers) in {MAX_HEADER_LINES} lines are allowed",
                 code="headers_too_large",
             )
         num_hosts = sum(name == b"host" for name, _ in scope["headers"])

@@ -91,7 +91,7 @@ class _Handlers:
         """The key's conversations, the latest changed first: ?q=words&offset=0&limit=100."""
         query = request.query_params.get("q", "")
         if len(query) > 1_000:
-            raise InvalidConversation(f"q has {len(query)} characters: at most 1000 are searched for", "q")
+            raise InvalidConversation(f"q has {len(query)} characters: at most 1000 are allowed", "q")
         offset = _number(request, "offset", 0, 1 << 31)
         limit = _number(request, "limit", 100, MAX_LISTED)
         page = await run_in_threadpool(self.store.page, self.owner_of(request), query, offset, limit)

@@ -162,7 +162,7 @@ async def chat_completions(call: ApiCall, body: ChatCompletionRequest) -> Respon
     """The answers to a chat, whole or streamed."""
     max_answers = call.server.config.max_prompts
     if (body.n or 1) > max_answers:
-        raise ApiError(400, f"n is {body.n}: at most {max_answers} answers are made (max_prompts)", param="n")
+        raise ApiError(400, f"n is {body.n}: at most {max_answers} completions are allowed (max_prompts)", param="n")
     request = chat_request(body)
     model = await call.model(body.model)
     chat = await start_chat(call, model, request)

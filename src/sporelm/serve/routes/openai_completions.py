@@ -202,7 +202,7 @@ def _check_fields(call: ApiCall, body: CompletionRequest) -> None:
         raise ApiError(
             400,
             f"{num_prompts} prompts with {num_answers // max(1, num_prompts)} answers each are {num_answers} answers: "
-            f"at most {max_answers} are made for one request (max_prompts); send several requests",
+            f"at most {max_answers} are allowed in one request (max_prompts); send several requests",
             code="too_many_prompts",
             param="prompt",
         )

@@ -79,7 +79,7 @@ def check_num_texts(call: ApiCall, texts: str | Sequence[str | int | list[int]],
     if not isinstance(texts, str) and texts and not isinstance(texts[0], int) and len(texts) > max_texts:
         raise ApiError(
             400,
-            f"{len(texts)} texts are too many: at most {max_texts} are taken in one request (max_prompts)",
+            f"{len(texts)} texts are too many: at most {max_texts} are allowed in one request (max_prompts)",
             code="too_many_prompts",
             param=param,
         )

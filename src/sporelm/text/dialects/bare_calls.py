@@ -8,8 +8,8 @@ from sporelm.text.dialects.python_stream import read_list
 from sporelm.text.dialects.stream_source import Steps
 
 
-def read_bare(state: ParserState, bracket: str, between: Sequence[str]) -> Steps[bool]:
-    """Calls after their first bracket, of tools alone; False if there is none, or the line began with something else.
+def read_bare_calls(state: ParserState, bracket: str, between: Sequence[str]) -> Steps[bool]:
+    """Read calls of known tools after their first bracket; False without a call, or after other text in the line.
 
     between    what may stand between JSON objects
     """

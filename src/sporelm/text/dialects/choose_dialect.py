@@ -14,7 +14,7 @@ from sporelm.text.dialects.glm import Glm
 from sporelm.text.dialects.granite import Granite
 from sporelm.text.dialects.harmony import Harmony
 from sporelm.text.dialects.hermes import Hermes
-from sporelm.text.dialects.hy3 import Hy3, suffix_in
+from sporelm.text.dialects.hy3 import Hy3, find_suffix
 from sporelm.text.dialects.invoke import Dsml, MiniMax
 from sporelm.text.dialects.json_block import CommandR, FireFunction, GigaChat, InternLm, Nemotron, ToolCalls
 from sporelm.text.dialects.kimi import Kimi
@@ -119,7 +119,7 @@ def choose_dialect(template_source: str | None, tokenizer: Tokenizer | None = No
     """Return a model's dialect by markers in its chat template or its vocabulary; without a marker the generic one."""
     source = template_source or ""
     thinking = _thinking(source)
-    if (suffix := suffix_in(source)) is not None:
+    if (suffix := find_suffix(source)) is not None:
         return Hy3(suffix=suffix)
     for fits, make in _BY_TEMPLATE:
         if fits(source):

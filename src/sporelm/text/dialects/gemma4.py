@@ -7,7 +7,7 @@ import re
 from typing import ClassVar
 
 from sporelm.text.dialects.dialect import Dialect, ParserState, Thinking
-from sporelm.text.dialects.json_stream import Copier, copy_string, inside_string
+from sporelm.text.dialects.json_stream import Copier, copy_string, escape_string
 from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
 from sporelm.text.dialects.loose_object_grammar import LooseObjectGrammar
 from sporelm.text.dialects.stream_source import Emit, Steps, TextSource
@@ -79,11 +79,11 @@ class LooseCopier(Copier):
     def string(self, out: Emit) -> Steps[bool]:
         if self._opening_quote == '"':
             return (yield from copy_string(self.source, out))
-        return (yield from self.source.until((self._quote,), lambda text: out(inside_string(text)))) is not None
+        return (yield from self.source.until((self._quote,), lambda text: out(escape_string(text)))) is not None
 
     def key(self, out: Emit) -> Steps[bool]:
         if (yield from self.opens_string()):
             return (yield from self.string(out))
         found = self.source.take(len((yield from self.source.ahead(KEY))))
-        out(inside_string(found))
+        out(escape_string(found))
         return found != ""

@@ -1,20 +1,20 @@
-"""For models whose template says nothing of calls: what models do most. <tool_call>, or JSON of its own line or fence.
+"""The most usual formats, for models whose template has no calls: <tool_call>, or JSON in its own line or fence.
 
-JSON without a marker is a call only at the beginning of a line, if its first key is one that calls have and its name is
-that of a tool; so is a list of Python's calls.
+JSON without a marker is a call only at the beginning of a line, with a first key of calls and the name of a tool. The
+same applies to a list of Python calls.
 """
 
 import json
 import re
 from collections.abc import Sequence
 
-from sporelm.text.dialects.bare_calls import read_bare
+from sporelm.text.dialects.bare_calls import read_bare_calls
 from sporelm.text.dialects.deltas import ToolCall
 from sporelm.text.dialects.dialect import ParserState
 from sporelm.text.dialects.hermes import Hermes
 from sporelm.text.dialects.json_calls import read_calls
 from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
-from sporelm.text.dialects.python_calls import read_python
+from sporelm.text.dialects.python_calls import read_python_calls
 from sporelm.text.dialects.stream_source import Steps
 
 FENCE = "```"
@@ -29,7 +29,7 @@ class Generic(Hermes):
         if marker == "<tool_call>":
             return (yield from super().parse_call(state, marker))
         if marker != FENCE:
-            return (yield from read_bare(state, marker, (";", ",")))
+            return (yield from read_bare_calls(state, marker, (";", ",")))
         if not state.writer.is_line_blank:
             return False
         word = state.source.take(len((yield from state.source.ahead(_WORD))))
@@ -39,7 +39,7 @@ class Generic(Hermes):
             if found:
                 yield from state.source.skip(FENCE)
             return found
-        return word in ("tool_code", "tool_call") and (yield from read_python(state, (FENCE,)))
+        return word in ("tool_code", "tool_call") and (yield from read_python_calls(state, (FENCE,)))
 
 
 class Gemma(Generic):

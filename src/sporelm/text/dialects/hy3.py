@@ -31,7 +31,7 @@ class Hy3(Tagged):
         return "<think" in template
 
 
-def suffix_in(source: str) -> str | None:
+def find_suffix(source: str) -> str | None:
     """The suffix that a template gives its tags, by a name or in the tags themselves; None if it has no such tags."""
     found = SEPARATOR.search(source) if "<arg_key" in source else None
     if found is None or found[1] != "{}":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sporelm.text.dialects.dialect import ParserState
-from sporelm.text.dialects.json_stream import as_object, copy_value, read_string, whole
+from sporelm.text.dialects.json_stream import copy_value, is_json_object, read_string, repair_json
 from sporelm.text.dialects.stream_source import Steps
 
 NAMES = ("name", "function", "tool_name")
@@ -12,7 +12,7 @@ OTHERS = ("id", "type", "index", "call_id", "tool_call_id")
 
 
 def read_calls(state: ParserState, *, bare: bool = False, between: Sequence[str] = ()) -> Steps[bool]:
-    """A call, or an array of calls, or several after each other with one of `between`. Whether any call began.
+    """Read a call, an array of calls, or calls separated by one of `between`. Return whether any call began.
 
     bare    no marker was before it: only what begins with a known key and has the name of a tool is a call
     """
@@ -49,7 +49,7 @@ def _array(state: ParserState, bare: bool) -> Steps[bool]:
 
 
 def object_arguments(state: ParserState, name: str, id: str | None = None) -> Steps[bool]:
-    """Begin a call whose arguments are the JSON object here; False, and no call, if here is none."""
+    """Begin a call with the JSON object here as arguments; False, without a call, if there is no object."""
     yield from state.source.space()
     if not name or (yield from state.source.peek()) != "{":
         return False
@@ -60,7 +60,7 @@ def object_arguments(state: ParserState, name: str, id: str | None = None) -> St
 
 
 class _CallReader:
-    """Reads one object. Its keys may come in any order; the call begins when its name and its arguments have."""
+    """Reads one object with its keys in any order. The call begins as soon as name and arguments have begun."""
 
     def __init__(self, state: ParserState, bare: bool) -> None:
         self.state, self.bare = state, bare
@@ -70,7 +70,7 @@ class _CallReader:
         self.done = False
 
     def read(self) -> Steps[bool]:
-        """Whether a call began."""
+        """Return whether a call began."""
         if (yield from self.state.source.peek()) != "{":
             return False
         if (yield from self._object()) and not self.done and self.name:
@@ -84,7 +84,7 @@ class _CallReader:
         self.done = True
 
     def _object(self, *, nested: bool = False) -> Steps[bool]:
-        """The fields of an object; False where it is malformed, or cannot be a call."""
+        """Read the fields of an object; False if it is malformed or not a call."""
         source = self.state.source
         source.take()
         first = True
@@ -129,7 +129,7 @@ class _CallReader:
         return (yield from copy_value(source, lambda text: None))
 
     def _arguments(self, character: str) -> Steps[bool]:
-        """An object, passed on as it comes where the name is known; or the text of one; or null."""
+        """Read arguments: an object (streamed if the name is known), a string with one, or null."""
         state = self.state
         if character == "{" and self.name:
             state.begin(self.name, self.id)
@@ -139,13 +139,13 @@ class _CallReader:
             return complete
         if character == '"':
             text = yield from read_string(state.source)
-            found = "{}" if text is not None and not text.strip() else whole(text or "")
+            found = "{}" if text is not None and not text.strip() else repair_json(text or "")
         else:
             parts: list[str] = []
             complete = yield from copy_value(state.source, parts.append)
             found = "".join(parts) if complete else None
             found = "{}" if found == "null" else found
-        if found is None or not as_object(found):
+        if found is None or not is_json_object(found):
             return False
         self.arguments = found
         if self.name:

@@ -1,7 +1,7 @@
-"""JSON read as it comes and passed on so that what is out can always be made valid (RFC 8259).
+"""Streams JSON so that the emitted text can be completed to valid JSON at any time (RFC 8259).
 
-A key, a comma or a number goes out with what follows it: so to close the strings, arrays and objects that are open is
-enough. Small faults that models make are mended: a comma before a closing bracket, control characters inside of
+A key, a comma or a number is emitted together with the next token, so that closing the open strings, arrays and objects
+is enough. Small errors of models are repaired: a comma before a closing bracket, control characters inside of
 strings, a backslash before a character that needs none, half of a surrogate pair, and Python's True, False and None.
 """
 
@@ -23,15 +23,15 @@ _REPLACED = "\\ufffd"
 
 
 def copy_value(source: TextSource, out: Emit) -> Steps[bool]:
-    """Pass one JSON value on. False if it is malformed from here on, or the text ends in it: then it was closed.
+    """Copy one JSON value. Return False if it is malformed or incomplete: then it was closed.
 
-    A scalar that the text ends in, or the key of a value that did not come, is given up.
+    An incomplete scalar, and a key without a value, are dropped.
     """
     return (yield from Copier(source, out).value())
 
 
 class Copier:
-    """Copies one value. A relative of JSON says how its strings and keys look, by the methods without underscore."""
+    """Copies one value. Subclasses for similar formats override how strings and keys are read (the public methods)."""
 
     def __init__(self, source: TextSource, out: Emit) -> None:
         self.source, self._out = source, out
@@ -40,19 +40,19 @@ class Copier:
         self._inside = False  # of a string that is out already
 
     def opens_string(self) -> Steps[bool]:
-        """Read what begins a string, if it comes here."""
+        """Read the beginning of a string, if there is one here."""
         return (yield from self.source.literal('"'))
 
     def string(self, out: Emit) -> Steps[bool]:
-        """Pass a string's inside on, as in JSON, and read its end; False if it does not come."""
+        """Copy the inside of a string as in JSON, and read its end; False if the end is missing."""
         return (yield from copy_string(self.source, out))
 
     def key(self, out: Emit) -> Steps[bool]:
-        """The same for a key, with its beginning."""
+        """Copy a key in the same way, with its beginning."""
         return (yield from self.opens_string()) and (yield from self.string(out))
 
     def value(self) -> Steps[bool]:
-        """As `copy_value`."""
+        """Copy one value, as `copy_value` does."""
         whole = yield from self._value()
         while whole and self._open:
             whole = yield from self._next()
@@ -61,7 +61,7 @@ class Copier:
         return whole
 
     def _value(self) -> Steps[bool]:
-        """A scalar, a string, or the beginning of an array or object."""
+        """Copy a scalar, a string, or the beginning of an array or object."""
         self._pending.append((yield from self.source.space()))
         if (yield from self.opens_string()):
             self._put('"')
@@ -89,7 +89,7 @@ class Copier:
         return (yield from self._close())
 
     def _element(self, *, first: bool = False) -> Steps[bool]:
-        """A value of an array, a key and a value of an object, or the end where a comma, or nothing, was before."""
+        """Copy an element of an array, a key and value of an object, or the end after a comma or nothing."""
         self._pending.append((yield from self.source.space()))
         character = yield from self.source.peek()
         if character and character in "}]":
@@ -130,7 +130,7 @@ class Copier:
 
 
 def copy_string(source: TextSource, out: Emit) -> Steps[bool]:
-    """Pass the inside of a JSON string on, after its first quote, and read its last; False if the text ends before."""
+    """Copy the inside of a JSON string after its first quote, and read its last one; False if the text ends before."""
     while True:
         if run := source.run(_PLAIN):
             out(run)
@@ -180,7 +180,7 @@ def copy_escape(source: TextSource) -> Steps[str]:
 
 
 def read_string(source: TextSource) -> Steps[str | None]:
-    """A JSON string as the text it stands for; None, if the text ends in it. It begins here, with its quote."""
+    """Read a JSON string from its first quote and return its value; None if it is incomplete."""
     source.take()
     parts: list[str] = []
     if not (yield from copy_string(source, parts.append)):
@@ -189,14 +189,14 @@ def read_string(source: TextSource) -> Steps[str | None]:
     return found
 
 
-def as_object(text: str) -> bool:
-    """Whether a text is a JSON object, not deeper than MAX_DEPTH and without NaN and the like."""
-    copied = whole(text)
+def is_json_object(text: str) -> bool:
+    """Return whether a text is a JSON object, at most MAX_DEPTH deep and without NaN and infinities."""
+    copied = repair_json(text)
     return copied is not None and copied.startswith("{")
 
 
-def whole(text: str, copier: type[Copier] = Copier) -> str | None:
-    """A text as one JSON value, mended, or one of a relative of JSON; None if it is none."""
+def repair_json(text: str, copier: type[Copier] = Copier) -> str | None:
+    """Return a text as one repaired JSON value, from JSON or the format of `copier`; None if it is not one."""
     source = TextSource()
     source.append(text.strip() + " ")
     source.ended = True
@@ -209,6 +209,6 @@ def whole(text: str, copier: type[Copier] = Copier) -> str | None:
     return None
 
 
-def inside_string(text: str) -> str:
-    """A piece of text as it stands inside of a JSON string."""
+def escape_string(text: str) -> str:
+    """Return a text escaped for the inside of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

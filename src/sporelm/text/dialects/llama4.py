@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sporelm.text.dialects.bare_calls import read_bare
+from sporelm.text.dialects.bare_calls import read_bare_calls
 from sporelm.text.dialects.deltas import ToolCall
 from sporelm.text.dialects.dialect import Dialect, ParserState, Thinking
 from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
@@ -25,11 +25,11 @@ class Llama4(Dialect):
     def parse_call(self, state: ParserState, marker: str) -> Steps[bool]:
         source = state.source
         if marker != START:
-            return (yield from read_bare(state, marker, (";",)))
+            return (yield from read_bare_calls(state, marker, (";",)))
         bracket = yield from source.skip("[", "{")
         if bracket:
             state.writer.block()  # what the marker begins is a line of its own
-            found = yield from read_bare(state, bracket, (";",))
+            found = yield from read_bare_calls(state, bracket, (";",))
         else:
             yield from source.space()
             found = yield from read_call(state, bare=True)

@@ -1,6 +1,6 @@
-"""Arguments as tags inside of tags: an object is a tag for each of its keys, a list one named item for each element.
+"""Arguments as nested tags: an object has a tag for each key, a list one named item for each element.
 
-Each tag has a marker before it, which texts do not hold. What a text stands for, the tool's schema says.
+Each tag begins with a marker that does not occur in strings. The tool's schema determines the type of a text.
 """
 
 import json
@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sporelm.text.dialects.json_stream import MAX_DEPTH, inside_string
+from sporelm.text.dialects.json_stream import MAX_DEPTH, escape_string
 from sporelm.text.dialects.stream_source import Emit, Steps, TextSource
-from sporelm.text.dialects.tagged import TEXT, as_json
+from sporelm.text.dialects.tagged import TEXT, to_json
 from sporelm.text.dialects.tool import find_types, resolve_reference
 
 ITEM = "item"
@@ -20,9 +20,9 @@ EMPTY = {frozenset(("object",)): "{}", frozenset(("array",)): "[]"}
 
 
 class NestedTags:
-    """Reads tags, and passes the JSON that they stand for on; what the end cuts off is closed, as in `Copier`.
+    """Reads tags and streams them as JSON; incomplete values are closed, as in `Copier`.
 
-    marker      what stands before each tag
+    marker    the text before each tag
     schema    of the outermost object
     """
 
@@ -31,7 +31,7 @@ class NestedTags:
         self._depth = 0
 
     def object(self, close: str) -> Steps[bool]:
-        """The outermost object, up to what closes it; False if that does not come."""
+        """Read the outermost object up to `close`; False if that is missing."""
         return (yield from self._tags(self._root, close, items=False))
 
     def _tags(self, schema: Any, close: str, *, items: bool) -> Steps[bool]:
@@ -45,7 +45,7 @@ class NestedTags:
             head = f"{', ' if seen else ''}{'' if items else json.dumps(key, ensure_ascii=False) + ': '}"
             out = self._out
             if key in seen and not items:  # the first one counts
-                self._out = _nothing
+                self._out = _discard
             found = yield from self._value(_inner(schema, key, self._root, items=items), f"{self._mark}</{key}>", head)
             self._out = out
             if not found:
@@ -56,11 +56,11 @@ class NestedTags:
         return tag == close
 
     def _value(self, schema: Any, close: str, head: str) -> Steps[bool]:
-        """A value up to its closing tag; `head` goes before it. False if the tag does not come."""
+        """Read a value up to its closing tag, and emit it after `head`. Return False if the tag is missing."""
         types = find_types(schema, self._root)
         if types == TEXT:
             self._out(head + '"')
-            found = yield from self._source.until((close,), lambda text: self._out(inside_string(text)))
+            found = yield from self._source.until((close,), lambda text: self._out(escape_string(text)))
             self._out('"')
             return found is not None
         if not types or types & NESTED:
@@ -75,11 +75,11 @@ class NestedTags:
         if (yield from self._source.until((close,), parts.append)) is None:
             return False
         text = "".join(parts)
-        self._out(head + (as_json(text, types) if text.strip() else EMPTY.get(types, as_json(text, types))))
+        self._out(head + (to_json(text, types) if text.strip() else EMPTY.get(types, to_json(text, types))))
         return True
 
     def _key_ahead(self) -> Steps[str]:
-        """The key of the tag that comes here, unread; nothing where none does."""
+        """Return the key of the next tag without consuming it; empty if there is no tag."""
         place = self._source.hold()
         yield from self._source.space()
         found = yield from self._source.literal(f"{self._mark}<")
@@ -89,12 +89,12 @@ class NestedTags:
         return key
 
 
-def _nothing(text: str) -> None:
-    """Leave it out."""
+def _discard(text: str) -> None:
+    """Discard text."""
 
 
 def _inner(schema: Any, key: str, root: Mapping[str, Any], *, items: bool) -> Any:
-    """The schema of a list's elements, or of what an object has at a key; None where nothing is said."""
+    """Return the schema of a list's elements or of an object's key; None if there is no schema."""
     for each in _choices(schema, root):
         if items:
             found = each.get("items")
@@ -117,7 +117,7 @@ def _choices(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 
 
 def format_value(value: Any, marker: str) -> str:
-    """A value in tags: a text as it is, nothing for what is null in an object."""
+    """Return a value in tags: a string unchanged, nothing for null in an object."""
     if isinstance(value, Mapping):
         pairs = [(key, inner) for key, inner in value.items() if inner is not None]
         return "".join(f"{marker}<{key}>{format_value(inner, marker)}{marker}</{key}>" for key, inner in pairs)

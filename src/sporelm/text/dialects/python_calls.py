@@ -1,4 +1,4 @@
-"""Calls that are written as Python: name(argument="value"), read without running anything."""
+"""Calls in Python's syntax, name(argument="value"), parsed and never executed."""
 
 import ast
 import json
@@ -13,15 +13,15 @@ MAX_CODE_CHARACTERS = 1 << 16  # characters of a block of code
 MAX_END_MARKERS = 16  # markers of the end inside of a block, in its texts
 
 
-def read_python(state: ParserState, ends: tuple[str, ...]) -> Steps[bool]:
-    """All calls up to an end marker, or to the end of the text without any; False if there is anything but calls.
+def read_python_calls(state: ParserState, ends: tuple[str, ...]) -> Steps[bool]:
+    """Read all calls up to an end marker or the end of the text; False if there is anything else.
 
-    They are given out when the block is whole. A marker inside of a text argument does not end it.
+    They are emitted when the block is complete. A marker inside a string argument does not end it.
     """
     parts: list[str] = []
     for _ in range(MAX_END_MARKERS):
         marker = yield from state.source.until(ends, parts.append)
-        calls = calls_in("".join(parts), state.tools)
+        calls = parse_calls("".join(parts), state.tools)
         for name, arguments in calls:
             state.begin(name)
             state.writer.arguments(arguments)
@@ -32,8 +32,8 @@ def read_python(state: ParserState, ends: tuple[str, ...]) -> Steps[bool]:
     return False
 
 
-def calls_in(text: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]]:
-    """Names and JSON arguments of the calls that a piece of Python is made of; none if it is anything else."""
+def parse_calls(text: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]]:
+    """Return names and JSON arguments of a text of Python calls; empty if it is anything else."""
     if len(text) > MAX_CODE_CHARACTERS:
         return []
     try:
@@ -52,7 +52,7 @@ def _flatten_list(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def _call(statement: ast.stmt, tools: Mapping[str, Tool]) -> tuple[str, str]:
-    """One statement: a call, printed or assigned or neither. Raises ValueError or TypeError for anything else."""
+    """Return the call of a statement: alone, printed or assigned. Raises ValueError or TypeError for anything else."""
     call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print":
         call = call.args[0] if len(call.args) == 1 and not call.keywords else None

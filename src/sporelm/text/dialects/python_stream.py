@@ -1,7 +1,7 @@
-"""Python's calls, f(key="text", other=[1, True]), read as they come and passed on as JSON, as `json_text` does.
+"""Streams Python calls, f(key="text", other=[1, True]), as JSON, like `json_stream`.
 
-JSON's literals and escapes are read too. Some templates write a text between quotes as it is, with the quotes that it
-holds: so a quote ends a text only where something may follow that does follow texts.
+JSON's literals and escapes are accepted too. Some templates do not escape quotes inside strings, so a quote ends a
+string only before a character that can follow a string.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from sporelm.text.dialects.deltas import ToolCall
 from sporelm.text.dialects.dialect import ParserState
-from sporelm.text.dialects.json_stream import Copier, copy_escape, inside_string
+from sporelm.text.dialects.json_stream import Copier, copy_escape, escape_string
 from sporelm.text.dialects.lark_builder import INTEGER, NUMBER, Expression, LarkBuilder
 from sporelm.text.dialects.loose_object_grammar import join_pairs
 from sporelm.text.dialects.stream_source import Emit, Steps, TextSource
@@ -28,7 +28,7 @@ _NESTED = (",", "]", "}", ":", ")", "")
 
 
 def read_call(state: ParserState, *, bare: bool = False) -> Steps[bool]:
-    """A call; False, and none begun, if there is none. `bare`: only one of a tool, since no marker was before it."""
+    """Read a call; False if there is no call. `bare`: only calls of known tools, since no marker precedes it."""
     source = state.source
     name = source.take(len((yield from source.ahead(NAME))))
     if not name or (bare and name not in state.tools) or not (yield from source.literal("(")):
@@ -53,7 +53,7 @@ def read_list(state: ParserState, *, bare: bool = False) -> Steps[bool]:
 
 
 class PythonCopier(Copier):
-    """Copies one value as Python writes it."""
+    """Copies one value in Python's syntax."""
 
     _quote = ""
 
@@ -65,11 +65,11 @@ class PythonCopier(Copier):
         source, quote = self.source, self._quote
         while True:
             if run := source.run(_PLAIN):
-                out(inside_string(run))
+                out(escape_string(run))
             if (yield from source.literal(quote)):
                 if (yield from self._ended()):
                     return True
-                out(inside_string(quote))
+                out(escape_string(quote))
                 continue
             character = yield from source.peek()
             if character == "":
@@ -80,10 +80,10 @@ class PythonCopier(Copier):
                     return False
                 out(escape)
             elif character in "'\"":
-                out(inside_string(source.take()))
+                out(escape_string(source.take()))
 
     def _ended(self) -> Steps[bool]:
-        """Whether the quote that was read just now may end a text: what follows is looked at and not read."""
+        """Return whether the quote just read can end a string, by the next characters, which are not consumed."""
         place = self.source.hold()
         yield from self.source.space()
         found = yield from self.follows()
@@ -92,7 +92,7 @@ class PythonCopier(Copier):
         return found
 
     def follows(self) -> Steps[bool]:
-        """Whether what comes here may follow a text."""
+        """Return whether the next characters can follow a string."""
         return (yield from self.source.peek()) in _NESTED
 
 
@@ -120,7 +120,7 @@ class _Argument(PythonCopier):
 
 
 class _PythonArguments:
-    """Reads what stands between a call's parentheses, after the first one, and writes it as one JSON object."""
+    """Reads the arguments after a call's opening parenthesis, and writes them as one JSON object."""
 
     def __init__(self, state: ParserState, tool: Tool | None) -> None:
         self._source, self._out = state.source, state.writer
@@ -130,7 +130,7 @@ class _PythonArguments:
         self._named = False
 
     def read(self) -> Steps[bool]:
-        """False if they are malformed or cut off from some place on: then the object was closed."""
+        """Return False if the arguments are malformed or incomplete: then the object was closed."""
         whole = yield from self._all()
         self._out.arguments("}" if self._keys else "{}")
         return whole
@@ -149,7 +149,7 @@ class _PythonArguments:
                 return after == ")"
 
     def _key(self) -> Steps[str | None]:
-        """The name of an argument, which may be missing: then the tool's schema has it."""
+        """Return the name of an argument; a positional one has its name from the tool's schema."""
         source = self._source
         place = source.hold()
         key = source.take(len((yield from source.ahead(KEY))))
@@ -200,17 +200,17 @@ def _escape(source: TextSource) -> Steps[str | None]:
 
 
 def format_call(call: ToolCall) -> str:
-    """A call as Python writes it."""
+    """Return a call in Python's syntax."""
     values: dict[str, Any] = json.loads(call.arguments)
-    return f"{call.name}({', '.join(f'{key}={_written(value)}' for key, value in values.items())})"
+    return f"{call.name}({', '.join(f'{key}={_format_value(value)}' for key, value in values.items())})"
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return repr(value) if isinstance(value, bool) or value is None else json.dumps(value, ensure_ascii=False)
 
 
 def build_call(lark: LarkBuilder, wrap: Callable[[Expression], Sequence[str]] = lambda call: (call,)) -> Expression:
-    """The form of a call of any of the tools; `wrap` says what stands around it."""
+    """Return the rule of a call of any of the tools; `wrap` adds the text around it."""
     return lark.each(lambda tool: lark.sequence(*wrap(_call_form(lark, tool))))
 
 

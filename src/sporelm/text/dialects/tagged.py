@@ -1,7 +1,7 @@
-"""Calls whose arguments stand between tags, as raw text: what their JSON is, the tool's schema says.
+"""Calls with arguments between tags, as raw text, which is converted to JSON by the tool's schema.
 
-A text argument ends at its closing tag where another argument, or the end of the call, follows: the tag may stand
-inside of it.
+A string argument ends at a closing tag that is followed by another argument or the end of the call, so that it may
+contain the tag.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from sporelm.text.dialects.dialect import Dialect, ParserState
-from sporelm.text.dialects.json_stream import inside_string, whole
+from sporelm.text.dialects.json_stream import escape_string, repair_json
 from sporelm.text.dialects.lark_builder import Expression, LarkBuilder
 from sporelm.text.dialects.python_stream import PythonCopier
 from sporelm.text.dialects.stream_source import Emit, Steps, TextSource
@@ -24,11 +24,11 @@ TEXT = frozenset(("string",))
 
 
 class Tagged(Dialect):
-    """The tags, in the order they come; a subclass names them. None but `lines` may be missing where it says \"\".
+    """A subclass defines the tags, here in their order in a call. An optional tag is \"\" if a format does not have it.
 
-    opening          before a call, may be left out if name_open is there
-    closing          after a call; may be left out
-    section          around all calls; may be left out
+    opening          before a call; optional if there is a name_open
+    closing          after a call; optional
+    section          around all calls; optional
     lines            whether an argument has lines of its own
     """
 
@@ -80,7 +80,7 @@ class Tagged(Dialect):
         return True
 
     def named(self, source: TextSource) -> Steps[bool]:
-        """Read what closes a name; False if something else comes."""
+        """Read the end of a name; False if it is missing."""
         return not self.name_close or (yield from source.skip(self.name_close)) is not None
 
     def _argument(self, source: TextSource, arguments: "_TaggedArguments") -> Steps[bool]:
@@ -100,7 +100,7 @@ class Tagged(Dialect):
         )
 
     def plain(self, key: str) -> str:
-        """A key as the tool's schema has it."""
+        """Return a key as the tool's schema spells it."""
         return key
 
     def build_calls(self, lark: LarkBuilder) -> Expression:
@@ -109,7 +109,7 @@ class Tagged(Dialect):
         return lark.sequence(begin + "\n", calls, "\n", end) if begin else calls
 
     def build_one_call(self, lark: LarkBuilder, tool: Tool) -> Expression:
-        """The form of a call of one tool."""
+        """Return the rule of a call of one tool."""
         parts: list[str] = [
             f"{self.opening}{self.line if self.opening and self.name_open else ''}{self.name_open}{tool.name}"
         ]
@@ -134,7 +134,7 @@ class Tagged(Dialect):
 
 
 class _TaggedArguments:
-    """Writes arguments as one JSON object."""
+    """Writes the arguments as one JSON object."""
 
     def __init__(self, state: ParserState, tool: Tool | None) -> None:
         self._source, self._out, self._tool = state.source, state.writer, tool
@@ -143,7 +143,7 @@ class _TaggedArguments:
     def value(
         self, key: str, close: str, follow: tuple[str, ...], *, lines: bool, types: frozenset[str] | None = None
     ) -> Steps[bool]:
-        """Read a value up to its closing tag; texts go out as they come. False if the tag does not come."""
+        """Read a value up to its closing tag, and stream strings. Return False if the tag is missing."""
         if types is None:
             types = self._tool.types(key) if self._tool else frozenset()
         if key in self._keys:  # the first one counts
@@ -151,7 +151,7 @@ class _TaggedArguments:
         if types == TEXT:
             self._key(key)
             self._out.arguments('"')
-            text = _Lines(lambda text: self._out.arguments(inside_string(text)), lines)
+            text = _Lines(lambda text: self._out.arguments(escape_string(text)), lines)
             found = yield from self._raw(close, follow, text.take)
             if not found:
                 text.cut()
@@ -162,11 +162,11 @@ class _TaggedArguments:
         if not (yield from self._raw(close, follow, text.take)):
             return False
         self._key(key)
-        self._out.arguments(as_json("".join(parts), types))
+        self._out.arguments(to_json("".join(parts), types))
         return True
 
     def end(self, *, complete: bool) -> None:
-        """No more arguments."""
+        """End the arguments."""
         self._out.arguments("}" if self._keys else "{}")
         self._out.end_call(complete)
 
@@ -175,7 +175,7 @@ class _TaggedArguments:
         self._keys.add(key)
 
     def _raw(self, close: str, follow: tuple[str, ...], out: Emit) -> Steps[bool]:
-        """Text up to a closing tag that something of `follow`, or the end of the text, follows."""
+        """Read text up to a closing tag that is followed by one of `follow` or the end of the text."""
         source = self._source
         while (yield from source.until((close,), out)):
             place = source.hold()
@@ -190,14 +190,14 @@ class _TaggedArguments:
 
 
 class _Lines:
-    """Leaves out one line break at the beginning of a text, and one at its end."""
+    """Drops one line break at the beginning of a text, and one at its end."""
 
     def __init__(self, out: Emit, lines: bool) -> None:
         self._out, self._lines = out, lines
         self._has_started, self._pending = not lines, ""
 
     def take(self, text: str) -> None:
-        """More of the text."""
+        """Add text."""
         if not self._has_started:
             text, self._has_started = text.removeprefix("\n"), True
         text = self._pending + text
@@ -206,16 +206,16 @@ class _Lines:
             self._out(text)
 
     def cut(self) -> None:
-        """The text ends without its tag: what was held back belongs to it."""
+        """End a text without its closing tag: emit what was held back."""
         if self._pending:
             self._out(self._pending)
 
 
-def as_json(text: str, types: frozenset[str]) -> str:
-    """A raw value as JSON: what it looks like, if its types allow that, and otherwise a text."""
-    found = whole(text) if types != TEXT else None
+def to_json(text: str, types: frozenset[str]) -> str:
+    """Return a raw value as JSON: parsed if its types allow that, otherwise a string."""
+    found = repair_json(text) if types != TEXT else None
     if found is None and types != TEXT and text.lstrip()[:1] in ("[", "{"):  # some templates write Python's
-        found = whole(text, PythonCopier)
+        found = repair_json(text, PythonCopier)
     if found is not None and not found.startswith('"') and _fits(found, types):
         return found
     if types == frozenset(("boolean",)) and text.strip().lower() in ("true", "false"):
@@ -226,7 +226,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
 
 
 def _fits(value: str, types: frozenset[str]) -> bool:
-    """Whether JSON of this look may stand where these types are asked for; not, where a text would do as well."""
+    """Return whether a JSON value can be used for these types instead of a string."""
     if "string" not in types:
         return True
     kinds: dict[str, Callable[[str], bool]] = {

@@ -1,4 +1,4 @@
-"""Prompts with tools: by the chat template, or in words if the template does not support tools."""
+"""Prompts with tools: by the chat template, or as instructions in the prompt if the template does not support tools."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def check_variables(given: Any) -> dict[str, Any]:
         raise RequestError(f"chat_template_kwargs is {safe_repr(given)}: it must be an object")
     for name, value in given.items():
         if name not in VARIABLES:
-            raise RequestError(f"chat_template_kwargs has {safe_repr(name)}: only {', '.join(VARIABLES)} are taken")
+            raise RequestError(f"chat_template_kwargs has {safe_repr(name)}: only {', '.join(VARIABLES)} are supported")
         kind = VARIABLES[name]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             expected = kind.__name__ if isinstance(kind, type) else "value"
@@ -77,12 +77,12 @@ def render_with_tools(
         checked = _with_results_as_text(checked)
     if definitions and not template.supports_tools:
         role = "system" if template.supports_system_role else "user"
-        checked = _with_instructions(checked, instructions(dialect, definitions), role)
+        checked = _with_instructions(checked, write_instructions(dialect, definitions), role)
         definitions = []
     return template.render_checked(checked, definitions, **variables)
 
 
-def instructions(dialect: Dialect, tools: Sequence[Mapping[str, Any]]) -> str:
+def write_instructions(dialect: Dialect, tools: Sequence[Mapping[str, Any]]) -> str:
     """Return a description of the tools and of the call format. The tools' definitions are marked as content, the rest
     as template text."""
     definitions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)

@@ -91,7 +91,7 @@ def check_tokenizer_json(spec: Mapping[str, Any], label: str) -> None:
             raise ModelFileError(f"{label}: the normalizer's precompiled_charsmap is damaged")
         empty = isinstance(pattern, Mapping) and "" in pattern.values()
         if (kind == "Replace" and empty) or (kind == "Prepend" and part.get("prepend") == ""):
-            raise ModelFileError(f"{label}: the normalizer's {kind} is empty; it must have a pattern or a text")
+            raise ModelFileError(f"{label}: the normalizer's {kind} is empty; it must have a pattern or a string")
     for part in _flatten(spec.get("pre_tokenizer"), "pretokenizers"):
         if part.get("type") == "FixedLength" and part.get("length") == 0:
             raise ModelFileError(f"{label}: the pre_tokenizer's FixedLength is 0; it must be at least 1")

@@ -89,7 +89,7 @@ def format_size_label(values: int) -> str:
         if values >= size or size == 1000:
             scaled = values / size
             return f"{scaled:.{max(0, 2 - len(str(round(scaled)).lstrip('0')))}f}{letter}"
-    raise AssertionError("thousands take all")
+    raise AssertionError("unreachable: the last size is the default")
 
 
 def find_model_name(values: Mapping[str, Any], folder: Path) -> str:

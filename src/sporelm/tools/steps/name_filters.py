@@ -39,8 +39,8 @@ def _filter_checked(names: Collection[str], pattern: str, what: str) -> list[str
     kept = filter_names(names, [pattern])
     if names and not kept and pattern != KEEP_NOTHING:
         raise RequestError(
-            f"no {what} fits {pattern[:80]!r}, so that none would be left; patterns are of whole names, and"
-            f" {KEEP_NOTHING!r} takes all away"
+            f"no {what} fits {pattern[:80]!r}, so none would be left; a pattern must match the whole name, and"
+            f" {KEEP_NOTHING!r} removes all"
         )
     return kept
 
