@@ -570,6 +570,6 @@ def test_anything_in_any_order_with_overlap_and_states() -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("machine", [EngineMachine, StatefulMachine])
+@pytest.mark.parametrize("machine", [EngineMachine, StatefulMachine, OverlappedMachine, OverlappedStatefulMachine])
 def test_twenty_thousand_steps(machine: type[EngineMachine]) -> None:
     machine_run(400, 50, machine)()
