@@ -22,6 +22,7 @@ ENGINE = {
     "--strict",
     "--threads",
     "--eager",
+    "--batch-invariant",
     "--max-context",
     "--kv",
     "--kv-memory",

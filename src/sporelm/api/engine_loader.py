@@ -50,6 +50,7 @@ class EngineOptions:
     num_states  recurrent states, as in the recorded run
     dtype       the number type of activations, an option of the back-end
     strict      refuse to run ops by the reference where the back-end has no kernel
+    batch_invariant  compute each row in one order of sums, whatever runs beside it
     any_kind    ignore options that this kind of model does not use, instead of refusing them
     """
 
@@ -74,6 +75,7 @@ class EngineOptions:
     chat_template: str | Path | None = None
     dtype: str = "auto"
     strict: bool = False
+    batch_invariant: bool = False
 
     def check(self) -> None:
         """Raise RequestError for an invalid value."""
@@ -112,7 +114,7 @@ class EngineOptions:
             if not isinstance(self.chat_template, str | Path):
                 raise RequestError(f"chat_template is {safe_repr(self.chat_template)}: it must be a name or a path")
             find_template(str(self.chat_template))
-        for name in ("eager", "dequantize", "any_kind", "strict"):
+        for name in ("eager", "dequantize", "any_kind", "strict", "batch_invariant"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {safe_repr(getattr(self, name))}: it must be True or False")
 
@@ -218,7 +220,15 @@ def load_engine(
             start += perf_counter() - download_start
             draft_source = files.enter_context(closing(open_model(draft_path)))
         name = options.backend or settings.BACKEND.value
-        backend = wrap_backend(open_device(name, options.device, threads, options.dtype, strict=options.strict))
+        backend = open_device(
+            name,
+            options.device,
+            threads,
+            options.dtype,
+            strict=options.strict,
+            batch_invariant=options.batch_invariant,
+        )
+        backend = wrap_backend(backend)
         try:
             options = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
             check_step_size(options, backend)
@@ -232,14 +242,18 @@ def load_engine(
             raise
 
 
-def open_device(name: str, device: str, threads: int, dtype: str = "auto", *, strict: bool = False) -> Backend:
+def open_device(
+    name: str, device: str, threads: int, dtype: str = "auto", *, strict: bool = False, batch_invariant: bool = False
+) -> Backend:
     """Open a back-end on a device, which computes in numbers of `dtype`. Raises BackendError.
 
-    strict   an op for which it has no kernel is an error, instead of a fallback to the reference
+    strict            an op for which it has no kernel is an error, instead of a fallback to the reference
+    batch_invariant   a row's result depends on nothing but itself; on the host's back-ends it never does
     """
     options: dict[str, str | int] = {"threads": threads}
     if name not in HOST_BACKENDS:
         options |= {"device": device} | ({} if dtype == "auto" else {"dtype": dtype})
+        options |= {"batch_invariant": True} if batch_invariant else {}
     elif device != "cpu":
         raise BackendError(
             f"back-end {name!r} has no device {device!r}: its only device is 'cpu'; 'spore doctor' lists others"

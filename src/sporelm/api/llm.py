@@ -39,6 +39,7 @@ class LLM(LoadedLLM):
     dtype         number type of activations: "auto", "f32", "f16" or "bf16"; the cpu and reference back-ends take
                   "auto" and "f32"
     strict        raise BackendError where the reference would run an op for which the back-end has no kernel
+    batch_invariant  compute each row in one order of sums, whatever runs beside it; always so on the CPU back-end
     eager         run op by op, without a plan
     progress      called with (stage, done, total) during loading
     max_batch     maximum number of requests in a batch; more wait. None: as many as suit the device, 16 on a CPU
@@ -85,6 +86,7 @@ class LLM(LoadedLLM):
         chat_template: str | Path | None = None,
         dtype: str = "auto",
         strict: bool = False,
+        batch_invariant: bool = False,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -93,7 +95,7 @@ class LLM(LoadedLLM):
         options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
-            dtype=dtype, strict=strict,
+            dtype=dtype, strict=strict, batch_invariant=batch_invariant,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters)
         self._chat: KvSequence | None = None  # the KV cache that `chat` keeps between calls

@@ -31,7 +31,8 @@ def backend_names() -> list[str]:
 def open_backend(name: str, **options: Any) -> Backend:
     """Open a back-end. Raise BackendError with the list of names, or with the reason why it cannot run here.
 
-    `options` go to the constructor: `threads`, and for back-ends other than the host's `device` and `dtype`.
+    `options` go to the constructor: `threads`, and for back-ends other than the host's `device`, `dtype` and
+    `batch_invariant`.
     """
     if name not in backend_names():
         raise BackendError(f"no back-end {name!r}; there are {', '.join(backend_names())}")
@@ -45,6 +46,8 @@ def open_backend(name: str, **options: Any) -> Backend:
             raise BackendError(
                 f"back-end {name!r} has no choice of number types. Leave out --dtype {options['dtype']}."
             )
+        if "batch_invariant" in options and not _takes(constructor, "batch_invariant"):
+            raise BackendError(f"back-end {name!r} has no fixed order of sums. Leave out --batch-invariant.")
         backend = constructor(**options)
         state = backend.probe()
     if isinstance(state, Missing):

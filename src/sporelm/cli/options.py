@@ -108,6 +108,11 @@ def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> No
     add_device(parser)
     add_eager(parser)
     parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="compute each row in one order of sums, whatever runs beside it; slower on torch, always so on cpu",
+    )
+    parser.add_argument(
         "--max-context",
         type=int,
         metavar="N",
@@ -183,7 +188,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
         llm = LLM(
             store.resolve(args.model, progress),
             **select(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
-            **select(args, "dtype", "strict"),
+            **select(args, "dtype", "strict", "batch_invariant"),
             **select(args, "speculate", "draft_model"),
             chat_template=getattr(args, "chat_template", None),
             progress=progress,

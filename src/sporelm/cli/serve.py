@@ -142,7 +142,8 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
         engine["device"] = None
     if engine["dtype"] == "auto":
         engine["dtype"] = None
-    engine["eager"], engine["strict"] = engine["eager"] or None, engine["strict"] or None
+    for name in ("eager", "strict", "batch_invariant"):  # the default is False, which a file may change
+        engine[name] = engine[name] or None
     flags["engine"] = engine
     try:
         return load_config(flags, Path(args.config).expanduser() if args.config else None)

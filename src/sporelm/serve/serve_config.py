@@ -26,7 +26,7 @@ LOG_FORMATS = ("text", "json")
 ENGINE_OPTIONS = {
     "backend": str, "device": str, "threads": int, "max_context": int, "kv": str, "kv_memory": str, "eager": bool,
     "speculate": str, "draft_model": str, "max_batch": int, "token_budget": int, "chat_template": str,
-    "dtype": str, "strict": bool,
+    "dtype": str, "strict": bool, "batch_invariant": bool,
 }  # fmt: skip
 
 

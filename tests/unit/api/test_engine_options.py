@@ -52,6 +52,12 @@ def test_a_number_type_is_refused_where_the_back_end_has_no_choice(narrow: None)
         open_device("narrow", "cpu", 1, "bf16")
 
 
+def test_batch_invariance_is_refused_where_the_back_end_has_no_fixed_order(narrow: None) -> None:
+    open_device("cpu", "cpu", 1, batch_invariant=True).close()
+    with pytest.raises(BackendError, match="'narrow' has no fixed order of sums"):
+        open_device("narrow", "cpu", 1, batch_invariant=True)
+
+
 def test_strict_refuses_the_reference(narrow: None) -> None:
     x = np.ones((2, 3), np.float32)
     backend = open_device("narrow", "cpu", 1)

@@ -11,7 +11,7 @@ import pytest
 from available import open_available
 from sporelm import ops
 from sporelm.backends.backend_registry import open_backend
-from sporelm.errors import BackendError, ContextError, install_command
+from sporelm.errors import BackendError, ContextError, MemoryShortage, install_command
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F16, F32
@@ -180,4 +180,13 @@ def test_memory_of_the_device_is_asked_for_where_it_has_its_own() -> None:
     assert 0 < found["stream_median_bytes_s"] <= found["stream_bytes_s"]
     assert min(backend.measure_limits().values()) > 0
     backend.synchronize()
+    backend.close()
+
+
+def test_too_little_memory_is_a_shortage() -> None:
+    backend = open_available("torch")
+    import torch
+
+    with pytest.raises(MemoryShortage, match=r"^device cpu: 2 GB are needed$"), backend.on_device():
+        raise torch.OutOfMemoryError("2 GB are needed\nand more")
     backend.close()

@@ -28,7 +28,7 @@ from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_fetch import TorchFetch, as_array, can_fetch_asynchronously
 from sporelm.backends.torch.torch_pages import cache_bits
 from sporelm.backends.torch.torch_weight import TorchWeight
-from sporelm.errors import BackendError
+from sporelm.errors import BackendError, MemoryShortage
 from sporelm.ops import Op
 from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import F32, DType
@@ -229,7 +229,10 @@ class TorchBackend(FunctionBackend):
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Begin a step. Set torch's number of threads, which is global to the process, and restore it afterwards."""
+        """Begin a step. Set torch's number of threads, which is global to the process, and restore it afterwards.
+
+        Raises MemoryShortage if the device has too little memory for what is launched.
+        """
         before, wanted = torch.get_num_threads(), self._num_threads()
         buckets = self.traits.input_buckets
         if before != wanted:
@@ -237,6 +240,9 @@ class TorchBackend(FunctionBackend):
         try:
             with STEP.begin(buckets.row_block if buckets else 1, self.batch_invariant), torch.inference_mode():
                 yield
+        except torch.OutOfMemoryError as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise MemoryShortage(f"device {self.device}: {reason}") from error
         finally:
             if before != wanted:
                 torch.set_num_threads(before)
