@@ -20,6 +20,7 @@ PARALLEL = {
     "checkpoints/hf",
     "checkpoints/quantized",
     "cli",
+    "evals/conformance",
     "models/architectures",
     "models/families",
     "ops",

@@ -100,7 +100,7 @@ OPTIONS = {
         "--json",
     }
     | EVERY,
-    "doctor": {"--json", "--conformance", "--backend", "--models"} | EVERY,
+    "doctor": {"--json", "--conformance", "--all", "--backend", "--device", "--dtype", "--models"} | EVERY,
     "gguf": EVERY,
     "gguf show": {
         *{"-m", "--filter-meta", "-t", "--filter-tensor", "-n", "--array-detail", "--full", "--meta", "--no-meta"},

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from conformance.case import Arrays, Case
 from conformance.guarded_cpu import GuardedCpu
 from cpu_targets import TARGETS
 from sporelm.backends.reference import ReferenceBackend
+from sporelm.evals.conformance.conformance_case import Arrays, Case
 
 
 @pytest.fixture(scope="session")

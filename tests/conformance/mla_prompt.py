@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import On
-from conformance.cases_mla import Latents, filled
-from conformance.cases_paged_attention import page_tables
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import On
+from sporelm.evals.conformance.mla import Latents, filled
+from sporelm.evals.conformance.paged_attention import page_tables
 
 LENGTH = 600
 

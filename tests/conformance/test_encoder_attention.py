@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.case import On
 from conformance.same_results import assert_same
 from cpu_targets import TARGETS
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import On
 
 HEADS, KV_HEADS, DIM = 6, 3, 32
 LENGTHS = (70, 1, 300, 17)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import cases_paged_attention
-from conformance.all_cases import CASES
-from conformance.case import FEW_FORMATS, FORMAT_NAMES, On, width_of
-from conformance.cases_paged_attention import CHOSEN, COMMON, Heads
 from conformance.guarded_cpu import GuardedCpu
 from conformance.same_results import assert_same
 from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.backends.cpu.cpu_backend import FEW_TOKENS
-from sporelm.evals.conformance import ALIKE
+from sporelm.evals.conformance import paged_attention as cases_paged_attention
+from sporelm.evals.conformance.all_cases import CASES
+from sporelm.evals.conformance.conformance_case import FEW_FORMATS, FORMAT_NAMES, On, width_of
+from sporelm.evals.conformance.paged_attention import CHOSEN, COMMON, Heads
+from sporelm.evals.conformance.random_weights import ALIKE
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.ops.paged_attention import PAGE
 

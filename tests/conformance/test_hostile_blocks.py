@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance.case import FORMAT_NAMES, On, width_of
-from conformance.cases_quantized_linear import halves_of
 from cpu_targets import TARGETS
 from sporelm import ops
-from sporelm.evals.conformance import ALIKE
+from sporelm.evals.conformance.conformance_case import FORMAT_NAMES, On, width_of
+from sporelm.evals.conformance.quantized_linear import halves_of
+from sporelm.evals.conformance.random_weights import ALIKE
 from sporelm.quant import FORMATS, dequantize_tensor, quantize_tensor
 from sporelm.quant.activations import quantize_int8
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance.case import FORMAT_NAMES, On, width_of
-from conformance.cases_linear_experts import LIGHT, ROUTES, spread
 from conformance.guarded_cpu import GuardedCpu
 from conformance.same_results import assert_same
 from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.backends.stacked_experts import list_matrices, stack_experts
 from sporelm.errors import OpError
+from sporelm.evals.conformance.conformance_case import FORMAT_NAMES, On, width_of
+from sporelm.evals.conformance.linear_experts import LIGHT, ROUTES, spread
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS, quantize_tensor

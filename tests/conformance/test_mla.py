@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from conformance.case import On
-from conformance.cases_mla import COMMON, Latents
 from conformance.mla_prompt import LENGTH, Prompt
 from conformance.same_results import assert_same
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import On
+from sporelm.evals.conformance.mla import COMMON, Latents
 
 
 @pytest.mark.parametrize("shape", COMMON, ids=str)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance.all_cases import CASES, assert_agrees
-from conformance.case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
+from conformance.agreement import assert_agrees
 from cpu_targets import TARGETS
 from sporelm import ops
-from sporelm.evals.conformance import ALIKE, blocks_of
+from sporelm.evals.conformance.all_cases import CASES
+from sporelm.evals.conformance.conformance_case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
+from sporelm.evals.conformance.random_weights import ALIKE, blocks_of
 from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor.dtype import F32

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.case import FEW_FORMATS, FORMAT_NAMES, On
-from conformance.cases_rows import rope_table
 from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, TABLE, Steps, TinyDecoder, extents_of, specs
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import FEW_FORMATS, FORMAT_NAMES, On
+from sporelm.evals.conformance.rows import rope_table
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32

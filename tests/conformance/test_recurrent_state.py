@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.case import On
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import On
 
 ROWS = 37
 Step = Callable[..., Any]

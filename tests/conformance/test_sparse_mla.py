@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.case import On
-from conformance.cases_mla import COMMON, Latents
-from conformance.cases_paged_attention import page_tables
 from conformance.mla_prompt import LENGTH, Prompt
 from conformance.same_results import assert_same
 from sporelm import ops
 from sporelm.errors import BackendError
+from sporelm.evals.conformance.conformance_case import On
+from sporelm.evals.conformance.mla import COMMON, Latents
+from sporelm.evals.conformance.paged_attention import page_tables
 from sporelm.ops.canonical_pages import KV_TYPES, to_canonical
 from sporelm.ops.paged_attention import PAGE
 

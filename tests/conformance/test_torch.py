@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from available import open_available
-from conformance.all_cases import CASES, assert_agrees
-from conformance.case import Case, On
+from conformance.agreement import assert_agrees
 from conformance.padded_steps import empty_step, pad_step, padded_specs
 from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
 from conformance.tiny_decoder import TABLE as PAGES_EACH
 from sporelm import ops
 from sporelm.backends.protocol import HOST_TRAITS, InputBuckets
 from sporelm.errors import BackendError
-from sporelm.evals.conformance import cases, check
-from sporelm.evals.conformance_case import ConformanceCase
+from sporelm.evals.conformance.all_cases import CASES, sample_cases
+from sporelm.evals.conformance.check import check_case
+from sporelm.evals.conformance.conformance_case import Case, On
 from sporelm.ops import trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS
@@ -34,20 +34,14 @@ def torch_backend() -> Iterator[Any]:
 
 
 def mark_cases() -> list[Any]:
-    """Return every case; without --all only one in three of the cases that lesser CPU targets run too."""
-    common = [case for case in CASES if case.common and not case.rare]
-    short = {id(case) for case in common[::3]}
+    """Return every case; without --all only the sample that `spore doctor --conformance` runs."""
+    short = {id(case) for case in sample_cases()}
     return [pytest.param(case, id=str(case), marks=[] if id(case) in short else [pytest.mark.all]) for case in CASES]
 
 
 @pytest.mark.parametrize("case", mark_cases())
 def test_agrees_with_the_meaning(torch_backend: Any, reference: Any, case: Case) -> None:
-    assert_agrees(case.run(torch_backend), case.run(reference), case.exact)
-
-
-@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
-def test_conforms_on_a_users_machine(torch_backend: Any, reference: Any, case: ConformanceCase) -> None:
-    row = check("torch", case, torch_backend, reference)
+    row = check_case("torch", case, torch_backend, reference)
     assert row["state"] == "equal", row
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import On
-from conformance.cases_rows import rope_table
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import On
+from sporelm.evals.conformance.rows import rope_table
 from sporelm.ops import Spec, Symbol
 from sporelm.ops.paged_attention import PAGE
 from sporelm.quant import FORMATS

@@ -165,7 +165,7 @@ def test_doctor(spore: Spore, tmp_path: Path) -> None:
     assert str(cache) in text.stdout
 
 
-@pytest.mark.all  # hundreds of kernels; tests/conformance/test_doctor.py runs the same cases
+@pytest.mark.all  # hundreds of kernels; tests/conformance/test_ops.py runs the same cases
 def test_doctor_conformance(spore: Spore) -> None:
     done = spore("doctor", "--conformance", "--json")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr

@@ -14,7 +14,7 @@ from sporelm.api.draft_model import check_vocabularies, count_draft_states, load
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.user_paths import parse_path
-from sporelm.backends.backend_registry import open_backend
+from sporelm.backends.backend_registry import HOST_BACKENDS, open_backend
 from sporelm.backends.memory_residency import available_on, trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
@@ -36,7 +36,6 @@ from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.text.chat_templates.builtin_templates import find_template, use_template
 from sporelm.units import size_in_bytes
 
-HOST_BACKENDS = ("cpu", "reference")  # back-ends with one device
 HOST_DTYPES = ("auto", "f32")
 MAX_BATCH = 1024
 SPECULATION_METHODS = ("ngram", "draft")

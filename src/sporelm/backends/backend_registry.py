@@ -1,7 +1,7 @@
 """The registry of back-ends: our own, and back-ends that other packages offer at the entry point `sporelm.backends`."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import Parameter, signature
@@ -10,6 +10,7 @@ from typing import Any
 from sporelm.backends.protocol import Backend, Missing, Ready
 from sporelm.errors import BackendError, SporeError
 
+HOST_BACKENDS = ("cpu", "reference")  # with one device and one number type
 OWN = {
     "cpu": "sporelm.backends.cpu:CpuBackend",
     "reference": "sporelm.backends.reference:ReferenceBackend",
@@ -81,21 +82,27 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def all_backends() -> dict[str, Backend | Missing]:
-    """Return each back-end by name, or the reason why it cannot be loaded."""
+def all_backends(options: Mapping[str, str] | None = None) -> dict[str, Backend | Missing]:
+    """Return each back-end by name, or the reason why it cannot be loaded.
+
+    `options`: `device` and `dtype` for back-ends other than the host's.
+    """
     found: dict[str, Backend | Missing] = {}
     for name in backend_names():
         try:
-            found[name] = open_backend(name)
+            found[name] = open_backend(name, **({} if name in HOST_BACKENDS else dict(options or {})))
         except SporeError as error:  # of the back-end, or of a setting that it reads
             found[name] = Missing(str(error))
     return found
 
 
-def describe_backend(name: str) -> tuple[Ready, list[str]] | Missing:
-    """Return a back-end's details and the ops for which it has no kernel, or why it cannot run. Never raises."""
+def describe_backend(name: str, options: Mapping[str, str] | None = None) -> tuple[Ready, list[str]] | Missing:
+    """Return a back-end's details and the ops for which it has no kernel, or why it cannot run. Never raises.
+
+    `options` as in `all_backends`.
+    """
     try:
-        backend = open_backend(name)
+        backend = open_backend(name, **({} if name in HOST_BACKENDS else dict(options or {})))
         with _name_errors(name):
             state, lacks = backend.probe(), list(backend.missing_kernels())
             backend.close()

@@ -33,17 +33,28 @@ def make_parser() -> Parser:
             "spore doctor",
             "spore doctor --models",
             "spore doctor --conformance --json",
-            "spore doctor --conformance --backend torch",
+            "spore doctor --conformance --backend torch --device cuda --dtype bf16",
         ],
     )
     options.add_json(parser)
     parser.add_argument(
-        "--conformance", action="store_true", help="compare every op with its reference; exit 1 if one differs"
+        "--conformance",
+        action="store_true",
+        help="compare every op with its reference, and time it: a sample of the tests' cases; exit 1 if one differs. "
+        "An op is run by itself on small inputs, so its time shows what is out of line, not how fast a model is",
     )
+    parser.add_argument("--all", action="store_true", help="with --conformance: every case, without times")
     parser.add_argument(
         "--models", action="store_true", help="list the model families instead, and what tests compare each with"
     )
     parser.add_argument("--backend", metavar="NAME", help="with --conformance: only this back-end")
+    parser.add_argument("--device", metavar="D", help="show and check back-ends with a choice of devices on this one")
+    parser.add_argument(
+        "--dtype",
+        choices=options.DTYPE_CHOICES,
+        metavar="TYPE",
+        help="number type of activations: auto, f32, f16 or bf16, for back-ends that have a choice",
+    )
     options.add_help(parser)
     return parser
 
@@ -53,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.backend and not args.conformance:
         raise UsageError("--backend selects the ops of --conformance: give --conformance too")
+    if args.all and not args.conformance:
+        raise UsageError("--all runs every case of --conformance: give --conformance too")
+    backend_options = {name: value for name in ("device", "dtype") if (value := getattr(args, name)) is not None}
     if args.models:
         if args.conformance:
             raise UsageError("--models lists model families and --conformance compares ops: give one of them")
@@ -68,15 +82,15 @@ def run(args: argparse.Namespace) -> int:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": {"model": read_cpu_model(), "cores": os.cpu_count(), "usable_cores": usable_cores()},
         "packages": {name: find_version(name) for name in PACKAGES},
-        "backends": probe_backends(),
+        "backends": probe_backends(backend_options),
         "kernel_cache": inspect_kernel_cache(settings.KERNEL_CACHE.path),
         "model_store": inspect_model_store(settings.MODEL_STORE.path),
     }
     differences = 0
     if args.conformance:
-        from sporelm.evals.conformance import check_all
+        from sporelm.evals.conformance.check import check_backends
 
-        report["conformance"] = check_all(args.backend)
+        report["conformance"] = check_backends(args.backend, backend_options, every_case=args.all)
         differences = sum(row["state"] != "equal" for row in report["conformance"])
     if args.json:
         print(json.dumps(report, indent=2))
@@ -135,14 +149,14 @@ def find_version(name: str) -> str | None:
         return None
 
 
-def probe_backends() -> dict[str, dict[str, Any]]:
+def probe_backends(backend_options: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Return each back-end: ready, with its details and the ops it leaves to the reference; or why it is missing."""
     from sporelm.backends.backend_registry import backend_names, describe_backend
     from sporelm.backends.protocol import Missing
 
     backends: dict[str, dict[str, Any]] = {}
     for name in backend_names():
-        state = describe_backend(name)
+        state = describe_backend(name, backend_options)
         if isinstance(state, Missing):
             backends[name] = {"ready": False, "reason": state.reason}
         else:
@@ -216,5 +230,14 @@ def format_report(report: dict[str, Any]) -> list[str]:
     models = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in store["models"].items())
     lines.append(f"model store  {store['path']}: {models or 'empty; spore pull knows ' + ', '.join(store['known'])}")
     for row in report.get("conformance", []):
-        lines.append(f"conformance  {row['backend']:<10} {row['case']:<34} {row['state']:<9} {row['error']}")
+        lines.append(format_case(row))
     return lines
+
+
+def format_case(row: dict[str, Any]) -> str:
+    """Return the line of a conformance case, with its time and the reference's where they were measured."""
+    line = f"conformance  {row['backend']:<10} {row['case']:<50} {row['state']:<8} {row['error']}"
+    if "seconds" in row:
+        speed = row["reference_seconds"] / max(row["seconds"], 1e-9)
+        line += f"  {1e3 * row['seconds']:9.3f} ms  {speed:7.2f} x the reference's speed"
+    return line + (", no kernel of its own" if row["kernel"] == "reference" else "")

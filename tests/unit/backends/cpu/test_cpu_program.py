@@ -19,7 +19,7 @@ from sporelm.backends.cpu.runtime.host_memory import Region
 from sporelm.backends.cpu.runtime.step_loops import CHAIN
 from sporelm.backends.cpu.runtime.thread_pool import SCRATCH_BYTES, ThreadPool
 from sporelm.errors import BackendError, OpError
-from sporelm.evals.conformance import blocks_of
+from sporelm.evals.conformance.random_weights import blocks_of
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS, quantize_tensor

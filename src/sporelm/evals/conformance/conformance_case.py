@@ -8,9 +8,10 @@ from zlib import crc32
 
 import numpy as np
 
-from sporelm.evals.conformance import FORMS, blocks_of
+from sporelm.evals.conformance.random_weights import FORMS, blocks_of
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.stored_tensor import StoredTensor
+from sporelm.tensor.dtype import F32, DType
 
 Arrays = list[np.ndarray]
 RunOp = Callable[["On"], Any]
@@ -28,10 +29,13 @@ def width_of(format_name: str, blocks: int) -> int:
 
 
 class On:
-    """A back-end as a case sees it: random values that are the same on every back-end, packed weights, results."""
+    """A back-end as a case sees it: random values that are the same on every back-end, packed weights, results.
 
-    def __init__(self, backend: Any, name: str) -> None:
-        self.backend = backend
+    `inputs` is the type to which float inputs are rounded: the back-end's activation type.
+    """
+
+    def __init__(self, backend: Any, name: str, inputs: DType = F32) -> None:
+        self.backend, self.inputs = backend, inputs
         self.random = np.random.default_rng(crc32(name.encode()))
 
     def values(self, *shape: int, scale: float = 1.0) -> np.ndarray:
@@ -39,7 +43,10 @@ class On:
         return self.random.standard_normal(shape, np.float32) * np.float32(scale)
 
     def tensor(self, array: Any) -> Any:
-        return self.backend.tensor(np.asarray(array))
+        values = np.asarray(array)
+        if self.inputs is not F32 and values.dtype == np.float32:
+            values = self.inputs.to_f32(self.inputs.from_f32(values))
+        return self.backend.tensor(values)
 
     def ints(self, values: Any) -> Any:
         return self.backend.tensor(np.ascontiguousarray(values, np.int32))
@@ -87,9 +94,9 @@ class Case:
     common: bool = True
     rare: bool = False
 
-    def run(self, backend: Any) -> Arrays:
+    def run(self, backend: Any, inputs: DType = F32) -> Arrays:
         """The results as arrays."""
-        results = self.run_op(On(backend, f"{self.op} {self.name}"))
+        results = self.run_op(On(backend, f"{self.op} {self.name}", inputs))
         results = results if isinstance(results, tuple) else (results,)
         return [result if isinstance(result, np.ndarray) else result.numpy() for result in results]
 

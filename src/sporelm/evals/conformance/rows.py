@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
-from sporelm.evals.conformance import ALIKE
+from sporelm.evals.conformance.conformance_case import FORMAT_NAMES, Case, On, case, width_of
+from sporelm.evals.conformance.random_weights import ALIKE
 from sporelm.ops.activation import KINDS
 from sporelm.quant import FORMATS
 

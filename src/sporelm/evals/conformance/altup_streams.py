@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
 
 
 def of_rows(on: On, name: str, tokens: int, others: int, width: int, scale: float) -> Any:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
 
 TOKENS = (1, 2, 7, 16, 17, 33, 121)
 SHAPES = ((1, 1), (33, 7), (96, 96), (7, 320), (576, 65))  # out, in

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case, width_of
-from conformance.cases_paged_attention import LENGTHS, PAGES, STEPS, page_tables
-from conformance.cases_rows import rope_table
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case, width_of
+from sporelm.evals.conformance.paged_attention import LENGTHS, PAGES, STEPS, page_tables
+from sporelm.evals.conformance.rows import rope_table
 from sporelm.ops.canonical_pages import KV_TYPES, to_canonical
 from sporelm.ops.paged_attention import PAGE
 from sporelm.quant import FORMATS
@@ -45,8 +45,13 @@ CHOSEN = (
     Latents(3, 40, 4, 20, "fp8"),
 )
 COMMON = CHOSEN[:3]
-PRODUCTS = (("F32", 7, 3, 26, 5), ("F16", 3, 33, 9, 9), ("Q8_0", 3, 20, 64, 40), ("Q5_0", 2, 64, 32, 32))
-PRODUCTS += (("Q4_K", 3, 33, 256, 256),)
+PRODUCTS = (
+    ("F32", 7, 3, 26, 5),
+    ("F16", 3, 33, 9, 9),
+    ("Q8_0", 3, 20, 64, 40),
+    ("Q5_0", 2, 64, 32, 32),
+    ("Q4_K", 3, 33, 256, 256),
+)
 
 
 def filled(on: On, shape: Latents, values: np.ndarray | None = None) -> Any:

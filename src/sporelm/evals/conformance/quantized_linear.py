@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import EACH_KIND, FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
-from sporelm.evals.conformance import ALIKE
+from sporelm.evals.conformance.conformance_case import EACH_KIND, FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
+from sporelm.evals.conformance.random_weights import ALIKE
 from sporelm.quant import FORMATS
 from sporelm.quant.random_blocks import SCALE_OFFSETS, replace_scales
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
-from conformance.cases_mla import CHOSEN, COMMON, Latents, filled
-from conformance.cases_paged_attention import LENGTHS, PAGES, STEPS, page_tables
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
+from sporelm.evals.conformance.mla import CHOSEN, COMMON, Latents, filled
+from sporelm.evals.conformance.paged_attention import LENGTHS, PAGES, STEPS, page_tables
 from sporelm.ops.canonical_pages import KV_TYPES, to_canonical
 from sporelm.ops.paged_attention import PAGE
 from sporelm.ops.topk_indexer import NO_SLOT

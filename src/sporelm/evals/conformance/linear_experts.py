@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import EACH_KIND, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import EACH_KIND, FORMAT_NAMES, Case, On, case, width_of
 
 TOKENS = (1, 7, 130)  # one; groups of few pairs; groups of more than any tile and block of many
 LIGHT = ("F32", "Q4_1")  # formats whose kernels are soon compiled, one of floats and one of integers

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
 
 # rows of each sequence in the step, the positions that it has after it, its slot: one begins, one has no rows
 STARTS, LENGTHS, SLOTS = (0, 2, 2, 8, 9), (2, 5, 10, 7), (3, 0, 1, 4)
 ROWS, COUNT = 9, 5
+APART: tuple[tuple[int, ...], ...] = ((2, 4, 16, 64), (4, 4, 10, 10), (2, 2, 128, 128), (3, 3, 7, 70))
 Call = Callable[..., Any]
 
 
@@ -99,11 +100,11 @@ def cases() -> Iterator[Case]:
         for shape in ((2, 4, 16, 64, "each"), (2, 6, 10, 10, "all"), (1, 2, 128, 128, "all"), (3, 3, 7, 70, "each")):
             name, rare = f"{' '.join(map(str, shape))}{where}", pooled and shape[2] != 7
             yield case("gated_delta_rule", name, delta, *shape, pooled, rare=rare, common=shape[2] != 16)
-    for shape in ((2, 4, 16, 64), (4, 4, 10, 10), (2, 2, 128, 128), (3, 3, 7, 70)):
+    for apart in APART:
         for decays_each in (True, False):
-            name = f"{' '.join(map(str, shape))} apart, decays of each {'row' if decays_each else 'head'}"
-            rare = not decays_each and shape[2] != 7
-            yield case("gated_delta_rule", name, delta_by_row, *shape, decays_each, rare=rare, common=shape[2] == 7)
+            name = f"{' '.join(map(str, apart))} apart, decays of each {'row' if decays_each else 'head'}"
+            rare = not decays_each and apart[2] != 7
+            yield case("gated_delta_rule", name, delta_by_row, *apart, decays_each, rare=rare, common=apart[2] == 7)
     for decays_each in (True, False):
         name = f"3 3 7 70 within bounds, decays of each {'row' if decays_each else 'head'}"
         yield case("gated_delta_rule", name, delta_by_row, 3, 3, 7, 70, decays_each, -5.0, rare=not decays_each)

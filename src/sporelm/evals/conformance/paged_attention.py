@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
-from conformance.cases_rows import HEAD_DIMS, rope_table
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
+from sporelm.evals.conformance.rows import HEAD_DIMS, rope_table
 from sporelm.ops.canonical_pages import KV_TYPES, to_canonical
 from sporelm.ops.paged_attention import PAGE
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
-from conformance.cases_recurrent import ROWS, stepped
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
+from sporelm.evals.conformance.recurrent import ROWS, stepped
 
 
 def selected(on: On, size: int, channels: int, pooled: bool) -> Any:

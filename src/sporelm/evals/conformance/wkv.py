@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.case import Case, On, case
-from conformance.cases_recurrent import ROWS, stepped
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
+from sporelm.evals.conformance.recurrent import ROWS, stepped
 
 
 def mixed(on: On, tokens: int, width: int, mixes: int, more: bool) -> Any:

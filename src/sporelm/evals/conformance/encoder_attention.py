@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
 
 # rows of each text: one; shorter than a tile, a tile, one more; pages and splits of 256 with and without a rest
 TEXTS = ((1,), (5, 16, 17, 1), (64, 65, 3), (300, 0, 40, 256))

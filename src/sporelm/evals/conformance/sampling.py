@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import Case, On, case
 from sporelm import ops
+from sporelm.evals.conformance.conformance_case import Case, On, case
 
 VOCABS = (33, 1003)
 KINDS = ("plain", "ties", "-inf", "flat", "spike", "unfit")
@@ -59,7 +59,7 @@ def run_masks(on: On, rows: int, vocab: int, kind: str) -> Any:
 def run_draws(on: On, options: tuple[float, ...], vocab: int, kind: str, k: int) -> Any:
     rows = 9
     logits = random_logits(on, rows, vocab, kind)
-    columns = np.concatenate([np.tile(np.float32(options), (rows, 1)), on.random.random((rows, 1))], axis=1)
+    columns = np.concatenate([np.tile(np.array(options, np.float32), (rows, 1)), on.random.random((rows, 1))], axis=1)
     arguments = logits, columns.astype(np.float32)
     is_whole = options[1] == 0
     with np.errstate(all="ignore"):

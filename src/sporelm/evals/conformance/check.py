@@ -1,0 +1,110 @@
+"""Compares the results of a back-end's ops with those of their numpy references, and times them."""
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.backends.backend_registry import HOST_BACKENDS, all_backends, open_backend
+from sporelm.backends.protocol import Backend, Missing
+from sporelm.evals.conformance.all_cases import CASES, sample_cases
+from sporelm.evals.conformance.conformance_case import Arrays, Case
+from sporelm.tensor.dtype import F32, DType
+
+
+def check_backends(
+    only: str | None = None, options: Mapping[str, str] | None = None, *, every_case: bool = False
+) -> list[dict[str, Any]]:
+    """Run cases on each back-end that can run here; return a row per case.
+
+    only        the only back-end to check. Raises BackendError if it cannot run
+    options     `device` and `dtype` of back-ends that have them
+    every_case  run all cases, without times, instead of a sample
+    """
+    reference = open_backend("reference")
+    cases = CASES if every_case else sample_cases()
+    rows = []
+    if only:
+        given = {} if only in HOST_BACKENDS else dict(options or {})
+        found: dict[str, Backend | Missing] = {only: open_backend(only, **given)}
+    else:
+        found = all_backends(options)
+    for name, backend in found.items():
+        if isinstance(backend, Missing) or (name == "reference" and not only):
+            continue
+        rows += [check_case(name, case, backend, reference, timed=not every_case) for case in cases]
+        backend.close()
+    return rows
+
+
+def check_case(name: str, case: Case, backend: Backend, reference: Backend, *, timed: bool = False) -> dict[str, Any]:
+    """Run a case on a back-end and on the reference.
+
+    Return back-end, case, state (equal, differs, fails), error, and whether a kernel or the reference ran it; with
+    `timed` also the seconds of a second run on both.
+    """
+    types = backend.number_types(ops.ALL[case.op])
+    kernel = "reference" if case.op in backend.missing_kernels() else "own"
+    row: dict[str, Any] = {"backend": name, "case": str(case), "kernel": kernel}
+    expected = case.run(reference, types.activation)
+    try:
+        found = case.run(backend, types.activation)
+        if timed:
+            row |= {
+                "seconds": time_ops(case, backend, types.activation),
+                "reference_seconds": time_ops(case, reference, types.activation),
+            }
+    except Exception as error:  # the row reports any error of a third-party back-end
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return row | {"state": "fails", "error": message}
+    error_share = largest_error(found, expected, exact=case.exact and types.activation is F32)
+    state = "equal" if error_share <= types.tolerance else "differs"
+    return row | {"state": state, "error": f"{error_share:.1e}"}
+
+
+def time_ops(case: Case, backend: Backend, inputs: DType) -> float:
+    """Return the seconds that the ops of a case take, each by itself, with its compilation done before."""
+    inner, seconds = backend.run, 0.0
+
+    def run(op: ops.Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        nonlocal seconds
+        began = perf_counter()
+        results = inner(op, args, options)
+        backend.synchronize()
+        seconds += perf_counter() - began
+        return results
+
+    vars(backend)["run"] = run
+    try:
+        case.run(backend, inputs)
+    finally:
+        del vars(backend)["run"]
+    return seconds
+
+
+def largest_error(found: Arrays, expected: Arrays, *, exact: bool) -> float:
+    """Return the largest difference relative to the largest expected value, and, for values beyond it, to the value.
+
+    Infinite for another shape, for integers that differ, for infinities and NaN at other places, and if `exact` for any
+    difference.
+    """
+    if len(found) != len(expected):
+        return float("inf")
+    return max((_array_error(*pair, exact=exact) for pair in zip(found, expected, strict=True)), default=0.0)
+
+
+def _array_error(found: np.ndarray, expected: np.ndarray, *, exact: bool) -> float:
+    if found.shape != expected.shape:
+        return float("inf")
+    is_float = expected.dtype.kind == "f"
+    if exact or not is_float:
+        return 0.0 if np.array_equal(found, expected, equal_nan=is_float) else float("inf")
+    finite = np.isfinite(expected)
+    scale = float(np.abs(expected[finite], dtype=np.float64).max(initial=0)) or 1.0
+    left, right = (array.astype(np.float64) / scale for array in (found, expected))
+    with np.errstate(invalid="ignore"):
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        share = np.abs(left - right) / (1 + (np.abs(left) + np.abs(right)) / 2)
+    return float(np.where(same, 0, np.nan_to_num(share, nan=np.inf)).max(initial=0))
