@@ -11,6 +11,12 @@ from sporelm.evals.conformance.conformance_case import Case, On, case
 # rows of each sequence in the step, the positions that it has after it, its slot: one begins, one has no rows
 STARTS, LENGTHS, SLOTS = (0, 2, 2, 8, 9), (2, 5, 10, 7), (3, 0, 1, 4)
 ROWS, COUNT = 9, 5
+DELTA_SHAPES: tuple[tuple[Any, ...], ...] = (
+    (2, 4, 16, 64, "each"),
+    (2, 6, 10, 10, "all"),
+    (1, 2, 128, 128, "all"),
+    (3, 3, 7, 70, "each"),
+)
 APART: tuple[tuple[int, ...], ...] = ((2, 4, 16, 64), (4, 4, 10, 10), (2, 2, 128, 128), (3, 3, 7, 70))
 Call = Callable[..., Any]
 
@@ -97,7 +103,7 @@ def cases() -> Iterator[Case]:
             name = f"{taps} taps of {channels}{' bias' * bias}{' silu' * silu}{where}"
             rare = pooled and channels != 70
             yield case("causal_conv1d", name, convolved, channels, taps, bias, silu, pooled, rare=rare)
-        for shape in ((2, 4, 16, 64, "each"), (2, 6, 10, 10, "all"), (1, 2, 128, 128, "all"), (3, 3, 7, 70, "each")):
+        for shape in DELTA_SHAPES:
             name, rare = f"{' '.join(map(str, shape))}{where}", pooled and shape[2] != 7
             yield case("gated_delta_rule", name, delta, *shape, pooled, rare=rare, common=shape[2] != 16)
     for apart in APART:
