@@ -1,4 +1,4 @@
-"""Qwen3-Coder, Qwen3.5 and Nemotron 3.
+"""Qwen3-Coder, Qwen3.5 and Nemotron 3. Qwen 2.5 and Qwen3 call tools as Hermes does (hermes.py).
 
 <tool_call><function=name><parameter=key>value</parameter></function></tool_call>, each tag in a line of its own.
 """
