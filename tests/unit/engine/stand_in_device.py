@@ -107,6 +107,10 @@ class StandInDevice(ReferenceBackend):
 class LaterProgram(FunctionProgram):
     """A program whose run is launched."""
 
+    def __init__(self, graph: Graph, backend: "StandInDevice") -> None:
+        super().__init__(graph, backend)
+        self.graph = graph
+
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         queue, results = self.backend.queue, dict[str, np.ndarray]()  # type: ignore[attr-defined]
         inputs = {name: each if isinstance(each, Launched) else each.copy() for name, each in arrays.items()}
