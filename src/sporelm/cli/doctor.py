@@ -149,7 +149,7 @@ def find_version(name: str) -> str | None:
         return None
 
 
-def probe_backends(backend_options: dict[str, str]) -> dict[str, dict[str, Any]]:
+def probe_backends(backend_options: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """Return each back-end: ready, with its details and the ops it leaves to the reference; or why it is missing."""
     from sporelm.backends.backend_registry import backend_names, describe_backend
     from sporelm.backends.protocol import Missing
