@@ -45,6 +45,20 @@ def test_agrees_with_the_meaning(torch_backend: Any, reference: Any, case: Case)
     assert row["state"] == "equal", row
 
 
+@pytest.fixture(scope="module", params=["bf16", "f16"])
+def narrow_torch(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Torch with narrow activations."""
+    backend = open_available("torch", threads=2, dtype=request.param)
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize("case", sample_cases()[::3], ids=str)
+def test_conforms_in_narrow_numbers(narrow_torch: Any, reference: Any, case: Case) -> None:
+    row = check_case("torch", case, narrow_torch, reference)
+    assert row["state"] == "equal", row
+
+
 def test_has_a_function_for_every_op_of_models(torch_backend: Any) -> None:
     assert torch_backend.missing_kernels() == [
         "dequantize_blocks",

@@ -10,7 +10,7 @@ from sporelm.backends.torch.op_functions import implements
 
 @implements(ops.silu_mul, is_narrow=True)
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    return silu(gate).mul_(up)
+    return silu(gate.float()).mul_(up).to(gate.dtype)  # one rounding
 
 
 @implements(ops.add, is_narrow=True)

@@ -12,18 +12,18 @@ from sporelm.ops.paged_attention import PAGE
 from sporelm.ops.topk_indexer import NO_SLOT
 
 
-@implements(ops.store_rows)
+@implements(ops.store_rows, is_narrow=True)
 def store_rows(x: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
     write_rows(cache, 0, slots, x.unsqueeze(1))
     return ()
 
 
-@implements(ops.topk_indexer)
+@implements(ops.topk_indexer, is_narrow=True)
 def topk_indexer(
     q: Tensor, weights: Tensor, cache: Cache, starts: Any, lengths: Any, pages: Tensor, *, k: int
 ) -> Tensor:
     """Score sequence by sequence. `starts` and `lengths` are numpy arrays."""
-    width = cache.shape[4]
+    q, weights, width = q.float(), weights.float(), cache.shape[4]
     out = torch.full((len(q), k), NO_SLOT, dtype=torch.int32, device=q.device)
     bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), lengths.tolist(), strict=True)
     for sequence, (start, stop, length) in enumerate(bounds):

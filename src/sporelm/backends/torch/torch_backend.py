@@ -127,7 +127,7 @@ class TorchBackend(FunctionBackend):
         if function is None or self.activation is F32:
             return function
         if op.name not in self._rounded or self._rounded[op.name].__wrapped__ is not function:  # type: ignore[attr-defined]
-            self._rounded[op.name] = round_results(op.name, function, self.activation_type)
+            self._rounded[op.name] = round_results(op, function, self.activation_type)
         return self._rounded[op.name]
 
     def to_output(self, stored: torch.Tensor) -> torch.Tensor:
