@@ -53,7 +53,12 @@ def narrow_torch(request: pytest.FixtureRequest) -> Iterator[Any]:
     backend.close()
 
 
-@pytest.mark.parametrize("case", sample_cases()[::3], ids=str)
+# Weights beyond the range of a narrow type: infinite or NaN in F16, subnormal in BF16.
+OUT_OF_RANGE = ("blocks of 0xff", "least scales")
+NARROW_CASES = [case for case in sample_cases()[::3] if not any(words in str(case) for words in OUT_OF_RANGE)]
+
+
+@pytest.mark.parametrize("case", NARROW_CASES, ids=str)
 def test_conforms_in_narrow_numbers(narrow_torch: Any, reference: Any, case: Case) -> None:
     row = check_case("torch", case, narrow_torch, reference)
     assert row["state"] == "equal", row
