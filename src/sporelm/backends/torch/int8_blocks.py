@@ -131,7 +131,8 @@ class Int8Blocks(NamedTuple):
 
     def select(self, index: Any) -> "Int8Blocks":
         """Return rows, or experts, by a slice or a tensor of indices."""
-        return Int8Blocks(*(None if part is None else part[index] for part in self))
+        offsets = None if self.offsets is None else self.offsets[index]
+        return Int8Blocks(self.integers[index], self.scales[index], offsets)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """Return the numbers, computed in float32 and rounded to `dtype`."""

@@ -79,10 +79,10 @@ def _attend(
     if part.length is not None and part.num_rows > 1:
         # One sequence: kv_heads as the batch, its group as the heads, so that neither keys nor the mask are repeated.
         each = queries[0].unflatten(1, (group, -1))
-        repeated = (x[0].unsqueeze(1).expand(-1, group, -1, -1) for x in (keys, values))
+        keys, values = (x[0].unsqueeze(1).expand(-1, group, -1, -1) for x in (keys, values))
         is_causal = part.is_causal(window, chunk)
         mask = None if is_causal else part.mask(window, chunk, 1, queries.dtype)
-        mixed = scaled_dot_product_attention(each, *repeated, attn_mask=mask, is_causal=is_causal, scale=scale)
+        mixed = scaled_dot_product_attention(each, keys, values, attn_mask=mask, is_causal=is_causal, scale=scale)
         return mixed.flatten(1, 2).unsqueeze(0)
     mask = part.mask(window, chunk, group, queries.dtype)
     return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
