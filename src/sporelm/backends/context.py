@@ -3,14 +3,18 @@
 A resource (stream, event, buffer, captured graph, compiled program) belongs to the context in which it was created.
 Used outside it, or after its end, it raises ContextError. `sporulate` detaches a resource, so that it can be stored or
 handed to another thread; `sprout` binds it again, to its own context only. Devices whose contexts are current in one
-thread at a time override `Context.check`. On a CPU every thread is inside.
+thread at a time have a `DeviceContext`. On a CPU every thread is inside.
 """
 
 import gc
-from typing import NoReturn, Self
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Any, NoReturn, Self
 from weakref import WeakSet
 
 from sporelm.errors import ContextError
+
+_EVERY_THREAD: AbstractContextManager[None] = nullcontext()
 
 
 class Context:
@@ -26,6 +30,14 @@ class Context:
         """Raise ContextError where this context's resources may not be used."""
         if self.closed:
             raise ContextError(f"context {self.name} is closed; open a new back-end")
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make the context current in this thread for a block. Here nothing is to be done."""
+        return _EVERY_THREAD
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Return a reentrant lock, for an engine that works in this context: under it the context is current."""
+        return RLock()
 
     @property
     def live(self) -> list["Resource"]:
@@ -83,13 +95,17 @@ class Resource:
 
     def sprout(self, context: Context) -> Self:
         """Bind again. Raise ContextError unless `context` is its owner and is open, and the resource is not freed."""
+        self.check_owner(context)
+        context.check()
+        self.bound = True
+        return self
+
+    def check_owner(self, context: Context) -> None:
+        """Raise ContextError unless `context` is its owner, and it is not freed."""
         if context is not self.context:
             raise ContextError(f"{self.label} belongs to context {self.context.name}, not to {context.name}")
         if self.freed:
             self.refuse()
-        context.check()
-        self.bound = True
-        return self
 
     def free(self) -> None:
         """Free it, inside its context. Raise ContextError if it is detached. A second call does nothing."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from sporelm.backends.context import Context, Resource
+from sporelm.backends.device_context import enters_context
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.protocol import (
     HOST_TRAITS,
@@ -140,10 +141,12 @@ class FunctionBackend(ABC):
 
     # ---- tensors
 
+    @enters_context
     def tensor(self, array: np.ndarray) -> Tensor:
         self.context.check()
         return Tensor(dtype_of(array), Layout.contiguous(array.shape), self.copy_in(array), self)
 
+    @enters_context
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         self.context.check()
         if not self.is_plain(tensor):
@@ -165,6 +168,7 @@ class FunctionBackend(ABC):
 
     # ---- pages, in canonical form
 
+    @enters_context
     def allocate_pages(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
         shapes = [(count, *page_shape(each)) for each in kept]
         memory = CacheAllocation(self.context, [self.allocate_cache(shape, dtype) for shape in shapes])
@@ -179,6 +183,7 @@ class FunctionBackend(ABC):
             return self.allocate(shape, dtype)
         return BlockPages(self.allocate(canonical_shape(shape, dtype), U8), shape)
 
+    @enters_context
     def free_pages(self, caches: Sequence[Tensor]) -> None:
         for cache in caches:
             cache.storage.memory.free()
@@ -187,15 +192,19 @@ class FunctionBackend(ABC):
         element_bytes = dtype.nbytes if isinstance(dtype, DType) else 1
         return prod(canonical_shape(page_shape(kept), dtype)) * element_bytes
 
+    @enters_context
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
         return self.copy_out(cache.storage.canonical[list(pages)])
 
+    @enters_context
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         cache.storage.canonical[list(pages)] = self.copy_in(canonical)
 
+    @enters_context
     def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetch:
         return Fetched(self.export_pages(cache, pages))
 
+    @enters_context
     def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
         for pages in [cache.storage.canonical for cache in caches]:
             for source, target in copies:
@@ -203,20 +212,25 @@ class FunctionBackend(ABC):
 
     # ---- inputs and outputs of programs
 
+    @enters_context
     def upload(self, array: np.ndarray) -> Handle:
         return self.copy_in(array)
 
+    @enters_context
     def fetch(self, handle: Handle) -> np.ndarray:
         return handle if isinstance(handle, np.ndarray) else self.copy_out(handle)
 
+    @enters_context
     def fetch_rows(self, handle: Handle, rows: Sequence[int]) -> np.ndarray:
         return self.fetch(handle[list(rows)])
 
+    @enters_context
     def start_fetch(self, handle: Handle) -> Fetch:
         return Fetched(self.fetch(handle))
 
     # ---- recurrent states
 
+    @enters_context
     def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
         shapes = [(count, *shape) for layer in layers for shape in layer]
         memory = CacheAllocation(self.context, [self.allocate(shape, F32) for shape in shapes], "states")
@@ -232,14 +246,17 @@ class FunctionBackend(ABC):
     def state_bytes(self, layers: Sequence[StateShapes]) -> int:
         return sum(prod(shape) * 4 for layer in layers for shape in layer)
 
+    @enters_context
     def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
         for held in [tensor.storage.values for cache in caches for tensor in cache]:
             for source, target in copies:
                 held[target] = held[source]
 
+    @enters_context
     def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
         return [self.copy_out(tensor.storage.values[list(states)]) for cache in caches for tensor in cache]
 
+    @enters_context
     def import_states(
         self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
     ) -> None:
@@ -262,9 +279,11 @@ class FunctionBackend(ABC):
     def compile(self, graph: Graph) -> Program | None:
         return None
 
+    @enters_context
     def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
         return FunctionProgram(graph, self)
 
+    @enters_context
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         self.context.check()
         itself = cast("Backend", self)  # the subclass gives the other verbs
@@ -331,6 +350,7 @@ class FunctionBackend(ABC):
             taken.append(perf_counter() - began)
         return taken
 
+    @enters_context
     def close(self) -> None:
         """End the context. Programs and caches that are still referenced are freed, and reported as leaks."""
         if leaks := self.context.close():
@@ -398,6 +418,7 @@ class FunctionProgram(Resource):
             tuple(self._slot(value, False) for value in call.results),
         )
 
+    @enters_context
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         """See `Program.run`. An argument that ops read on the host may be given as a handle: the step is padded then
         (ADR 0045), and the functions get it on the device."""
@@ -430,6 +451,10 @@ class FunctionProgram(Resource):
                 for slot in call.ending:
                     values[slot] = None
             return {name: backend.to_output(values[slot]) for name, slot in self._outputs.items()}
+
+    @enters_context
+    def free(self) -> None:
+        super().free()
 
     def release(self) -> None:
         self._graph, self._calls = Graph(), []  # they hold the constants

@@ -6,10 +6,11 @@ weight; give a kernel for a call; compile a program of calls; synchronize.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from sporelm.backends.context import Context
 from sporelm.ops import Call, Graph, Op, Spec
 from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import ElementType
@@ -105,10 +106,16 @@ class CallTimer(Protocol):
 
 
 class Fetch(Protocol):
-    """A copy from the device to the host that has begun."""
+    """A copy from the device to the host that has begun: a resource of the back-end's context (`DeviceResource`)."""
 
     def result(self) -> np.ndarray:
         """Wait for the copy, and return it."""
+
+    def sporulate(self) -> Self:
+        """Detach it, for another thread to take over."""
+
+    def sprout(self, context: Context) -> Self:
+        """Bind it in this thread. Raise ContextError unless `context` is the back-end's."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,7 @@ class Backend(Protocol):
     rules: tuple[str, ...]  # rules of `sporelm.plan.rewrite_rules` that pay on this device
     step_buckets: Mapping[str, int]  # name -> max tokens of a step, ascending; the last is the largest step allowed
     traits: DeviceTraits
+    context: Context  # the owner of its resources
     padded_ops: Collection[str]  # ops with host arguments that also take them on the device, in padded steps (ADR 0045)
 
     strict: bool  # whether an op without a kernel is an error, instead of a fallback to the reference

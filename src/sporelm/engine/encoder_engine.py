@@ -1,6 +1,5 @@
 """The engine of an encoder: texts in, hidden states or scores out. It has no cache, and generates nothing."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ class EncoderEngine:
         self.step_times = PrefillBudget()
         self.metrics = Metrics(self._load)
         self.observer: EngineObserver | None = None
-        self.lock = threading.RLock()
+        self.lock = worker.device.context.lock()
         self._requests: list[EncoderRequest] = []  # that whose turn it is first
         self._closed = False
 

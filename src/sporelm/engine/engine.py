@@ -1,7 +1,6 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import logging
-import threading
 from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.backends.context import Context
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
@@ -62,11 +62,13 @@ class Engine:
         speculation: Speculation | None = None,
         offload_store: OffloadStore | None = None,
         device_sampler: DeviceSampler | None = None,
+        context: Context | None = None,
     ) -> None:
         """Without an offload store, evicted sequences are recomputed.
 
         device_sampler   samples on a device that runs by itself: the next step is launched while one runs (`overlap`).
                          Speculation and recordings need one step after the other, and the host's sampler.
+        context          of the worker's back-end: current in the thread that is inside a call, so during each step
         """
         self.runner = worker
         self.limits = limits
@@ -80,7 +82,7 @@ class Engine:
         self.last_step: Step | None = None  # that was launched
         self.sampling_steps: list[Step] = []  # whose sampling has begun, and which are not committed
         self._closed = False
-        self.lock = threading.RLock()
+        self.lock = (context or Context("engine")).lock()
         self.overlap: Overlap | None = None
         if device_sampler is not None and speculation is None:
             self.overlap = Overlap(self, device_sampler)

@@ -1,13 +1,15 @@
 """The runner: fills the input arrays of a step, then replays the plan, or runs op by op if eager."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from threading import Lock
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.backends.protocol import Backend, Handle, Progress
+from sporelm.backends.context import Context
+from sporelm.backends.protocol import Backend, Fetch, Handle, Progress
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown_adapter_error
@@ -248,14 +250,10 @@ class Runner:
         """Return the pages of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
         return [self.backend.export_pages(cache, pages) for cache in self.paged]
 
-    def start_export(
-        self, pages: Sequence[int], states: Sequence[int]
-    ) -> Callable[[], tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
-        """Begin to copy pages and states to the host; the returned function waits, and returns the arrays of
-        `export_pages` and `export_states`. Later steps do not change the copies."""
+    def start_export(self, pages: Sequence[int], states: Sequence[int]) -> "StartedExport":
+        """Begin to copy pages and states to the host. Later steps do not change the copies."""
         layers = [self.backend.start_export_pages(cache, pages) for cache in self.paged]
-        arrays = self.export_states(states)
-        return lambda: ([layer.result() for layer in layers], arrays)
+        return StartedExport(self.backend.context, layers, self.export_states(states))
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
         """Fill pages with the result of `export_pages`. Changes the caches."""
@@ -270,6 +268,30 @@ class Runner:
         """Fill states with the result of `export_states`. Changes the caches."""
         if self.states:
             self.backend.import_states(self.states, states, arrays)
+
+
+class StartedExport:
+    """Pages and states while the device copies them to the host. Any thread may wait for them: the copies are detached,
+    and bound to the thread that asks first."""
+
+    def __init__(self, context: Context, layers: Sequence[Fetch], states: list[NDArray[Any]]) -> None:
+        self._context, self._states = context, states
+        self._fetches = [layer.sporulate() for layer in layers]
+        self._layers: list[NDArray[Any]] = []
+        self._lock = Lock()
+
+    def __call__(self) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+        """Return the arrays of `export_pages` and `export_states`."""
+        with self._lock:
+            while self._fetches:
+                fetch = self._fetches[0].sprout(self._context)
+                try:
+                    self._layers.append(fetch.result())
+                except BaseException:
+                    fetch.sporulate()
+                    raise
+                del self._fetches[0]
+        return self._layers, self._states
 
 
 def sampled_inputs(

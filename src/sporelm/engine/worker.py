@@ -1,6 +1,6 @@
 """A worker: runs steps with one rank's shard of every weight, its pages and its plan."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from sporelm.engine.capacity import (
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
-from sporelm.engine.runner import Model, Runner
+from sporelm.engine.runner import Model, Runner, StartedExport
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
@@ -137,9 +137,7 @@ class Worker:
         """Fill states with the result of `export_states`. Changes the caches. `import_pages` tells the recorder."""
         self.runner.import_states(states, arrays)
 
-    def start_export(
-        self, pages: Sequence[int], states: Sequence[int]
-    ) -> Callable[[], tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
+    def start_export(self, pages: Sequence[int], states: Sequence[int]) -> StartedExport:
         """Begin to copy pages and states to the host; see `Runner.start_export`."""
         return self.runner.start_export(pages, states)
 

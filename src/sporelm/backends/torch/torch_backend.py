@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sporelm.backends.context import Context
+from sporelm.backends.device_context import DeviceContext, enters_context
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.function_backend import FunctionBackend
 from sporelm.backends.protocol import (
@@ -25,8 +27,9 @@ from sporelm.backends.torch.activation_types import ACTIVATION_TYPES, NARROW_TYP
 from sporelm.backends.torch.int8_blocks import can_pack, pack_blocks, packed_block_bytes
 from sporelm.backends.torch.op_functions import op_functions
 from sporelm.backends.torch.step_context import STEP
-from sporelm.backends.torch.torch_fetch import TorchFetch, as_array, can_fetch_asynchronously
+from sporelm.backends.torch.torch_fetch import TorchFetch, as_array
 from sporelm.backends.torch.torch_pages import cache_bits
+from sporelm.backends.torch.torch_resources import TorchDevice, TorchResources
 from sporelm.backends.torch.torch_weight import TorchWeight
 from sporelm.errors import BackendError, MemoryShortage
 from sporelm.ops import Op
@@ -88,6 +91,7 @@ class TorchBackend(FunctionBackend):
         self.threads, self.requested_device, self.batch_invariant = threads, device, batch_invariant
         self._requested_dtype, self._requested_weights = dtype, weights
         self._rounded: dict[str, Callable[..., Any]] = {}  # functions by the op's name, for narrow activations
+        self.resources: TorchResources | None = None  # None: the device has no streams; copies wait
         self.use_device(torch.device("cpu"))
 
     def probe(self) -> Ready | Missing:
@@ -95,7 +99,8 @@ class TorchBackend(FunctionBackend):
             found = torch.zeros(1, device=self.requested_device)
             if found.device.type != "meta":
                 found.cpu()
-            self.use_device(found.device)
+            if found.device != self.device:
+                self.use_device(found.device)
         except Exception as error:  # each vendor's plug-in has errors of its own
             reason = str(error).partition("\n")[0][:200]
             return Missing(
@@ -115,7 +120,27 @@ class TorchBackend(FunctionBackend):
         self.packs_weights = self._requested_weights == "packed" or (self._requested_weights == "auto" and not is_cpu)
         self.traits = HOST_TRAITS if is_cpu else ACCELERATOR_TRAITS
         self.step_buckets = {"any": self.traits.token_budget}
-        self._fetches_asynchronously = can_fetch_asynchronously(device)
+        self._open_context()
+
+    def _open_context(self) -> None:
+        """Create the context of the device, and its streams and buffers if it runs by itself."""
+        if self.resources is not None:
+            self.resources.close()
+        self.context, self.resources = Context(self.name), None
+        if self.device.type not in ("cpu", "meta"):
+            self.context, self.resources = self.open_device(TorchDevice(self.device))
+
+    def open_device(self, device: TorchDevice) -> tuple[DeviceContext, TorchResources | None]:
+        """Return the context of a device that runs by itself, and its resources; None if it has no streams, events or
+        pinned memory."""
+        context = DeviceContext(self.name, device.enter)
+        with context.current():
+            try:
+                resources = TorchResources(context, device)
+                ones = resources.upload(np.ones(1, np.float32))
+                return context, resources if (TorchFetch(resources, ones).result() == 1).all() else None
+            except Exception:  # each vendor's plug-in has errors of its own
+                return context, None
 
     # ---- numbers
 
@@ -137,10 +162,9 @@ class TorchBackend(FunctionBackend):
     # ---- memory
 
     def copy_in(self, array: np.ndarray) -> torch.Tensor:
-        copied = torch.from_numpy(np.array(array, order="C"))
-        if self._fetches_asynchronously:
-            return copied.pin_memory().to(self.device, non_blocking=True)
-        return copied.to(self.device)
+        if self.resources is not None:
+            return self.resources.upload(array)
+        return torch.from_numpy(np.array(array, order="C")).to(self.device)
 
     def copy_out(self, stored: torch.Tensor) -> np.ndarray:
         if stored.device.type == "meta":
@@ -161,6 +185,7 @@ class TorchBackend(FunctionBackend):
 
     # ---- weights
 
+    @enters_context
     def pack(self, weight: WeightArray) -> Tensor:
         """Store a matrix as int8 blocks, in its own 16-bit type, or in the type of activations. A vector is an ordinary
         tensor of float32."""
@@ -191,18 +216,22 @@ class TorchBackend(FunctionBackend):
 
     # ---- pages
 
+    @enters_context
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
         return self.start_export_pages(cache, pages).result()
 
+    @enters_context
     def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetch:
         bits = cache_bits(cache.storage.values)
         return self._start_copy(bits.index_select(0, self.copy_in(np.array(pages, np.int64))))
 
+    @enters_context
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         bits = cache_bits(cache.storage.values)
         given = self.copy_in(canonical.view(np.int16) if canonical.dtype == np.uint16 else canonical)
         bits[self.copy_in(np.array(pages, np.int64))] = given.view(bits.dtype)
 
+    @enters_context
     def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
         """Copy all pages at once unless the order of the copies matters."""
         sources, targets = zip(*copies, strict=True) if copies else ((), ())
@@ -215,15 +244,17 @@ class TorchBackend(FunctionBackend):
 
     # ---- outputs of programs
 
+    @enters_context
     def fetch_rows(self, handle: Handle, rows: Sequence[int]) -> np.ndarray:
         return self.fetch(handle.index_select(0, self.copy_in(np.array(rows, np.int64))))
 
+    @enters_context
     def start_fetch(self, handle: Handle) -> Fetch:
-        return self._start_copy(self.to_output(handle)) if self._fetches_asynchronously else Fetched(self.fetch(handle))
+        return self._start_copy(self.to_output(handle)) if self.resources is not None else Fetched(self.fetch(handle))
 
     def _start_copy(self, stored: torch.Tensor) -> Fetch:
         """Begin to copy a tensor to the host: narrow numbers as their bits."""
-        return TorchFetch(stored) if self._fetches_asynchronously else Fetched(as_array(stored.cpu()))
+        return Fetched(as_array(stored.cpu())) if self.resources is None else TorchFetch(self.resources, stored)
 
     # ---- running
 
@@ -249,6 +280,12 @@ class TorchBackend(FunctionBackend):
 
     def _num_threads(self) -> int:
         return self.threads if self.threads and self.device.type == "cpu" else torch.get_num_threads()
+
+    def close(self) -> None:
+        with self.context.current():
+            if self.resources is not None and not self.context.closed:
+                self.resources.close()
+            super().close()
 
     def synchronize(self) -> None:
         if self.device.type not in ("cpu", "meta"):
