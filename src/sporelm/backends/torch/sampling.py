@@ -121,7 +121,7 @@ def _draw_from_rows(scores: Tensor, temperature: Tensor, uniform: Tensor) -> tup
 def _draw_from_candidates(
     scores: Tensor, vocab: int, row_totals: Tensor | None, options: Tensor
 ) -> tuple[Tensor, Tensor]:
-    temperature, top_k, top_p, min_score, uniform = options
+    temperature, top_k, top_p, min_score, uniform = options.unbind(0)
     k = scores.shape[1]
     rank, is_complete = torch.arange(k, device=scores.device), k == vocab
     num_visible = (scores > scores[:, -1:]).sum(dim=1, keepdim=True)
@@ -132,7 +132,8 @@ def _draw_from_candidates(
     totals = sums[:, -1:] if row_totals is None else torch.where(top_k > 0, sums[:, -1:], row_totals)
     has_total = (top_p >= 1) | has_count | is_complete | ((top_k == 0) & (row_totals is not None))
     before, threshold = sums - weights, _take_share(totals, top_p)
-    margin = torch.where(top_k > 0, *(_margin(totals, count, vocab, SCORE_ERROR, TOP_P_ERROR) for count in (k, vocab)))
+    of_top, of_row = (_margin(totals, count, vocab, SCORE_ERROR, TOP_P_ERROR) for count in (k, vocab))
+    margin = torch.where(top_k > 0, of_top, of_row)
     lowest = min_score.clamp(min=LOWEST_SCORE)
     slack = (THRESHOLD_ERROR * ROUNDOFF) * -lowest
     surely = in_top & ((before < threshold - margin) | (top_p >= 1))
