@@ -141,16 +141,17 @@ class Engine:
 
         If the device has too little memory for a step, the next ones are shorter. If a step is interrupted or the
         back-end fails, the next one goes on as if this one had not been; only requests for which tokens were being
-        sampled may fail. If all requests of a failed step want rows, the error ends them, and their callers raise it.
+        sampled may fail. If all requests of a failed step want rows, an error other than too little memory ends them,
+        and their callers raise it.
         """
         with self.lock:
             if self.scheduler.is_idle:
-                return []
+                return [] if self.overlap is None else self.overlap.take_outputs()
             try:
                 return self._step() if self.overlap is None else self.overlap.step()
-            except BaseException as reason:
-                self._recover("error" if isinstance(reason, Exception) else "cancelled")
-                if isinstance(reason, MemoryShortage) and self._shorten_steps(reason):
+            except BaseException as failure:
+                self._recover(failure)
+                if isinstance(failure, MemoryShortage) and self._shorten_steps(failure):
                     return []
                 raise
 
@@ -197,10 +198,13 @@ class Engine:
         """Run a step whose requests all want rows, of logits or of hidden states."""
         requests = [self.scheduler.running[scheduled.request_id] for scheduled in step.sequences]
         scheduled = perf_counter()
+        self.last_step = step
         try:
             rows = self.runner.embed(step) if requests[0].output == "hidden" else self.runner.run(step).logits
         except Exception as error:
-            self._recover("error")
+            if isinstance(error, MemoryShortage) and step.num_tokens > 1:
+                raise  # shorter steps may do
+            self._recover(error)
             outputs = [self.scheduler.fail_rows(request, error) for request in requests]
             self.forget_ended(outputs)
             return outputs
@@ -222,12 +226,13 @@ class Engine:
             if output.finish_reason:
                 self._forget(output.request)
 
-    def _recover(self, reason: FinishReason) -> None:
-        """Roll back after a failed step.
+    def _recover(self, failure: BaseException) -> None:
+        """Roll back after a step that has failed, or was interrupted.
 
         Its copies may not have been made, and random generators and grammars may be ahead of the output. Keep full
         pages only, which the step did not touch. End the requests whose sampling began, and requests that had finished.
         """
+        reason: FinishReason = "error" if isinstance(failure, Exception) else "cancelled"
         steps, self.sampling_steps = self.sampling_steps, []
         sampling_ids = {
             scheduled.request_id
@@ -267,7 +272,7 @@ class Engine:
                 self.scheduler.end(request, "cancelled")
                 self._forget(request)
                 if self.overlap is not None and self.is_idle:
-                    self.overlap.drain()
+                    self.overlap.forget()
 
     def observe_time(
         self, step: Step, num_tokens: int, sampled_tokens: Sequence[Sequence[int]], seconds: float
@@ -298,9 +303,14 @@ class Engine:
             self.speculation.end(request)
 
     def _drain(self) -> None:
-        """Commit the step in flight, if there is one; its outputs are those of the next step. Changes requests."""
-        if self.overlap is not None:
+        """Commit the step in flight, if there is one; the next call of `step` returns its outputs. Changes requests."""
+        if self.overlap is None:
+            return
+        try:
             self.overlap.drain()
+        except BaseException as failure:
+            self._recover(failure)
+            raise
 
     def uses_adapter(self, adapter_id: int) -> bool:
         """Return whether any work that waits or runs has this adapter."""
@@ -398,10 +408,7 @@ class Engine:
             try:
                 if not self.kv_cache.reserve(sequence, len(session.tokens), []):
                     num_pages = count_pages(len(session.tokens))
-                    if sequence.pages:
-                        shortage = f"and {self.kv_cache.describe_shortage(sequence, len(session.tokens))} are in use"
-                    else:
-                        shortage = f"{self.kv_cache.num_obtainable_pages()} are available"
+                    shortage = self.kv_cache.describe_shortage(sequence)
                     raise MemoryShortage(f"{path} needs {num_pages} pages, {shortage}: finish some requests first")
                 self.runner.import_pages(sequence.pages, session.layers)
                 if session.tokens:

@@ -37,10 +37,10 @@ class LaunchedStep(NamedTuple):
     def tokens(self) -> PreviousTokens:
         """The sampled tokens, for the next step."""
         rows, row = dict[int, int](), 0
-        for each in self.step.sequences:
-            row += each.num_outputs
-            if each.num_outputs:
-                rows[each.request_id] = row - 1
+        for scheduled in self.step.sequences:
+            row += scheduled.num_outputs
+            if scheduled.num_outputs:
+                rows[scheduled.request_id] = row - 1
         return PreviousTokens(self.sampled.tokens, rows)
 
 
@@ -51,7 +51,8 @@ class Overlap:
         self.engine, self.sampler = engine, sampler
         self.launched: LaunchedStep | None = None
         self._outputs: list[StepOutput] = []  # of steps that were committed between two calls of `step`
-        self._last_time = 0.0  # when the last step was finished, of perf_counter
+        self._read_time = 0.0  # when the tokens of the last step were read, of perf_counter
+        self._end_time = 0.0  # when they were committed
 
     def step(self) -> list[StepOutput]:
         """Launch a step, and commit the one before. Return the outputs of that one; see `Engine.step`."""
@@ -61,7 +62,11 @@ class Overlap:
         if not scheduler.is_idle:
             self._advance()
         if scheduler.is_idle:
-            self.drain()
+            self.forget()
+        return self.take_outputs()
+
+    def take_outputs(self) -> list[StepOutput]:
+        """Return the outputs of committed steps that `step` has not returned yet."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -73,9 +78,11 @@ class Overlap:
             self._finish(launched)
 
     def forget(self) -> None:
-        """Forget the step in flight, after a failure."""
+        """Forget the step in flight: it has failed, or all of its requests have ended."""
         self.launched = None
         self.engine.scheduler.in_flight = {}
+        self.engine.sampling_steps = []
+        self.sampler.forget()
 
     def close(self) -> None:
         """Forget the step in flight, and free the programs of the sampler."""
@@ -95,16 +102,16 @@ class Overlap:
             self._run_rows(step, begin)
             return
         engine.last_step = step
+        states = engine.sampler.states
+        ids = [scheduled.request_id for scheduled in step.sequences if scheduled.num_outputs and scheduled.is_sampled]
+        is_early = not any(id in states and needs_history(states[id]) for id in ids)
         try:
             output = engine.runner.run(step, previous.tokens if previous is not None else None)
+            sampled = self._sample(step, output, ()) if is_early else None
         except BaseException:
             self.drain()  # the step before is not at fault
             raise
-        states = engine.sampler.states
-        ids = [each.request_id for each in step.sequences if each.num_outputs and each.is_sampled]
-        is_early = not any(id in states and needs_history(states[id]) for id in ids)
-        sampled = self._sample(step, output, ()) if is_early else None
-        rows = engine.scheduler.in_flight = {each.request_id: each for each in step.sequences}
+        rows = engine.scheduler.in_flight = {scheduled.request_id: scheduled for scheduled in step.sequences}
         discarded = set[int]()
         if previous is not None:
             self.launched = None
@@ -114,17 +121,23 @@ class Overlap:
                 del rows[request_id]
         if sampled is None:
             sampled = self._sample(step, output, discarded)
+        sampled.cancel_draws(discarded)
         must_drain = any(
-            not each.is_sampled or each.num_outputs > 1 or self._is_sampled_by_host(each) for each in step.sequences
+            not scheduled.is_sampled or self._is_sampled_by_host(scheduled) for scheduled in step.sequences
         )
         self.launched = LaunchedStep(step, output, sampled, rows, discarded, begin, scheduled, must_drain)
 
     def _sample(self, step: Step, output: ModelOutput, discarded: Collection[int]) -> SampledTokens:
-        self.engine.sampling_steps.append(step)
-        states = self.engine.sampler.states
+        engine = self.engine
+        states = engine.sampler.states
         if discarded:
             states = {id: state for id, state in states.items() if id not in discarded}
-        return self.sampler.launch(output, step, states)
+        engine.sampling_steps.append(step)
+        try:
+            return self.sampler.launch(output, step, states)
+        except Exception:
+            engine.sampling_steps.remove(step)  # the states are as they were: the requests go on
+            raise
 
     def _is_sampled_by_host(self, scheduled: ScheduledSequence) -> bool:
         state = self.engine.sampler.states.get(scheduled.request_id) if scheduled.num_outputs else None
@@ -133,23 +146,24 @@ class Overlap:
     def _finish(self, launched: LaunchedStep) -> None:
         """Read the tokens of a step and commit it."""
         engine, step = self.engine, launched.step
-        sampled = launched.sampled.finish(launched.discarded)
+        sampled = launched.sampled.finish()
         read = perf_counter()
         num_tokens = step.num_tokens
-        engine.observe_time(step, num_tokens, sampled.tokens, read - max(launched.scheduled_time, self._last_time))
-        self._last_time = read
+        engine.observe_time(step, num_tokens, sampled.tokens, read - max(launched.scheduled_time, self._read_time))
+        self._read_time = read
         outputs = engine.scheduler.commit(step, sampled, launched.discarded)
         if not step.sequences[-1].is_sampled:
-            outputs += engine.scheduler.deliver_rows(step, launched.output.logits, launched.discarded)
-        engine.sampling_steps.remove(step)
+            outputs += engine.scheduler.deliver_rows(step, launched.output.logits)
+        engine.sampling_steps = [each for each in engine.sampling_steps if each is not step]
         self._outputs += outputs
-        engine.record_step(step, num_tokens, (launched.begin_time, launched.scheduled_time, read, read, perf_counter()))
+        # A step's time begins when the one before has ended: the times of steps add up to that of the engine.
+        begin, scheduled = (max(time, self._end_time) for time in (launched.begin_time, launched.scheduled_time))
+        self._end_time = perf_counter()
+        engine.record_step(step, num_tokens, (begin, scheduled, read, read, self._end_time))
         engine.forget_ended(outputs)
 
     def _run_rows(self, step: Step, begin: float) -> None:
-        """Run a step whose requests all want rows, after the one in flight."""
+        """Run a step whose requests all want rows, after the one in flight, in which none of them is."""
         self.drain()
-        discarded = self.engine.scheduler.find_discarded(step, ())
-        sequences = [each for each in step.sequences if each.request_id not in discarded]
-        if sequences or step.copies or step.state_copies:
-            self._outputs += self.engine.step_rows(step._replace(sequences=sequences), begin)
+        self._outputs += self.engine.step_rows(step, max(begin, self._end_time))
+        self._end_time = perf_counter()

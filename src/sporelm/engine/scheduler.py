@@ -79,6 +79,7 @@ class Scheduler:
         self.speculation = speculation
         self.num_running_by_tenant: Counter[str] = Counter()
         self.num_running_hidden = 0  # requests for hidden states
+        self.num_turns = 0  # of requests that decode, where a step takes fewer of them than there are
         self.was_hidden = False  # whether the last step computed hidden states
         self.adapter_identities: dict[int, str] = {0: ""}  # of the loaded adapters, by id; 0 is none
         self.adapter_names: Mapping[int, str] = {}  # as users know them
@@ -86,7 +87,6 @@ class Scheduler:
         # next step must wait for it.
         self.in_flight: Mapping[int, ScheduledSequence] = {}
         self.must_drain = False
-        self._waiting_copies: PageCopies = []  # of pages that were reserved when nothing could be scheduled
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -139,7 +139,6 @@ class Scheduler:
         """
         self.must_drain = False
         builder = StepBuilder(self.token_budget)
-        builder.copies, self._waiting_copies = self._waiting_copies, []
         builder.is_hidden = self.num_running_hidden > 0 and not self.was_hidden
         for _ in range(3):  # a request that was admitted may need the other kind, one that was preempted released pages
             builder.budget = self.token_budget
@@ -150,14 +149,21 @@ class Scheduler:
         if not builder.scheduled:
             if not self.in_flight:
                 raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-            self._waiting_copies = builder.copies
             return Step([], [])
         self.was_hidden = builder.is_hidden
         return builder.build(self.kv_cache.pop_state_copies())
 
     def _fill(self, builder: StepBuilder) -> None:
         """Schedule requests that decode, then running prompts, then waiting requests."""
-        decoding = [request for request in self.running.values() if self._is_decoding(request)]
+        running, in_flight = self.running.values(), self.in_flight
+        if in_flight:
+            decoding = [request for request in running if self._is_decoding(request)]
+        else:
+            decoding = [request for request in running if request.is_decoding]
+        if len(decoding) > builder.budget:  # steps have become shorter: the requests take turns
+            turn = self.num_turns % len(decoding)
+            decoding = decoding[turn:] + decoding[:turn]
+            self.num_turns = turn + builder.budget
         if builder.is_hidden:
             self._fill_hidden(builder, len(decoding))
             return
@@ -165,8 +171,8 @@ class Scheduler:
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.queues:
             drafts = self.speculation.propose(decoding, self.limits.max_context)
         for request in decoding:
-            if request.id in self.in_flight:
-                self._schedule_ahead(request, self.in_flight[request.id], builder)
+            if in_flight and request.id in in_flight:
+                self._schedule_ahead(request, in_flight[request.id], builder)
             elif request.id in drafts or not self._schedule_decode(request, builder):
                 self._schedule(request, builder, drafts.get(request.id, ()))
         if builder.scheduled:
@@ -210,7 +216,7 @@ class Scheduler:
             if (first.output == "hidden") != builder.is_hidden or not self._schedule(first, builder):
                 break
 
-    def deliver_rows(self, step: Step, rows: Rows, discarded: Collection[int] = ()) -> list[StepOutput]:
+    def deliver_rows(self, step: Step, rows: Rows) -> list[StepOutput]:
         """Take in the sequences of a step whose rows are wanted; `rows` are those of all sequences. Changes requests.
 
         An error of a request's `on_rows` ends that request only.
@@ -220,9 +226,8 @@ class Scheduler:
         for scheduled in step.sequences:
             begin, end = end, end + scheduled.num_outputs
             request = self.running.get(scheduled.request_id)
-            if scheduled.is_sampled or request is None or request.sequence is None or request.id in discarded:
+            if scheduled.is_sampled or request is None or request.sequence is None:
                 continue
-            self.kv_cache.commit_launch(request.sequence, scheduled.state_slot)
             self.kv_cache.extend(request.sequence, scheduled.tokens)
             try:
                 request.deliver_rows(scheduled.position, rows[begin:end])
@@ -251,19 +256,20 @@ class Scheduler:
         for scheduled in step.sequences:
             if not scheduled.is_sampled:
                 break  # the last ones: see `deliver_rows`
-            if scheduled.request_id in discarded or scheduled.request_id not in self.running:
+            request = self.running.get(scheduled.request_id)
+            if request is None or scheduled.request_id in discarded:
                 if scheduled.num_outputs:
                     next(sampled_tokens)
                 continue
-            request = self.running[scheduled.request_id]
             assert request.sequence is not None
-            self.kv_cache.commit_launch(request.sequence, scheduled.state_slot)
+            if request.sequence.launched_slots:
+                self.kv_cache.commit_launch(request.sequence, scheduled.state_slot)
             if not scheduled.num_outputs:
                 self.kv_cache.extend(request.sequence, scheduled.tokens)
                 continue
             tokens = next(sampled_tokens)
             computed = scheduled.tokens
-            if computed[-1] == UNKNOWN:  # the step before has sampled it
+            if computed is UNKNOWN_TOKENS:  # the step before has sampled it
                 computed = request.context_ids[scheduled.position :]
             if request.id in sampled.failures:
                 if len(tokens) > 1:  # the tokens before the one that failed count
@@ -435,12 +441,12 @@ class Scheduler:
     def _schedule_ahead(self, request: Request, scheduled: ScheduledSequence, builder: StepBuilder) -> None:
         """Add the tokens of a request after the tokens that the step in flight computes, within the step's budget.
 
-        The token that is sampled there is UNKNOWN. Nothing is added if the request surely ends with it.
+        The token that is sampled there is UNKNOWN. Nothing is added if the request surely ends with it. Requests for
+        rows are not scheduled ahead: their steps are drained.
         """
         sequence, held = request.sequence, scheduled.position + len(scheduled.tokens)
         assert sequence is not None
-        is_sampled = request.output == "tokens"
-        if scheduled.num_outputs and is_sampled:
+        if scheduled.num_outputs:
             num_known = len(request.context_ids) + 1
             if request.num_generated + 1 >= request.max_tokens or num_known > self.limits.max_context:
                 return
@@ -456,7 +462,6 @@ class Scheduler:
             self.must_drain = True
             builder.budget = 0
             return
-        num_outputs = (held + count == num_known) if is_sampled else count
         state_slot = sequence.launched_slots[-1] if sequence.launched_slots else sequence.state_slot
         builder.add(
             ScheduledSequence(
@@ -464,10 +469,9 @@ class Scheduler:
                 request.context_ids[held : held + count] or UNKNOWN_TOKENS,
                 held,
                 sequence.page_table,
-                int(num_outputs),
+                int(held + count == num_known),
                 request.adapter_id,
                 state_slot,
-                is_sampled,
             )
         )
 

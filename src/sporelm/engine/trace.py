@@ -85,7 +85,8 @@ class Trace:
         """Note a step, which was scheduled, run, sampled and committed between these moments."""
         times = [time for time in self._times() if time.began >= moments[0]]
         began, scheduled, computed, sampled, ended = moments
-        filled = min(max(scheduled, self.worker.runner.filled_at), computed)
+        # A step that was launched while another ran was filled before it began.
+        filled = scheduled if scheduled == began else min(max(scheduled, self.worker.runner.filled_at), computed)
         self._count(times, (began, scheduled, filled, computed, sampled, ended))
         if not self.file.is_full():
             self._write_step(step, times, (began, scheduled, filled, computed, sampled, ended))

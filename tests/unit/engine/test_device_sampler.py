@@ -419,7 +419,9 @@ def test_a_discarded_row_leaves_its_state(setup: Setup) -> None:
     setup.add(2, Sampling(temperature=1, seed=2))
     setup.add(3, Sampling(temperature=1, seed=3), 17)
     first, second = (random_logits(random, "zipf", 3, VOCAB) for _ in range(2))
-    output = setup.launch(first, decode_step([1, 2, 3])).finish(discarded={1, 3})
+    launched = setup.launch(first, decode_step([1, 2, 3]))
+    launched.cancel_draws({1, 3})
+    output = launched.finish()
     assert output.tokens[0] == output.tokens[2] == []
     assert output.tokens[1:2] == setup.host.sample(output_on(None, first[1:2]), decode_step([2])).tokens
     setup.check_states()

@@ -1,15 +1,24 @@
 """Steps that are launched before the one before is committed: the same tokens, and nothing of a discarded row stays."""
 
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Sampling, Step
+from sporelm.engine import Engine, EngineConfig, Request, Sampling, Step
+from sporelm.engine.kv import KvCache
+from sporelm.engine.sampling import device_sampler
 from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.step import UNKNOWN
 from sporelm.errors import MemoryShortage
 from sporelm.ops.paged_attention import PAGE
+from sporelm.plan import Plan
 from unit.engine.hashed import VOCAB, HashedRunner, Wish, cells_of, expected_output, scores_after
 from unit.engine.stand_in_device import LaunchedRunner, LaunchedStatefulRunner
 
@@ -184,6 +193,32 @@ class FailingDevice(Exception):
     """A failure of the device."""
 
 
+@contextmanager
+def failing_waits(engine: Engine) -> Iterator[None]:
+    """Let every wait for the device fail."""
+    device = engine.runner.device
+
+    def fail() -> None:
+        raise FailingDevice
+
+    kept, device.on_wait = device.on_wait, fail
+    try:
+        yield
+    finally:
+        device.on_wait = kept
+
+
+def refuse_long_steps(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a runner's function that has memory for 9 tokens."""
+
+    def run_short(step: Step, *previous: Any) -> Any:
+        if step.num_tokens > 9:
+            raise MemoryShortage("the device has 3 MB left")
+        return run(step, *previous)
+
+    return run_short
+
+
 @pytest.mark.parametrize("where", ["launch", "wait"])
 def test_a_failure_of_the_device_costs_at_most_the_steps_in_flight(where: str) -> None:
     """Greedy requests go on; a request whose random numbers were used ends, if its tokens are lost."""
@@ -224,14 +259,7 @@ def test_a_step_that_runs_out_of_memory_makes_the_next_ones_shorter(
     runner_class: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = make_engine(LIMITS) if runner_class is LaunchedRunner else Engine(HashedRunner(LIMITS), LIMITS)
-    run = engine.runner.run
-
-    def run_short(step: Step, *previous: Any) -> ModelOutput:
-        if step.num_tokens > 9:
-            raise MemoryShortage("the device has 3 MB left")
-        return run(step, *previous)
-
-    monkeypatch.setattr(engine.runner, "run", run_short)
+    monkeypatch.setattr(engine.runner, "run", refuse_long_steps(engine.runner.run))
     wishes = [Wish(prompt(30 + number, number), sampling, 12) for number, sampling in enumerate(SAMPLINGS)]
     requests = [engine.add(Request(wish.prompt, sampling=wish.sampling, max_tokens=12)) for wish in wishes]
     engine.run(requests)
@@ -254,3 +282,180 @@ def test_a_single_token_that_does_not_fit_is_an_error(monkeypatch: pytest.Monkey
         engine.step()
     with pytest.raises(MemoryShortage):
         engine.step()
+
+
+def test_outputs_of_a_drained_step_are_returned_when_the_engine_is_idle() -> None:
+    engine = make_engine()
+    request = engine.add(Request(prompt(10), max_tokens=1))
+    assert engine.step() == []
+    engine.fork(engine.sequence())
+    assert engine.is_idle
+    (output,) = engine.step()
+    assert (output.request, output.finish_reason) == (request, "length")
+    assert engine.step() == []
+
+
+def test_a_failure_of_a_step_that_a_fork_waits_for_is_rolled_back() -> None:
+    engine = make_engine()
+    wishes = [Wish(prompt(9), Sampling(), 25), Wish(prompt(30), Sampling(temperature=1.0, seed=2), 25)]
+    requests = [engine.add(Request(each.prompt, sampling=each.sampling, max_tokens=25)) for each in wishes]
+    for _ in range(6):
+        engine.step()
+    with failing_waits(engine), pytest.raises(FailingDevice):
+        engine.fork(engine.sequence())
+    assert engine.sampling_steps == []
+    engine.run(requests)
+    assert requests[0].generated == expected_output(wishes[0], CONTEXT).tokens
+    assert requests[1].finish_reason == "error"
+    assert requests[1].generated == expected_output(wishes[1], CONTEXT).tokens[: requests[1].num_generated]
+    assert engine.overlap.sampler.num_ahead == {}
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_a_broken_device_does_not_keep_requests_from_ending(end: str) -> None:
+    engine = make_engine()
+    request = engine.add(Request(prompt(30), sampling=Sampling(temperature=1.0, seed=2)))
+    for _ in range(4):
+        engine.step()
+    with failing_waits(engine):
+        if end == "cancel":
+            engine.cancel(request)
+        else:
+            engine.close()
+    assert request.finish_reason == "cancelled"
+    assert engine.overlap.launched is None
+    assert engine.overlap.sampler.num_ahead == {}
+    assert engine.kv_cache.pages.num_free == LIMITS.num_pages
+
+
+def test_the_last_token_does_not_wait_for_a_discarded_step() -> None:
+    wish = Wish(prompt(10), Sampling(), 8)
+    stop = expected_output(wish, CONTEXT).tokens[4]
+    engine = make_engine()
+    request = engine.add(Request(wish.prompt, max_tokens=20, stop_ids=[stop]))
+    engine.run([request])
+    assert request.finish_reason == "stop"
+    assert engine.runner.device.queue.waiting, "the step in vain still runs"
+
+
+@pytest.mark.parametrize("runner_class", [LaunchedRunner, LaunchedStatefulRunner])
+def test_tokens_that_the_host_corrects_leave_the_random_numbers_in_order(runner_class: type) -> None:
+    limits = LIMITS if runner_class is LaunchedRunner else replace(LIMITS, num_states=30, state_interval=2)
+    engine = make_engine(limits, runner_class)
+    engine.runner.device.is_doubtful = True
+    wishes = [
+        Wish(prompt(5 + 17 * number, number), sampling, max_tokens=40 + number)
+        for number, sampling in enumerate(SAMPLINGS[:5])
+    ]
+    requests = [engine.add(Request(wish.prompt, sampling=wish.sampling, max_tokens=wish.max_tokens)) for wish in wishes]
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
+    assert engine.overlap.sampler.num_uncertain > 10
+    engine.check_integrity()
+
+
+def test_rows_with_too_many_edits_are_sampled_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_sampler, "MAX_EDITS", 8)
+    engine = make_engine()
+    edited = Sampling(temperature=1.0, repetition_penalty=1.3, seed=4)
+    wishes = [Wish(prompt(40, 1), edited, 20), Wish(prompt(9), SAMPLINGS[1], 20)]
+    requests = [engine.add(Request(wish.prompt, sampling=wish.sampling, max_tokens=20)) for wish in wishes]
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
+    assert engine.overlap.sampler.num_draws >= 19, "the row without edits is drawn on the device"
+
+
+def test_sampling_that_runs_out_of_memory_ends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()
+    wishes = [Wish(prompt(5 + 17 * number, number), each, 12) for number, each in enumerate(SAMPLINGS)]
+    wishes.append(Wish(prompt(12), Sampling(temperature=1.0, seed=3), 30, form=(9, False)))
+    requests = [
+        engine.add(
+            Request(wish.prompt, sampling=wish.sampling, max_tokens=wish.max_tokens, constraint=wish.constraint())
+        )
+        for wish in wishes
+    ]
+    sampler = engine.overlap.sampler
+    find_plan, count = sampler._plan, itertools.count()
+
+    def find_plan_or_fail(program: device_sampler.SamplingProgram) -> Plan:
+        if next(count) in (3, 6, 9):
+            raise MemoryShortage("the device has 3 MB left")
+        return find_plan(program)
+
+    monkeypatch.setattr(sampler, "_plan", find_plan_or_fail)
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
+    assert sampler.num_ahead == {}
+
+
+@pytest.mark.parametrize("output", ["logits", "hidden"])
+@pytest.mark.parametrize("runner_class", [HashedRunner, LaunchedRunner])
+def test_rows_that_run_out_of_memory_are_computed_in_shorter_steps(
+    runner_class: type, output: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(LIMITS) if runner_class is LaunchedRunner else Engine(HashedRunner(LIMITS), LIMITS)
+    for name in ("run", "embed"):
+        monkeypatch.setattr(engine.runner, name, refuse_long_steps(getattr(engine.runner, name)))
+    rows: list[np.ndarray] = []
+    request = engine.add(Request(prompt(70), output=output, on_rows=lambda chunk: rows.append(chunk.copy())))
+    engine.run([request])
+    assert request.finish_reason == "stop"
+    assert (np.concatenate(rows)[-1] == scores_after(cells_of(prompt(70)))).all()
+    assert engine.scheduler.token_budget == 8
+
+
+@pytest.mark.parametrize("runner_class", [HashedRunner, LaunchedRunner])
+def test_streams_take_turns_where_steps_are_shorter_than_the_batch(runner_class: type) -> None:
+    engine = make_engine(LIMITS) if runner_class is LaunchedRunner else Engine(HashedRunner(LIMITS), LIMITS)
+    requests = [engine.add(Request(prompt(5, number), max_tokens=60)) for number in range(6)]
+    while not all(request.num_generated for request in requests):
+        engine.step()
+    engine.scheduler.token_budget = 4
+    before = [request.num_generated for request in requests]
+    for _ in range(31):
+        engine.step()
+    gains = [request.num_generated - begin for request, begin in zip(requests, before, strict=True)]
+    assert min(gains) >= 18
+    assert max(gains) <= 22
+    engine.run(requests)
+
+
+def test_the_times_of_steps_add_up_to_the_time_of_the_engine() -> None:
+    engine = make_engine()
+    moments = []
+
+    class Observer:
+        def on_add(self, request: Request) -> None: ...
+        def on_end(self, request: Request) -> None: ...
+        def on_step(self, step: Step, times: Any) -> None:
+            moments.append(times)
+
+    engine.observer = Observer()
+    engine.runner.device.on_wait = lambda: sleep(0.002)
+    requests = [engine.add(Request(prompt(20, number), max_tokens=12)) for number in range(3)]
+    rows = engine.add(Request(prompt(50), output="hidden"))
+    begin = perf_counter()
+    engine.run([*requests, rows])
+    assert sum(engine.metrics.step_seconds) <= perf_counter() - begin
+    assert all(list(times) == sorted(times) for times in moments)
+    assert all(first[-1] <= second[0] for first, second in pairwise(moments))
+
+
+def test_a_shortage_of_states_evicts_no_idle_sequence() -> None:
+    cache = KvCache(10, num_states=1, snapshot_interval=2)
+    running = cache.new_sequence()
+    cache.acquire(running)
+    copies: list[tuple[int, int]] = []
+    assert cache.reserve(running, 5, copies)
+    cache.extend(running, list(range(5)))
+    idle, pages = cache.fork(running), list(running.pages)
+    assert not cache.reserve_ahead(running, 6, copies), "the state of the step in flight needs a second slot"
+    assert idle.length == 5
+    assert copies == []
+    assert running.pages == pages
+    cache.check_integrity()

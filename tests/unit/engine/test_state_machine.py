@@ -146,10 +146,11 @@ class EngineMachine(RuleBasedStateMachine):
         asleep=st.sampled_from([None, 10_000, 1 << 20]),
         states=st.sampled_from([1, 2, 3, 4, 6, 9, 20]),
         paged=st.booleans(),
+        doubtful=st.booleans(),
     )
     def begin(
         self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any, asleep: int | None,
-        states: int, paged: bool,
+        states: int, paged: bool, doubtful: bool,
     ) -> None:  # fmt: skip
         limits = EngineConfig(CONTEXT, CONTEXT, VOCAB, budget, min(batch, budget), pages, waiting, prefill)
         runner: Callable[..., HashedRunner] = HashedRunner
@@ -168,6 +169,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.asleep = OffloadStore(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
             self.asleep._writer = self.asleep._reader = AtOnce()
         if self.overlapped:
+            self.runner.device.is_doubtful = doubtful
             sampler = DeviceSampler(self.runner.device, VOCAB)
             self.engine = Engine(self.runner, limits, None, self.asleep, sampler)
         else:

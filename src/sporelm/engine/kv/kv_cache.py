@@ -198,6 +198,8 @@ class KvCache:
         May evict idle sequences. A shared page that will be written to is replaced by a copy (copy on write); the
         copying itself is appended to `copies`. Changes the cache.
         """
+        if end and not self._can_reserve_state(sequence):
+            return False
         return self._reserve_pages(sequence, end, copies) and (not end or self._reserve_state(sequence))
 
     def set_snapshot_positions(self, sequence: KvSequence, length: int, hashes: Sequence[PageHash]) -> None:
@@ -226,11 +228,11 @@ class KvCache:
         """Return how many states a sequence needs before it can be computed. Changes nothing."""
         return 0 if self.states is None or self.states.is_writable(sequence.state_slot) else 1
 
-    def describe_shortage(self, sequence: KvSequence, end: int) -> str:
-        """Return what there is too little of when `reserve` has failed."""
-        if self.states is None or count_pages(end) > len(sequence.pages):
-            return f"all {self.pages.num_pages} pages"
-        return f"all {self.states.num_slots} recurrent states"
+    def describe_shortage(self, sequence: KvSequence) -> str:
+        """Return how much there is of what `reserve` has lacked. Changes nothing."""
+        if self.states is not None and not self._can_reserve_state(sequence):
+            return f"and all {self.states.num_slots} recurrent states are in use"
+        return f"{self.num_obtainable_pages()} are available"
 
     def free_pages(self, num_pages: int) -> bool:
         """Evict idle sequences until `num_pages` are free; False, and none evicted, if that is impossible."""
@@ -277,13 +279,13 @@ class KvCache:
         Changes the cache.
         """
         states = self.states
+        if states is not None and not self.num_obtainable_states():
+            return False
         if not self._reserve_pages(sequence, end, copies):
             return False
         if states is None:
             return True
         self.evict_until(lambda: states.num_free > 0)
-        if not states.num_free:
-            return False
         latest = sequence.launched_slots[-1] if sequence.launched_slots else sequence.state_slot
         sequence.launched_slots.append(states.allocate_copy(latest))
         return True
@@ -439,6 +441,13 @@ class KvCache:
         if number < len(sequence.pages):
             self.prefix_cache.remove(sequence.pages[number])
 
+    def _can_reserve_state(self, sequence: KvSequence) -> bool:
+        """Return whether `_reserve_state` can succeed. Changes nothing."""
+        states, slot = self.states, sequence.state_slot
+        if states is None or states.is_writable(slot) or states.num_free or self.num_obtainable_states():
+            return True
+        return slot != NO_STATE and self._idle_states()[slot] + 1 >= states.ref_counts[slot]
+
     def _reserve_state(self, sequence: KvSequence) -> bool:
         """Give a sequence a state that it may write to, evicting idle sequences; False if there is none."""
         states = self.states
@@ -449,10 +458,6 @@ class KvCache:
             return True
         is_only_holder = old != NO_STATE and states.ref_counts[old] == 1
         if not states.num_free and not is_only_holder:
-            if not self.num_obtainable_states() and (
-                old == NO_STATE or self._idle_states()[old] + 1 < states.ref_counts[old]
-            ):
-                return False
             self.evict_until(lambda: states.num_free > 0 or (old != NO_STATE and states.ref_counts[old] == 1))
         if states.num_free:
             sequence.state_slot = states.allocate() if old == NO_STATE else states.allocate_copy(old)

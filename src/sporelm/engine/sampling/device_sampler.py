@@ -177,14 +177,31 @@ class DeviceSampler:
             options = self._options(state) if state is not None else None
             if state is not None and options is not None:
                 edit = collect_edits(state.processors) if state.processors else None
-                num_edits += len(edit.tokens) if edit is not None else 0
-                if num_edits <= MAX_EDITS:
+                num_new = len(edit.tokens) if edit is not None else 0
+                if num_edits + num_new <= MAX_EDITS:
                     draws[request] = DeviceDraw(state, options, row, 0)
-                    if edit is not None and len(edit.tokens):
+                    num_edits += num_new
+                    if edit is not None and num_new:
                         edits.append((row, edit))
             row += num_outputs
         if not draws:
             return SampledTokens(self, model_output, step, states, {}, model_output.argmax_handle, {})
+        try:
+            return self._launch_draws(model_output, step, states, draws, edits)
+        except BaseException:
+            for draw in draws.values():
+                draw.state.rewind(draw.num_taken)
+            raise
+
+    def _launch_draws(
+        self,
+        model_output: ModelOutput,
+        step: Step,
+        states: Mapping[int, SamplerState],
+        draws: dict[int, DeviceDraw],
+        edits: Sequence[tuple[int, LogitEdits]],
+    ) -> "SampledTokens":
+        """Launch the program for these draws. Takes random numbers, and notes in `draws` how many."""
         every = [draw.options for draw in draws.values()]
         arrays = self._fill_options(draws, int(model_output.argmax_handle.shape[0]))
         if edits:
@@ -202,12 +219,17 @@ class DeviceSampler:
         extents = {symbol: len(arrays[name]) for symbol, name in EXTENTS.items() if name in arrays}
         inputs = {"greedy": model_output.argmax_handle, "logits": model_output.logits_handle, **arrays}
         outputs = dict(self._plan(program).launch(inputs, extents))
+        tokens = outputs.pop("tokens")
+        fetches = {name: self.backend.start_fetch(handle) for name, handle in outputs.items()}
+        sampled = SampledTokens(self, model_output, step, states, draws, tokens, fetches)
         for request, draw in draws.items():
             if draw.num_taken:
                 self.num_ahead[request] = self.num_ahead.get(request, 0) + draw.num_taken
-        tokens = outputs.pop("tokens")
-        fetches = {name: self.backend.start_fetch(handle) for name, handle in outputs.items()}
-        return SampledTokens(self, model_output, step, states, draws, tokens, fetches)
+        return sampled
+
+    def forget(self) -> None:
+        """Forget the launches that will not be finished, whose requests have ended."""
+        self.num_ahead.clear()
 
     def close(self) -> None:
         """Free the programs."""
@@ -232,16 +254,17 @@ class DeviceSampler:
         masked: list[MaskedDraw] = []
         for request, (state, options, row, _) in draws.items():
             columns, constraint, num_taken = options.columns, state.constraint, 0
+            words = constraint.words().copy() if constraint is not None else None
             rows[row] = (*columns, 0.0) if constraint is None else GREEDY
             # The host draws without the mask first, where nothing else changes the logits.
             is_free = options.is_drawn and (constraint is None or state.can_draw_first)
             if is_free:
                 rows[row] = (*columns, state.next_uniform())
                 num_taken += 1
-            if constraint is not None:
+            if words is not None:
                 second = (*columns, state.next_uniform() if options.is_drawn else 0.0)
                 num_taken += options.is_drawn
-                masked.append(MaskedDraw(row, is_free, second, constraint.words().copy()))
+                masked.append(MaskedDraw(row, is_free, second, words))
             if num_taken:
                 draws[request] = DeviceDraw(state, options, row, num_taken)
         arrays: dict[str, np.ndarray] = {"options": np.array(rows, np.float32)}
@@ -284,6 +307,7 @@ class SampledTokens:
 
     tokens      handle of int32 [rows]: the token of each output row, for the next step's input; -1 for NaN
     corrected   after `finish`, the ids of requests whose token is not the one in `tokens`, or that have more of them
+    discarded   the ids of requests for which `finish` returns no token
     """
 
     def __init__(
@@ -300,12 +324,20 @@ class SampledTokens:
         self.draws, self.tokens, self.fetches = draws, tokens, fetches
         self.greedy: Fetch = sampler.backend.start_fetch(model_output.argmax_handle)
         self.corrected: set[int] = set()
+        self.discarded: set[int] = set()
 
-    def finish(self, discarded: Collection[int] = ()) -> SamplerOutput:
-        """Wait for the tokens, and return what `Sampler.sample` returns. Changes the states.
+    def cancel_draws(self, requests: Collection[int]) -> None:
+        """Make the states of some requests those before the launch. To be called before the next step is launched,
+        which takes the same random numbers."""
+        self.discarded.update(requests)
+        for request in requests:
+            draw = self.draws.get(request)
+            if draw is not None and draw.num_taken:
+                draw.state.rewind(draw.num_taken)
+                self._release(request, draw.num_taken)
 
-        For requests in `discarded` the states stay as they were before the launch, and no token is returned.
-        """
+    def finish(self) -> SamplerOutput:
+        """Wait for the tokens, and return what `Sampler.sample` returns. Changes the states."""
         greedy: list[int] = self.greedy.result().tolist()
         tokens, checks = begin_checks(self.states, greedy, self.step)
         output = SamplerOutput(tokens, {}, {}, set(), {})
@@ -313,13 +345,13 @@ class SampledTokens:
         logprobs = self._read_logprobs()
         on_host: list[DraftCheck] = []
         for request, launched in self.draws.items():
-            self._release(request, launched.num_taken)
+            if request not in self.discarded:
+                self._release(request, launched.num_taken)
         for check in checks:
+            if check.request in self.discarded:
+                continue
             draw = self.draws.get(check.request)
-            if check.request in discarded:
-                if draw is not None and draw.num_taken:
-                    draw.state.rewind(draw.num_taken)
-            elif draw is None or greedy[check.row] == NOT_A_TOKEN:
+            if draw is None or greedy[check.row] == NOT_A_TOKEN:
                 on_host.append(check)
             else:
                 token, is_certain, *is_replaced = drawn[check.row]
@@ -356,9 +388,9 @@ class SampledTokens:
         rows: list[int] = []
         moved: list[DraftCheck] = []
         for check in checks:
-            if check.request in self.draws:
-                num_ahead = self.sampler.num_ahead.get(check.request, 0)
-                check.state.rewind(self.draws[check.request].num_taken + num_ahead)
+            draw = self.draws.get(check.request)
+            num_taken = draw.num_taken if draw is not None else 0
+            check.state.rewind(num_taken + self.sampler.num_ahead.get(check.request, 0))
             moved.append(check._replace(row=len(rows)))
             rows += range(check.row, check.row + len(check.draft) + 1)
         run_checks(moved, [greedy[row] for row in rows], self.model_output.rows(rows), output)
