@@ -94,7 +94,6 @@ OPTIONS = {
         "--backend",
         "--device",
         "--dtype",
-        "--strict",
         "--threads",
         "--no-speed",
         "--json",

@@ -275,7 +275,27 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--context", "257"]) == 1
     assert "this model allows 1 to 256" in capsys.readouterr().err
     assert main(words) == 0
-    assert "for 256 tokens of context on reference" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "for 256 tokens of context on reference" in printed
+    assert ("\nhost memory " in printed) == (report["device_memory"]["free"] is not None)
+    assert report["device_memory"]["owner"] == "host"
+
+
+def test_info_shows_the_memory_of_the_device(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sporelm.backends.reference.reference_backend import ReferenceBackend
+
+    monkeypatch.setattr(ReferenceBackend, "free_bytes", lambda self: 10**6)
+    monkeypatch.setattr(ReferenceBackend, "total_bytes", lambda self: 8 * 10**9)
+    words = ["info", "little", "--backend", "reference", "--no-speed"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "\ndevice memory  1.0 MB of 8.0 GB free\n" in printed
+    assert "no: use a smaller --context" in printed
+    assert main([*words, "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["device_memory"]
+    assert memory == {"owner": "device", "free": 10**6, "total": 8 * 10**9}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,12 @@ from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor, strided_view
 
 REPEATS = 8  # measurements of each rate; the best one counts
-MATRIX_SIDE = 768  # of the square product that measures float32 arithmetic
+STREAM_BYTES, MAX_STREAM_BYTES = 1 << 26, 1 << 32  # of the array that is read to measure the memory's bandwidth
+MATRIX_SIDE = 768  # of the square product that measures arithmetic
+MATRICES = 3  # arrays of a product while one more is allocated
+MIN_SECONDS = 5e-4  # a measurement takes at least, if the memory allows: a launch takes about 1e-5
+GROWTH = 4  # of the bytes of an array, from one measurement to the next
+MEMORY_PART = 8  # of the free memory, that measuring may use
 
 
 class CacheAllocation(Resource):
@@ -134,6 +139,9 @@ class FunctionBackend(ABC):
         return stored
 
     def free_bytes(self) -> int | None:
+        return None
+
+    def total_bytes(self) -> int | None:
         return None
 
     def synchronize(self) -> None:
@@ -326,29 +334,53 @@ class FunctionBackend(ABC):
         self.times.append(CallTime(call, "", 0, began, perf_counter() - began))
         return results
 
+    @enters_context
     def measure_limits(self) -> Mapping[str, float]:
-        """Measure the library's rates: reading 64 MB, and a float32 product, which also stands for integers."""
-        block, square = (self.copy_in(np.ones(shape, np.float32)) for shape in (1 << 24, (MATRIX_SIDE, MATRIX_SIDE)))
+        """Measure the library's rates: reading memory, and a product, which also stands for integers.
+
+        Arrays have the type of activations of a product. They grow until the device works for MIN_SECONDS, so that the
+        time is not that of a launch, or until they take MEMORY_PART of its free memory.
+        """
+        free = self.free_bytes()
+        max_bytes = MAX_STREAM_BYTES if free is None else min(MAX_STREAM_BYTES, free // MEMORY_PART)
+        dtype = self.number_types(ALL["linear"]).activation
         with self.on_device():
-            reads, products = self._times(block.sum), self._times(lambda: square @ square)
-        flops = 2 * MATRIX_SIDE**3 / min(products)
+            count = STREAM_BYTES // F32.nbytes
+            reads = self._times(self._filled((count,), F32).sum)
+            while min(reads) < MIN_SECONDS and (larger := GROWTH * count) * F32.nbytes <= max_bytes:
+                count = larger
+                reads = self._times(self._filled((count,), F32).sum)
+            side = MATRIX_SIDE
+            products = self._times(self._product(side, dtype))
+            while min(products) < MIN_SECONDS and MATRICES * (2 * side) ** 2 * dtype.nbytes <= max_bytes:
+                side *= 2
+                products = self._times(self._product(side, dtype))
+        flops, nbytes = 2 * side**3 / min(products), count * F32.nbytes
         return {
-            "stream_bytes_s": (1 << 26) / min(reads),
-            "stream_median_bytes_s": (1 << 26) / median(reads),
+            "stream_bytes_s": nbytes / min(reads),
+            "stream_median_bytes_s": nbytes / median(reads),
             "int8_dot_ops_s": flops,
             "f32_ops_s": flops,
         }
 
+    def _filled(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return an array of ones, made on the device. Untouched memory would be read faster."""
+        return self.allocate(shape, dtype) + 1
+
+    def _product(self, side: int, dtype: DType) -> Callable[[], Any]:
+        square = self._filled((side, side), dtype)
+        return lambda: square @ square
+
     def _times(self, work: Callable[[], Any]) -> list[float]:
-        """Return the seconds of several repetitions."""
+        """Return the seconds of several repetitions, after a first one that is not counted."""
         taken = []
-        for _ in range(REPEATS):
+        for _ in range(1 + REPEATS):
             self.synchronize()
             began = perf_counter()
             work()
             self.synchronize()
             taken.append(perf_counter() - began)
-        return taken
+        return taken[1:]
 
     @enters_context
     def close(self) -> None:

@@ -24,6 +24,14 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return _windows() if sys.platform == "win32" else _physical()
 
 
+def physical_bytes(root: Path = Path("/")) -> int | None:
+    """Return all memory of this machine; None where it is unknown."""
+    total = _meminfo(root, "MemTotal")
+    if total is not None:
+        return total
+    return _windows("total") if sys.platform == "win32" else _physical()
+
+
 def available_on(backend: Backend) -> int | None:
     """Memory that can still be taken where a back-end keeps its tensors: of its device, or the host's."""
     free = backend.free_bytes()
@@ -56,10 +64,10 @@ def trim_heap() -> None:
         trim(0)
 
 
-def _meminfo(root: Path) -> int | None:
+def _meminfo(root: Path, field: str = "MemAvailable") -> int | None:
     for line in _text(root / "proc/meminfo").splitlines():
         key, _, value = line.partition(":")
-        if key == "MemAvailable":
+        if key == field:
             return int(value.split()[0]) * 1024
     return None
 
@@ -110,7 +118,7 @@ def _physical() -> int | None:
         return None
 
 
-def _windows() -> int | None:
+def _windows(field: str = "available") -> int | None:
     import ctypes
 
     class MemoryStatus(ctypes.Structure):
@@ -127,4 +135,4 @@ def _windows() -> int | None:
 
     status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
     kernel = getattr(ctypes, "windll").kernel32  # noqa: B009 - absent elsewhere
-    return int(status.available) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else None
+    return int(getattr(status, field)) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else None

@@ -205,6 +205,9 @@ class Backend(Protocol):
     def free_bytes(self) -> int | None:
         """Return the free bytes of the device's memory; None if that is the host's, or the number is unknown."""
 
+    def total_bytes(self) -> int | None:
+        """Return all bytes of the device's memory; None as in `free_bytes`."""
+
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
         """Return these pages in canonical form: [len(pages), 2, kv_heads, 64, head_dim], or as the cache's shape is."""
 

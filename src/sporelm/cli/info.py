@@ -13,6 +13,7 @@ from sporelm.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sporelm.backends.protocol import Backend
     from sporelm.bench.resource_estimate import ResourceEstimate
 
 LABEL_WIDTH = 15  # columns before the text of a line
@@ -44,7 +45,7 @@ def make_parser() -> Parser:
         metavar="TYPE",
         help="data type of the KV cache; default: f32 for f32 weights, else f16",
     )
-    options.add_device(parser)
+    options.add_device(parser, computes=False)
     parser.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
     options.add_json(parser)
     options.add_help(parser)
@@ -80,7 +81,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm.checkpoints import open_model
     from sporelm.models import Encoder
 
-    failed = {"runs": False, "memory": None, "speed": None}
+    failed = {"runs": False, "device_memory": None, "memory": None, "speed": None}
     try:
         source = open_model(path)
     except ModelError as error:
@@ -95,13 +96,30 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
                 source.schema.architecture, Encoder
             )  # the speed of an encoder is limited by compute
             speed = None if args.no_speed or not decodes else estimate_speeds(estimate, memory.context, args.batch)
-            return {"runs": True, "backend": name, "memory": memory.as_json(), "speed": speed}
+            return {
+                "runs": True,
+                "backend": name,
+                "device_memory": read_memory(backend),
+                "memory": memory.as_json(),
+                "speed": speed,
+            }
         except ModelError as error:
             return failed | {"reason": str(error)}
         finally:
             backend.close()
     finally:
         source.close()
+
+
+def read_memory(backend: "Backend") -> dict[str, Any]:
+    """Return the free and all bytes of the memory in which a back-end keeps its tensors: a device's own, or the
+    host's."""
+    from sporelm.backends.memory_residency import available_bytes, physical_bytes
+
+    free, total = backend.free_bytes(), backend.total_bytes()
+    if free is None:
+        return {"owner": "host", "free": available_bytes(), "total": physical_bytes()}
+    return {"owner": "device", "free": free, "total": total}
 
 
 def estimate_speeds(estimate: "ResourceEstimate", context: int, batch: int) -> dict[str, Any]:
@@ -155,6 +173,7 @@ def print_report(report: dict[str, Any]) -> None:
         say("runs here", f"no: {report['reason']}")
         return
     print_memory(report["memory"], report["backend"])
+    print_device_memory(report["device_memory"])
     if report["speed"] is not None:
         print_speed(report["speed"], report["memory"]["weights"])
 
@@ -194,6 +213,16 @@ def print_memory(memory: dict[str, Any], backend: str) -> None:
     if memory["fits"] is not None:
         answer = "yes" if memory["fits"] else "no: use a smaller --context, or a model with fewer bits per weight"
         print_labelled("fits", f"{answer} ({bytes_text(memory['available'])} are available)")
+
+
+def print_device_memory(memory: dict[str, Any]) -> None:
+    """Print the free and all bytes of the memory that the back-end uses."""
+    from sporelm.cli.gguf_text import bytes_text
+
+    if memory["free"] is None:
+        return
+    total = "" if memory["total"] is None else f" of {bytes_text(memory['total'])}"
+    print_labelled(f"{memory['owner']} memory", f"{bytes_text(memory['free'])}{total} free")
 
 
 def print_speed(speed: dict[str, Any], weight_bytes: int) -> None:

@@ -79,8 +79,8 @@ def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON o
     parser.add_argument("--json", action="store_true", help=help_text)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --backend, --device, --dtype, --strict and --threads."""
+def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> None:
+    """Add --backend, --device, --dtype and --threads; for a command that runs a model also --strict."""
     parser.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     parser.add_argument(
@@ -90,11 +90,12 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help="number type of activations: auto, f32, f16 or bf16; cpu and reference compute in f32; default: auto",
     )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run an op by the slow reference where the back-end has no kernel for it",
-    )
+    if computes:
+        parser.add_argument(
+            "--strict",
+            action="store_true",
+            help="refuse to run an op by the slow reference where the back-end has no kernel for it",
+        )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup allow")
 
 

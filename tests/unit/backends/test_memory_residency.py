@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sporelm.backends.memory_residency import available_bytes, available_on, drop_pages
+from sporelm.backends.memory_residency import available_bytes, available_on, drop_pages, physical_bytes
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.files.memory_map import byte_array, map_file
 
@@ -36,6 +36,7 @@ def test_memory_of_a_device_counts_where_it_has_its_own() -> None:
 
 def test_machine_alone(tmp_path: Path) -> None:
     assert available_bytes(tree(tmp_path, proc__meminfo=MEMINFO)) == 8_000_000 * 1024
+    assert physical_bytes(tmp_path) == 16_000_000 * 1024
 
 
 def test_control_group_2(tmp_path: Path) -> None:

@@ -70,10 +70,55 @@ def test_torch_is_not_imported_without_need(command: list[str], story: Path) -> 
 
 def test_a_missing_device_is_reported_in_one_line() -> None:
     open_available("torch").close()
-    for device in ("cuda:99", "nonsense", ""):
-        with pytest.raises(BackendError, match=f"has no device '{device}' here: .*; try --device cpu") as caught:
+    allowed = "not a device name .allowed: cpu, cuda, mps, xpu, npu, mlu, musa"
+    for device, reason in (
+        ("cuda:99", ""),
+        ("nonsense", allowed),
+        ("", allowed),
+        ("cpu:x", ""),
+        ("musa", "torch_musa"),
+    ):
+        match = f"has no device '{device}' here: .*{reason}.*, or use --device cpu|{reason}.*Use --device cpu"
+        with pytest.raises(BackendError, match=match) as caught:
             open_backend("torch", device=device)
         assert "\n" not in str(caught.value)
+
+
+class Gpus:
+    """A module of a device kind with two devices. The first one has 3 of 8 GB free."""
+
+    @staticmethod
+    def device_count() -> int:
+        return 2
+
+    @staticmethod
+    def mem_get_info(device: Any) -> tuple[int, int]:
+        if device.index == 1:
+            raise RuntimeError("no such query")
+        return 3 * 10**9, 8 * 10**9
+
+
+def test_the_last_device_is_named_and_its_memory_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_available("torch").close()
+    import torch
+
+    from sporelm.backends.torch.device_queries import explain_missing_device, read_device_memory
+
+    monkeypatch.setattr(torch, "cuda", Gpus)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Gpus)
+    reason = explain_missing_device("cuda:7", RuntimeError("CUDA error: invalid device ordinal\nmore"))
+    assert reason.endswith("invalid device ordinal (the last one is 'cuda:1'). Use --device cuda:1, or --device cpu")
+    assert read_device_memory(torch.device("cuda:0")) == (3 * 10**9, 8 * 10**9)
+    assert read_device_memory(torch.device("cuda:1")) is None
+    assert read_device_memory(torch.device("cpu")) is read_device_memory(torch.device("meta")) is None
+
+
+def test_a_device_without_values_is_reported_in_one_line(capsys: pytest.CaptureFixture[str], story: Path) -> None:
+    open_available("torch").close()
+    from sporelm.cli.main import main
+
+    assert main(["run", str(story), "-p", "Once", "--backend", "torch", "--device", "meta"]) == 1
+    assert "device 'meta' has shapes and no values" in capsys.readouterr().err
 
 
 def test_the_number_of_threads_is_ours_only_while_we_compute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,9 @@ class CpuBackend:
     def free_bytes(self) -> None:
         return None  # the host's memory
 
+    def total_bytes(self) -> None:
+        return None
+
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
         return export_pages(cache, list(pages))
 

@@ -24,6 +24,7 @@ from sporelm.backends.protocol import (
 )
 from sporelm.backends.stacked_experts import list_matrices
 from sporelm.backends.torch.activation_types import ACTIVATION_TYPES, NARROW_TYPES, number_types_of, round_results
+from sporelm.backends.torch.device_queries import explain_missing_device, read_device_memory, release_cached_memory
 from sporelm.backends.torch.int8_blocks import can_pack, pack_blocks, packed_block_bytes
 from sporelm.backends.torch.op_functions import op_functions
 from sporelm.backends.torch.step_context import STEP
@@ -102,10 +103,7 @@ class TorchBackend(FunctionBackend):
             if found.device != self.device:
                 self.use_device(found.device)
         except Exception as error:  # each vendor's plug-in has errors of its own
-            reason = str(error).partition("\n")[0][:200]
-            return Missing(
-                f"torch {torch.__version__} has no device {self.requested_device!r} here: {reason}; try --device cpu"
-            )
+            return Missing(explain_missing_device(self.requested_device, error))
         details = {"torch": torch.__version__, "device": str(self.device), "threads": str(self._num_threads())}
         return Ready(details | {"dtype": self.activation.name, "weights": "packed" if self.packs_weights else "dense"})
 
@@ -180,8 +178,18 @@ class TorchBackend(FunctionBackend):
         return isinstance(tensor.storage, torch.Tensor)
 
     def free_bytes(self) -> int | None:
-        query = getattr(torch.get_device_module(self.device), "mem_get_info", None)
-        return int(query(self.device)[0]) if query else None
+        memory = read_device_memory(self.device)
+        return None if memory is None else memory[0]
+
+    def total_bytes(self) -> int | None:
+        memory = read_device_memory(self.device)
+        return None if memory is None else memory[1]
+
+    def measure_limits(self) -> Mapping[str, float]:
+        try:
+            return super().measure_limits()
+        finally:
+            release_cached_memory(self.device)  # torch keeps freed arrays, which others could not use
 
     # ---- weights
 

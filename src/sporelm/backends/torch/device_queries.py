@@ -1,0 +1,44 @@
+"""Questions to a device of torch: its memory, and why it is missing."""
+
+import torch
+
+PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}  # packages that add a device to torch
+KNOWN = ("cpu", "cuda", "mps", "xpu", *PLUGINS)
+
+
+def read_device_memory(device: torch.device) -> tuple[int, int] | None:
+    """Return the free and all bytes of a device's memory; None if it has none of its own, or they are unknown."""
+    if device.type in ("cpu", "meta"):
+        return None
+    try:
+        free, total = torch.get_device_module(device).mem_get_info(device)
+    except Exception:  # a device without this query, or a plug-in that fails
+        return None
+    return int(free), int(total)
+
+
+def release_cached_memory(device: torch.device) -> None:
+    """Return the memory that torch keeps for later arrays to the device."""
+    if device.type not in ("cpu", "meta"):
+        release = getattr(torch.get_device_module(device), "empty_cache", None)
+        if release is not None:
+            release()
+
+
+def explain_missing_device(name: str, error: Exception) -> str:
+    """Return in one line why a device is missing, and the remedy."""
+    kind = name.partition(":")[0]
+    reason = " ".join(str(error).partition("\n")[0].split())[:200]
+    prefix = f"torch {torch.__version__} has no device {name!r} here: "
+    if kind not in KNOWN and ("Expected one of" in reason or "device string" in reason.lower()):
+        return f"{prefix}not a device name (allowed: {', '.join(KNOWN)}, with a number as in cuda:1). Use --device cpu"
+    if kind in PLUGINS and not hasattr(torch, kind):
+        return f"{prefix}it needs the vendor's plug-in. Install {PLUGINS[kind]} and its driver, or use --device cpu"
+    count_devices = getattr(getattr(torch, kind, None), "device_count", None)
+    count = count_devices() if count_devices else 0
+    if count:
+        last = f"{kind}:{count - 1}"
+        return f"{prefix}{reason} (the last one is {last!r}). Use --device {last}, or --device cpu"
+    if (kind == "mps" and not torch.backends.mps.is_built()) or "not compiled with" in reason:
+        return f"{prefix}this torch is built without it. Install a build that has it (pytorch.org), or use --device cpu"
+    return f"{prefix}{reason.rstrip('.')}. Check the driver, or use --device cpu"
