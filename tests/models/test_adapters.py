@@ -148,6 +148,61 @@ def test_adapters_come_and_go(cpu: Any, steps: Callable[..., Steps], tmp_path: P
     assert_close(made.logits(0), plain, "exact")
 
 
+@pytest.mark.parametrize("name", ["torch", "reference"])
+def test_adapters_in_slots_of_a_table_need_no_new_programs(
+    name: str, cpu: Any, steps: Callable[..., Steps], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded, used, unloaded, others loaded; mixed in a batch; with the results of the CPU's plans with constants."""
+    backend, programs = open_available(name, threads=1), list[Any]()
+    make_program = backend.program
+
+    def count(*args: Any) -> Any:
+        programs.append(make_program(*args))
+        return programs[-1]
+
+    monkeypatch.setattr(backend, "program", count)
+    path = write_folder(tmp_path / "model", WIDE)
+    made, others, paths = steps(path, backend), steps(path, cpu), several(tmp_path)
+    plain = made.logits(0)
+    assert len(programs) == 1
+
+    def use(*numbers: int) -> None:
+        for each in (made, others):
+            each.use({number: paths[number] for number in numbers})
+
+    for numbers in ((4,), (4, 7), (7,), (9, 7), (), (9,), (7, 9, 4)):
+        use(*numbers)
+        mixed = (0, *numbers, *numbers[:1], 0)
+        for ids in (IDS, IDS[:1], IDS * 3):
+            expected = others.logits(*mixed, ids=ids)
+            assert np.abs(made.logits(*mixed, ids=ids) - expected).max() <= 1e-5 * np.ptp(expected)
+        assert len(programs) == 2, f"after {numbers}"
+    assert_close(made.logits(0), plain, "exact")
+    table = made.worker.runner.adapter_table
+    assert table is not None
+    assert (table.num_slots, table.rank) == (4, 8)
+
+    paths |= {number: write_peft(tmp_path / str(number), random_pairs(WIDE, number, seed=number), ALPHA)
+              for number in (1, 2, 3)}  # fmt: skip
+    use(4, 7, 9, 1, 2)
+    assert (made.worker.runner.adapter_table.num_slots, made.worker.runner.adapter_table.rank) == (8, 8)
+    expected = others.logits(1, 4, 2, 9, 0)
+    assert np.abs(made.logits(1, 4, 2, 9, 0) - expected).max() <= 1e-5 * np.ptp(expected)
+    paths[5] = write_peft(tmp_path / "5", random_pairs(WIDE, 9, seed=5), ALPHA)
+    use(4, 5)
+    assert (made.worker.runner.adapter_table.num_slots, made.worker.runner.adapter_table.rank) == (8, 16)
+    expected = others.logits(5, 4, 0)
+    assert np.abs(made.logits(5, 4, 0) - expected).max() <= 1e-5 * np.ptp(expected)
+    assert len(programs) == 4
+    discarded = made.worker.build_lora_runtime({})
+    made.worker.discard_lora_runtime(discarded)
+    expected = others.logits(5, 4)
+    assert np.abs(made.logits(5, 4) - expected).max() <= 1e-5 * np.ptp(expected)
+    assert len(programs) == 4
+    made.close()
+    assert backend.context.close() == []
+
+
 def test_what_is_embedded_has_its_adapter_too(cpu: Any, steps: Callable[..., Steps], tmp_path: Path) -> None:
     made = steps(write_folder(tmp_path / "model", WIDE), cpu)
     made.use(several(tmp_path))

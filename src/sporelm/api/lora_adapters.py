@@ -1,14 +1,15 @@
 """LoRA adapters of a loaded model, by name: loaded and unloaded while requests run."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sporelm.api.engine_loader import LoadedEngine
 from sporelm.api.user_paths import parse_path
+from sporelm.backends.protocol import SlotWriter
 from sporelm.checkpoints.lora import make_target_model, read_adapter
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime, LoraWeights
@@ -181,18 +182,20 @@ class AdapterRegistry:
             run_between_steps(lambda: self._owner.loaded_engine.decoder_engine.use_adapters(identities, adapted, names))
         except BaseException:
             if adapted is not None:
-                adapted.close()
+                self._owner.loaded_engine.decoder_worker.discard_lora_runtime(adapted)
             raise
         self._adapters = adapters
 
 
 def _load_adapter(source: LoraAdapter, adapter_id: int, loaded_engine: LoadedEngine) -> _LoadedAdapter:
-    """Read an adapter and put its matrices on the device."""
+    """Read an adapter. Its matrices are put on the device here, unless they are copied to slots of a table later."""
     model = build(loaded_engine.config)
     base = make_target_model(model.params(), loaded_engine.config)
     adapter = read_adapter(source.resolved_path, base, float(source.scale))
     # Weights that the files store in one tensor share their A matrix, which is put on the device once.
     arrays = {id(array): array for part in adapter.parts.values() for array in part}
-    tensors = {key: loaded_engine.backend.tensor(array) for key, array in arrays.items()}
+    tensors: Mapping[int, Any] = arrays
+    if not isinstance(loaded_engine.backend, SlotWriter):
+        tensors = {key: loaded_engine.backend.tensor(array) for key, array in arrays.items()}
     matrices = {name: LoraMatrices(*(tensors[id(array)] for array in part)) for name, part in adapter.parts.items()}
     return _LoadedAdapter(adapter_id, adapter.identity, matrices)

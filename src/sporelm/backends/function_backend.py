@@ -170,6 +170,16 @@ class FunctionBackend(ABC):
             raise BackendError(f"{tensor} is a view of a packed weight, a cache or rounded rows; pass the whole tensor")
         return self.tensor(self.to_numpy(tensor))
 
+    @enters_context
+    def write_slot(self, stacked: Tensor, slot: int, matrix: Tensor | np.ndarray | None) -> None:
+        """See `SlotWriter`."""
+        self.context.check()
+        table = stacked.storage
+        table[slot] = 0
+        if matrix is not None:
+            rows = self.copy_in(matrix) if isinstance(matrix, np.ndarray) else self.contiguous(matrix).storage
+            table[slot, : rows.shape[0]] = rows
+
     def unwrap(self, stored: Any) -> Any:
         """Return a tensor's storage as the functions take it. Raise ContextError for freed pages."""
         return stored.values if isinstance(stored, LayerCache) else stored

@@ -105,6 +105,15 @@ class CallTimer(Protocol):
         """
 
 
+@runtime_checkable
+class SlotWriter(Protocol):
+    """An optional part of a back-end: slots of a tensor that are written in place, while programs have the tensor."""
+
+    def write_slot(self, stacked: Tensor, slot: int, matrix: Tensor | np.ndarray | None) -> None:
+        """Write a matrix [rows, width] to the first rows of stacked[slot], [slots, rank, width], and zeros to the
+        others. Programs that are launched later read it."""
+
+
 class Fetch(Protocol):
     """A copy from the device to the host that has begun: a resource of the back-end's context (`DeviceResource`)."""
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
-from sporelm.backends.protocol import Backend, Fetch, Handle, Progress
+from sporelm.backends.protocol import Backend, Fetch, Handle, Progress, SlotWriter
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights, unknown_adapter_error
+from sporelm.engine.lora_runtime import AdapterTable, LoraRuntime, LoraWeights, fill_table, unknown_adapter_error
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.padded_inputs import PaddedInputs
 from sporelm.engine.step import UNKNOWN, Step
@@ -127,6 +127,7 @@ class Runner:
             self.plan = self._trace_plan(model.forward)
         self.embedding_plan: Plan | None = None  # traced when it is first needed
         self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is loaded
+        self.adapter_table: AdapterTable | None = None  # of it, or of the one before
 
     @property
     def kv(self) -> str:
@@ -172,8 +173,15 @@ class Runner:
         return self.backend.fetch(hidden)
 
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
-        """Return a compiled runtime for these adapters, by id, for `set_lora_runtime`. Changes nothing."""
-        lora_runtime = LoraRuntime(adapters, self.weights, None if self.plan is None else self._trace_plan)
+        """Return a compiled runtime for these adapters, by id, for `set_lora_runtime`. Changes nothing that a step
+        uses."""
+        trace_plan = None if self.plan is None else self._trace_plan
+        if isinstance(self.backend, SlotWriter):
+            used = self.lora_runtime.places if self.lora_runtime is not None else {}
+            table, slots = fill_table(self.adapter_table, used, adapters, self.backend)
+            lora_runtime = LoraRuntime(adapters, self.weights, trace_plan, table, slots)
+        else:
+            lora_runtime = LoraRuntime(adapters, self.weights, trace_plan)
         plan = lora_runtime.plan(self.model.forward, self.specs["tokens"].shape[0])
         if plan is not None:
             began = perf_counter()
@@ -182,10 +190,22 @@ class Runner:
         return lora_runtime
 
     def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None:
-        """Run steps with these adapters from now on, and free the programs of the former ones."""
-        if self.lora_runtime is not None:
-            self.lora_runtime.close()
-        self.lora_runtime = lora_runtime
+        """Run steps with these adapters from now on, and free the programs of the former ones, if they have others.
+
+        A table stays after its last adapter: its programs serve the next one.
+        """
+        former, self.lora_runtime = self.lora_runtime, lora_runtime
+        if former is not None and former.table is None:
+            former.close()
+        table = lora_runtime.table if lora_runtime is not None else self.adapter_table
+        if table is not self.adapter_table and self.adapter_table is not None:
+            self.adapter_table.close()
+        self.adapter_table = table
+
+    def discard_lora_runtime(self, lora_runtime: LoraRuntime) -> None:
+        """Free the programs of a runtime that `set_lora_runtime` did not get, unless the current one has them too."""
+        if lora_runtime.table is None or lora_runtime.table is not self.adapter_table:
+            lora_runtime.close()
 
     def _trace_plan(
         self, forward: Forward, weights: Mapping[str, Any] | None = None, extra_specs: Mapping[str, Spec] | None = None
@@ -224,7 +244,8 @@ class Runner:
             adapter_rows = self.lora_runtime.adapter_rows(step)
             if first_rows is not None:
                 adapter_rows = spread_rows(adapter_rows, step, first_rows, extents["tokens"])
-            arrays = {**arrays, ADAPTERS: adapter_rows}
+            is_stacked = self.lora_runtime.table is not None and plan is not None
+            arrays = {**arrays, ADAPTERS: self.backend.upload(adapter_rows) if is_stacked else adapter_rows}
             weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
         if plan is not None and self.is_async:
             arrays = {**arrays, **sampled_inputs(step, previous, first_rows, extents["tokens"])}
@@ -242,9 +263,9 @@ class Runner:
 
     def close(self) -> None:
         """Free the programs."""
-        for plan in (self.plan, self.embedding_plan, self.lora_runtime):
-            if plan is not None:
-                plan.close()
+        for owner in (self.plan, self.embedding_plan, self.lora_runtime, self.adapter_table):
+            if owner is not None:
+                owner.close()
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """Return the pages of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""

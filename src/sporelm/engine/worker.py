@@ -162,6 +162,10 @@ class Worker:
         """Run steps with these adapters from the next one on; None: with none."""
         self.runner.set_lora_runtime(lora_runtime)
 
+    def discard_lora_runtime(self, lora_runtime: LoraRuntime) -> None:
+        """Free a runtime that `set_lora_runtime` did not get."""
+        self.runner.discard_lora_runtime(lora_runtime)
+
     def close(self) -> None:
         """Free the programs and the caches; no step can run after that."""
         self.runner.close()

@@ -4,6 +4,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from threading import Barrier, Event, Thread, current_thread
@@ -14,6 +15,7 @@ import pytest
 
 from available import open_available
 from hf_folders import write_model
+from lora_files import random_pairs, write_peft
 from sporelm import LLM, SamplingParams, ops
 from sporelm.backends import backend_registry
 from sporelm.backends.context import Context
@@ -412,3 +414,44 @@ def test_the_writer_takes_over_the_copies_of_offloaded_pages(
         for prompt, first, output in zip(prompts, outputs, outputs[len(prompts) :], strict=False):
             tokens = [*prompt, *first[:3], 5]
             assert llm.generate([tokens], greedy(4))[0].token_ids == output
+
+
+@pytest.mark.usefixtures("as_device")
+def test_adapters_come_and_go_on_a_device(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In padded steps that overlap: each request's text is that of the CPU, and the programs stay."""
+    paths = [
+        write_peft(tmp_path / name, random_pairs(WIDE, 3 + seed, seed=seed), 4.0) for seed, name in enumerate("abc")
+    ]
+    names = ["a", "", "b", "a", "c", ""]
+    params = [replace(greedy(), adapter=name) for name in names]
+    prompts = [PROMPTS[number % 4] for number in range(6)]
+    with LLM(folder, backend="cpu", threads=1, adapters=paths) as llm:
+        expected = [answer.token_ids for answer in llm.generate(prompts, params)]
+    made = list[Any]()
+    from unit.backends.device_torch import DeviceTorch
+
+    program = DeviceTorch.program
+
+    def count(self: Any, *args: Any) -> Any:
+        made.append(args)
+        return program(self, *args)
+
+    monkeypatch.setattr(DeviceTorch, "program", count)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        with LLM(folder, backend="torch", threads=1, max_batch=4) as llm:
+            llm.load_adapter(paths[0])
+            assert llm.generate(prompts[:2], params[:2])[0].token_ids == expected[0]
+            assert llm.loaded_engine.decoder_worker.runner.padded_inputs is not None
+            num_programs = len(made)
+            llm.load_adapter(paths[1])
+            llm.load_adapter(paths[2])
+            assert [answer.token_ids for answer in llm.generate(prompts, params)] == expected
+            for name, path in zip("abc", paths, strict=True):
+                llm.unload_adapter(name)
+                llm.load_adapter(path)
+            answers = run_in_threads(
+                lambda number: llm.generate([prompts[number % 6]], params[number % 6])[0].token_ids
+            )
+            assert answers == [*expected, *expected[:2]]
+            assert len(made) == num_programs

@@ -244,6 +244,18 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "add_lora b": (lambda a: a.added(0, b=(3, 16)), r"b\[0\] .* must be \[2, 16\]"),
     "add_lora half": (lambda a: a.added(0, b=None), "only one of its two"),
     "add_lora rank": (lambda a: a.added(0, a=(1025, 8), b=(1025, 16)), "rank 1025: it must be 1 to 1024"),
+    "add_lora one stacked": (
+        lambda a: ops.add_lora(a.f32(1, 16), a.f32(1, 8), a.i32(0), a.f32(2, 4, 8), (a.f32(4, 16),)),
+        "both be tuples, or both one tensor",
+    ),
+    "add_lora columns of stacked a": (
+        lambda a: ops.add_lora(a.f32(1, 16), a.f32(1, 8), a.i32(0), a.f32(2, 4, 9), a.f32(2, 4, 16)),
+        "a .* as many columns as x",
+    ),
+    "add_lora slots of stacked b": (
+        lambda a: ops.add_lora(a.f32(1, 16), a.f32(1, 8), a.i32(0), a.f32(2, 4, 8), a.f32(3, 4, 16)),
+        r"b .* must be \[2, 4, 16\]",
+    ),
     "attention": (
         lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.f32(1), a.i32((0,)), scale=1.0),
         "lengths f32",

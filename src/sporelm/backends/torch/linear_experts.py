@@ -12,10 +12,10 @@ from sporelm.backends.torch.elementwise import silu_mul
 from sporelm.backends.torch.op_functions import implements
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.quantized_linear import activation_values
+from sporelm.backends.torch.row_groups import TILE, sort_into_groups, sort_into_tiles
 from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_weight import TorchWeight
 
-TILE = 16  # pairs of one expert that are multiplied together
 MAX_COPIED = 1 << 26  # numbers of experts' matrices that are copied at a time
 
 
@@ -52,30 +52,16 @@ def _has_grouped_products(weight: TorchWeight) -> bool:
 
 def _multiply_groups(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
     """Multiply pairs sorted by expert, all experts in one call."""
-    order = pairs.argsort(stable=True)
-    ends = torch.searchsorted(pairs[order], torch.arange(weight.shape[0], device=pairs.device), right=True).int()
+    order, ends = sort_into_groups(pairs, weight.shape[0])
     products = torch.nn.functional.grouped_mm(rows[order], weight.values.transpose(1, 2), offs=ends)
     return torch.empty_like(products).index_copy_(0, order, products)
 
 
 def _multiply_tiles(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
-    """Sort pairs by expert into tiles of TILE rows of one expert, and multiply tile by tile.
-
-    An expert's last tile is filled with zeros. There are at most `pairs / TILE + experts` tiles, whatever the pairs.
-    """
-    experts = weight.shape[0]
-    order = pairs.argsort(stable=True)
-    sorted_pairs = pairs[order]
-    counts = torch.zeros(experts, dtype=torch.int64, device=pairs.device).index_add_(0, pairs, torch.ones_like(pairs))
-    tiles = (counts + (TILE - 1)) // TILE
-    first_tiles, first_pairs = tiles.cumsum(0) - tiles, counts.cumsum(0) - counts
-    within = torch.arange(len(pairs), device=pairs.device) - first_pairs[sorted_pairs]
-    places = first_tiles[sorted_pairs] * TILE + within  # in the tiles, of each sorted pair
-    num_tiles = -(-len(pairs) // TILE) + experts
+    """Sort pairs by expert into tiles of one expert, filled up with zeros, and multiply tile by tile."""
+    order, places, expert_of = sort_into_tiles(pairs, weight.shape[0])
+    num_tiles = len(expert_of)
     filled = rows.new_zeros(num_tiles * TILE, rows.shape[1]).index_copy_(0, places, rows[order])
-    expert_of = torch.searchsorted(tiles.cumsum(0), torch.arange(num_tiles, device=pairs.device), right=True).clamp_(
-        max=experts - 1
-    )
     products = _multiply_each(filled.unflatten(0, (num_tiles, TILE)), weight, expert_of)
     return torch.empty_like(products[: len(pairs)]).index_copy_(0, order, products.index_select(0, places))
 

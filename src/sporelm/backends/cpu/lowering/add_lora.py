@@ -14,10 +14,16 @@ def _lower_add_lora(emitter: Emitter, call: Call) -> None:
     y, x, which, downs, ups = call.args
     (tokens, out), (_, width) = spec_of(y).shape, spec_of(x).shape
     words, most_rank = list[int](), 1
-    for down, up in zip(downs, ups, strict=True):
-        rank = 0 if down is None else require_fixed(spec_of(down).shape[0])
-        words += [emitter.address(down), emitter.address(up), rank] if rank else [0, 0, 0]
-        most_rank = max(most_rank, rank)
+    if isinstance(downs, tuple):
+        for down, up in zip(downs, ups, strict=True):
+            rank = 0 if down is None else require_fixed(spec_of(down).shape[0])
+            words += [emitter.address(down), emitter.address(up), rank] if rank else [0, 0, 0]
+            most_rank = max(most_rank, rank)
+    else:
+        slots, most_rank = map(require_fixed, spec_of(downs).shape[:2])
+        for row in range(0, slots * most_rank, most_rank):
+            both = (emitter.address(table) + row * row_stride(table) for table in (downs, ups))
+            words += [*both, most_rank]
     blocks = -(-most_rank // add_lora.RANKS_PER_ITEM)
     h_stride = 4 * add_lora.RANKS_PER_ITEM * blocks
     target, threads = emitter.context.target, emitter.context.threads
