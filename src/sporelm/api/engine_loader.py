@@ -247,7 +247,7 @@ def open_device(
     """Open a back-end on a device, which computes in numbers of `dtype`. Raises BackendError.
 
     strict            an op for which it has no kernel is an error, instead of a fallback to the reference
-    batch_invariant   a row's result depends on nothing but itself; on the host's back-ends it never does
+    batch_invariant   a row's result depends on no other row of its step; on the host's back-ends that holds anyway
     """
     options: dict[str, str | int] = {"threads": threads}
     if name not in HOST_BACKENDS:

@@ -1,7 +1,6 @@
 """The output rows of a step and its sampled tokens, on the device until they are read."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,16 +19,22 @@ class ModelOutput:
     def __init__(self, argmax: Handle, logits: Handle, backend: Any = None, num_rows: int | None = None) -> None:
         """`num_rows`: the rows that count, if padding follows them."""
         self.argmax_handle, self.logits_handle, self.backend, self.num_rows = argmax, logits, backend, num_rows
+        self._argmax: NDArray[np.int32] | None = None
+        self._logits: NDArray[np.float32] | None = None
 
-    @cached_property
+    @property
     def argmax(self) -> NDArray[np.int32]:
         """The id of each row's greatest logit, -1 for a row with NaN: int32 [rows]. Waits for the device."""
-        return self._fetch(self.argmax_handle)
+        if self._argmax is None:
+            self._argmax = self._fetch(self.argmax_handle)
+        return self._argmax
 
-    @cached_property
+    @property
     def logits(self) -> NDArray[np.float32]:
         """All logits: float32 [rows, vocab]. Waits for the device, and copies all of them."""
-        return self._fetch(self.logits_handle)
+        if self._logits is None:
+            self._logits = self._fetch(self.logits_handle)
+        return self._logits
 
     def rows(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return copies of the logits of some rows: float32 [len(numbers), vocab]."""

@@ -94,7 +94,7 @@ class Overlap:
         begin = perf_counter()
         engine.scheduler.in_flight = previous.rows if previous is not None else {}
         step = engine.scheduler.next_step()
-        scheduled = perf_counter()
+        scheduled_time = perf_counter()
         if not step.sequences:
             self.drain()
             return
@@ -125,7 +125,7 @@ class Overlap:
         must_drain = any(
             not scheduled.is_sampled or self._is_sampled_by_host(scheduled) for scheduled in step.sequences
         )
-        self.launched = LaunchedStep(step, output, sampled, rows, discarded, begin, scheduled, must_drain)
+        self.launched = LaunchedStep(step, output, sampled, rows, discarded, begin, scheduled_time, must_drain)
 
     def _sample(self, step: Step, output: ModelOutput, discarded: Collection[int]) -> SampledTokens:
         engine = self.engine
@@ -157,9 +157,9 @@ class Overlap:
         engine.sampling_steps = [each for each in engine.sampling_steps if each is not step]
         self._outputs += outputs
         # A step's time begins when the one before has ended: the times of steps add up to that of the engine.
-        begin, scheduled = (max(time, self._end_time) for time in (launched.begin_time, launched.scheduled_time))
+        begin, scheduled_time = (max(time, self._end_time) for time in (launched.begin_time, launched.scheduled_time))
         self._end_time = perf_counter()
-        engine.record_step(step, num_tokens, (begin, scheduled, read, read, self._end_time))
+        engine.record_step(step, num_tokens, (begin, scheduled_time, read, read, self._end_time))
         engine.forget_ended(outputs)
 
     def _run_rows(self, step: Step, begin: float) -> None:

@@ -186,7 +186,12 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether the prompt is computed, and each step computes one token."""
-        return self.num_generated > 0 and self.num_computed >= len(self.context_ids) - 1
+        sequence = self.sequence  # no properties: this is asked for each request of each step
+        return (
+            len(self.all_token_ids) > self.num_prompt
+            and sequence is not None
+            and len(sequence.tokens) >= len(self.context_ids) - 1
+        )
 
     @property
     def prompt(self) -> list[int]:

@@ -52,7 +52,6 @@ class StepBuilder:
     def add(self, scheduled: ScheduledSequence) -> None:
         self.scheduled[scheduled.request_id] = scheduled
         self.budget -= len(scheduled.tokens)
-        self.has_rows = self.has_rows or not scheduled.is_sampled
 
     def build(self, state_copies: tuple[tuple[int, int], ...]) -> Step:
         """Return the step."""
@@ -253,16 +252,17 @@ class Scheduler:
         sampled_tokens = iter(sampled.tokens)
         now = perf_counter()
         is_plain = not (sampled.failures or sampled.forced or sampled.logprobs or sampled.ended)
-        for scheduled in step.sequences:
-            if not scheduled.is_sampled:
-                break  # the last ones: see `deliver_rows`
-            request = self.running.get(scheduled.request_id)
-            if request is None or scheduled.request_id in discarded:
+        sequences, running, has_states = step.sequences, self.running, self.kv_cache.states is not None
+        if not sequences[-1].is_sampled:  # the last ones: see `deliver_rows`
+            sequences = [scheduled for scheduled in sequences if scheduled.is_sampled]
+        for scheduled in sequences:
+            request = running.get(scheduled.request_id)
+            if request is None or (discarded and request.id in discarded):
                 if scheduled.num_outputs:
                     next(sampled_tokens)
                 continue
             assert request.sequence is not None
-            if request.sequence.launched_slots:
+            if has_states:
                 self.kv_cache.commit_launch(request.sequence, scheduled.state_slot)
             if not scheduled.num_outputs:
                 self.kv_cache.extend(request.sequence, scheduled.tokens)
@@ -423,6 +423,8 @@ class Scheduler:
         if draft:
             tokens += draft
         is_sampled = request.output == "tokens"
+        if not is_sampled:
+            builder.has_rows = True
         num_outputs = len(draft) + (held + count == len(request.context_ids)) if is_sampled else count
         builder.add(
             ScheduledSequence(

@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(scheduled.tokens) for scheduled in self.sequences)
+        return sum([len(scheduled.tokens) for scheduled in self.sequences])
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON values, under the keys of recordings."""

@@ -89,6 +89,7 @@ class StandInDevice(ReferenceBackend):
     def __init__(self) -> None:
         super().__init__()
         self.queue = LaunchQueue()
+        self.on_launch: Callable[[], None] = lambda: None  # of a program
         self.on_wait: Callable[[], None] = lambda: None
         self.is_doubtful = False  # whether some draws are uncertain, and their tokens wrong
         self.num_draws = 0
@@ -124,6 +125,7 @@ class LaterProgram(FunctionProgram):
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         device, results = self.device, dict[str, np.ndarray]()
         queue = device.queue
+        device.on_launch()
         inputs = {name: each if isinstance(each, Launched) else each.copy() for name, each in arrays.items()}
 
         def compute() -> None:
@@ -213,6 +215,7 @@ class LaunchedRunner(LaunchedSteps, HashedRunner):
     def __init__(self, limits: EngineConfig, **options: Any) -> None:
         super().__init__(limits, **options)
         self.device = StandInDevice()
+        self.device.on_launch = lambda: self.interrupt("sampled")
         self.device.on_wait = lambda: self.interrupt("after")
 
 
@@ -222,4 +225,5 @@ class LaunchedStatefulRunner(LaunchedSteps, StatefulRunner):
     def __init__(self, limits: EngineConfig, **options: Any) -> None:
         super().__init__(limits, **options)
         self.device = StandInDevice()
+        self.device.on_launch = lambda: self.interrupt("sampled")
         self.device.on_wait = lambda: self.interrupt("after")

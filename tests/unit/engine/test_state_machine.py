@@ -221,10 +221,17 @@ class EngineMachine(RuleBasedStateMachine):
                 self._step()
 
     @precondition(lambda self: self.sequences and len(self.sequences) < MAX_SEQUENCES)
-    @rule(which=wholes)
-    def fork(self, which: int) -> None:
+    @rule(which=wholes, is_interrupted=st.integers(0, 3).map(lambda number: not number))
+    def fork(self, which: int, is_interrupted: bool) -> None:
+        """Fork a sequence; with overlap that waits for the step in flight, and may be interrupted."""
         source = self.sequences[which % len(self.sequences)]
-        child = self.engine.fork(source)
+        self.runner.fail = "after" if is_interrupted else None
+        try:
+            child = self.engine.fork(source)
+        except KeyboardInterrupt:
+            return
+        finally:
+            self.runner.fail = None
         assert child.tokens == source.tokens
         self.sequences.append(child)
 

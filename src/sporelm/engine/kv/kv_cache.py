@@ -291,7 +291,8 @@ class KvCache:
         return True
 
     def commit_launch(self, sequence: KvSequence, slot: int) -> None:
-        """Take over the state in `slot`, which a committed step has written, unless it is its own. Changes both."""
+        """Take over the state in `slot`, which a committed step has written, unless it is the sequence's own already.
+        Changes both."""
         if self.states is not None and slot in sequence.launched_slots[:1]:
             self.states.release(sequence.state_slot)
             sequence.state_slot = sequence.launched_slots.pop(0)
