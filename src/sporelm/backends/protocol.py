@@ -76,8 +76,8 @@ class Program(Protocol):
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         """Launch one step: inputs by name, extents by symbol name. Return handles of the outputs, without waiting.
 
-        An input is a numpy array, or a handle that a program of the same back-end returned. On the host outputs are
-        views that the next run overwrites.
+        An input is a numpy array, which may be changed at once, or a handle that a program of the same back-end
+        returned. On the host outputs are views that the next run overwrites.
         """
 
     def free(self) -> None:

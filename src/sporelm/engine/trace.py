@@ -56,6 +56,7 @@ class Trace:
         self.file, self.worker = file, worker
         self.summary = Summary()
         self._zero = perf_counter()
+        self._end = 0.0  # of the last step
         self._open: dict[int, Request] = {}
         self._labels: dict[tuple[int, str], tuple[Call, _Label]] = {}  # the call is kept, so that no other has its id
         self._names = {id(tensor): name for name, tensor in worker.runner.weights.items()}
@@ -85,8 +86,10 @@ class Trace:
         """Note a step, which was scheduled, run, sampled and committed between these moments."""
         times = [time for time in self._times() if time.began >= moments[0]]
         began, scheduled, computed, sampled, ended = moments
-        # A step that was launched while another ran was filled before it began.
-        filled = scheduled if scheduled == began else min(max(scheduled, self.worker.runner.filled_at), computed)
+        # A step that was scheduled while the one before ran was filled then; the runner has filled the next one since.
+        is_ahead = scheduled <= self._end
+        filled = scheduled if is_ahead else min(max(scheduled, self.worker.runner.filled_at), computed)
+        self._end = ended
         self._count(times, (began, scheduled, filled, computed, sampled, ended))
         if not self.file.is_full():
             self._write_step(step, times, (began, scheduled, filled, computed, sampled, ended))

@@ -133,6 +133,22 @@ def watched(tmp_path: Path, max_events: int = 1000) -> tuple[Trace, list[CallTim
     return Trace(TraceFile(tmp_path / "t.json", {}, max_events), SimpleNamespace(runner=runner, device=device)), times  # type: ignore[arg-type]
 
 
+def test_a_step_that_was_launched_while_another_ran_has_no_time_of_its_own_to_fill(tmp_path):
+    trace, _ = watched(tmp_path)
+    runner, zero = trace.worker.runner, trace._zero
+    step = Step([ScheduledSequence(1, [5], 0, (0,), 1)], [])
+    runner.filled_at = zero + 3.0
+    trace.on_step(step, [zero + second for second in (1.0, 2.0, 5.0, 5.0, 6.0)])
+    runner.filled_at = zero + 8.0  # of the step after the second one
+    trace.on_step(step, [zero + second for second in (6.0, 6.0, 9.0, 9.0, 10.0)])
+    parts = {"schedule": 1.0, "fill": 1.0, "run": 5.0, "sample": 0.0, "commit": 2.0}
+    assert trace.summary.parts == pytest.approx(parts)
+    runner.filled_at = zero + 12.5
+    trace.on_step(step, [zero + second for second in (12.0, 12.0, 13.0, 13.0, 13.0)])
+    assert trace.summary.parts["fill"] == pytest.approx(1.5), "an encoder's step has no time to schedule"
+    trace.close()
+
+
 def test_a_step_is_its_parts_and_its_calls(tmp_path):
     trace, times = watched(tmp_path)
     zero = trace._zero
