@@ -70,7 +70,9 @@ class Plan:
         if last is None or last[0] is not arrays or last[1] is not extents or last[2] != [*extents.values()]:
             name = self.find_bucket(extents)
             self.check_arrays(arrays, extents)
-            last = self._last_inputs = (arrays, extents, [*extents.values()], self.bucket_program(name).program)
+            last = (arrays, extents, [*extents.values()], self.bucket_program(name).program)
+            if not self.backend.traits.is_async:  # there inputs are other objects each time: only memory would be held
+                self._last_inputs = last
         return last[3].run(arrays, extents)
 
     def find_bucket(self, extents: Mapping[str, int]) -> str:

@@ -1,6 +1,8 @@
 """Steps that are launched before the one before is committed: the same tokens, and nothing of a discarded row stays."""
 
+import gc
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -459,3 +461,42 @@ def test_a_shortage_of_states_evicts_no_idle_sequence() -> None:
     assert copies == []
     assert running.pages == pages
     cache.check_integrity()
+
+
+@pytest.mark.parametrize("max_rows", [4, 5, 6])
+def test_masks_and_log_probabilities_are_padded_beyond_a_small_batch(max_rows: int) -> None:
+    limits = replace(LIMITS, token_budget=max_rows, max_batch=max_rows)
+    runner = LaunchedRunner(limits)
+    engine = Engine(runner, limits, device_sampler=DeviceSampler(runner.device, VOCAB, max_rows))
+    sampling = Sampling(temperature=1.0, seed=3, logprobs=2)
+    wishes = [Wish(prompt(12, number), sampling, 30, form=(9, False)) for number in range(max_rows)]
+    requests = [
+        engine.add(Request(wish.prompt, sampling=sampling, max_tokens=30, constraint=wish.constraint()))
+        for wish in wishes
+    ]
+    engine.run(requests)
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
+        assert len(request.logprobs) == request.num_generated
+
+
+def test_logits_of_committed_steps_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the largest arrays of a device: no program keeps its last inputs."""
+    engine = make_engine()
+    run, logits = engine.runner.run, list[weakref.ref[Any]]()
+
+    def run_and_watch(step: Step, *previous: Any) -> Any:
+        output = run(step, *previous)
+        logits.append(weakref.ref(output.logits_handle))
+        return output
+
+    monkeypatch.setattr(engine.runner, "run", run_and_watch)
+    requests = [
+        engine.add(Request(prompt(9, number), sampling=sampling, max_tokens=9 + number))
+        for number, sampling in enumerate(SAMPLINGS[:4])
+    ]
+    engine.run(requests)
+    engine.runner.device.queue.run_all()
+    gc.collect()
+    assert len(logits) > 10
+    assert not [reference for reference in logits if reference() is not None]

@@ -68,7 +68,7 @@ class SamplingProgram(NamedTuple):
     def trace(self, vocab: int, max_rows: int) -> ops.Graph:
         """Return the graph of this program."""
         rows, edits = Symbol("outputs", max_rows), Symbol("edits", MAX_EDITS)
-        masked, scored = Symbol("masked", max_rows), Symbol("scored", max_rows)
+        masked, scored = (Symbol(name, bucket_of(max_rows)) for name in ("masked", "scored"))
         words = -(-vocab // 32)
         specs = {
             "greedy": Spec((rows,), I32),
