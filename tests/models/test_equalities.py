@@ -78,7 +78,7 @@ def assert_same(
 
 @every_model
 def test_eager_is_planned(tiny_model: Any, backend: Any, load: Callable[..., Stepper]) -> None:
-    """In every step bucket: one token, a few, many. A plan of torch joins products of one x, which changes last bits."""
+    """In every step bucket: one token, a few, many. Plans of torch join products of one x, which changes last bits."""
     tiny, number_format, path = tiny_model
     runners = [load(path, backend, context=192, eager=eager, sequences=2) for eager in (True, False)]
     ids = tiny.ids()

@@ -445,6 +445,20 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "topk_indexer heads": (lambda a: a.indexed(a.f32(1, 16), a.f32(1, 3)), "must be 3 heads of 8"),
     "sparse_mla": (lambda a: a.sparse_mla(a.other(1, 4), 0), "latent i32"),
     "sparse_mla rows": (lambda a: a.sparse_mla(a.f32(2, 4), 0), "must have as many rows"),
+    "edit_logits": (lambda a: ops.edit_logits(a.other(2, 40), a.other(1, 2), a.f32(1, 3)), "logits i32"),
+    "edit_logits columns": (lambda a: ops.edit_logits(a.f32(2, 40), a.other(1, 3), a.f32(1, 3)), "two columns"),
+    "mask_logits": (lambda a: ops.mask_logits(a.f32(2, 40), a.i32(0), a.f32(1, 2)), "words f32"),
+    "mask_logits words": (lambda a: ops.mask_logits(a.f32(2, 40), a.i32(0), a.other(1, 1)), "32 tokens"),
+    "draw_tokens": (lambda a: ops.draw_tokens(a.other(2, 40), a.f32(2, 5), k=4, whole=True), "logits i32"),
+    "draw_tokens k": (lambda a: ops.draw_tokens(a.f32(2, 40), a.f32(2, 5), k=41, whole=True), "k 41 must lie"),
+    "choose_allowed": (
+        lambda a: ops.choose_allowed(a.f32(2, 2), a.other(1, 2), a.other(1, 2), a.other(1, 2)),
+        "first f32",
+    ),
+    "place_tokens": (lambda a: ops.place_tokens(a.f32(2), a.other(2, 2)), "greedy f32"),
+    "take_sampled": (lambda a: ops.take_sampled(a.i32(1, 2), a.f32(2), a.i32(3)), "sources f32"),
+    "take_sampled sources": (lambda a: ops.take_sampled(a.i32(1, 2), a.i32(0), a.i32(3)), "one element for each"),
+    "token_logprobs": (lambda a: ops.token_logprobs(a.f32(2, 40), a.f32(2), a.i32(0), k=2), "tokens f32"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),
 }
 
