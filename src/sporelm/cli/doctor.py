@@ -19,6 +19,7 @@ from sporelm.cli.terminal_layout import fold, label_text, terminal_width
 from sporelm.errors import UsageError
 
 LABEL_WIDTH = 13  # columns before the text of a line
+WITHOUT_VALUES = "meta"  # the device of torch that has shapes alone
 PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "huggingface_hub", "torch")
 
 
@@ -27,13 +28,16 @@ def make_parser() -> Parser:
         "doctor",
         "Show hardware, back-ends (and why one is missing), the ops for which each has no kernel of its own, the "
         "kernel cache and the model store. With --conformance, compare each back-end's ops with their numpy reference; "
-        "with --models, list the supported model families, and what each is verified against.",
+        "with --models, list the supported model families, and what each is verified against. With --device meta, run "
+        "the shapes of every step on that device of torch, which has no values: a program that reads one on the host "
+        "fails.",
         "[options]",
         [
             "spore doctor",
             "spore doctor --models",
             "spore doctor --conformance --json",
             "spore doctor --conformance --backend torch --device cuda --dtype bf16",
+            "spore doctor --backend torch --device meta",
         ],
     )
     options.add_json(parser)
@@ -43,11 +47,11 @@ def make_parser() -> Parser:
         help="compare every op with its reference, and time it: a sample of the tests' cases; exit 1 if one differs. "
         "An op is run by itself on small inputs, so its time shows what is out of line, not how fast a model is",
     )
-    parser.add_argument("--all", action="store_true", help="with --conformance: every case, without times")
+    parser.add_argument("--all", action="store_true", help="every case of --conformance, or shape of --device meta")
     parser.add_argument(
         "--models", action="store_true", help="list the model families instead, and what tests compare each with"
     )
-    parser.add_argument("--backend", metavar="NAME", help="with --conformance: only this back-end")
+    parser.add_argument("--backend", metavar="NAME", help="with --conformance or --device meta: only this back-end")
     parser.add_argument("--device", metavar="D", help="show and check back-ends with a choice of devices on this one")
     parser.add_argument(
         "--dtype",
@@ -62,10 +66,12 @@ def make_parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     from sporelm.api.cpu_count import usable_cores
 
-    if args.backend and not args.conformance:
-        raise UsageError("--backend selects the ops of --conformance: give --conformance too")
-    if args.all and not args.conformance:
-        raise UsageError("--all runs every case of --conformance: give --conformance too")
+    has_values = args.device != WITHOUT_VALUES
+    if not has_values and args.conformance:
+        raise UsageError(f"--device {WITHOUT_VALUES} has shapes and no values to compare: leave out --conformance")
+    for name in ("backend", "all"):
+        if getattr(args, name) and has_values and not args.conformance:
+            raise UsageError(f"--{name} selects what --conformance compares: give --conformance too")
     backend_options = {name: value for name in ("device", "dtype") if (value := getattr(args, name)) is not None}
     if args.models:
         if args.conformance:
@@ -92,11 +98,24 @@ def run(args: argparse.Namespace) -> int:
 
         report["conformance"] = check_backends(args.backend, backend_options, every_case=args.all)
         differences = sum(row["state"] != "equal" for row in report["conformance"])
+    elif not has_values:
+        report["shapes"] = check_shapes(args.backend or "torch", backend_options, every_shape=args.all)
+        differences = sum(row["state"] != "legal" for row in report["shapes"])
     if args.json:
         print(json.dumps(report, indent=2))
     else:
         print("\n".join(fold_labels(format_report(report))))
     return 1 if differences else 0
+
+
+def check_shapes(backend: str, backend_options: dict[str, str], *, every_shape: bool) -> list[dict[str, Any]]:
+    """Return a row for each kind of block whose programs were run on a device without values."""
+    from sporelm.backends.backend_registry import HOST_BACKENDS
+    from sporelm.evals.meta_device.check_buckets import STORAGE, check_buckets
+
+    if backend in HOST_BACKENDS:
+        raise UsageError(f"--backend {backend} has no device {WITHOUT_VALUES!r}: give --backend torch")
+    return check_buckets(backend, backend_options, every=1 if every_shape else len(STORAGE))
 
 
 def list_families() -> list[dict[str, Any]]:
@@ -231,6 +250,12 @@ def format_report(report: dict[str, Any]) -> list[str]:
     lines.append(f"model store  {store['path']}: {models or 'empty; spore pull knows ' + ', '.join(store['known'])}")
     for row in report.get("conformance", []):
         lines.append(format_case(row))
+    for row in report.get("shapes", []):
+        steps = f"{row['padded']} padded and {row['exact']} exact steps"
+        failure = f"; fails: {row['error']}" if row["state"] != "legal" else ""
+        lines.append(
+            f"{'shapes':<{LABEL_WIDTH}}{row['kind']} ({row['architecture']}): {row['state']}, {steps}{failure}"
+        )
     return lines
 
 

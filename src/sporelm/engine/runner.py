@@ -143,7 +143,8 @@ class Runner:
         specs = input_specs(
             padded.max_tokens, padded.max_sequences, padded.outputs[-1], padded.columns[-1], padded=True
         )
-        graph = trace_model(self.model.forward, self.weights, self.caches, specs)
+        # Of exact extents: ops with host arguments may need a fixed number of columns.
+        graph = trace_model(self.model.forward, self.weights, self.caches, self.specs)
         if {call.op.name for call in graph.calls if call.op.host} <= set(self.backend.padded_ops):
             self.padded_inputs, self.specs = padded, specs
 
