@@ -118,7 +118,9 @@ THREADS = setting(
     doc="Number of threads, 1 to twice the usable cores; empty uses the cores that affinity and cgroup allow.",
     bounds=(1, 1024),
 )
-BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end of commands and calls that name none.")
+BACKEND = setting(
+    "SPORE_BACKEND", default="cpu", doc="Back-end of commands and calls that name none; auto: the fastest."
+)
 SERVE_CONFIG = setting("SPORE_SERVE_CONFIG", default="", doc="TOML file of `spore serve`; --config takes precedence.")
 SERVE_HOST = setting("SPORE_HOST", default="", doc="Address on which `spore serve` listens; --host takes precedence.")
 SERVE_PORT = setting(

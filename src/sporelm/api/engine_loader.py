@@ -1,14 +1,16 @@
 """Load an engine: check its memory requirements, then load weights and tokenizer and compile the programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import prod
 from pathlib import Path
 from time import perf_counter
 
 from sporelm import settings
+from sporelm.api.backend_choice import AUTO, BackendChoice, TokenCost, choose_backend
 from sporelm.api.cpu_count import choose_threads
 from sporelm.api.draft_model import check_vocabularies, count_draft_states, load_draft_worker
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
@@ -19,10 +21,12 @@ from sporelm.backends.memory_residency import available_on, trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, compute_identity
+from sporelm.checkpoints.loader import ModelSource
 from sporelm.engine import Engine, EngineConfig, Worker
-from sporelm.engine.capacity import choose, choose_states, snapshot_interval
+from sporelm.engine.capacity import DEFAULT_CONTEXT, choose, choose_states, snapshot_interval
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
+from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.request import parse_int
 from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
@@ -38,6 +42,7 @@ from sporelm.units import size_in_bytes
 
 HOST_DTYPES = ("auto", "f32")
 MAX_BATCH = 1024
+STEP_TOKENS = 512  # tokens of a step that must fit beside the weights
 SPECULATION_METHODS = ("ngram", "draft")
 
 
@@ -218,10 +223,25 @@ def load_engine(
             draft_path = resolve(options.draft_model, progress)
             start += perf_counter() - download_start
             draft_source = files.enter_context(closing(open_model(draft_path)))
-        name = options.backend or settings.BACKEND.value
+        name, device = options.backend or settings.BACKEND.value, options.device
+        choice = None
+        if name == AUTO:
+            sources = [each for each in (source, draft_source) if each is not None]
+            choice = choose_for_model(
+                sources,
+                device,
+                threads,
+                options.dtype,
+                kv=options.kv,
+                max_context=options.max_context,
+                dequantize=options.dequantize,
+                batch_invariant=options.batch_invariant,
+                strict=options.strict,
+            )
+            name, device = choice.name, choice.device
         backend = open_device(
             name,
-            options.device,
+            device,
             threads,
             options.dtype,
             strict=options.strict,
@@ -235,10 +255,43 @@ def load_engine(
             draft = None
             if draft_source is not None:
                 draft = ModelLoader(draft_source, backend, options.kv, dequantize=options.dequantize)
-            return _load(options, model, draft, threads, start, progress)
+            loaded = _load(options, model, draft, threads, start, progress)
+            return loaded if choice is None else replace(loaded, notes=(str(choice), *loaded.notes))
         except BaseException:
             backend.close()
             raise
+
+
+def choose_for_model(
+    sources: Sequence[ModelSource],
+    device: str,
+    threads: int,
+    dtype: str = "auto",
+    *,
+    kv: str | None = None,
+    max_context: int | None = None,
+    dequantize: bool = False,
+    batch_invariant: bool = False,
+    strict: bool = False,
+) -> BackendChoice:
+    """Return the back-end and device of `--backend auto` for a model, and its draft model. Raises BackendError.
+
+    A device must hold the weights, the KV cache of one context, and a step.
+    """
+
+    def cost_on(backend: Backend) -> TokenCost:
+        loaders = [ModelLoader(each, backend, kv, dequantize=dequantize) for each in sources]
+        nbytes = sum(loader.nbytes for loader in loaders)
+        if isinstance(loaders[0].model, Encoder):
+            return TokenCost(0, 2 * sum(prod(param.shape) for param in loaders[0].params), nbytes)
+        num_pages = count_pages(min(max_context or DEFAULT_CONTEXT, loaders[0].config.context_length))
+        beside = sum(num_pages * loader.page_bytes + loader.step_bytes(STEP_TOKENS) for loader in loaders)
+        return TokenCost(nbytes, 0, nbytes + beside)
+
+    def open_candidate(name: str, place: str) -> Backend:
+        return open_device(name, place, threads, dtype, batch_invariant=batch_invariant)
+
+    return choose_backend(device, open_candidate, cost_on, allows_host=dtype in HOST_DTYPES, strict=strict)
 
 
 def open_device(

@@ -31,7 +31,8 @@ from sporelm.text import RenderedPrompt
 class LLM(LoadedLLM):
     """A loaded model. Threads may share it: their requests, and open streams, run in one batch.
 
-    backend       None: SPORE_BACKEND, else "cpu"
+    backend       None: SPORE_BACKEND, else "cpu"; "auto": the fastest device that holds the model, by a measurement;
+                  `notes` say which and why
     threads       None: SPORE_THREADS, else the cores that affinity and cgroup allow; at most twice as many
     max_context   maximum tokens of a sequence; None: the smallest of the model's context, 8192 and what memory allows
     kv            data type of the KV cache: "f16", "bf16" or "f32"; "q8_0" or "fp8" in half the memory of f16, fp8 less

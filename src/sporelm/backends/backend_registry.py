@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from sporelm.backends.protocol import Backend, Missing, Ready
+from sporelm.backends.torch_detection import list_torch_devices
 from sporelm.errors import BackendError, SporeError
 
 HOST_BACKENDS = ("cpu", "reference")  # with one device and one number type
@@ -27,6 +28,21 @@ def _load(path: str) -> Callable[..., Backend]:
 def backend_names() -> list[str]:
     """Return the name of every back-end that could be opened."""
     return [*OWN, *sorted({point.name for point in entry_points(group="sporelm.backends")} - OWN.keys())]
+
+
+def find_devices() -> list[tuple[str, str]]:
+    """Return the pairs of a back-end and a device that are there beside the host's: torch's, and the devices that
+    other packages' back-ends return from a static method `list_devices`."""
+    found = [("torch", device) for device in list_torch_devices()]
+    for point in entry_points(group="sporelm.backends"):
+        if point.name in OWN:
+            continue
+        try:
+            list_devices = getattr(point.load(), "list_devices", None)
+            found += [(point.name, device) for device in (list_devices() if list_devices else ())]
+        except Exception:  # `describe_backend` says why
+            continue
+    return found
 
 
 def open_backend(name: str, **options: Any) -> Backend:

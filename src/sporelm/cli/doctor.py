@@ -19,6 +19,7 @@ from sporelm.cli.terminal_layout import fold, label_text, terminal_width
 from sporelm.errors import UsageError
 
 LABEL_WIDTH = 13  # columns before the text of a line
+TYPICAL_BYTES = 10**9  # of the model for which --backend auto is shown
 WITHOUT_VALUES = "meta"  # the device of torch that has shapes alone
 PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "huggingface_hub", "torch")
 
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         "cpu": {"model": read_cpu_model(), "cores": os.cpu_count(), "usable_cores": usable_cores()},
         "packages": {name: find_version(name) for name in PACKAGES},
         "backends": probe_backends(backend_options),
+        "auto": choose_automatically(args.dtype),
         "kernel_cache": inspect_kernel_cache(settings.KERNEL_CACHE.path),
         "model_store": inspect_model_store(settings.MODEL_STORE.path),
     }
@@ -183,6 +185,26 @@ def probe_backends(backend_options: dict[str, str] | None = None) -> dict[str, d
     return backends
 
 
+def choose_automatically(dtype: str | None) -> dict[str, Any]:
+    """Return the back-end and device that `--backend auto` picks for a model that fits everywhere, and why."""
+    from sporelm.api.backend_choice import HOST, TokenCost, choose_backend
+    from sporelm.api.cpu_count import choose_threads
+    from sporelm.api.engine_loader import HOST_DTYPES, open_device
+    from sporelm.errors import BackendError
+
+    number_type = dtype or "auto"
+    try:
+        choice = choose_backend(
+            HOST,
+            lambda name, device: open_device(name, device, choose_threads(None), number_type),
+            lambda backend: TokenCost(TYPICAL_BYTES),
+            allows_host=number_type in HOST_DTYPES,
+        )
+    except BackendError as error:
+        return {"backend": None, "device": None, "reason": str(error)}
+    return {"backend": choice.name, "device": choice.device, "reason": choice.reason}
+
+
 def inspect_kernel_cache(folder: Path) -> dict[str, Any]:
     """Return the path, number, size and permissions of the compiled kernels."""
     if not folder.is_dir():
@@ -238,6 +260,9 @@ def format_report(report: dict[str, Any]) -> list[str]:
         lines += [f"{'':<13}  {key}: {value}" for key, value in state["details"].items()]
         lacks = state["lacks"]
         lines.append(f"{'':<13}  without a kernel of their own: {len(lacks)}{': ' if lacks else ''}{', '.join(lacks)}")
+    auto = report["auto"]
+    chosen = "nothing" if auto["backend"] is None else f"{auto['backend']}, device {auto['device']}"
+    lines.append(f"{'auto':<{LABEL_WIDTH}}--backend auto picks {chosen}: {auto['reason']}")
     cache = report["kernel_cache"]
     if cache["exists"]:
         owner = "" if cache.get("owned", True) else ", NOT OWNED BY YOU"

@@ -75,8 +75,9 @@ def run(args: argparse.Namespace) -> None:
 def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
     """Return the memory and the speed, or why the model cannot run here."""
     from sporelm import settings
+    from sporelm.api.backend_choice import AUTO
     from sporelm.api.cpu_count import choose_threads
-    from sporelm.api.engine_loader import open_device
+    from sporelm.api.engine_loader import choose_for_model, open_device
     from sporelm.bench.resource_estimate import ResourceEstimate
     from sporelm.checkpoints import open_model
     from sporelm.models import Encoder
@@ -86,9 +87,17 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
         source = open_model(path)
     except ModelError as error:
         return failed | {"reason": str(error)}
-    name = args.backend or settings.BACKEND.value
+    name, threads = args.backend or settings.BACKEND.value, choose_threads(args.threads)
     try:
-        backend = open_device(name, args.device, choose_threads(args.threads), args.dtype)
+        device = args.device
+        if name == AUTO:
+            try:
+                choice = choose_for_model([source], device, threads, args.dtype, kv=args.kv, max_context=args.context)
+            except ModelError as error:
+                return failed | {"reason": str(error)}
+            name, device = choice.name, choice.device
+            sys.stderr.write(f"spore: {choice}\n")
+        backend = open_device(name, device, threads, args.dtype)
         try:
             estimate = ResourceEstimate(source, backend, args.kv)
             memory = estimate.memory(args.context, args.batch)

@@ -81,7 +81,11 @@ def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON o
 
 def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> None:
     """Add --backend, --device, --dtype and --threads; for a command that runs a model also --strict."""
-    parser.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="cpu, torch or reference, or auto: the fastest device that holds the model; default: cpu (SPORE_BACKEND)",
+    )
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     parser.add_argument(
         "--dtype",
@@ -94,7 +98,8 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
         parser.add_argument(
             "--strict",
             action="store_true",
-            help="refuse to run an op by the slow reference where the back-end has no kernel for it",
+            help="refuse to run an op by the slow reference where the back-end has no kernel for it, and with "
+            "--backend auto to pass over a device that was found but cannot be used",
         )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup allow")
 

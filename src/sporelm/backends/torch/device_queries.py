@@ -6,6 +6,20 @@ PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}  # pack
 KNOWN = ("cpu", "cuda", "mps", "xpu", *PLUGINS)
 
 
+def list_devices() -> list[str]:
+    """Return the names of the devices that are there, other than the CPU."""
+    names = []
+    for kind in KNOWN[1:]:
+        module = getattr(torch, kind, None)
+        try:
+            if module is not None and module.is_available():
+                count = module.device_count()
+                names += [f"{kind}:{index}" for index in range(count)] if count > 1 else [kind]
+        except Exception:  # each vendor's plug-in has errors of its own
+            continue
+    return names
+
+
 def read_device_memory(device: torch.device) -> tuple[int, int] | None:
     """Return the free and all bytes of a device's memory; None if it has none of its own, or they are unknown."""
     if device.type in ("cpu", "meta"):

@@ -1,0 +1,105 @@
+"""`--backend auto`: measures the host and every other device, and picks the fastest one that holds the model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sporelm.backends.backend_registry import find_devices
+from sporelm.backends.memory_residency import available_on
+from sporelm.backends.protocol import Backend
+from sporelm.errors import BackendError, SporeError
+from sporelm.units import in_units
+
+AUTO, HOST = "auto", "cpu"
+MIN_GAIN = 1.2  # times the host's speed; below that the difference may be noise
+
+
+@dataclass(frozen=True)
+class TokenCost:
+    """The work of one token of a model on a back-end, and the memory that the model takes.
+
+    stream_bytes   read for each token: the weights
+    operations     of a product, for each token of a model that is limited by them
+    memory_bytes   of the weights, a context of the KV cache, and a step
+    """
+
+    stream_bytes: int
+    operations: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """A back-end and its device, and why they are picked."""
+
+    name: str
+    device: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"backend: {label(self.name, self.device)} ({self.reason})"
+
+
+OpenDevice = Callable[[str, str], Backend]  # by the names of a back-end and its device
+
+
+def choose_backend(
+    device: str,
+    open_candidate: OpenDevice,
+    cost_on: Callable[[Backend], TokenCost],
+    *,
+    allows_host: bool = True,
+    strict: bool = False,
+) -> BackendChoice:
+    """Return the back-end and device on which a token takes the least time.
+
+    device        "cpu" allows every device; another name only that one
+    allows_host   whether the host has the number type that is asked for
+    strict        a device that was found but cannot be used is an error
+
+    Torch on its CPU device and the reference are left out: our own back-end is the one for the CPU. Without other
+    devices nothing is measured. Raises BackendError if no candidate is left, or if `strict`.
+    """
+    is_any = device == HOST
+    candidates = [pair for pair in find_devices() if is_any or device in (pair[1], pair[1].partition(":")[0])]
+    if not candidates and is_any and allows_host:
+        return BackendChoice(HOST, HOST, "the only device that is ready here")
+    seconds: dict[tuple[str, str], float] = {}
+    notes: list[str] = []
+    for name, place in ([(HOST, HOST)] if is_any and allows_host else []) + candidates:
+        try:
+            seconds[name, place] = _time_token(open_candidate, name, place, cost_on)
+            notes.append(f"{label(name, place)} {1 / seconds[name, place]:.3g} tokens/s")
+        except SporeError as error:
+            problem = f"{label(name, place)} cannot be used: {error}"
+            if strict and place != HOST:
+                raise BackendError(f"--strict: {problem}. Leave out --strict, or name a --backend") from error
+            notes.append(problem)
+    if not seconds:
+        lacking = "a device other than the CPU, which computes in f32," if is_any else f"a device {device!r}"
+        reason = "; ".join(notes) or f"no back-end has {lacking} here"
+        if is_any and allows_host:
+            return BackendChoice(HOST, HOST, reason)
+        raise BackendError(f"--backend auto finds no device: {reason}. 'spore doctor' lists what is ready")
+    best = min(seconds, key=seconds.__getitem__)
+    host = seconds.get((HOST, HOST))
+    if host is not None and host < MIN_GAIN * seconds[best]:
+        best = HOST, HOST
+    return BackendChoice(*best, "bandwidth and memory allow at most " + "; ".join(notes))
+
+
+def _time_token(open_candidate: OpenDevice, name: str, device: str, cost_on: Callable[[Backend], TokenCost]) -> float:
+    """Return the least seconds of a token on a device. Raises SporeError if it cannot be opened or is too small."""
+    backend = open_candidate(name, device)
+    try:
+        work, free = cost_on(backend), available_on(backend)
+        if free is not None and free < work.memory_bytes:
+            raise BackendError(f"the model needs {in_units(work.memory_bytes)}, {in_units(free)} are free")
+        rates = backend.measure_limits()
+        return max(work.stream_bytes / rates["stream_bytes_s"], work.operations / rates["f32_ops_s"], 1e-12)
+    finally:
+        backend.close()
+
+
+def label(name: str, device: str) -> str:
+    """Return the name of a back-end with its device, unless that is the host."""
+    return name if device == HOST else f"{name} on {device}"

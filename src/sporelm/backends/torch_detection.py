@@ -1,0 +1,42 @@
+"""Finds the devices of an installed torch. Imports torch, which takes a second, only if it can have some."""
+
+import ctypes
+import re
+import sys
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+PLATFORMS = re.compile(r"^(cuda|hip|xpu)\b[^=]*= *['\"]", re.MULTILINE)  # set in torch/version.py, not None
+
+
+def list_torch_devices() -> list[str]:
+    """Return the names of torch's devices other than the CPU: "cuda:0", "mps", ..."""
+    if not can_have_devices():
+        return []
+    from sporelm.backends.torch.device_queries import list_devices
+
+    return list_devices()
+
+
+def can_have_devices() -> bool:
+    """Return whether torch is installed, has support for a device by its build or a plug-in, and finds a driver."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    if sys.platform == "darwin" or entry_points(group="torch.backends"):
+        return True
+    try:
+        platforms = set(PLATFORMS.findall((Path(spec.origin).parent / "version.py").read_text("utf-8")))
+    except OSError:
+        return True  # only torch itself can tell
+    return bool(platforms - {"cuda"}) or ("cuda" in platforms and has_cuda_driver())
+
+
+def has_cuda_driver() -> bool:
+    """Return whether the library of NVIDIA's driver loads."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
