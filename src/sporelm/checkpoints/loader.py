@@ -230,7 +230,7 @@ def _count_workers(
             values.append(stored.tensor_nbytes(shape))  # assembled blocks, not views of the file
     if (free := backend.free_bytes()) is not None:
         if needed > free:
-            raise _shortage(source, needed, free)
+            raise _device_shortage(source, needed, free)
         needed = 0  # of the host's memory
     available = available_bytes()
     if available is None:
@@ -249,6 +249,13 @@ def packed_format(source: ModelSource, tensor: MappedTensor) -> type[QuantFormat
     """Return the number format in which a parameter is packed."""
     stored = format_of(source.files.tensors[tensor.sources[0]].type_name)
     return F32 if stored.values > 1 and tensor.is_dequantizing else stored
+
+
+def _device_shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
+    return MemoryShortage(
+        f"the weights of {source.path.name} need {in_units(needed)} of the device's memory, {in_units(available)} are "
+        "available: free some, use --backend cpu or auto, or take a smaller or more strongly quantized model"
+    )
 
 
 def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
