@@ -1,6 +1,7 @@
 """The constraint of an answer, as the engine sees it: the set of tokens that may come next."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,33 @@ class Constraint(Protocol):
 
     def forced(self) -> list[int]:
         """Return tokens that must come next, whatever the logits are; [] where there is a choice. Changes nothing."""
+
+
+@runtime_checkable
+class BatchedConstraint(Protocol):
+    """An optional part of a constraint: the masks of several constraints of its kind, computed together."""
+
+    @classmethod
+    def fill_words(cls, constraints: Sequence[Any], words: Words) -> None:
+        """Write `words()` of each constraint to a row of `words`, int32 [constraints, n]."""
+
+
+def collect_words(constraints: Sequence[Constraint], num_words: int) -> Words:
+    """Return the tokens that may come next of each constraint: int32 [constraints, num_words], bits as in `words`."""
+    found = np.zeros((len(constraints), num_words), np.int32)
+    kinds: dict[type, list[int]] = {}
+    for at, constraint in enumerate(constraints):
+        kinds.setdefault(type(constraint), []).append(at)
+    for kind, places in kinds.items():
+        if len(places) > 1 and issubclass(kind, BatchedConstraint):
+            part = np.zeros((len(places), num_words), np.int32)
+            kind.fill_words([constraints[at] for at in places], part)
+            found[places] = part
+            continue
+        for at in places:
+            words = constraints[at].words()[:num_words]
+            found[at, : len(words)] = words
+    return found
 
 
 class ConstraintProcessor:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sporelm import ops
 from sporelm.backends.protocol import Backend, Fetch, Handle
+from sporelm.engine.constraint import collect_words
 from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.sampling.filters import TINY
 from sporelm.engine.sampling.logit_edits import LogitEdits, collect_edits
@@ -252,9 +253,11 @@ class DeviceSampler:
         """Return the options of each output row, and masks. Takes random numbers, and notes how many."""
         rows = [ARGMAX] * num_rows
         masked: list[MaskedDraw] = []
+        constraints = [draw.state.constraint for draw in draws.values() if draw.state.constraint is not None]
+        masks = iter(collect_words(constraints, -(-self.vocab // 32)))
         for request, (state, options, row, _) in draws.items():
             columns, constraint, num_taken = options.columns, state.constraint, 0
-            words = constraint.words().copy() if constraint is not None else None
+            words = next(masks) if constraint is not None else None
             rows[row] = (*columns, 0.0) if constraint is None else GREEDY
             # The host draws without the mask first, where nothing else changes the logits.
             is_free = options.is_drawn and (constraint is None or state.can_draw_first)

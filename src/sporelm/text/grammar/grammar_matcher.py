@@ -6,7 +6,7 @@ never leaves its grammar unnoticed.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
@@ -37,6 +37,14 @@ _vocabularies: "WeakKeyDictionary[Tokenizer, Any]" = WeakKeyDictionary()
 _cache: "WeakKeyDictionary[Tokenizer, OrderedDict[str, CompiledGrammar]]" = WeakKeyDictionary()
 
 
+@cache
+def _executor() -> Any:
+    """Return llguidance's threads, made once."""
+    from llguidance import LLExecutor
+
+    return LLExecutor()
+
+
 class GrammarMatcher:
     """A grammar's state during one answer: a `Constraint` of the engine."""
 
@@ -61,6 +69,18 @@ class GrammarMatcher:
         bitmask = np.frombuffer(self._matcher.compute_bitmask(), "<i4")
         self._check()
         return np.zeros_like(bitmask) if self.failure is not None else bitmask
+
+    @classmethod
+    def fill_words(cls, constraints: "Sequence[GrammarMatcher]", words: NDArray[np.int32]) -> None:
+        """Write the bitmask of each answer to a row of `words`, in llguidance's threads, which do without Python's
+        lock."""
+        from llguidance.numpy import fill_next_token_bitmask_par
+
+        fill_next_token_bitmask_par(_executor(), [(each._matcher, row) for row, each in enumerate(constraints)], words)
+        for row, each in enumerate(constraints):
+            each._check()
+            if each.failure is not None:
+                words[row] = 0
 
     def accept(self, token: int) -> None:
         """Advance by a token of the answer."""
