@@ -28,6 +28,9 @@ class LogitEdits(NamedTuple):
     values: NDArray[np.float32]  # [tokens, 3]
 
 
+NO_EDITS = LogitEdits(np.empty(0, np.int64), np.empty((0, 3), np.float32))
+
+
 def collect_edits(processors: Sequence[LogitsProcessor]) -> LogitEdits:
     """Return the edits that apply these logits processors now. Constraints are masks, and left out.
 
@@ -50,7 +53,9 @@ def collect_edits(processors: Sequence[LogitsProcessor]) -> LogitEdits:
                 pass
             case _:
                 raise TypeError(f"{type(processor).__name__} cannot be written as edits of logits")
-    tokens = np.unique(np.concatenate([part[0] for part in parts])) if parts else np.empty(0, np.int64)
+    if not parts:
+        return NO_EDITS
+    tokens = np.unique(np.concatenate([part[0] for part in parts]))
     edits = np.tile(np.array(NO_EDIT, np.float32), (len(tokens), 1))
     for changed, column, numbers in parts:
         edits[np.searchsorted(tokens, changed), column] = numbers

@@ -5,6 +5,7 @@ Each answer has a copy of its matcher; the grammars used last are cached. After 
 never leaves its grammar unnoticed.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 MAX_CACHED_GRAMMARS = 16  # compiled grammars of a tokenizer
 STACK_BYTES = 64 << 20  # of the thread that compiles: ten times as much as the deepest grammar took
+MAX_MASK_THREADS = 32  # that compute the masks of several answers
 MAX_FORCED_TOKENS = 2048  # that a grammar may force without a choice
 MAX_FORCED_BYTES = MAX_STRING_CHARACTERS  # the same as text: to tokenize more would delay the engine
 # Limits of work: lexer fuel at the beginning and per token, Earley items per token, states and symbols in all. They are
@@ -39,10 +41,11 @@ _cache: "WeakKeyDictionary[Tokenizer, OrderedDict[str, CompiledGrammar]]" = Weak
 
 @cache
 def _executor() -> Any:
-    """Return llguidance's threads, made once."""
+    """Return llguidance's threads, made once: one for each core that this process may use."""
     from llguidance import LLExecutor
 
-    return LLExecutor()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return LLExecutor(num_threads=min(cores, MAX_MASK_THREADS))
 
 
 class GrammarMatcher:
