@@ -1,5 +1,7 @@
 """Torch as a back-end: types of activations and pages, packed weights, invariant products, and copies to the host."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,3 +198,60 @@ def test_invariant_products_do_not_depend_on_other_rows(open_torch: Any, dtype: 
         whole = ops.linear(backend.tensor(x), weight).numpy()
         for rows in (slice(0, 1), slice(57, 58), slice(3, 20), slice(100, 130), slice(7, 71)):
             assert np.array_equal(ops.linear(backend.tensor(x[rows]), weight).numpy(), whole[rows])
+
+
+@pytest.mark.parametrize("weights", ["packed", "dense"])
+def test_invariant_products_of_experts_and_heads_do_not_depend_on_other_rows(open_torch: Any, weights: str) -> None:
+    backend = open_torch(weights=weights, batch_invariant=True, threads=1)
+    x, ids = RANDOM.standard_normal((40, 256), np.float32), RANDOM.integers(0, 8, (40, 2)).astype(np.int32)
+    for format_name in ("F32", "Q8_0"):
+        experts = backend.pack(stack_experts([stored(format_name, 96, 256, seed=each) for each in range(8)]))
+        heads = backend.pack(stack_experts([stored(format_name, 32, 64, seed=each) for each in range(4)]))
+
+        def multiply(rows: slice, experts: Any = experts, heads: Any = heads) -> tuple[np.ndarray, np.ndarray]:
+            given = backend.tensor(x[rows])
+            routed = ops.linear_experts(given, experts, backend.tensor(ids[rows]))
+            return routed.numpy(), ops.linear_heads(given, heads).numpy()
+
+        whole = multiply(slice(0, 40))
+        for rows in (slice(0, 1), slice(5, 6), slice(5, 8), slice(7, 11), slice(20, 40)):
+            for found, expected in zip(multiply(rows), whole, strict=True):
+                assert np.array_equal(found, expected[rows])
+
+
+def test_copies_of_experts_are_bounded(open_torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_torch(threads=1)
+    from sporelm.backends.torch import linear_experts
+    from sporelm.backends.torch.torch_weight import TorchWeight
+
+    weight = backend.pack(stack_experts([stored("F32", 16, 32, seed=each) for each in range(8)]))
+    x, ids = backend.tensor(RANDOM.standard_normal((7, 32), np.float32)), np.arange(7, dtype=np.int32)[:, None]
+    expected, counts = ops.linear_experts(x, weight, backend.tensor(ids)).numpy(), []
+    select = TorchWeight.select
+
+    def count(self: Any, index: Any) -> Any:
+        counts.append(len(index))
+        return select(self, index)
+
+    monkeypatch.setattr(TorchWeight, "select", count)
+    monkeypatch.setattr(linear_experts, "MAX_COPIED", 3 * 16 * 32)
+    assert np.allclose(ops.linear_experts(x, weight, backend.tensor(ids)).numpy(), expected, atol=1e-5)
+    assert counts == [3, 3, 1]
+
+
+def test_joined_weights_are_freed_with_the_last_of_them(open_torch: Any) -> None:
+    backend = open_torch(threads=1)
+    weights = [backend.pack(stored("F32", rows, 32, seed=rows)) for rows in (16, 8)]
+    x = backend.tensor(RANDOM.standard_normal((3, 32), np.float32))
+    separate = [ops.linear(x, backend.pack(stored("F32", rows, 32, seed=rows))).numpy() for rows in (16, 8)]
+    gc.disable()
+    try:
+        for _ in range(2):
+            for found, expected in zip(ops.linear_group(x, tuple(weights)), separate, strict=True):
+                assert np.allclose(found.numpy(), expected, atol=1e-5)
+        joined = weakref.ref(weights[0].storage._joined)
+        assert np.allclose(ops.linear(x, weights[1]).numpy(), separate[1], atol=1e-5), "by itself"
+        weights.clear()
+        assert joined() is None
+    finally:
+        gc.enable()

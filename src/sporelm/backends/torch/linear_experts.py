@@ -27,7 +27,7 @@ def linear_experts(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bi
         rows = rows.repeat_interleave(ids.shape[1], dim=0) if ids.shape[1] > 1 else rows
     else:
         rows = rows.flatten(0, 1)
-    if len(pairs) <= weight.shape[0]:
+    if len(pairs) <= weight.shape[0] and not STEP.is_batch_invariant:
         y = _multiply_pairs(rows, weight, pairs)
     elif _has_grouped_products(weight):
         y = _multiply_groups(rows, weight, pairs)
@@ -40,7 +40,12 @@ def linear_experts(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bi
 
 def _multiply_pairs(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
     """Multiply each row by a copy of its expert's matrix."""
-    return (weight.select(pairs) @ rows.unsqueeze(2)).squeeze(2)
+    count = max(1, MAX_COPIED // (weight.shape[1] * weight.shape[2]))
+    found = [
+        (weight.select(which) @ part.unsqueeze(2)).squeeze(2)
+        for part, which in zip(rows.split(count), pairs.split(count), strict=True)
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _has_grouped_products(weight: TorchWeight) -> bool:

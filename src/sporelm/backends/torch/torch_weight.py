@@ -30,6 +30,7 @@ class TorchWeight:
         self._stored: Tensor | Int8Blocks | None = stored
         self._layout: Tensor | None = None  # the matrix in oneDNN's layout
         self._joined: JoinedWeights | None = None  # that has its numbers
+        self._join_index = 0  # of its rows among the joined ones
         self.dtype, self.activation = dtype, activation
         source = stored if isinstance(stored, Tensor) else stored.integers
         self.shape, self.device = source.shape, source.device
@@ -56,7 +57,7 @@ class TorchWeight:
         """Return what is stored. A matrix that has only oneDNN's layout left is stored in rows again."""
         if self._stored is None:
             if self._joined is not None:
-                self._stored = self._joined.rows_of(self)
+                self._stored = self._joined.rows_of(self._join_index)
             else:
                 assert self._layout is not None
                 self._stored = self._layout.to_dense()
@@ -103,18 +104,26 @@ class TorchWeight:
 
 
 class JoinedWeights:
-    """Matrices that one x is multiplied by, as one matrix: the product is faster. Takes their numbers over."""
+    """Matrices that one x is multiplied by, as one matrix: the product is faster. Takes their numbers over.
+
+    They refer to it, and it does not refer to them: without a cycle, memory is freed with the last weight.
+    """
 
     def __init__(self, weights: tuple[TorchWeight, ...]) -> None:
-        self.weights, self.sizes = weights, [weight.shape[0] for weight in weights]
+        self.sizes = [weight.shape[0] for weight in weights]
         self.whole = TorchWeight(torch.cat([weight.values for weight in weights]), weights[0].dtype, "float")
-        for weight in weights:
-            weight._stored, weight._layout, weight._joined = None, None, self
+        for place, weight in enumerate(weights):
+            weight._stored, weight._layout, weight._joined, weight._join_index = None, None, self, place
 
-    def rows_of(self, weight: TorchWeight) -> Tensor:
+    def has_joined(self, weights: tuple[TorchWeight, ...]) -> bool:
+        """Return whether it consists of exactly these, in this order."""
+        places = [weight._join_index if weight._joined is self else -1 for weight in weights]
+        return places == list(range(len(self.sizes)))
+
+    def rows_of(self, place: int) -> Tensor:
         """Return the rows of one of the matrices."""
         rows: tuple[Tensor, ...] = self.whole.values.split(self.sizes)
-        return rows[self.weights.index(weight)]
+        return rows[place]
 
     def multiply(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the product with each of the matrices: views of one tensor."""
@@ -124,7 +133,7 @@ class JoinedWeights:
 def multiply_all(x: Tensor, weights: tuple[TorchWeight, ...]) -> tuple[Tensor, ...]:
     """Return the products of x with several matrices [out, in]. They are joined if each is used in no other way yet."""
     joined = weights[0]._joined
-    if joined is not None and joined.weights == weights:
+    if joined is not None and joined.has_joined(weights):
         return joined.multiply(x)
     if all(weight.can_join and weight.dtype is weights[0].dtype for weight in weights):
         return JoinedWeights(weights).multiply(x)
