@@ -94,7 +94,13 @@ def _time_token(open_candidate: OpenDevice, name: str, device: str, cost_on: Cal
         work, free = cost_on(backend), available_on(backend)
         if free is not None and free < work.memory_bytes:
             raise BackendError(f"the model needs {in_units(work.memory_bytes)}, {in_units(free)} are free")
-        rates = backend.measure_limits()
+        try:
+            rates = backend.measure_limits()
+        except SporeError:
+            raise
+        except Exception as error:  # each vendor's library has errors of its own
+            reason = " ".join(str(error).split())[:300]
+            raise BackendError(f"measuring its speed failed: {type(error).__name__}: {reason}") from error
         return max(work.stream_bytes / rates["stream_bytes_s"], work.operations / rates["f32_ops_s"], 1e-12)
     finally:
         backend.close()

@@ -132,6 +132,17 @@ def test_a_device_that_fails_is_passed_over_unless_strict(monkeypatch: pytest.Mo
         choose(GB, allows_host=False)
 
 
+def test_a_device_that_cannot_be_measured_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(backend: Gpu) -> Mapping[str, float]:
+        raise TypeError("synchronize() takes 0\narguments")
+
+    monkeypatch.setattr(Gpu, "measure_limits", fail)
+    choice = choose(GB)
+    assert choice.name == "cpu"
+    expected = "gpu on gpu:1 cannot be used: measuring its speed failed: TypeError: synchronize() takes 0 arguments"
+    assert expected in choice.reason
+
+
 def test_too_little_memory_is_an_error_if_strict() -> None:
     with pytest.raises(BackendError, match=r"^--strict: gpu on gpu:1 cannot be used: the model needs 9\.0 GB"):
         choose(6 * GB, 9 * GB, strict=True)
