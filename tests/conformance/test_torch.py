@@ -180,7 +180,7 @@ def test_an_exact_step_does_not_read_the_device_either() -> None:
 
 def test_the_cpu_keeps_exact_steps(torch_backend: Any) -> None:
     assert torch_backend.traits == HOST_TRAITS
-    assert torch_backend.padded_ops == ("attention", "latent_attention")
+    assert torch_backend.padded_ops == ("attention", "latent_attention", "add_lora")
 
 
 def assert_like_the_meaning(torch_backend: Any, reference: Any, op: Any, values: np.ndarray, **options: Any) -> None:

@@ -13,7 +13,7 @@ from threading import RLock, Thread, current_thread
 from typing import Any, Self, TypeVar, cast
 
 from sporelm.backends.context import Context, Resource
-from sporelm.errors import ContextError
+from sporelm.errors import ContextError, SporeError
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -32,9 +32,19 @@ def enters_context(verb: Verb) -> Verb:
 class DeviceContext(Context):
     """A context that is current in one thread at a time, at first in the one that opens it."""
 
-    def __init__(self, name: str, enter_device: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        """`enter_device` makes the device current in the calling thread, for libraries that have a current device."""
+    def __init__(
+        self,
+        name: str,
+        enter_device: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        translate_error: Callable[[BaseException], SporeError | None] = lambda error: None,
+    ) -> None:
+        """
+        enter_device     makes the device current in the calling thread, for libraries that have a current device
+        translate_error  returns the error to raise instead of one that ends a block, such as a library's own for too
+                         little memory; None: that error
+        """
         super().__init__(name)
+        self.translate_error = translate_error
         self.thread: Thread = current_thread()
         self._enter_device = enter_device
         self._device: AbstractContextManager[Any] = nullcontext()
@@ -98,8 +108,10 @@ class _CurrentBlock:
     def __enter__(self) -> None:
         self._context.enter()
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._context.leave()
+        if error is not None and (translated := self._context.translate_error(error)) is not None:
+            raise translated from error
 
 
 class DeviceResource(Resource):

@@ -246,7 +246,8 @@ class Runner:
             if first_rows is not None:
                 adapter_rows = spread_rows(adapter_rows, step, first_rows, extents["tokens"])
             is_stacked = self.lora_runtime.table is not None and plan is not None
-            arrays = {**arrays, ADAPTERS: self.backend.upload(adapter_rows) if is_stacked else adapter_rows}
+            is_uploaded = is_stacked and "add_lora" in self.backend.padded_ops
+            arrays = {**arrays, ADAPTERS: self.backend.upload(adapter_rows) if is_uploaded else adapter_rows}
             weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
         if plan is not None and self.is_async:
             arrays = {**arrays, **sampled_inputs(step, previous, first_rows, extents["tokens"])}

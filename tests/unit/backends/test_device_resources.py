@@ -23,9 +23,11 @@ from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.device_context import DeviceContext, DeviceResource
 from sporelm.engine import Request, Sampling
 from sporelm.engine.runner import StartedExport
-from sporelm.errors import ContextError
+from sporelm.errors import ContextError, MemoryShortage
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
+from sporelm.quant import FORMATS, quantize_tensor
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor.dtype import F16, F32
 from tiny_models import WIDE
 
@@ -198,6 +200,44 @@ def test_a_fetch_that_is_not_read_returns_its_buffer(device_torch: Any) -> None:
     device_torch.late.finish()
     device_torch.start_fetch(device_torch.upload(rows_of(2))).result()
     assert pool.num_allocated == before
+
+
+def test_a_shortage_in_any_verb_is_reported_and_loses_no_buffer(
+    device_torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("out of memory. Tried to allocate 2 GB")
+
+    cache = device_torch.allocate_pages(4, [(1, 8)], F16)[0]
+    handle = device_torch.upload(rows_of(1))
+    device_torch.late.finish()
+    num_allocated = device_torch.resources.buffers.num_allocated
+    blocks = quantize_tensor(FORMATS["Q8_0"], np.ones((8, 32), np.float32))
+    weight = StoredTensor("weight", FORMATS["Q8_0"], (8, 32), blocks)
+    verbs = [
+        lambda: device_torch.upload(rows_of(2)),
+        lambda: device_torch.allocate_pages(4, [(1, 8)], F16),
+        lambda: device_torch.fetch_rows(handle, [0]),
+        lambda: device_torch.start_fetch(handle),
+        lambda: device_torch.copy_pages([cache], [(0, 1)]),
+        lambda: device_torch.start_export_pages(cache, [0]),
+        lambda: device_torch.pack(weight),
+    ]
+    for verb in verbs:
+        with monkeypatch.context() as patch:
+            for name in ("empty", "zeros"):
+                patch.setattr(torch, name, fail)
+            for name in ("to", "copy_", "index_select"):
+                patch.setattr(torch.Tensor, name, fail)
+            for _ in range(3):
+                with pytest.raises(MemoryShortage, match=r"^device cpu: out of memory\. Tried to allocate 2 GB\. Try "):
+                    verb()
+        device_torch.late.finish()
+        assert np.array_equal(device_torch.start_fetch(handle).result(), rows_of(1))
+    assert device_torch.resources.buffers.num_allocated <= num_allocated + 2
+    device_torch.free_pages([cache])
 
 
 def test_a_fetch_in_the_wrong_thread_or_context_is_refused(device_torch: Any) -> None:
@@ -455,3 +495,18 @@ def test_adapters_come_and_go_on_a_device(folder: Path, tmp_path: Path, monkeypa
             )
             assert answers == [*expected, *expected[:2]]
             assert len(made) == num_programs
+
+
+def test_adapters_work_where_add_lora_needs_arrays_of_the_host(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_available("torch").close()
+    monkeypatch.setitem(backend_registry.OWN, "torch", "unit.backends.plain_torch:PlainTorch")
+    path = write_peft(tmp_path / "a", random_pairs(WIDE, 3, seed=3), 4.0)
+    params = [replace(greedy(), adapter=name) for name in ("a", "", "a")]
+    texts = []
+    for name in ("cpu", "torch"):
+        with LLM(folder, backend=name, threads=1, adapters=[path]) as llm:
+            texts.append([answer.token_ids for answer in llm.generate(PROMPTS[:3], params)])
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[0][1]

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -232,6 +234,25 @@ def test_too_little_memory_is_a_shortage() -> None:
     backend = open_available("torch")
     import torch
 
-    with pytest.raises(MemoryShortage, match=r"^device cpu: 2 GB are needed$"), backend.on_device():
-        raise torch.OutOfMemoryError("2 GB are needed\nand more")
+    remedy = r"\. Try a smaller --max-context, or a smaller model\.$"
+    with pytest.raises(MemoryShortage, match=r"^device cpu: 2 GB are needed" + remedy), backend.on_device():
+        raise torch.OutOfMemoryError("2 GB are needed.\nand more")
+    with pytest.raises(MemoryShortage, match="can't allocate memory.*" + remedy), backend.on_device():
+        torch.zeros(1 << 60, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match=r"^no shortage$"), backend.on_device():
+        raise RuntimeError("no shortage")
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_a_device_of_any_kind_is_waited_for(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """`torch.mps.synchronize` takes no device."""
+    backend = open_available("torch")
+    import torch
+
+    synchronize = create_autospec(torch.get_device_module(kind).synchronize)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace(synchronize=synchronize))
+    backend.device = torch.device(kind)
+    backend.synchronize()
+    synchronize.assert_called_once_with()
     backend.close()

@@ -42,6 +42,7 @@ from sporelm.tensor.tensor import Tensor
 STORED_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 WEIGHT_STORAGE = ("auto", "packed", "dense")
 DTYPE_CHOICES = ("auto", *ACTIVATION_TYPES)
+SHORTAGE_PHRASES = ("out of memory", "can't allocate memory")  # in the messages of RuntimeErrors
 MAX_STREAMS, MAX_TOKENS = 256, 8192  # of a step on an accelerator
 ACCELERATOR_TRAITS = DeviceTraits(
     is_async=True,
@@ -75,7 +76,7 @@ class TorchBackend(FunctionBackend):
         *("rope_store", "quantize_rows"),
     )
     functions: Mapping[str, Callable[..., Any]] = op_functions()
-    padded_ops = ("attention", "latent_attention")
+    padded_ops = ("attention", "latent_attention", "add_lora")
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class TorchBackend(FunctionBackend):
     def open_device(self, device: TorchDevice) -> tuple[DeviceContext, TorchResources | None]:
         """Return the context of a device that runs by itself, and its resources; None if it has no streams, events or
         pinned memory."""
-        context = DeviceContext(self.name, device.enter)
+        context = DeviceContext(self.name, device.enter, self.explain_shortage)
         with context.current():
             try:
                 resources = TorchResources(context, device)
@@ -270,7 +271,7 @@ class TorchBackend(FunctionBackend):
     def on_device(self) -> Iterator[None]:
         """Begin a step. Set torch's number of threads, which is global to the process, and restore it afterwards.
 
-        Raises MemoryShortage if the device has too little memory for what is launched.
+        Raises MemoryShortage if there is too little memory for what is launched.
         """
         before, wanted = torch.get_num_threads(), self._num_threads()
         buckets = self.traits.input_buckets
@@ -279,12 +280,26 @@ class TorchBackend(FunctionBackend):
         try:
             with STEP.begin(buckets.row_block if buckets else 1, self.batch_invariant), torch.inference_mode():
                 yield
-        except torch.OutOfMemoryError as error:
-            reason = str(error).partition("\n")[0][:200]
-            raise MemoryShortage(f"device {self.device}: {reason}") from error
+        except RuntimeError as error:
+            if (shortage := self.explain_shortage(error)) is None:
+                raise
+            raise shortage from error
         finally:
             if before != wanted:
                 torch.set_num_threads(before)
+
+    def explain_shortage(self, error: BaseException) -> MemoryShortage | None:
+        """Return the MemoryShortage for an error of torch that says so, else None. Only some devices have a class of
+        their own for it."""
+        reason = str(error).partition("\n")[0][:200]
+        is_shortage = isinstance(error, torch.OutOfMemoryError) or (
+            type(error) is RuntimeError and any(phrase in reason for phrase in SHORTAGE_PHRASES)
+        )
+        if not is_shortage:
+            return None
+        return MemoryShortage(
+            f"device {self.device}: {reason.rstrip('. ')}. Try a smaller --max-context, or a smaller model."
+        )
 
     def _num_threads(self) -> int:
         return self.threads if self.threads and self.device.type == "cpu" else torch.get_num_threads()
@@ -297,7 +312,8 @@ class TorchBackend(FunctionBackend):
 
     def synchronize(self) -> None:
         if self.device.type not in ("cpu", "meta"):
-            torch.get_device_module(self.device).synchronize(self.device)
+            with self.context.current():  # of the current device: not every module's `synchronize` takes one
+                torch.get_device_module(self.device).synchronize()
 
 
 def _has_bf16(device: torch.device) -> bool:

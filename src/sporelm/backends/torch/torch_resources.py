@@ -196,25 +196,31 @@ class TorchResources:
         """Begin to copy an array to the device, after what was launched before. The array may be changed at once."""
         if array.nbytes > MAX_UPLOAD_BYTES:
             return torch.from_numpy(np.array(array, order="C")).to(self.device.device)
-        buffer = self.buffers.take(array.nbytes)
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        staged = buffer.view(array.shape, dtype)
-        np.copyto(staged.numpy(), array)
         uploaded = torch.empty(array.shape, dtype=dtype, device=self.device.device)
-        uploaded.copy_(staged, non_blocking=True)
-        buffer.event.record()
-        self.buffers.put_back(buffer)
+        buffer = self.buffers.take(array.nbytes)
+        try:
+            staged = buffer.view(array.shape, dtype)
+            np.copyto(staged.numpy(), array)
+            uploaded.copy_(staged, non_blocking=True)
+        finally:
+            buffer.event.record()
+            self.buffers.put_back(buffer)
         return uploaded
 
     def start_copy(self, stored: Tensor) -> HostBuffer:
         """Begin to copy a tensor to the host, after what was launched before, beside what is launched later."""
         buffer = self.buffers.take(stored.nbytes)
         buffer.source = stored
-        self.launched.record()
-        self.copies.wait(self.launched)
-        with self.copies.launches():
-            buffer.view(tuple(stored.shape), stored.dtype).copy_(stored, non_blocking=True)
-            buffer.event.record()
+        try:
+            self.launched.record()
+            self.copies.wait(self.launched)
+            with self.copies.launches():
+                buffer.view(tuple(stored.shape), stored.dtype).copy_(stored, non_blocking=True)
+                buffer.event.record()
+        except BaseException:
+            self.buffers.put_back(buffer)
+            raise
         return buffer
 
     def close(self) -> None:
