@@ -9,9 +9,12 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.backend_registry import HOST_BACKENDS, all_backends, open_backend
 from sporelm.backends.protocol import Backend, Missing
+from sporelm.errors import BackendError
 from sporelm.evals.conformance.all_cases import CASES, sample_cases
 from sporelm.evals.conformance.conformance_case import Arrays, Case
 from sporelm.tensor.dtype import F32, DType
+
+HOST_DEVICE = "cpu"
 
 
 def check_backends(
@@ -19,24 +22,48 @@ def check_backends(
 ) -> list[dict[str, Any]]:
     """Run cases on each back-end that can run here; return a row per case.
 
-    only        the only back-end to check. Raises BackendError if it cannot run
+    only        the only back-end to check
     options     `device` and `dtype` of back-ends that have them
     every_case  run all cases, without times, instead of a sample
+
+    Raises BackendError if the only back-end cannot run or lacks an option, or none can run on the device.
     """
     reference = open_backend("reference")
     cases = CASES if every_case else sample_cases()
     rows = []
     if only:
+        if only in HOST_BACKENDS:
+            _check_host_options(only, options or {})
         given = {} if only in HOST_BACKENDS else dict(options or {})
         found: dict[str, Backend | Missing] = {only: open_backend(only, **given)}
     else:
         found = all_backends(options)
+        _check_device(found, (options or {}).get("device", HOST_DEVICE))
     for name, backend in found.items():
         if isinstance(backend, Missing) or (name == "reference" and not only):
             continue
         rows += [check_case(name, case, backend, reference, timed=not every_case) for case in cases]
         backend.close()
     return rows
+
+
+def _check_host_options(name: str, options: Mapping[str, str]) -> None:
+    """Raise BackendError for a device or number type that a back-end of the host does not have."""
+    allowed = {"device": (HOST_DEVICE,), "dtype": ("auto", "f32")}
+    for option, value in options.items():
+        if value not in allowed[option]:
+            raise BackendError(f"back-end {name!r} has no {option} {value!r}. Leave out --{option}.")
+
+
+def _check_device(found: Mapping[str, Backend | Missing], device: str) -> None:
+    """Raise BackendError if no back-end runs on a device other than the host: nothing would be checked there."""
+    others = {name: state for name, state in found.items() if name not in HOST_BACKENDS}
+    reasons = [f"{name}: {state.reason}" for name, state in others.items() if isinstance(state, Missing)]
+    if device != HOST_DEVICE and len(reasons) == len(others):
+        for backend in found.values():
+            if not isinstance(backend, Missing):
+                backend.close()
+        raise BackendError(f"no back-end can run on device {device!r} ({'; '.join(reasons)})")
 
 
 def check_case(name: str, case: Case, backend: Backend, reference: Backend, *, timed: bool = False) -> dict[str, Any]:
