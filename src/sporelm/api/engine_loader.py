@@ -308,7 +308,7 @@ def open_device(
         options |= {"batch_invariant": True} if batch_invariant else {}
     elif device != "cpu":
         raise BackendError(
-            f"back-end {name!r} has no device {device!r}: its only device is 'cpu'; 'spore doctor' lists others"
+            f"back-end {name!r}: no such device (got {device!r}; allowed 'cpu'). Give --backend torch or auto."
         )
     elif dtype not in HOST_DTYPES:
         raise BackendError(

@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--device {WITHOUT_VALUES} has shapes and no values to compare: leave out --conformance")
     for name in ("backend", "all"):
         if getattr(args, name) and has_values and not args.conformance:
-            raise UsageError(f"--{name} selects what --conformance compares: give --conformance too")
+            remedy = "Give --conformance, or --device alone to see which back-ends run there."
+            raise UsageError(f"--{name}: selects what --conformance compares, and --conformance is not given. {remedy}")
     backend_options = {name: value for name in ("device", "dtype") if (value := getattr(args, name)) is not None}
     if args.models:
         if args.conformance:

@@ -116,7 +116,7 @@ def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> No
     parser.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="compute each row in one order of sums, whatever runs beside it; slower on torch, always so on cpu",
+        help="compute products in one order of sums, whatever runs beside a row; slower on torch, always so on cpu",
     )
     parser.add_argument(
         "--max-context",

@@ -15,6 +15,8 @@ from sporelm.evals.conformance.conformance_case import Arrays, Case
 from sporelm.tensor.dtype import F32, DType
 
 HOST_DEVICE = "cpu"
+# Cases with weights that a 16-bit type cannot hold: infinite or NaN in F16, subnormal in BF16.
+BEYOND_NARROW_TYPES = ("blocks of 0xff", "least scales")
 
 
 def check_backends(
@@ -42,9 +44,20 @@ def check_backends(
     for name, backend in found.items():
         if isinstance(backend, Missing) or (name == "reference" and not only):
             continue
-        rows += [check_case(name, case, backend, reference, timed=not every_case) for case in cases]
+        rows += [
+            check_case(name, case, backend, reference, timed=not every_case)
+            for case in cases
+            if is_within_types(case, backend)
+        ]
         backend.close()
     return rows
+
+
+def is_within_types(case: Case, backend: Backend) -> bool:
+    """Return whether the number type of a back-end's results can hold the weights of a case."""
+    if backend.number_types(ops.ALL[case.op]).activation is F32:
+        return True
+    return not any(words in str(case) for words in BEYOND_NARROW_TYPES)
 
 
 def _check_host_options(name: str, options: Mapping[str, str]) -> None:
