@@ -41,7 +41,7 @@ CHOSEN = (
     Latents(70, 16, 2, 6, "f16"),
     Latents(16, 512, 64, 192, "f16"),
     Latents(16, 512, 64, 192, "q8_0"),
-    Latents(5, 24, 9, 16, "bf16"),
+    Latents(5, 24, 10, 17, "bf16"),
     Latents(3, 40, 4, 20, "fp8"),
 )
 COMMON = CHOSEN[:3]
