@@ -234,7 +234,7 @@ def test_a_disconnect_during_prefill_frees_the_engine(serve: Serve) -> None:
     running = serve()
     pump = running.server.models.loaded["story"].async_llm.engine_thread
     engine, cancel, left = pump.engine, pump.cancel, threading.Event()
-    object.__setattr__(engine.limits, "token_budget", 8)
+    engine.scheduler.token_budget = 8
     steps: list[int] = []
     step = engine.runner.run
 

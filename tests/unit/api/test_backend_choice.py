@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sporelm import LLM
+from sporelm import LLM, settings
 from sporelm.api.backend_choice import BackendChoice, TokenCost, choose_backend
 from sporelm.api.engine_loader import open_device
 from sporelm.backends import backend_registry, torch_detection
@@ -171,7 +171,8 @@ def test_a_model_runs_on_the_choice(story: Path, capsys: pytest.CaptureFixture[s
 def test_other_options_apply(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="it must be a name"):
         LLM(story, backend=3)  # type: ignore[arg-type]
-    monkeypatch.setenv("SPORE_BACKEND", "auto")
+    monkeypatch.setenv("SPORE_BACKEND", "auto")  # a fresh Setting: the real one may have been read already
+    monkeypatch.setattr(settings, "BACKEND", settings.Setting("SPORE_BACKEND", lambda: "cpu", ""))
     with LLM(story, max_context=64) as llm:
         assert llm.backend.name == "gpu"
 
