@@ -6,8 +6,9 @@ and computes nothing. The engine, its sampler and its grammars are real; grammar
 (SmolLM2 when none is named). Each figure is the time in which the device had nothing to do, as a share of the time in
 which it ran; "alone" is the same without overlap, each step launched after the one before was committed.
 
-greedy N    N streams that take the greatest logit
-schema N    N streams held to a JSON schema, whose masks depend on the token before
+greedy N       N streams that take the greatest logit
+schema N       N streams held to a JSON schema, whose masks depend on the token before; one begins every third step
+lockstep N     the same begun at once: all reach the costly masks near the end of a string in the same steps
 """
 
 import argparse
@@ -132,8 +133,10 @@ class StandInSampler(DeviceSampler):
         return StandInPlan(self.backend)
 
 
-def measure(streams: int, constraints: Sequence[Any], vocab: int, args: argparse.Namespace, *, overlaps: bool) -> float:
-    """Return the share of time in which the device had nothing to do."""
+def measure(
+    streams: int, constraints: Sequence[Any], vocab: int, args: argparse.Namespace, *, spacing: int = 0, overlaps: bool
+) -> float:
+    """Return the share of time in which the device had nothing to do. Streams begin `spacing` steps apart."""
     pages = streams * (CONTEXT // 64)
     limits = EngineConfig(CONTEXT, CONTEXT, vocab, max(streams, 512), streams, pages)
     device = StandIn(args.step_ms / 1000)
@@ -142,6 +145,8 @@ def measure(streams: int, constraints: Sequence[Any], vocab: int, args: argparse
     for number in range(streams):
         constraint = constraints[number] if constraints else None
         requests.append(engine.add(Request([1, 2, 3 + number], max_tokens=CONTEXT, constraint=constraint)))
+        for _ in range(spacing):
+            engine.step()
     assert engine.overlap is not None
     while any(not request.num_generated for request in requests):
         engine.step()
@@ -172,12 +177,14 @@ def main() -> int:
         def make_constraints(count: int) -> list[Any]:
             return [llm.prepare_generation([1], params).request.constraint for _ in range(count)]
 
-        for name, streams in (("greedy", 1), ("greedy", 64), ("greedy", 256), ("schema", 64)):
+        for name, streams in (("greedy", 1), ("greedy", 64), ("greedy", 256), ("schema", 64), ("lockstep", 64)):
             found: dict[bool, list[float]] = {True: [], False: []}
             for _ in range(args.repeat):
                 for overlaps in (True, False):
-                    constraints = make_constraints(streams) if name == "schema" else ()
-                    found[overlaps].append(measure(streams, constraints, vocab, args, overlaps=overlaps))
+                    constraints = () if name == "greedy" else make_constraints(streams)
+                    spacing = 3 if name == "schema" else 0
+                    idle = measure(streams, constraints, vocab, args, spacing=spacing, overlaps=overlaps)
+                    found[overlaps].append(idle)
             row = {"name": f"{name} {streams}", "idle": median(found[True]), "alone": median(found[False])}
             rows.append(row | {"samples": found[True]})
             if not args.json:
