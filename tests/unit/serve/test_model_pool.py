@@ -1,6 +1,7 @@
 """ModelPool: loading and unloading while requests come and are cancelled."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
@@ -227,3 +228,15 @@ def test_problems_contain_no_paths() -> None:
     fake.failure = OSError("cannot read /srv/models/a.gguf")
     model = ServedModel("a", fake, None)  # type: ignore[arg-type]
     assert model.problem(4) == "the engine of a failed: cannot read a.gguf"
+
+
+def test_a_loaded_model_is_exempt_from_garbage_collection_until_one_is_unloaded(opener: FakeOpener) -> None:
+    async def load_and_unload() -> None:
+        pool = pool_with(opener)
+        opener.may_open.set()
+        model = await use_once(pool, "a")
+        assert gc.get_freeze_count() > 0
+        await pool.unload(model)
+        assert gc.get_freeze_count() == 0
+
+    run(load_and_unload())
