@@ -31,9 +31,9 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Packages that only some places may import: package -> beginnings of paths below src/sporelm.
 HOMES = {
     "llvmlite": ("backends/cpu/",),
-    "triton": ("backends/",),
+    "triton": ("backends/cuda/", "backends/vendor/"),
     "pyopencl": ("backends/opencl/",),
-    "torch": ("backends/torch/", "backends/vendor/", "distributed/torch.py", "adaptors/"),
+    "torch": ("backends/torch/", "backends/cuda/", "backends/vendor/", "distributed/torch.py", "adaptors/"),
     "transformers": ("adaptors/",),
     "huggingface_hub": ("files/store/hub.py",),
 }

@@ -16,6 +16,7 @@ OWN = {
     "cpu": "sporelm.backends.cpu:CpuBackend",
     "reference": "sporelm.backends.reference:ReferenceBackend",
     "torch": "sporelm.backends.torch:TorchBackend",
+    "cuda": "sporelm.backends.cuda:CudaBackend",
 }
 
 
@@ -61,10 +62,10 @@ def open_backend(name: str, **options: Any) -> Backend:
             constructor = points[name].load()
         if "dtype" in options and not _takes(constructor, "dtype"):
             raise BackendError(
-                f"back-end {name!r} has no choice of number types. Leave out --dtype {options['dtype']}."
+                f"back-end {name!r}: no choice of number types (got {options['dtype']}). Leave out the option dtype."
             )
         if "batch_invariant" in options and not _takes(constructor, "batch_invariant"):
-            raise BackendError(f"back-end {name!r} has no fixed order of sums. Leave out --batch-invariant.")
+            raise BackendError(f"back-end {name!r} has no fixed order of sums. Leave out the option batch_invariant.")
         backend = constructor(**options)
         state = backend.probe()
     if isinstance(state, Missing):

@@ -1,0 +1,57 @@
+"""The back-end for NVIDIA GPUs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import triton
+
+from sporelm.backends.cuda.numbers import IS_INTERPRETED
+from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions
+from sporelm.backends.protocol import Missing, Ready
+from sporelm.backends.torch import TorchBackend
+
+MIN_CAPABILITY = (8, 0)  # of a GPU: bfloat16 tensor cores, and asynchronous copies
+
+
+class CudaBackend(TorchBackend):
+    """The torch back-end with Triton kernels in the place of torch's functions.
+
+    Options are those of `TorchBackend`. Under Triton's interpreter (TRITON_INTERPRET=1) everything runs on the CPU,
+    slowly, for tests.
+    """
+
+    name = "cuda"
+    functions: Mapping[str, Callable[..., Any]] = op_functions()
+
+    def __init__(
+        self,
+        threads: int | None = None,
+        device: str = "cpu",
+        dtype: str = "auto",
+        weights: str = "auto",
+        batch_invariant: bool = False,
+    ) -> None:
+        """Open a GPU. "cpu", which `--device` is unless it is given, means the first one."""
+        if device == "cpu" and not IS_INTERPRETED:
+            device = "cuda"
+        super().__init__(threads, device, dtype, weights, batch_invariant)
+
+    def probe(self) -> Ready | Missing:
+        if not IS_INTERPRETED and not self.requested_device.startswith("cuda"):
+            return Missing(f"it runs on NVIDIA GPUs (got device {self.requested_device!r}). Use --device cuda")
+        state = super().probe()
+        if isinstance(state, Missing):
+            return state
+        details = dict(state.details) | {"triton": triton.__version__, "plain torch": ", ".join(list_plain_ops())}
+        if IS_INTERPRETED:
+            return Ready(details | {"device": "Triton's interpreter, for tests"})
+        capability = torch.cuda.get_device_capability(self.device)
+        if capability < MIN_CAPABILITY:
+            found, needed = (".".join(map(str, each)) for each in (capability, MIN_CAPABILITY))
+            name = torch.cuda.get_device_name(self.device)
+            return Missing(
+                f"{name} is too old: compute capability {found}, kernels need {needed}. Use --backend torch --device"
+                f" {self.device}"
+            )
+        return Ready(details | {"gpu": torch.cuda.get_device_name(self.device)})

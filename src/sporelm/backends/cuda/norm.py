@@ -1,0 +1,75 @@
+"""Norms of rows: a program for each row, or each head. Statistics are float32."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sporelm import ops
+from sporelm.backends.cuda.launch import launch
+from sporelm.backends.cuda.numbers import load_wide, store_narrow
+from sporelm.backends.cuda.op_kernels import launches
+
+MAX_BLOCK = 8192  # columns that a program holds; wider rows are read twice
+VALUES_PER_THREAD = 8
+
+
+@triton.jit
+def rms_norm_kernel(
+    x, residual, total, weight, out, groups, width, eps,
+    HAS_RESIDUAL: tl.constexpr, HAS_OWN_WEIGHTS: tl.constexpr, IS_SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write (x + residual) / rms * weight for one group of `width` numbers of a row, and x + residual to `total`."""
+    row = tl.program_id(0).to(tl.int64)
+    group = row % groups
+    base = row * width
+    weight_base = group * width if HAS_OWN_WEIGHTS else 0
+    squares = tl.zeros((BLOCK,), tl.float32)
+    values = squares
+    for start in range(0, width, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < width
+        values = load_wide(x + base + column, inside)
+        if HAS_RESIDUAL:
+            values += load_wide(residual + base + column, inside)
+            values = values.to(total.dtype.element_ty).to(tl.float32)
+            store_narrow(total + base + column, values, inside)
+        squares += values * values
+    scale = 1 / tl.sqrt_rn(tl.sum(squares, 0) / width + eps)
+    for start in range(0, width, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < width
+        if IS_SPLIT:
+            values = load_wide((total if HAS_RESIDUAL else x) + base + column, inside)
+        store_narrow(out + base + column, values * scale * load_wide(weight + weight_base + column, inside), inside)
+
+
+def _launch_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor | None]:
+    width = weight.shape[-1]
+    groups = x.shape[1] // width
+    out = torch.empty_like(x)
+    total = None if residual is None else torch.empty_like(x)
+    block = min(triton.next_power_of_2(width), MAX_BLOCK)
+    launch(
+        rms_norm_kernel,
+        (x.shape[0] * groups,),
+        *(x, residual, total, weight, out, groups, width, eps),
+        HAS_RESIDUAL=residual is not None,
+        HAS_OWN_WEIGHTS=weight.dim() == 2,
+        IS_SPLIT=block < width,
+        BLOCK=block,
+        num_warps=min(max(block // (32 * VALUES_PER_THREAD), 1), 16),
+    )
+    return out, total
+
+
+@launches(ops.rms_norm)
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    return _launch_norm(x.contiguous(), None, weight, eps)[0]
+
+
+@launches(ops.add_rms_norm)
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    out, total = _launch_norm(x.contiguous(), residual.contiguous(), weight, eps)
+    assert total is not None
+    return out, total

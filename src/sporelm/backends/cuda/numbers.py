@@ -1,0 +1,32 @@
+"""How kernels read, write and multiply numbers of any float type.
+
+Kernels compute in float32 and read narrow numbers through `load_wide`. Products of tiles go through `dot`: Triton's
+interpreter multiplies bfloat16 wrongly, so that there tiles are widened before.
+"""
+
+import triton
+import triton.language as tl
+
+IS_INTERPRETED = bool(triton.knobs.runtime.interpret)  # by the variable TRITON_INTERPRET
+_INTERPRETED: tl.constexpr = tl.constexpr(IS_INTERPRETED)
+
+
+@triton.jit
+def load_wide(pointers, mask):
+    """Return numbers as float32, and 0 where the mask is false."""
+    return tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_narrow(pointers, values, mask):
+    """Round float32 numbers to the type of their place, and write them where the mask is true."""
+    tl.store(pointers, values.to(pointers.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def dot(left, right, total):
+    """Return total + left @ right, added up in float32: tiles [m, k] and [k, n] of one float type."""
+    if _INTERPRETED:
+        return tl.dot(left.to(tl.float32), right.to(tl.float32), total, input_precision="ieee")
+    else:
+        return tl.dot(left, right, total, input_precision="ieee")
