@@ -16,11 +16,20 @@ SporeError
 ├── OpError               the arguments of an op do not fit its signature
 └── GraphError            a traced graph breaks the rules
 
-A message is one line: the value, the limit and the remedy.
+A message is one line: the value, the limit and the remedy. Below the command line it names an option of `LLM` or
+`SamplingParams` as "the option max_context"; the command line and the server put in their own names, by
+`rename_options`.
 """
 
+import re
 from os import path
 from shlex import quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OPTION = re.compile(r"\bthe option ([a-z]+(?:_[a-z]+)*)\b")
 
 
 def install_command(extra: str) -> str:
@@ -124,6 +133,11 @@ def safe_repr(value: object, max_chars: int = 60) -> str:
     return " ".join(text[:max_chars].split())
 
 
+def rename_options(message: str, find_name: "Callable[[str], str | None]") -> str:
+    """Return a message with another name in place of each "the option NAME" for which `find_name` has one."""
+    return _OPTION.sub(lambda found: find_name(found[1]) or found[0], message)
+
+
 def thread_shortage(error: BaseException) -> MemoryShortage | None:
     """Return the error for users if a thread could not be started; None for any other error.
 
@@ -133,5 +147,5 @@ def thread_shortage(error: BaseException) -> MemoryShortage | None:
         return None
     return MemoryShortage(
         "threads: cannot start another one (the system's limit on memory or processes is reached). Use fewer with "
-        "--threads or SPORE_THREADS, or raise the limit (ulimit -v, ulimit -u)"
+        "the option threads or SPORE_THREADS, or raise the limit (ulimit -v, ulimit -u)"
     )

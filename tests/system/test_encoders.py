@@ -264,9 +264,9 @@ def test_what_a_reranker_refuses(folders: Path, ranker: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"speculate": "ngram"}, RequestError, "--speculate: this model is an encoder"),
-        ({"kv": "f16"}, RequestError, "--kv: this model is an encoder"),
-        ({"max_context": 97}, RequestError, "--max-context is 97: this model allows 1 to 96"),
+        ({"speculate": "ngram"}, RequestError, "the option speculate: this model is an encoder"),
+        ({"kv": "f16"}, RequestError, "the option kv: this model is an encoder"),
+        ({"max_context": 97}, RequestError, "the option max_context is 97: this model allows 1 to 96"),
         ({"record": "steps"}, RequestError, "record: an encoder's steps cannot be replayed"),
     ],
 )
@@ -282,7 +282,7 @@ def test_options_that_an_encoder_has_no_use_for(
 def test_a_short_context_and_a_trace(folders: Path, tmp_path: Path, reader: LLM) -> None:
     with LLM(folders / "bert", threads=1, max_context=24, trace=tmp_path / "trace.json") as llm:
         assert_close(llm.embed(TEXTS[:2]), reader.embed(TEXTS[:2]), "exact")
-        with pytest.raises(ContextOverflow, match="raise --max-context"):
+        with pytest.raises(ContextOverflow, match="raise the option max_context"):
             llm.embed("a b c d e " * 6)
     assert json.loads((tmp_path / "trace.json").read_text())
 
@@ -404,7 +404,7 @@ def test_a_text_that_does_not_fit_into_memory_is_said(folders: Path, monkeypatch
     monkeypatch.setattr("sporelm.api.encoder_loading.available_on", lambda backend: room)
     with LLM(folders / "bert", threads=1) as llm:
         assert 1 <= llm.max_context < 96
-    with pytest.raises(MemoryShortage, match="give a smaller --max-context"):
+    with pytest.raises(MemoryShortage, match="lower the option max_context"):
         LLM(folders / "bert", threads=1, max_context=96)
 
 

@@ -302,9 +302,9 @@ def test_sampling_values_are_checked(options: Mapping[str, Any], message: str) -
         ({"max_batch": 0}, RequestError, "max_batch is 0"),
         ({"max_batch": 513}, RequestError, "max_batch is 513: a step on (cpu|reference|torch) has at most 512 tokens"),
         ({"token_budget": 1000}, RequestError, "token_budget is 1000: a step on .* 512 tokens; give less, or leave"),
-        ({"max_context": 513}, RequestError, "--max-context is 513.*1 to 512"),
-        ({"max_context": 0}, RequestError, "--max-context is 0"),
-        ({"max_context": "8"}, RequestError, "--max-context is '8': it must be a whole number"),
+        ({"max_context": 513}, RequestError, "the option max_context is 513.*1 to 512"),
+        ({"max_context": 0}, RequestError, "the option max_context is 0"),
+        ({"max_context": "8"}, RequestError, "the option max_context is '8': it must be a whole number"),
         ({"max_batch": 2.5}, RequestError, "max_batch is 2.5: it must be a whole number"),
         ({"token_budget": True}, RequestError, "token_budget is True: it must be a whole number"),
         ({"kv": 16}, RequestError, "kv is 16"),
@@ -335,7 +335,7 @@ def test_the_context_may_be_smaller_and_is_then_the_limit(story: Path) -> None:
         (completion,) = llm.generate(PROMPT, GREEDY)
         assert completion.token_ids == STORY_IDS[:15]
         assert completion.finish_reason == "length"
-        with pytest.raises(ContextOverflow, match=r"holds 20: .*--max-context \(the model allows 512\)"):
+        with pytest.raises(ContextOverflow, match=r"holds 20: .*the option max_context \(the model allows 512\)"):
             llm.generate([[5] * 21])
 
 

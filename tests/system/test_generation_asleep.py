@@ -73,7 +73,7 @@ def test_another_type_of_keys_and_values_is_told(talker: Path, tmp_path: Path) -
         conversation, _ = open_conversation(llm)
         conversation.sleep(path)
     with LLM(talker, backend="reference", kv="f32") as llm:
-        with pytest.raises(RequestError, match=r"in f16\. Open the model with --kv f16"):
+        with pytest.raises(RequestError, match=r"in f16\. Open the model with the option kv set to f16"):
             llm.wake(path)
         with pytest.raises(ModelFileError, match="is a folder"):
             llm.wake(tmp_path)

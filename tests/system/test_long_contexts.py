@@ -56,11 +56,11 @@ def test_chunks_do_not_matter(name: str, scaling: dict[str, Any], story: Path, t
 
 def test_the_context_is_the_extended_one(story: Path, tmp_path: Path) -> None:
     model = extended(story, tmp_path / "model", YARN)
-    with pytest.raises(RequestError, match="--max-context is 20481: this model allows 1 to 20480"):
+    with pytest.raises(RequestError, match="the option max_context is 20481: this model allows 1 to 20480"):
         LLM(model, backend="reference", max_context=20481)
     with LLM(model, backend="reference") as llm:
         assert llm.max_context == 8192, "more only if asked for"
-        with pytest.raises(ContextOverflow, match=r"raise --max-context \(the model allows 20480\)"):
+        with pytest.raises(ContextOverflow, match=r"raise the option max_context \(the model allows 20480\)"):
             llm.generate([ids(8193)])
 
 

@@ -1,11 +1,11 @@
-"""Commands that messages name."""
+"""Commands and options that messages name."""
 
 from pathlib import Path
 
 import pytest
 
 import sporelm.errors
-from sporelm.errors import install_command
+from sporelm.errors import install_command, rename_options
 
 
 def test_a_checkout_installs_its_extras_from_its_folder() -> None:
@@ -27,3 +27,8 @@ def test_a_folder_with_a_space_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
     (root / "pyproject.toml").touch()
     monkeypatch.setattr(sporelm.errors, "__file__", str(root / "src" / "sporelm" / "errors.py"))
     assert install_command("hub") == f"pip install -e '{root}[hub]'"
+
+
+def test_options_get_the_names_that_are_found() -> None:
+    text = "the option max_context is 9: raise it, or the option kv_memory. Leave the options out, or the option."
+    assert rename_options(text, {"max_context": "--context"}.get) == text.replace("the option max_context", "--context")

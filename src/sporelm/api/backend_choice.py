@@ -72,14 +72,16 @@ def choose_backend(
         except SporeError as error:
             problem = f"{label(name, place)} cannot be used: {error}"
             if strict and place != HOST:
-                raise BackendError(f"--strict: {problem}. Leave out --strict, or name a --backend") from error
+                raise BackendError(
+                    f"the option strict: {problem}. Leave it out, or name a back-end with the option backend"
+                ) from error
             notes.append(problem)
     if not seconds:
         lacking = "a device other than the CPU, which computes in f32," if is_any else f"a device {device!r}"
         reason = "; ".join(notes) or f"no back-end has {lacking} here"
         if is_any and allows_host:
             return BackendChoice(HOST, HOST, reason)
-        raise BackendError(f"--backend auto finds no device: {reason}. 'spore doctor' lists what is ready")
+        raise BackendError(f"back-end 'auto' finds no device: {reason}. 'spore doctor' lists what is ready")
     best = min(seconds, key=seconds.__getitem__)
     host = seconds.get((HOST, HOST))
     if host is not None and host < MIN_GAIN * seconds[best]:

@@ -40,8 +40,7 @@ def check_options(options: "EngineOptions", draft: ModelLoader | None) -> None:
     }
     for name, value in values.items():
         if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise RequestError(f"{option}: this model is an encoder, which generates no text. Leave the option out")
+            raise RequestError(f"the option {name}: this model is an encoder, which generates no text. Leave it out")
 
 
 def encoder_limits(options: "EngineOptions", model: ModelLoader) -> EngineConfig:
@@ -53,7 +52,9 @@ def encoder_limits(options: "EngineOptions", model: ModelLoader) -> EngineConfig
     available = available_on(model.backend)
     requested = options.max_context
     if requested is not None and not 1 <= requested <= config.context_length:
-        raise RequestError(f"--max-context is {safe_repr(requested)}: this model allows 1 to {config.context_length}")
+        raise RequestError(
+            f"the option max_context is {safe_repr(requested)}: this model allows 1 to {config.context_length}"
+        )
     context = requested or min(config.context_length, DEFAULT_CONTEXT)
     if available is not None and available > model.nbytes:
         free = available - model.nbytes
@@ -62,7 +63,7 @@ def encoder_limits(options: "EngineOptions", model: ModelLoader) -> EngineConfig
             if requested is not None or free < bytes_per_token:
                 raise MemoryShortage(
                     f"a text of {context} tokens needs {in_units(bytes_per_token * context)} for a step, "
-                    f"{in_units(free)} are available beside the weights: give a smaller --max-context"
+                    f"{in_units(free)} are available beside the weights: lower the option max_context"
                 )
             context = free // bytes_per_token
     max_step_tokens = max(model.backend.step_buckets.values())

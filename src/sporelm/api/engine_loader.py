@@ -97,11 +97,11 @@ class EngineOptions:
         if self.draft_model is not None and self.speculate == "ngram":
             raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
         if self.draft_model is None and self.speculate == "draft":
-            raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
+            raise RequestError("speculate is 'draft': name the draft model too, with the option draft_model")
         if self.max_batch is not None and not 1 <= parse_int("max_batch", self.max_batch) <= MAX_BATCH:
             raise RequestError(f"max_batch is {safe_repr(self.max_batch)}: it must be between 1 and {MAX_BATCH}")
         for name, value in (
-            ("--max-context", self.max_context),
+            ("the option max_context", self.max_context),
             ("token_budget", self.token_budget),
             ("num_pages", self.num_pages),
             ("num_states", self.num_states or None),
@@ -131,7 +131,7 @@ class EngineOptions:
     @property
     def kv_bytes(self) -> int | None:
         """Bytes for the KV cache; None: chosen by free memory. Raises RequestError if `kv_memory` is not a size."""
-        return None if self.kv_memory is None else size_in_bytes("--kv-memory", self.kv_memory)
+        return None if self.kv_memory is None else size_in_bytes("the option kv_memory", self.kv_memory)
 
 
 @dataclass(frozen=True)
@@ -308,12 +308,13 @@ def open_device(
         options |= {"batch_invariant": True} if batch_invariant else {}
     elif device != "cpu":
         raise BackendError(
-            f"back-end {name!r}: no such device (got {device!r}; allowed 'cpu'). Give --backend torch or auto."
+            f"back-end {name!r}: no such device (got {device!r}; allowed 'cpu'). Set the option backend to torch or "
+            "auto."
         )
     elif dtype not in HOST_DTYPES:
         raise BackendError(
-            f"back-end {name!r} computes in f32 (got --dtype {dtype}; allowed {', '.join(HOST_DTYPES)}). Leave out "
-            "--dtype, or use --backend torch."
+            f"back-end {name!r} computes in f32 (got dtype {dtype}; allowed {', '.join(HOST_DTYPES)}). Leave out the "
+            "option dtype, or set the option backend to torch."
         )
     backend = open_backend(name, **options)
     if strict:

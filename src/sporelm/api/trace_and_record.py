@@ -39,7 +39,7 @@ class TraceAndRecord:
         """Start logging the steps of this engine. Raises RequestError for the recording of an encoder."""
         if self.recording is not None:
             if isinstance(loaded.engine, EncoderEngine):
-                raise RequestError("record: an encoder's steps cannot be replayed. Leave the option out")
+                raise RequestError("the option record: an encoder's steps cannot be replayed. Leave it out.")
             self.recording.follow(loaded.decoder_engine, loaded.decoder_worker, describe_engine(loaded))
         if self.file is not None:
             self.trace = loaded.engine.observer = Trace(self.file, loaded.worker, loaded.draft)

@@ -55,10 +55,10 @@ def check_fallback(backend: Backend, op: Op, args: Sequence[Any]) -> None:
     rows. It cannot change an argument in place.
     """
     if getattr(backend, "strict", False):
-        reason = "its reference would run it on the CPU, which --strict does not allow"
-        raise BackendError(f"{backend.name} has no kernel for {op.name}: {reason}. Leave out --strict.")
+        reason = "its reference would run it on the CPU, which the option strict does not allow"
+        raise BackendError(f"{backend.name} has no kernel for {op.name}: {reason}. Leave out the option strict.")
     wanted = f"{backend.name} has no kernel for {op.name}, and the reference cannot stand in"
-    remedy = "run it with --backend reference"
+    remedy = "set the option backend to reference"
     if op.updates:
         raise BackendError(f"{wanted}: it changes an argument in place; {remedy}")
     for value in leaves(args):

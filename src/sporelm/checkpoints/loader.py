@@ -254,7 +254,7 @@ def packed_format(source: ModelSource, tensor: MappedTensor) -> type[QuantFormat
 def _device_shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
     return MemoryShortage(
         f"the weights of {source.path.name} need {in_units(needed)} of the device's memory, {in_units(available)} are "
-        "available: free some, use --backend cpu or auto, or take a smaller or more strongly quantized model"
+        "available: free some, set the option backend to cpu or auto, or take a smaller or more quantized model"
     )
 
 

@@ -11,7 +11,7 @@ from sporelm.cli.chat_screen import ChatScreen, dim
 from sporelm.cli.chat_sessions import ChatExit, ReasoningPiece, Sessions
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import fold, terminal_width
-from sporelm.cli.terminal_text import escape_line, pluralize
+from sporelm.cli.terminal_text import escape_line, format_error, pluralize
 from sporelm.errors import SporeError, UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def chat(sessions: Sessions, description: str, format_stats: Callable[[Any], str
             print(f"\n{dim('stopped')}", file=sys.stderr, flush=True)
         except SporeError as error:
             failures += 1
-            print(f"spore: {escape_line(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
+            print(f"spore: {format_error(error)}", file=sys.stderr, flush=True)
         if interrupt.is_terminating():
             return INTERRUPTED
     return 1 if failures and not sys.stdin.isatty() else 0

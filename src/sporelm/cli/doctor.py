@@ -16,6 +16,7 @@ from sporelm import __version__, settings
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import fold, label_text, terminal_width
+from sporelm.cli.terminal_text import name_flags
 from sporelm.errors import UsageError
 
 LABEL_WIDTH = 13  # columns before the text of a line
@@ -255,7 +256,7 @@ def format_report(report: dict[str, Any]) -> list[str]:
     ]
     for name, state in report["backends"].items():
         if not state["ready"]:
-            lines.append(f"{name:<13}missing: {state['reason']}")
+            lines.append(f"{name:<13}missing: {name_flags(state['reason'])}")
             continue
         lines.append(f"{name:<13}ready")
         lines += [f"{'':<13}  {key}: {value}" for key, value in state["details"].items()]
@@ -263,7 +264,7 @@ def format_report(report: dict[str, Any]) -> list[str]:
         lines.append(f"{'':<13}  without a kernel of their own: {len(lacks)}{': ' if lacks else ''}{', '.join(lacks)}")
     auto = report["auto"]
     chosen = "nothing" if auto["backend"] is None else f"{auto['backend']}, device {auto['device']}"
-    lines.append(f"{'auto':<{LABEL_WIDTH}}--backend auto picks {chosen}: {auto['reason']}")
+    lines.append(f"{'auto':<{LABEL_WIDTH}}--backend auto picks {chosen}: {name_flags(auto['reason'])}")
     cache = report["kernel_cache"]
     if cache["exists"]:
         owner = "" if cache.get("owned", True) else ", NOT OWNED BY YOU"

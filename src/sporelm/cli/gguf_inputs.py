@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sporelm.cli.output_errors import is_output_full
-from sporelm.cli.terminal_text import escape_line
+from sporelm.cli.terminal_text import format_error
 from sporelm.errors import ModelNotFound, SporeError, UsageError
 
 Result = TypeVar("Result")
@@ -96,7 +96,7 @@ def find_one(word: str) -> Path:
 
 def print_problem(reason: Exception | str) -> None:
     """Print an error or a note as one line on stderr."""
-    sys.stderr.write(f"spore: {escape_line(' '.join(str(reason).split()))}\n")
+    sys.stderr.write(f"spore: {format_error(reason)}\n")
 
 
 def print_json(value: Any) -> None:

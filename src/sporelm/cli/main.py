@@ -224,9 +224,9 @@ def print_error(message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
-    from sporelm.cli.terminal_text import escape_line
+    from sporelm.cli.terminal_text import format_error
 
-    sys.stderr.write(f"spore: {escape_line(' '.join(message.split()))}\n")
+    sys.stderr.write(f"spore: {format_error(message)}\n")
     return 1
 
 

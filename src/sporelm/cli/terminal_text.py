@@ -4,6 +4,7 @@ import re
 from typing import TextIO
 
 from sporelm import settings
+from sporelm.errors import rename_options
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 
@@ -18,6 +19,16 @@ def escape_line(text: str) -> str:
 def escape_controls(text: str) -> str:
     """Return text of several lines with only its control characters escaped, so that it cannot control a terminal."""
     return CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def format_error(reason: object) -> str:
+    """Return an error's message as one line for a terminal, with flags in place of the names of options."""
+    return escape_line(name_flags(" ".join(str(reason).split())))
+
+
+def name_flags(message: str) -> str:
+    """Return a message of the layers below with a flag in place of each option: --max-context for max_context."""
+    return rename_options(message, lambda name: f"--{name.replace('_', '-')}")
 
 
 def supports_colors(stream: TextIO) -> bool:

@@ -54,7 +54,7 @@ def choose_states(state_bytes: int, room: int | None, max_batch: int, *, shared:
     if room < state_bytes:
         raise MemoryShortage(
             f"a recurrent state needs {in_units(state_bytes)}, {in_units(max(0, room))} are available: "
-            "close other programs, give a larger --kv-memory, or take a smaller model"
+            "close other programs, raise the option kv_memory, or take a smaller model"
         )
     return min(wanted, max(1, room // (2 if shared else 1) // state_bytes))
 
@@ -89,11 +89,11 @@ def choose(
     in the share of the memory that the pages leave.
     """
     if asked is not None and not 1 <= asked <= model_context:
-        raise RequestError(f"--max-context is {safe_repr(asked)}: this model allows 1 to {model_context}")
+        raise RequestError(f"the option max_context is {safe_repr(asked)}: this model allows 1 to {model_context}")
     context = asked or min(model_context, DEFAULT_CONTEXT)
     if given is not None and available is not None and given > available:
         raise MemoryShortage(
-            f"--kv-memory is {in_units(given)}, {in_units(available)} are available beside the weights: "
+            f"the option kv_memory is {in_units(given)}, {in_units(available)} are available beside the weights: "
             "give less, or leave it out"
         )
     wanted = count_pages(context) * (max_batch + SPARE_CONTEXTS)
@@ -108,7 +108,7 @@ def choose(
     if count_pages(context) > num_affordable:
         if asked is not None or num_affordable < 1:
             needed, part = count_pages(context) * page_bytes, "half" if share == 0.5 else f"{share:.0%}"
-            smaller = f"give a smaller --max-context, at most {num_affordable * PAGE}"
+            smaller = f"lower the option max_context to at most {num_affordable * PAGE}"
             raise MemoryShortage(
                 f"a context of {context} positions needs {in_units(needed)} for keys and values, "
                 f"{in_units(limit)} ({part} of the available memory) can be used: "
@@ -124,10 +124,10 @@ def _within(given: int, asked: int | None, context: int, page_bytes: int, beside
     if pages < 1 or (asked is not None and count_pages(asked) > pages):
         positions = context if asked is not None else min(context, PAGE)
         needed = count_pages(positions) * page_bytes
-        smaller = f", or a smaller --max-context, at most {pages * PAGE}" if pages else ""
+        smaller = f", or lower the option max_context to at most {pages * PAGE}" if pages else ""
         taken = f", {in_units(beside)} of it for recurrent states" if beside else ""
         raise MemoryShortage(
             f"a context of {positions} positions needs {in_units(needed)} for keys and values, "
-            f"--kv-memory gives {in_units(given)}{taken}: give more{smaller}"
+            f"the option kv_memory gives {in_units(given)}{taken}: give more{smaller}"
         )
     return min(context, pages * PAGE), pages

@@ -38,11 +38,11 @@ class EngineConfig:
             return
         larger = self.model_context if self.max_context < self.model_context else 0
         if larger:
-            remedy = f"shorten it, or raise --max-context (the model allows {self.model_context})"
+            remedy = f"shorten it, or raise the option max_context (the model allows {self.model_context})"
         else:
-            remedy = "shorten it: that is the model's own limit, which --max-context cannot raise"
+            remedy = "shorten it: that is the model's own limit, which the option max_context cannot raise"
         if rolls:
-            remedy += "; or let the window roll (--roll, SamplingParams(roll=True))"
+            remedy += "; or let the window roll, with the option roll"
         fact = f"the prompt has {length} tokens, the context holds {self.max_context}"
         raise ContextOverflow(
             f"{fact}: {remedy}", fact=fact, larger=larger, rolls=rolls, tokens=length, context=self.max_context

@@ -57,7 +57,7 @@ def compute_log_probabilities(scorer: ScoredModel, ids: list[int]) -> NDArray[np
     try:
         scores = scorer.logits(ids)[FIRST_SCORED:-1].astype(np.float64)
     except ContextOverflow as reason:
-        remedy = f"give a --max-context of {WINDOW} or more" if reason.larger else "take a model that has one"
+        remedy = f"raise the option max_context to {WINDOW} or more" if reason.larger else "take a model that has one"
         raise RequestError(
             f"texts are scored in windows of {WINDOW} tokens, and the context holds no window: {remedy}"
         ) from None

@@ -115,5 +115,5 @@ def _check_crossing(part: Graph, backend: Backend) -> None:
         if not isinstance(value.dtype, DType):
             raise BackendError(
                 f"{backend.name} leaves an op beside {value} to the reference, which cannot share rows of "
-                f"{value.dtype.name}; run it with --backend reference"
+                f"{value.dtype.name}; set the option backend to reference"
             )

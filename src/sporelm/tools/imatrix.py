@@ -17,7 +17,7 @@ from sporelm.api.cooperative import run_to_completion
 from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
 from sporelm.backends.observed_backend import observe_ops
 from sporelm.checkpoints.schema_registry import schemas_for
-from sporelm.errors import ModelFileError, RequestError, UsageError
+from sporelm.errors import ModelFileError, RequestError, UsageError, rename_options
 from sporelm.files.tensor_messages import quote
 from sporelm.models.params import order_name
 from sporelm.ops import Op
@@ -179,7 +179,7 @@ def observe_model(
     try:
         loaded = load_engine(options, progress, lambda backend: observe_ops(backend, collector))
     except RequestError as reason:  # the option has another name here
-        raise RequestError(str(reason).replace("--max-context", "--context")) from None
+        raise RequestError(rename_options(str(reason), {"max_context": "--context"}.get)) from None
     try:
         schema, _ = schemas_for(loaded.config)
         collector.register(

@@ -117,7 +117,7 @@ def test_a_named_device_excludes_the_others(device: str, found: str) -> None:
 
 
 def test_no_device_of_that_name_is_an_error() -> None:
-    with pytest.raises(BackendError, match=r"^--backend auto finds no device: no back-end has a device 'npu' here\."):
+    with pytest.raises(BackendError, match=r"^back-end 'auto' finds no device: no back-end has a device 'npu' here\."):
         choose(GB, device="npu")
 
 
@@ -126,7 +126,7 @@ def test_a_device_that_fails_is_passed_over_unless_strict(monkeypatch: pytest.Mo
     choice = choose(GB)
     assert choice.name == "cpu"
     assert "gpu on gpu:0 cannot be used: back-end 'gpu' failed: RuntimeError: driver too old" in choice.reason
-    with pytest.raises(BackendError, match=r"^--strict: gpu on gpu:0 cannot be used: .*driver too old"):
+    with pytest.raises(BackendError, match=r"^the option strict: gpu on gpu:0 cannot be used: .*driver too old"):
         choose(GB, strict=True)
     with pytest.raises(BackendError, match=r"finds no device: gpu on gpu:0 cannot be used"):
         choose(GB, allows_host=False)
@@ -144,7 +144,7 @@ def test_a_device_that_cannot_be_measured_is_passed_over(monkeypatch: pytest.Mon
 
 
 def test_too_little_memory_is_an_error_if_strict() -> None:
-    with pytest.raises(BackendError, match=r"^--strict: gpu on gpu:1 cannot be used: the model needs 9\.0 GB"):
+    with pytest.raises(BackendError, match=r"^the option strict: gpu on gpu:1 cannot be used: the model needs 9\.0 GB"):
         choose(6 * GB, 9 * GB, strict=True)
 
 

@@ -1,4 +1,4 @@
-"""Options that go to the back-end: --dtype and --strict."""
+"""Options that go to the back-end: dtype, strict and batch_invariant."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def test_back_ends_of_the_host_compute_in_f32(name: str) -> None:
     for dtype in ("auto", "f32"):
         open_device(name, "cpu", 1, dtype).close()
     for dtype in ("f16", "bf16"):
-        with pytest.raises(BackendError, match=rf"got --dtype {dtype}; allowed auto, f32\). Leave out") as caught:
+        with pytest.raises(BackendError, match=rf"got dtype {dtype}; allowed auto, f32\). Leave out") as caught:
             open_device(name, "cpu", 1, dtype)
         assert "\n" not in str(caught.value)
 
@@ -48,7 +48,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_number_type_is_refused_where_the_back_end_has_no_choice(narrow: None) -> None:
     open_device("narrow", "cpu", 1).close()
-    with pytest.raises(BackendError, match=r"'narrow' has no choice of number types\. Leave out --dtype bf16"):
+    with pytest.raises(
+        BackendError, match=r"'narrow': no choice of number types \(got bf16\)\. Leave out the option dtype"
+    ):
         open_device("narrow", "cpu", 1, "bf16")
 
 
@@ -64,6 +66,6 @@ def test_strict_refuses_the_reference(narrow: None) -> None:
     assert ops.add(backend.tensor(x), backend.tensor(x)).numpy()[0, 0] == 2
     backend.close()
     backend = open_device("narrow", "cpu", 1, strict=True)
-    with pytest.raises(BackendError, match=r"narrow has no kernel for add: .*\. Leave out --strict"):
+    with pytest.raises(BackendError, match=r"narrow has no kernel for add: .*\. Leave out the option strict"):
         ops.add(backend.tensor(x), backend.tensor(x))
     backend.close()

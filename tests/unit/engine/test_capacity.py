@@ -1,4 +1,4 @@
-"""--kv-memory: what is a size, and what a cache of that size holds."""
+"""The option kv_memory: what is a size, and what a cache of that size holds."""
 
 from pathlib import Path
 
@@ -48,12 +48,17 @@ def test_the_cache_takes_what_it_is_given(
 
 def test_too_little_or_too_much_is_refused_with_what_is_needed() -> None:
     with pytest.raises(
-        MemoryShortage, match=r"640 positions needs 10\.0 MB .*gives 4\.0 MB: .*a smaller --max-context, at most 256"
+        MemoryShortage,
+        match=r"640 positions needs 10\.0 MB .*gives 4\.0 MB: .*or lower the option max_context to at most 256",
     ):
         choose(640, 20_000, 1, 1_000_000, None, 4_000_000)
-    with pytest.raises(MemoryShortage, match=r"64 positions needs 1\.0 MB .* --kv-memory gives 0\.5 MB: give more$"):
+    with pytest.raises(
+        MemoryShortage, match=r"64 positions needs 1\.0 MB .* the option kv_memory gives 0\.5 MB: give more$"
+    ):
         choose(None, 20_000, 1, 1_000_000, None, 500_000)
-    with pytest.raises(MemoryShortage, match=r"--kv-memory is 3\.0 GB, 2\.0 GB are available beside the weights"):
+    with pytest.raises(
+        MemoryShortage, match=r"the option kv_memory is 3\.0 GB, 2\.0 GB are available beside the weights"
+    ):
         choose(None, 20_000, 1, 1000, 2 * 10**9, 3 * 10**9)
     with pytest.raises(RequestError, match="this model allows 1 to 512"):
         choose(513, 512, 1, 1000, None, 10**9)
@@ -65,5 +70,5 @@ def test_a_model_is_opened_with_a_cache_of_that_size(story: Path) -> None:
         page = sum(worker.device.page_bytes(cache.shape[2:5:2], cache.dtype) for cache in worker.runner.caches)
         assert limits.num_pages == 300_000 // page
         assert llm.max_context == min(llm.config.context_length, limits.num_pages * 64)
-    with pytest.raises(RequestError, match="--kv-memory is 'much'"):
+    with pytest.raises(RequestError, match="the option kv_memory is 'much'"):
         LLM(story, kv_memory="much")

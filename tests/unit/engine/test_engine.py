@@ -193,7 +193,7 @@ def test_the_context_is_used_to_its_end_and_not_beyond():
 
 
 def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers():
-    with pytest.raises(ContextOverflow, match=r"300 tokens.*holds 256.*--max-context.*512"):
+    with pytest.raises(ContextOverflow, match=r"300 tokens.*holds 256.*the option max_context.*512"):
         engine().add(Request(prompt(300)))
     with pytest.raises(ContextOverflow, match="cannot raise"):
         engine(model_context=256).add(Request(prompt(300)))
@@ -293,7 +293,7 @@ def test_too_little_memory_or_too_long_a_context_is_refused():
         choose(None, 8192, 1, 1000, 1999)
     with pytest.raises(RequestError, match="this model allows 1 to 512"):
         choose(513, 512, 1, 1000, None)
-    with pytest.raises(RequestError, match="--max-context is 0"):
+    with pytest.raises(RequestError, match="the option max_context is 0"):
         choose(0, 512, 1, 1000, None)
 
 

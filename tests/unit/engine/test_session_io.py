@@ -136,8 +136,8 @@ def refused(file: Path, error: type[SporeError], message: str, **changes: int) -
         ({"layers_0": {"shape": [3, 2, 1, 64, -1]}}, ModelFileError, "shape must be a list"),
         ({"layers_0": {"shape": "no"}}, ModelFileError, "shape must be a list"),
         ({"layers_0": {"dtype": "I32"}}, ModelFileError, "keys and values of layer 0 are missing"),
-        ({"layers_0": {"dtype": "F16", "shape": [3, 2, 1, 64, 2]}}, RequestError, "Open the model with --kv f16"),
-        ({"layers_0": {"dtype": "U8", "shape": [3, 2, 1, 64, 4]}}, RequestError, "Open the model with --kv q8_0"),
+        ({"layers_0": {"dtype": "F16", "shape": [3, 2, 1, 64, 2]}}, RequestError, "with the option kv set to f16"),
+        ({"layers_0": {"dtype": "U8", "shape": [3, 2, 1, 64, 4]}}, RequestError, "with the option kv set to q8_0"),
         ({"layers_0": {"dtype": "X1"}}, ModelFileError, "dtype 'X1'"),
         ({"layers_0": {"data_offsets": [0, 1536]}}, ModelFileError, "overlap"),
         ({"layers_0": {"data_offsets": [1232, 1 << 60]}}, ModelFileError, "truncated or damaged"),
@@ -223,7 +223,7 @@ def test_no_change_of_a_byte_and_no_cut_goes_unseen(file):
 
 
 def test_what_does_not_fit_is_said(file):
-    with pytest.raises(RequestError, match=r"got 154 tokens; the context holds 100\). Raise --max-context"):
+    with pytest.raises(RequestError, match=r"got 154 tokens; the context holds 100\). Raise the option max_context"):
         engine(max_context=100).load_session(file, "model a")
     with pytest.raises(ModelFileError, match="tokens outside the model's vocabulary"):
         engine(vocab=50).load_session(file, "model a")

@@ -557,7 +557,7 @@ def test_states_and_pages_share_the_memory() -> None:
 
 def test_pages_without_bytes_limit_no_context() -> None:
     assert choose(100_000, 1 << 20, 4, 0, 1000) == (100_000, 7 * 1563)
-    with pytest.raises(MemoryShortage, match="--kv-memory is"):
+    with pytest.raises(MemoryShortage, match="the option kv_memory is"):
         choose(100, 1 << 20, 4, 0, 1000, 2000)
 
 

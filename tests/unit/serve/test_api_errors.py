@@ -28,7 +28,7 @@ def test_a_prompt_that_is_too_long_is_told_with_what_a_client_can_do() -> None:
     assert overflow_message(too_long(512), accepts_roll=True) == fact + rolls
     assert overflow_message(too_long(512, rolls=False), accepts_roll=True) == fact
     assert overflow_message(ContextOverflow("the text is too long")) == "the text is too long"
-    assert "--max-context" in str(too_long(2048)), "who runs the model here has options"
+    assert "the option max_context" in str(too_long(2048)), "who runs the model here has options"
 
 
 def test_clients_have_keys_and_no_salts() -> None:

@@ -42,7 +42,7 @@ def test_a_models_own_path_is_replaced_by_its_name() -> None:
     [
         (ModelFileError("/srv/my models/big.gguf: tensor 'x' is cut off"), 500),
         (ModelNotFound("no model at '/srv/my models/big.gguf': stored: secret-model"), 500),
-        (RequestError("--max-context is 0: it must be at least 1"), 500),
+        (RequestError("the option max_context is 0: it must be at least 1"), 500),
         (MemoryShortage("/srv/my models/big.gguf needs 9 GB"), 503),
         (BackendError("the back-end fails at /srv/other/lib.so"), 503),
     ],

@@ -84,9 +84,9 @@ def test_the_file_of_the_docs_can_be_read_and_asks_for_a_context_that_the_defaul
 
 
 def test_errors_name_an_option_as_its_source_does(written: Path) -> None:
-    text = "--kv-memory is 1, --max-context is 2, --threads 3"
+    text = "the option kv_memory is 1, the option max_context is 2, the option threads 3"
     models = ModelPool(load_config({"engine": {"threads": 1}}, written))
-    assert models._with_file_names(text) == "engine.kv_memory is 1, --max-context is 2, --threads 3"
+    assert models._with_file_names(text) == ("engine.kv_memory is 1, the option max_context is 2, the option threads 3")
 
 
 def test_a_byte_order_mark_is_ignored_and_hosts_may_be_addresses(tmp_path: Path) -> None:

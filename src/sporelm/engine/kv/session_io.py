@@ -238,7 +238,7 @@ def _read_length(path: Path, files: SafetensorsFiles, max_tokens: int) -> int:
         raise _damaged(path, "its list of tokens is missing")
     if info.shape[0] > max_tokens:
         limit = f"got {info.shape[0]} tokens; the context holds {max_tokens}"
-        raise RequestError(f"{path}: session too long ({limit}). Raise --max-context.")
+        raise RequestError(f"{path}: session too long ({limit}). Raise the option max_context.")
     return info.shape[0]
 
 
@@ -251,7 +251,9 @@ def _check_layer(
         raise _damaged(path, f"keys and values of layer {number} are missing")
     option = KV_OPTIONS[info.type_name]
     if option != kv:
-        raise RequestError(f"{path}: keys and values are in {option}. Open the model with --kv {option}.")
+        raise RequestError(
+            f"{path}: keys and values are in {option}. Open the model with the option kv set to {option}."
+        )
     if info.shape != shape:
         raise _damaged(path, f"layers.{number} is not {list(shape)}")
 

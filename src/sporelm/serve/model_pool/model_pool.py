@@ -11,7 +11,7 @@ from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.protocol import Progress
-from sporelm.errors import MemoryShortage, RequestError, SporeError, safe_repr
+from sporelm.errors import MemoryShortage, RequestError, SporeError, rename_options, safe_repr
 from sporelm.files import store
 from sporelm.serve.chat.answer_stream import Notifier
 from sporelm.serve.http.api_errors import RETRY_SECONDS, ApiError
@@ -263,9 +263,7 @@ class ModelPool:
 
     def _with_file_names(self, text: str) -> str:
         """Return an error message with the engine options of the configuration file under their names there."""
-        for name in self.config.engine_options_from_file:
-            text = text.replace(f"--{name.replace('_', '-')}", f"engine.{name}")
-        return text
+        return rename_options(text, {name: f"engine.{name}" for name in self.config.engine_options_from_file}.get)
 
 
 def _file_bytes(spec: ModelSpec) -> int:

@@ -231,7 +231,7 @@ def test_a_thread_that_cannot_be_started(compiler: Compiler, monkeypatch: pytest
     work = CountingLoop(compiler, 2)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(MemoryShortage, match=r"threads: .* fewer with --threads"):
+        with pytest.raises(MemoryShortage, match=r"threads: .* fewer with the option threads"):
             thread_pool.run(work.table)
     thread_pool.run(work.table)
     work.check(1)

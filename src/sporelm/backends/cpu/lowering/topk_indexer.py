@@ -56,7 +56,9 @@ def _lower_topk_indexer(emitter: Emitter, call: Call) -> None:
         kernel = topk_indexer.score_and_select(target, index, positions)
         if kernel.scratch > SCRATCH_BYTES:
             room = positions - (kernel.scratch - SCRATCH_BYTES + 3) // 4
-            raise BackendError(f"an indexer scores at most {room} positions, not {positions}; lower --max-context")
+            raise BackendError(
+                f"an indexer scores at most {room} positions, not {positions}; lower the option max_context"
+            )
         emitter.emit(kernel, fields | to, extent_cell(tokens))
         return
     spans = -(-positions // topk_indexer.POSITIONS_PER_ITEM)
