@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sporelm.backends.backend_registry import find_devices
+from sporelm.backends.backend_registry import find_devices, normalize_device
 from sporelm.backends.memory_residency import available_on
 from sporelm.backends.protocol import Backend
 from sporelm.errors import BackendError, SporeError
@@ -59,6 +59,7 @@ def choose_backend(
     Torch on its CPU device and the reference are left out: our own back-end is the one for the CPU. Without other
     devices nothing is measured. Raises BackendError if no candidate is left, or if `strict`.
     """
+    device = normalize_device(device)
     is_any = device == HOST
     candidates = [pair for pair in find_devices() if is_any or device in (pair[1], pair[1].partition(":")[0])]
     if not candidates and is_any and allows_host:

@@ -16,7 +16,7 @@ from sporelm.api.draft_model import check_vocabularies, count_draft_states, load
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.user_paths import parse_path
-from sporelm.backends.backend_registry import HOST_BACKENDS, open_backend
+from sporelm.backends.backend_registry import HOST_BACKENDS, normalize_device, open_backend
 from sporelm.backends.memory_residency import available_on, trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
@@ -303,6 +303,7 @@ def open_device(
     batch_invariant   a row's result depends on no other row of its step; on the host's back-ends that holds anyway
     """
     options: dict[str, str | int] = {"threads": threads}
+    device = normalize_device(device)
     if name not in HOST_BACKENDS:
         options |= {"device": device} | ({} if dtype == "auto" else {"dtype": dtype})
         options |= {"batch_invariant": True} if batch_invariant else {}

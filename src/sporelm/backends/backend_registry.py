@@ -18,6 +18,8 @@ OWN = {
     "torch": "sporelm.backends.torch:TorchBackend",
     "cuda": "sporelm.backends.cuda:CudaBackend",
 }
+# Kinds of torch's devices, without importing torch; "meta" has shapes and no values.
+DEVICE_KINDS = ("cpu", "cuda", "mps", "xpu", "npu", "mlu", "musa", "meta")
 
 
 def _load(path: str) -> Callable[..., Backend]:
@@ -29,6 +31,17 @@ def _load(path: str) -> Callable[..., Backend]:
 def backend_names() -> list[str]:
     """Return the name of every back-end that could be opened."""
     return [*OWN, *sorted({point.name for point in entry_points(group="sporelm.backends")} - OWN.keys())]
+
+
+def normalize_device(device: str) -> str:
+    """Return the name that back-ends have for a device: "cuda" for "CUDA", "cpu" for "cpu:0".
+
+    A name of no known kind is that of another package's back-end, and stays as it is.
+    """
+    name = device.lower()
+    if name.partition(":")[0] not in DEVICE_KINDS:
+        return device
+    return "cpu" if name == "cpu:0" else name
 
 
 def find_devices() -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import stat
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,7 @@ from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import fold, label_text, terminal_width
 from sporelm.cli.terminal_text import name_flags
-from sporelm.errors import UsageError
+from sporelm.errors import UsageError, safe_repr
 
 LABEL_WIDTH = 13  # columns before the text of a line
 TYPICAL_BYTES = 10**9  # of the model for which --backend auto is shown
@@ -67,7 +68,10 @@ def make_parser() -> Parser:
 
 def run(args: argparse.Namespace) -> int:
     from sporelm.api.cpu_count import usable_cores
+    from sporelm.backends.backend_registry import normalize_device
 
+    if args.device is not None:
+        args.device = normalize_device(args.device)
     has_values = args.device != WITHOUT_VALUES
     if not has_values and args.conformance:
         raise UsageError(f"--device {WITHOUT_VALUES} has shapes and no values to compare: leave out --conformance")
@@ -85,13 +89,15 @@ def run(args: argparse.Namespace) -> int:
         else:
             print("\n".join(fold_labels(format_families(families), family_label_width(families))))
         return 0
+    backends = probe_backends(backend_options)
+    check_device(args.device, backends)
     report: dict[str, Any] = {
         "version": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": {"model": read_cpu_model(), "cores": os.cpu_count(), "usable_cores": usable_cores()},
         "packages": {name: find_version(name) for name in PACKAGES},
-        "backends": probe_backends(backend_options),
+        "backends": backends,
         "auto": choose_automatically(args.dtype),
         "kernel_cache": inspect_kernel_cache(settings.KERNEL_CACHE.path),
         "model_store": inspect_model_store(settings.MODEL_STORE.path),
@@ -185,6 +191,20 @@ def probe_backends(backend_options: dict[str, str] | None = None) -> dict[str, d
         else:
             backends[name] = {"ready": True, "details": dict(state[0].details), "lacks": state[1]}
     return backends
+
+
+def check_device(device: str | None, backends: dict[str, dict[str, Any]]) -> None:
+    """Raise UsageError for a device that no back-end runs on, unless it has a known name, perhaps with a number.
+
+    Why a device of a known name is missing is a line of the report.
+    """
+    from sporelm.backends.backend_registry import DEVICE_KINDS, HOST_BACKENDS
+
+    if device is None or re.fullmatch(rf"({'|'.join(DEVICE_KINDS)})(:[0-9]+)?", device):
+        return
+    if not any(state["ready"] for name, state in backends.items() if name not in HOST_BACKENDS):
+        allowed = f"{', '.join(DEVICE_KINDS)}, with a number as in cuda:1"
+        raise UsageError(f"--device: no such device (got {safe_repr(device)}; allowed {allowed}). Correct the name.")
 
 
 def choose_automatically(dtype: str | None) -> dict[str, Any]:

@@ -109,11 +109,11 @@ def test_work_beyond_reading_counts() -> None:
     assert "cpu 100 tokens/s" in choice.reason
 
 
-@pytest.mark.parametrize(("device", "found"), [("gpu", "gpu:1"), ("gpu:0", "gpu:0")])
-def test_a_named_device_excludes_the_others(device: str, found: str) -> None:
+@pytest.mark.parametrize(("device", "found"), [("gpu", "gpu:1"), ("gpu:0", "gpu:0"), ("CPU:0", "gpu:1")])
+def test_a_named_device_other_than_the_cpu_excludes_the_others(device: str, found: str) -> None:
     choice = choose(GB, device=device)
     assert choice.device == found
-    assert "cpu" not in choice.reason
+    assert ("cpu" in choice.reason) == (device == "CPU:0")
 
 
 def test_no_device_of_that_name_is_an_error() -> None:

@@ -151,3 +151,18 @@ def test_a_wrong_setting_is_the_reason_why_a_back_end_is_missing(monkeypatch: py
     state = backend_registry.describe_backend("cpu")
     assert isinstance(state, Missing)
     assert state.reason.startswith("SPORE_THREADS is 'abc': it must be a whole number from 1 to ")
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("CUDA:1", "cuda:1"), ("cpu:0", "cpu"), ("Cpu", "cpu"), ("cpu:1", "cpu:1"), ("Ascend:0", "Ascend:0")],
+)
+def test_names_of_known_devices_may_be_in_capitals(device: str, expected: str) -> None:
+    assert backend_registry.normalize_device(device) == expected
+
+
+def test_the_kinds_of_devices_are_those_of_torch() -> None:
+    pytest.importorskip("torch")
+    from sporelm.backends.torch.device_queries import KNOWN
+
+    assert (*KNOWN, "meta") == backend_registry.DEVICE_KINDS

@@ -1,9 +1,11 @@
-"""`spore doctor --conformance` fails where the device that is asked for cannot be checked."""
+"""`spore doctor` refuses a device that no back-end knows, and with `--conformance` one that cannot be checked."""
 
+import json
 import re
 
 import pytest
 
+from sporelm.backends.backend_registry import DEVICE_KINDS
 from sporelm.cli.main import main
 
 
@@ -25,3 +27,19 @@ def test_a_check_that_would_leave_out_the_device_is_an_error(
     found = capsys.readouterr()
     assert not found.out
     assert re.fullmatch(f"spore: {problem}\n", found.err)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:x", "cuda:", "", "cud"])
+def test_an_unknown_device_is_wrong_usage(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--device", device]) == 2
+    found = capsys.readouterr()
+    assert not found.out
+    allowed = f"allowed {', '.join(DEVICE_KINDS)}, with a number as in cuda:1"
+    assert found.err == f"spore: --device: no such device (got {device!r}; {allowed}). Correct the name.\n"
+
+
+@pytest.mark.parametrize("device", ["CPU", "cpu:0", "CUDA:99"])
+def test_known_devices_are_shown_present_or_not(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", "--device", device]) == 0
+    torch = json.loads(capsys.readouterr().out)["backends"]["torch"]
+    assert torch["ready"] or "cuda:99" in torch["reason"] or "not installed" in torch["reason"]
