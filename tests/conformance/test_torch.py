@@ -1,7 +1,6 @@
 """Torch as a back-end: every op against its numpy meaning; whole graphs eager, planned and padded."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,11 +9,11 @@ import pytest
 
 from available import open_available
 from conformance.agreement import assert_agrees
+from conformance.padded_decoder import BUCKETS, DUMP_PAGE, PAGES_EACH, on_device, padded_decoder
 from conformance.padded_steps import empty_step, pad_step, padded_specs
 from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
-from conformance.tiny_decoder import TABLE as PAGES_EACH
 from sporelm import ops
-from sporelm.backends.protocol import HOST_TRAITS, InputBuckets
+from sporelm.backends.protocol import HOST_TRAITS
 from sporelm.errors import BackendError
 from sporelm.evals.conformance.all_cases import CASES, sample_cases
 from sporelm.evals.conformance.check import check_case, is_within_types
@@ -23,7 +22,6 @@ from sporelm.ops import trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS
 from sporelm.quant.stored_tensor import StoredTensor
-from sporelm.tensor.dtype import F32
 
 
 @pytest.fixture(scope="module")
@@ -84,27 +82,6 @@ def test_a_decoder_is_the_same_eager_and_planned(torch_backend: Any, format_name
     plan.close()
     for decoder in (eager, planned):
         torch_backend.free_pages([decoder.cache])
-
-
-BUCKETS = InputBuckets(
-    row_block=16, decodes=(0, 1, 2, 4), blocks=(0, 1, 2, 4, 8, 16), pages=(PAGES_EACH, 2 * PAGES_EACH), outputs=(1, 8)
-)
-DUMP_PAGE = SEQUENCES * PAGES_EACH
-
-
-def padded_decoder(backend: Any, format_name: str) -> TinyDecoder:
-    """Return a tiny decoder whose cache has one more page, into which padded rows are written."""
-    backend.traits = replace(backend.traits, input_buckets=BUCKETS)
-    decoder = TinyDecoder(On(backend, format_name), format_name)
-    backend.free_pages([decoder.cache])
-    kept = decoder.cache.shape[2], decoder.cache.shape[4]
-    decoder.cache = backend.allocate_pages(DUMP_PAGE + 1, [kept], F32)[0]
-    return decoder
-
-
-def on_device(backend: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the arrays as handles."""
-    return {name: backend.tensor(array).storage for name, array in arrays.items()}
 
 
 @pytest.mark.parametrize("columns", BUCKETS.pages)

@@ -460,6 +460,11 @@ class FunctionProgram(Resource):
             tuple(self._slot(value, False) for value in call.results),
         )
 
+    def check_caches(self) -> None:
+        """Raise ContextError if a cache that the program reads or writes was freed."""
+        for _, cache in self._caches:
+            self.backend.unwrap(cache)
+
     @enters_context
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         """See `Program.run`. An argument that ops read on the host may be given as a handle: the step is padded then

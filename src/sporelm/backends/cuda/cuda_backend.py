@@ -3,13 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import triton
+from torch import Tensor
 
+from sporelm.backends.cuda.cuda_graphs import CudaGraphDevice, GraphDevice, GraphProgram
 from sporelm.backends.cuda.numbers import IS_INTERPRETED
 from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions
-from sporelm.backends.protocol import Missing, Ready
+from sporelm.backends.device_context import enters_context
+from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready
 from sporelm.backends.torch import TorchBackend
+from sporelm.ops import Graph
 
 MIN_CAPABILITY = (8, 0)  # of a GPU: bfloat16 tensor cores, and asynchronous copies
 
@@ -35,6 +40,7 @@ class CudaBackend(TorchBackend):
         """Open a GPU. "cpu", which `--device` is unless it is given, means the first one."""
         if device == "cpu" and not IS_INTERPRETED:
             device = "cuda"
+        self.graph_device: GraphDevice | None = None  # of captured launches; None: programs run call by call
         super().__init__(threads, device, dtype, weights, batch_invariant)
 
     def probe(self) -> Ready | Missing:
@@ -55,3 +61,25 @@ class CudaBackend(TorchBackend):
                 f" {self.device}"
             )
         return Ready(details | {"gpu": torch.cuda.get_device_name(self.device)})
+
+    # ---- captured graphs
+
+    def use_device(self, device: torch.device) -> None:
+        super().use_device(device)
+        self.graph_device = CudaGraphDevice() if device.type == "cuda" else None
+
+    @enters_context
+    def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
+        if self.graph_device is None:
+            return super().program(graph, bucket, plan_memory)
+        return GraphProgram(graph, self, self.graph_device)
+
+    def fill(self, inputs: Mapping[str, Tensor], arrays: Mapping[str, Handle]) -> None:
+        """Begin to copy arrays into the inputs of a captured graph."""
+        for name, array in arrays.items():
+            if isinstance(array, Tensor):
+                inputs[name].copy_(array)
+            elif self.resources is not None:
+                self.resources.upload(array, inputs[name])
+            else:
+                inputs[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))

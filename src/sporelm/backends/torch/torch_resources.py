@@ -192,12 +192,16 @@ class TorchResources:
         self.copies = Stream(context, device, "stream of copies to the host")
         self.launched = Event(context, device)
 
-    def upload(self, array: np.ndarray) -> Tensor:
-        """Begin to copy an array to the device, after what was launched before. The array may be changed at once."""
+    def upload(self, array: np.ndarray, target: Tensor | None = None) -> Tensor:
+        """Begin to copy an array to the device, after what was launched before. The array may be changed at once.
+
+        target   a tensor of the same shape and type to copy into, in the place of a new one
+        """
         if array.nbytes > MAX_UPLOAD_BYTES:
-            return torch.from_numpy(np.array(array, order="C")).to(self.device.device)
+            copied = torch.from_numpy(np.array(array, order="C"))
+            return copied.to(self.device.device) if target is None else target.copy_(copied)
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        uploaded = torch.empty(array.shape, dtype=dtype, device=self.device.device)
+        uploaded = torch.empty(array.shape, dtype=dtype, device=self.device.device) if target is None else target
         buffer = self.buffers.take(array.nbytes)
         try:
             staged = buffer.view(array.shape, dtype)
