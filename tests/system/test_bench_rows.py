@@ -1,6 +1,7 @@
 """The benchmark's cases, limits, rows and files, with engines and peers whose speed is known."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from sporelm.bench.bench_rows import (
 )
 from sporelm.bench.roofline import Workload, compute_workload
 from sporelm.cli.bench import CONTEXT, find_commit, strip_folders
+from sporelm.cli.main import main
 from sporelm.errors import RequestError
 from sporelm.models.architectures.gemma3n import Gemma3nConfig
 from sporelm.models.architectures.nanbeige import NanbeigeConfig
@@ -81,6 +83,43 @@ def test_measure_warms_up_and_alternates() -> None:
     assert engine.calls == [(50,), (20, 1, 0), (64, 4, 128)] * 4, "one warm-up, three samples, in turn"
     assert [row.tok_s for row in found] == pytest.approx([100, 10, 40])
     assert [len(row.samples) for row in found] == [3, 3, 3]
+
+
+def test_each_sample_is_announced_with_the_speed_so_far() -> None:
+    announced: list[tuple[str, int, int]] = []
+    measure_cases(
+        SteadyEngine(),
+        build_cases([50], [], [1], [0]) + build_cases([0], [20], [4], [0]),
+        2,
+        lambda case: None,
+        announce=lambda *words: announced.append(words),
+    )
+    assert announced == [
+        ("pp50: warm-up", 0, 6),
+        ("tg64, batch 4, depth 128: warm-up", 1, 6),
+        ("pp50: sample 1 of 2", 2, 6),
+        ("tg64, batch 4, depth 128: sample 1 of 2", 3, 6),
+        ("pp50: sample 2 of 2, 100.0 tok/s so far", 4, 6),
+        ("tg64, batch 4, depth 128: sample 2 of 2, 40.0 tok/s so far", 5, 6),
+        ("the machine's limits", 1, 1),
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stderr", [Terminal, io.StringIO])
+def test_progress_is_for_terminals_and_leaves_stdout_alone(
+    stderr: type[io.StringIO], story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = stderr()
+    monkeypatch.setattr("sys.stderr", shown)
+    assert main(["bench", str(story), "-p", "8", "-n", "2", "--repeat", "2", "--json"]) == 0
+    assert [row["test"] for row in json.loads(capsys.readouterr().out)] == ["pp8", "tg2"]
+    stages = ("the machine's limits", "pp8: warm-up", "tg2: warm-up", "pp8: sample 1 of 2", "tg2: sample 2 of 2, ")
+    assert [stage for stage in stages if stage in shown.getvalue()] == (list(stages) if stderr is Terminal else [])
 
 
 def test_whole_runs_count_their_prompts() -> None:

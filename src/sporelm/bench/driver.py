@@ -46,6 +46,11 @@ class BenchCase:
         return f"{'tg' if self.decode else 'pp'}{self.tokens}"
 
     @property
+    def label(self) -> str:
+        """The test with its batch and depth, where they are not the usual ones."""
+        return self.test + f", batch {self.batch}" * (self.batch > 1) + f", depth {self.depth}" * (self.depth > 0)
+
+    @property
     def context(self) -> int:
         """Positions that a sequence holds at the end."""
         return self.prompt + self.tokens + self.depth
@@ -130,7 +135,10 @@ def measure_cases(
     peer: LlamaPeer | None = None,
     announce: Announce = lambda stage, done, total: None,
 ) -> list[BenchRow]:
-    """Take `repeat` samples of every case, after one unmeasured run each; the peer's best variant counts."""
+    """Take `repeat` samples of every case, after one unmeasured run each; the peer's best variant counts.
+
+    `announce` hears before each sample which one it is, and the median so far.
+    """
     if repeat < 1:
         raise RequestError(f"--repeat is {repeat}: it must be at least 1")
     ours: dict[BenchCase, list[float]] = {case: [] for case in wanted}
@@ -138,15 +146,19 @@ def measure_cases(
     rounds = 1 + repeat
     for turn in range(rounds):
         for index, case in enumerate(wanted):
-            announce("measuring", turn * len(wanted) + index, rounds * len(wanted))
+            done, total = turn * len(wanted) + index, rounds * len(wanted)
+            label = f"{case.label}: sample {turn} of {repeat}" if turn else f"{case.label}: warm-up"
+            label += f", {median(ours[case]):.1f} tok/s so far" if ours[case] else ""
+            announce(label, done, total)
             sample = case.sample(engine)
             if turn == 0:
                 continue
             ours[case].append(sample)
             if peer is not None:
                 for flash in VARIANTS:
+                    announce(f"{case.label}: {NAME} fa={flash}, sample {turn} of {repeat}", done, total)
                     theirs[case][flash].append(case.sample_peer(peer, flash))
-    announce("measuring", 1, 1)
+    announce("the machine's limits", 1, 1)
     return [
         BenchRow(
             case.test,

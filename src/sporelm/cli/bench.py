@@ -112,7 +112,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
         # Measured before and after; the better counts, because a busy moment would give a limit that can be exceeded.
-        before = llm.backend.measure_limits()
+        with ProgressLine() as progress:
+            progress("the machine's limits", 0, 1)
+            before = llm.backend.measure_limits()
 
         def limit(case: "BenchCase") -> "SpeedLimit":
             return limit_of(llm, case, machine())
