@@ -84,7 +84,8 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
     parser.add_argument(
         "--backend",
         metavar="NAME",
-        help="cpu, torch or reference, or auto: the fastest device that holds the model; default: cpu (SPORE_BACKEND)",
+        help="cpu, cuda, torch or reference, or auto: the fastest device that holds the model; default: cpu "
+        "(SPORE_BACKEND)",
     )
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     parser.add_argument(
@@ -221,7 +222,7 @@ def check_threads(threads: int | None) -> None:
 @cache
 def warn_about_threads(threads: int | None) -> None:
     """Warn once if there are more threads than usable cores, since they would wait for each other."""
-    from sporelm.api.cpu_count import usable_cores
+    from sporelm.backends.host_cores import usable_cores
 
     if threads is not None and threads > (cores := usable_cores()):
         sys.stderr.write(
