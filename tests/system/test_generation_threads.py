@@ -2,63 +2,17 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sporelm import LLM, settings
-from sporelm.api.cpu_count import cgroup_quotas, choose_threads, last_level_cache_bytes, usable_cores
+from sporelm.api.cpu_count import choose_threads, last_level_cache_bytes
+from sporelm.backends.host_cores import usable_cores
 from sporelm.cli.main import main
 from sporelm.errors import RequestError
-
-
-def system(folder: Path, files: Mapping[str, str]) -> Path:
-    """Write the files of a synthetic root file system."""
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, []),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, []),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, [2]),
-        ({"proc/self/cgroup": "0::/host/only\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}, [3]),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
-                "sys/fs/cgroup/a/cpu.max": "50000 100000\n",
-                "sys/fs/cgroup/cpu.max": "400000 100000\n",
-            },
-            [1, 4],
-        ),
-        (
-            {
-                "proc/self/cgroup": "5:memory:/x\n3:cpu,cpuacct:/x\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "200000\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            [2],
-        ),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"}, []),
-    ],
-)
-def test_quotas_of_control_groups(tmp_path: Path, files: Mapping[str, str], expected: list[int]) -> None:
-    assert cgroup_quotas(system(tmp_path, files)) == expected
-
-
-def test_cores_are_at_least_one_and_at_most_the_quota(tmp_path: Path) -> None:
-    root = system(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1000 100000\n"})
-    assert usable_cores(root) == 1
-    assert usable_cores(tmp_path / "nothing") >= 1
 
 
 def test_the_largest_cache_counts(tmp_path: Path) -> None:
@@ -142,6 +96,7 @@ def test_a_system_that_starts_no_thread(story: Path) -> None:
 import resource, threading
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
 threading.stack_size(32 << 30)
+from sporelm.backends.host_cores import usable_cores
 from sporelm.cli.main import main
 raise SystemExit(main(["run", {str(story)!r}, "-p", "Hi", "-n", "2", "--threads", "2"]))
 """

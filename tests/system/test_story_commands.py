@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from available import BACKENDS, open_available
-from sporelm.api.cpu_count import usable_cores
+from sporelm.backends.host_cores import usable_cores
 from system.processes import SECONDS, Spore, command, environment, one_line
 
 # Confirmed with transformers; see the tests of the models.

@@ -209,7 +209,7 @@ CONTEXT = ("time", "machine", "commit", "command")  # the columns of `describe_r
 
 def describe_run(words: Sequence[str], state: "Ready | Missing | None") -> dict[str, str]:
     """Return what makes a row reproducible: time, machine, commit and command (paths without folders)."""
-    from sporelm.api.cpu_count import usable_cores
+    from sporelm.backends.host_cores import usable_cores
     from sporelm.cli.doctor import read_cpu_model
 
     details = getattr(state, "details", {})

@@ -67,8 +67,8 @@ def make_parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.api.cpu_count import usable_cores
     from sporelm.backends.backend_registry import normalize_device
+    from sporelm.backends.host_cores import usable_cores
 
     if args.device is not None:
         args.device = normalize_device(args.device)

@@ -133,7 +133,8 @@ def read_memory(backend: "Backend") -> dict[str, Any]:
 
 def estimate_speeds(estimate: "ResourceEstimate", context: int, batch: int) -> dict[str, Any]:
     """Measure the bandwidth, and return the tokens per second it allows: for one sequence, at full context, batched."""
-    from sporelm.api.cpu_count import last_level_cache_bytes, load_average, usable_cores
+    from sporelm.api.cpu_count import last_level_cache_bytes, load_average
+    from sporelm.backends.host_cores import usable_cores
 
     if sys.stderr.isatty():
         message = "spore: measuring the memory bandwidth"[: (terminal_width(sys.stderr) or 80) - 1]

@@ -5,7 +5,6 @@ Each answer has a copy of its matcher; the grammars used last are cached. After 
 never leaves its grammar unnoticed.
 """
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.backends.host_cores import usable_cores
 from sporelm.errors import RequestError
 from sporelm.text.grammar.grammar import Grammar
 from sporelm.text.grammar.grammar_checks import MAX_STRING_CHARACTERS
@@ -44,8 +44,7 @@ def _executor() -> Any:
     """Return llguidance's threads, made once: one for each core that this process may use."""
     from llguidance import LLExecutor
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return LLExecutor(num_threads=min(cores, MAX_MASK_THREADS))
+    return LLExecutor(num_threads=min(usable_cores(), MAX_MASK_THREADS))
 
 
 class GrammarMatcher:

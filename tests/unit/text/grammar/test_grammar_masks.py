@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sporelm.engine.constraint import collect_words
+from sporelm.text.grammar import grammar_matcher
 from sporelm.text.grammar.grammar import Grammar
-from sporelm.text.grammar.grammar_matcher import CompiledGrammar, GrammarMatcher
+from sporelm.text.grammar.grammar_matcher import MAX_MASK_THREADS, CompiledGrammar, GrammarMatcher
 from sporelm.text.tokenizers.load_tokenizer import load_tokenizer
 from sporelm.text.tokenizers.tokenizer import Tokenizer
 from unit.engine.hashed import Form
@@ -63,3 +64,12 @@ def test_constraints_of_other_kinds_are_asked_one_by_one(tokenizer: Tokenizer) -
     assert found[0][: len(form.words())].tolist() == form.words().tolist()
     assert found[1].tolist() == matcher.words()[:64].tolist()
     assert collect_words([], 4).shape == (0, 4)
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(3, 3), (96, MAX_MASK_THREADS)])
+def test_masks_use_the_cores_that_this_process_may_use(
+    cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_matcher, "usable_cores", lambda: cores)
+    monkeypatch.setattr("llguidance.LLExecutor", lambda num_threads: num_threads)
+    assert grammar_matcher._executor.__wrapped__() == expected
