@@ -158,9 +158,7 @@ class Runner:
     def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
         """Launch a step. Changes the caches. `previous` has the tokens that are UNKNOWN in the step."""
         outputs = self._compute(step, self.model.forward, self.plan, previous)
-        num_rows = None
-        if self.padded_inputs is not None:
-            num_rows = sum(scheduled.num_outputs for scheduled in step.sequences)
+        num_rows = None if self.padded_inputs is None else step.num_outputs
         return ModelOutput(outputs["tokens"], outputs["logits"], self.backend, num_rows)
 
     def embed(self, step: Step) -> NDArray[np.float32]:
@@ -170,7 +168,7 @@ class Runner:
             self.embedding_plan = self._trace_plan(self.model.embed)
         hidden = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
         if self.padded_inputs is not None:
-            hidden = hidden[: sum(scheduled.num_outputs for scheduled in step.sequences)]
+            hidden = hidden[: step.num_outputs]
         return self.backend.fetch(hidden)
 
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:

@@ -59,6 +59,10 @@ class Step(NamedTuple):
     def num_tokens(self) -> int:
         return sum([len(scheduled.tokens) for scheduled in self.sequences])
 
+    @property
+    def num_outputs(self) -> int:
+        return sum([scheduled.num_outputs for scheduled in self.sequences])
+
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON values, under the keys of recordings."""
         values: dict[str, Any] = {"parts": [scheduled.to_json() for scheduled in self.sequences]}

@@ -133,7 +133,7 @@ class Trace:
         args = {
             "tokens": step.num_tokens,
             "sequences": len(requests),
-            "rows": sum(scheduled.num_outputs for scheduled in step.sequences),
+            "rows": step.num_outputs,
             "regime": self._step_bucket(step),  # old name: a key that is written
             "copied pages": len(step.copies),
             "requests": requests[:MAX_LISTED_REQUESTS],
