@@ -46,8 +46,8 @@ def normalize_device(device: str) -> str:
 
 def find_devices() -> list[tuple[str, str]]:
     """Return the pairs of a back-end and a device that are there beside the host's: torch's, and the devices that
-    other packages' back-ends return from a static method `list_devices`."""
-    found = [("torch", device) for device in list_torch_devices()]
+    other packages' back-ends return from a static method `list_devices`. NVIDIA GPUs go to `cuda` where it can run."""
+    found = [("cuda" if _has_kernels(device) else "torch", device) for device in list_torch_devices()]
     for point in entry_points(group="sporelm.backends"):
         if point.name in OWN:
             continue
@@ -57,6 +57,11 @@ def find_devices() -> list[tuple[str, str]]:
         except Exception:  # `describe_backend` says why
             continue
     return found
+
+
+def _has_kernels(device: str) -> bool:
+    """Return whether the back-end `cuda` runs on a device of torch."""
+    return device.startswith("cuda") and isinstance(describe_backend("cuda", {"device": device}), tuple)
 
 
 def open_backend(name: str, **options: Any) -> Backend:

@@ -166,3 +166,19 @@ def test_the_kinds_of_devices_are_those_of_torch() -> None:
     from sporelm.backends.torch.device_queries import KNOWN
 
     assert (*KNOWN, "meta") == backend_registry.DEVICE_KINDS
+
+
+class OldCard(Fake):
+    """Stands for the CUDA back-end: it runs on the second GPU only."""
+
+    def __init__(self, threads: int | None = None, device: str = "cpu") -> None:
+        self.device = device
+
+    def probe(self) -> Any:
+        return Ready() if self.device == "cuda:1" else Missing("the GPU is too old")
+
+
+def test_each_device_of_torch_goes_to_the_back_end_that_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(backend_registry.OWN, "cuda", f"{__name__}:OldCard")
+    monkeypatch.setattr(backend_registry, "list_torch_devices", lambda: ["cuda:0", "cuda:1", "xpu"])
+    assert backend_registry.find_devices() == [("torch", "cuda:0"), ("cuda", "cuda:1"), ("torch", "xpu")]
