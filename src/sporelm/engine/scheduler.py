@@ -24,11 +24,9 @@ from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request, Rows
 from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput
 from sporelm.engine.speculative import Speculation
-from sporelm.engine.step import UNKNOWN, ScheduledSequence, Step
+from sporelm.engine.step import UNKNOWN_TOKENS, ScheduledSequence, Step
 from sporelm.errors import BackendError, RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE
-
-UNKNOWN_TOKENS = (UNKNOWN,)
 
 
 class StepOutput(NamedTuple):
@@ -497,7 +495,7 @@ class Scheduler:
         end = scheduled.position + len(scheduled.tokens)
         if request.sequence is None or len(request.sequence.tokens) != scheduled.position:
             return False
-        if scheduled.tokens[-1] == UNKNOWN:
+        if scheduled.tokens is UNKNOWN_TOKENS:
             return len(request.context_ids) == end and request.id not in corrected
         return request.context_ids[scheduled.position : end] == list(scheduled.tokens)
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 UNKNOWN = -1  # in place of an id: the token that the step in flight samples for the same request
+# The tokens of a sequence with such an id, which has no other. The scheduler finds them by identity; a step that was
+# read or sent has a copy, so the runner compares ids.
+UNKNOWN_TOKENS = (UNKNOWN,)
 
 
 class ScheduledSequence(NamedTuple):
