@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,30 @@ from sporelm.errors import BackendError
 from sporelm.ops.paged_attention import PAGE
 
 Extents = dict[str, int]
+
+
+class PaddedArrays(NamedTuple):
+    """The arrays of a step: one number for each row (tokens, positions, slots) or sequence (lengths, counts)."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray
+    lengths: np.ndarray
+    pages: np.ndarray  # a row for each sequence
+    counts: np.ndarray  # real rows
+
+    @classmethod
+    def padding(cls, decodes: int, blocks: int, row_block: int, columns: int, dump_page: int) -> "PaddedArrays":
+        """Return arrays in which every row and sequence is a padded one."""
+        num_rows, num_sequences = decodes + blocks * row_block, decodes + blocks
+        return cls(
+            tokens=np.zeros(num_rows, np.int32),
+            positions=np.zeros(num_rows, np.int32),
+            slots=np.full(num_rows, dump_page * PAGE, np.int32),
+            lengths=np.ones(num_sequences, np.int32),
+            pages=np.full((num_sequences, columns), dump_page, np.int32),
+            counts=np.ones(num_sequences, np.int32),
+        )
 
 
 class PaddedInputs:
@@ -51,26 +76,23 @@ class PaddedInputs:
         decodes, blocks = round_up(self.decodes, len(singles)), round_up(self.blocks, num_blocks)
         if not decodes and not blocks:
             raise BackendError("a step needs at least one sequence")
-        tokens = np.zeros(decodes + blocks * block, np.int32)
-        positions = np.zeros_like(tokens)
-        slots = np.full_like(tokens, self.dump_page * PAGE)
-        lengths = np.ones(decodes + blocks, np.int32)
         longest = max(each.position + len(each.tokens) for each in step.sequences)
-        pages = np.full((decodes + blocks, round_up(self.columns, count_pages(longest))), self.dump_page, np.int32)
-        counts = np.ones(decodes + blocks, np.int32)  # real rows
+        columns = round_up(self.columns, count_pages(longest))
+        padded = PaddedArrays.padding(decodes, blocks, block, columns, self.dump_page)
+        tokens, positions, slots, lengths, pages, counts = padded
         first_rows = [0] * len(step.sequences)
         for row, index in enumerate(singles):
             _, ids, position, page_table, *_ = step.sequences[index]
             first_rows[index] = row
             tokens[row], positions[row], lengths[row] = ids[0], position, position + 1
             slots[row] = page_table[position // PAGE] * PAGE + position % PAGE
-            count = min(len(page_table), pages.shape[1])
+            count = min(len(page_table), columns)
             pages[row, :count] = page_table[:count]
         number = 0
         for index in chunks:
             each = step.sequences[index]
             first_rows[index] = decodes + number * block
-            number += self._fill_chunk(each, decodes, number, tokens, positions, slots, counts, lengths, pages)
+            number += self._fill_chunk(padded, each, decodes, number)
         rows = output_rows(step, first_rows)
         outputs = np.zeros(round_up(self.outputs, max(1, len(rows))), np.int32)
         outputs[: len(rows)] = rows
@@ -78,34 +100,23 @@ class PaddedInputs:
         arrays = {"tokens": tokens, "positions": positions, "slots": slots, "starts": starts, "lengths": lengths}
         arrays |= {"pages": pages, "rows": outputs, "states": np.zeros(len(lengths), np.int32)}
         extents = {"tokens": len(tokens), "sequences": len(lengths), "starts": len(starts), "rows": len(outputs)}
-        return arrays, extents | {"columns": pages.shape[1]}, first_rows
+        return arrays, extents | {"columns": columns}, first_rows
 
-    def _fill_chunk(
-        self,
-        scheduled: ScheduledSequence,
-        decodes: int,
-        number: int,
-        tokens: np.ndarray,
-        positions: np.ndarray,
-        slots: np.ndarray,
-        counts: np.ndarray,
-        lengths: np.ndarray,
-        pages: np.ndarray,
-    ) -> int:
+    def _fill_chunk(self, padded: PaddedArrays, scheduled: ScheduledSequence, decodes: int, number: int) -> int:
         """Fill the blocks of a chunk, from block `number` on; return how many there are."""
         block, count = self.buckets.row_block, len(scheduled.tokens)
         num_blocks = -(-count // block)
         first = decodes + number * block
         span = np.arange(scheduled.position, scheduled.position + count, dtype=np.int32)
-        table = np.asarray(scheduled.page_table, np.int32)[: pages.shape[1]]
-        tokens[first : first + count] = scheduled.tokens
-        positions[first : first + count] = span
-        slots[first : first + count] = table[span // PAGE] * PAGE + span % PAGE
+        table = np.asarray(scheduled.page_table, np.int32)[: padded.pages.shape[1]]
+        padded.tokens[first : first + count] = scheduled.tokens
+        padded.positions[first : first + count] = span
+        padded.slots[first : first + count] = table[span // PAGE] * PAGE + span % PAGE
         ends = np.minimum(np.arange(1, num_blocks + 1) * block, count)
         blocks = slice(decodes + number, decodes + number + num_blocks)
-        counts[blocks] = np.diff(ends, prepend=0)
-        lengths[blocks] = scheduled.position + ends
-        pages[blocks, : len(table)] = table
+        padded.counts[blocks] = np.diff(ends, prepend=0)
+        padded.lengths[blocks] = scheduled.position + ends
+        padded.pages[blocks, : len(table)] = table
         return num_blocks
 
 
