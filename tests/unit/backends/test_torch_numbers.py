@@ -255,3 +255,96 @@ def test_joined_weights_are_freed_with_the_last_of_them(open_torch: Any) -> None
         assert joined() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_plain_rows_and_each_layout_have_the_same_products(
+    open_torch: Any, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    backend = open_torch(dtype=dtype, threads=1)
+    from sporelm.backends.torch import packed_layout, torch_weight
+
+    if not packed_layout.has_packed_layout(backend.activation_type):
+        pytest.skip("torch has no packed layout for this type here")
+    weight = stored("BF16", 48, 64)
+    for rows in (1, 3, 4, 17):
+        x = RANDOM.standard_normal((rows, 64), np.float32)
+        expected = (
+            BF16.to_f32(BF16.from_f32(x)) @ weight.dequantize().T if dtype == "bf16" else x @ weight.dequantize().T
+        )
+        for layout in (None, *packed_layout.LAYOUTS):
+            monkeypatch.setattr(torch_weight, "choose_layout", lambda _, layout=layout: layout)
+            packed = backend.pack(weight)
+            for _ in range(2):  # the second time in the layout already
+                found = ops.linear(backend.tensor(x), packed).numpy()
+                tolerance = backend.number_types(ops.linear).tolerance
+                assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+            held = packed.storage
+            assert (held._packed is None) == (layout is None)
+            assert (held._packed is None) != (held._stored is None), "one of both is in memory"
+            assert np.array_equal(held.values.float().numpy(), weight.dequantize())
+
+
+def test_the_layout_is_the_fastest_one_measured_and_measured_once(
+    open_torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_torch(threads=2)
+    from sporelm.backends.torch import packed_layout
+
+    seconds = {
+        "plain": [1.0, 0.95, 2.0],
+        "near": [1.0, 0.92, 0.95],
+        "packed": [1.0, 0.8, 0.9],
+        "filled": [1.0, 0.9, 0.5],
+    }
+    expected = {"plain": None, "near": None, "packed": packed_layout.LAYOUTS[0], "filled": packed_layout.LAYOUTS[1]}
+    monkeypatch.setattr(packed_layout, "has_packed_layout", lambda _: True)
+    for case, measured in seconds.items():
+        calls: list[Any] = []
+
+        def measure(dtype: Any, measured: Any = measured, calls: list[Any] = calls) -> list[float]:
+            calls.append(dtype)
+            return list(measured)
+
+        monkeypatch.setattr(packed_layout, "_measure_products", measure)
+        packed_layout.choose_layout.cache_clear()
+        for _ in range(2):
+            assert packed_layout.choose_layout(backend.activation_type) == expected[case]
+        assert calls == [backend.activation_type]
+    packed_layout.choose_layout.cache_clear()
+
+
+def test_measuring_products_leaves_the_number_of_threads(open_torch: Any) -> None:
+    backend = open_torch(dtype="bf16", threads=2)
+    import torch
+
+    from sporelm.backends.torch import packed_layout
+
+    if not packed_layout.has_packed_layout(torch.bfloat16):
+        pytest.skip("torch has no packed layout for this type here")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        packed_layout.choose_layout.cache_clear()
+        packed_layout.choose_layout(backend.activation_type)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_invariant_products_do_not_depend_on_a_measurement(open_torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_torch(batch_invariant=True, threads=1)
+    from sporelm.backends.torch import torch_weight
+
+    def refuse(_: Any) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(torch_weight, "choose_layout", refuse)
+    x, weight = RANDOM.standard_normal((20, 64), np.float32), stored("F32", 24, 64)
+    for is_available in (True, False):  # invariant with either
+        if not is_available:
+            monkeypatch.setattr(torch_weight, "has_packed_layout", lambda _: False)
+        packed = backend.pack(weight)
+        whole = ops.linear(backend.tensor(x), packed).numpy()
+        for rows in (slice(0, 1), slice(3, 8), slice(4, 20)):
+            assert np.array_equal(ops.linear(backend.tensor(x[rows]), packed).numpy(), whole[rows])

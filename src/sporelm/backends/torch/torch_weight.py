@@ -1,11 +1,8 @@
 """Weights on a torch device: in the activation type, or as int8 blocks that are dequantized where they are used.
 
-On the CPU a matrix is reordered to oneDNN's own layout at its first product. With one thread and SmolLM2's shapes,
-products of one row are 1.4 (float32) and 1.8 (bfloat16) times as fast then.
+On the CPU a matrix is packed in oneDNN's layout at its first product, in place of its rows, if products with it are
+faster (`packed_layout.py`).
 """
-
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +10,11 @@ from torch.nn.functional import linear as torch_linear
 from torch.nn.functional import pad
 
 from sporelm.backends.torch.int8_blocks import Int8Blocks
+from sporelm.backends.torch.packed_layout import LAYOUTS, PackedLayout, choose_layout, has_packed_layout
 from sporelm.backends.torch.step_context import STEP
 
 TILE_VALUES = 1 << 25  # of a packed matrix that are dequantized at a time
-LAYOUT_ROWS = 16  # rows for which oneDNN chooses its layout; it is used for any number of rows
-MIN_LAYOUT_ROWS = 4  # fewer are filled up
 INVARIANT_ROWS = 16  # rows of each product where results must not depend on the number of rows
-
-_MULTIPLY_LAYOUT: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 
 
 class TorchWeight:
@@ -28,7 +22,8 @@ class TorchWeight:
 
     def __init__(self, stored: Tensor | Int8Blocks, dtype: torch.dtype, activation: str) -> None:
         self._stored: Tensor | Int8Blocks | None = stored
-        self._layout: Tensor | None = None  # the matrix in oneDNN's layout
+        self._packed: Tensor | None = None  # the matrix in `_layout`
+        self._layout: PackedLayout | None = None
         self._joined: JoinedWeights | None = None  # that has its numbers
         self._join_index = 0  # of its rows among the joined ones
         self.dtype, self.activation = dtype, activation
@@ -54,13 +49,13 @@ class TorchWeight:
         return stored.select(index.long()).dequantize(self.dtype)
 
     def _plain(self) -> Tensor | Int8Blocks:
-        """Return what is stored. A matrix that has only oneDNN's layout left is stored in rows again."""
+        """Return what is stored. A matrix that is only packed is stored in rows again."""
         if self._stored is None:
             if self._joined is not None:
                 self._stored = self._joined.rows_of(self._join_index)
             else:
-                assert self._layout is not None
-                self._stored = self._layout.to_dense()
+                assert self._packed is not None
+                self._stored = self._packed.to_dense()
         return self._stored
 
     def multiply(self, x: Tensor) -> Tensor:
@@ -70,19 +65,26 @@ class TorchWeight:
         return self._multiply(x)
 
     def _multiply(self, x: Tensor) -> Tensor:
-        if self._layout is None:
+        if self._packed is None:
             stored = self._plain()
-            is_plain = isinstance(stored, Tensor) and stored.dtype is self.dtype
-            if is_plain and has_packed_layout(self.dtype, self.device.type):
-                self._layout = torch.ops.mkldnn._reorder_linear_weight(stored, LAYOUT_ROWS)
-                self._stored = None
-            else:
+            layout = self._choose_layout(stored)
+            if layout is None:
                 return self._multiply_stored(x, stored)
-        rows = x.shape[0]
-        if rows < MIN_LAYOUT_ROWS:
-            x = x.expand(MIN_LAYOUT_ROWS, -1) if rows == 1 else pad(x, (0, 0, 0, MIN_LAYOUT_ROWS - rows))
-        y: Tensor = _MULTIPLY_LAYOUT(x.contiguous(), self._layout, None, "none", [], "")
-        return y if rows >= MIN_LAYOUT_ROWS else y[:rows]
+            assert isinstance(stored, Tensor)
+            self._packed, self._layout, self._stored = layout.pack(stored), layout, None
+        assert self._layout is not None
+        return self._layout.multiply(x, self._packed)
+
+    def _choose_layout(self, stored: Tensor | Int8Blocks) -> PackedLayout | None:
+        """Return the layout in which to pack what is stored, or None: plain rows.
+
+        With exact batch invariance it is not measured, so that every process computes the same bits.
+        """
+        if self.device.type != "cpu" or not isinstance(stored, Tensor) or stored.dtype is not self.dtype:
+            return None
+        if STEP.is_batch_invariant:
+            return LAYOUTS[0] if has_packed_layout(self.dtype) else None
+        return choose_layout(self.dtype)
 
     def _multiply_stored(self, x: Tensor, stored: Tensor | Int8Blocks) -> Tensor:
         """Multiply by rows as they are stored. Int8 blocks are dequantized tile by tile."""
@@ -113,7 +115,7 @@ class JoinedWeights:
         self.sizes = [weight.shape[0] for weight in weights]
         self.whole = TorchWeight(torch.cat([weight.values for weight in weights]), weights[0].dtype, "float")
         for place, weight in enumerate(weights):
-            weight._stored, weight._layout, weight._joined, weight._join_index = None, None, self, place
+            weight._stored, weight._joined, weight._join_index = None, self, place
 
     def has_joined(self, weights: tuple[TorchWeight, ...]) -> bool:
         """Return whether it consists of exactly these, in this order."""
@@ -127,7 +129,7 @@ class JoinedWeights:
 
     def multiply(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the product with each of the matrices: views of one tensor."""
-        return self.whole.multiply(x).split(self.sizes, dim=1)
+        return self.whole.multiply(x).split_with_sizes(self.sizes, dim=1)
 
 
 def multiply_all(x: Tensor, weights: tuple[TorchWeight, ...]) -> tuple[Tensor, ...]:
@@ -138,17 +140,3 @@ def multiply_all(x: Tensor, weights: tuple[TorchWeight, ...]) -> tuple[Tensor, .
     if all(weight.can_join and weight.dtype is weights[0].dtype for weight in weights):
         return JoinedWeights(weights).multiply(x)
     return tuple(weight.multiply(x) for weight in weights)
-
-
-@cache
-def has_packed_layout(dtype: torch.dtype, device_type: str) -> bool:
-    """Return whether torch has products with matrices in oneDNN's layout for this type here."""
-    if device_type != "cpu" or dtype is torch.float16 or not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        weight, x = torch.ones(16, 16, dtype=dtype), torch.ones(1, 16, dtype=dtype)
-        layout: Any = torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
-        found = _MULTIPLY_LAYOUT(x, layout, None, "none", [], "")
-        return bool((found == 16).all()) and torch.equal(layout.to_dense(), weight)
-    except (RuntimeError, AttributeError):  # a build without it, or a CPU without the instructions
-        return False
