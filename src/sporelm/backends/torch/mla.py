@@ -30,7 +30,7 @@ def store_latent(
     turned = x[:, rank:]
     if positions is not None and table is not None:
         turned = rope(turned, positions, table, head_dim=x.shape[1] - rank, style=style)
-    write_rows(cache, 0, slots, torch.cat((rms_norm(x[:, :rank], weight, eps=eps), turned), dim=1).unsqueeze(1))
+    write_rows(cache, slots, torch.cat((rms_norm(x[:, :rank], weight, eps=eps), turned), dim=1).unsqueeze(1))
     return ()
 
 

@@ -15,8 +15,7 @@ from sporelm.ops.paged_attention import PAGE
 
 @implements(ops.store_kv, is_narrow=True)
 def store_kv(k: Tensor, v: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
-    for half, rows in enumerate((k, v)):
-        write_rows(cache, half, slots, rows.view(rows.shape[0], cache.shape[2], cache.shape[4]))
+    write_rows(cache, slots, torch.cat((k, v), dim=1).view(k.shape[0], -1, cache.shape[4]))
     return ()
 
 

@@ -101,7 +101,7 @@ class PagedBatch:
         tiles = STEP.share("tiles", (self.table,), (halves, kv_heads), number_tiles)
         found = read_tiles(cache, tiles, dtype).view(halves, self.table.shape[0], kv_heads, -1, cache.shape[-1])
         if self.length is not None:
-            return found[:, :, :, self.skipped : self.length]
+            return found.narrow(3, self.skipped, self.length - self.skipped)
         return found.masked_fill_(self._stale(), 0)
 
     def _stale(self) -> Tensor:

@@ -79,6 +79,6 @@ def rope_store(
     **how: Any,
 ) -> Tensor:
     turned = rope(torch.cat((q, k), dim=1), positions, table, **how)
-    q, k = turned.split((q.shape[1], k.shape[1]), dim=1)
+    q, k = turned.split_with_sizes((q.shape[1], k.shape[1]), dim=1)
     store_kv(k, v, cache, slots)
     return q

@@ -14,7 +14,7 @@ from sporelm.ops.topk_indexer import NO_SLOT
 
 @implements(ops.store_rows, is_narrow=True)
 def store_rows(x: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
-    write_rows(cache, 0, slots, x.unsqueeze(1))
+    write_rows(cache, slots, x.unsqueeze(1))
     return ()
 
 

@@ -65,24 +65,26 @@ def _from_bits(cache: Cache, bits: Tensor, dtype: torch.dtype) -> Tensor:
     return (bits.view(FP8) if cache.dtype is FP8 else bits).to(dtype)
 
 
-def write_rows(cache: Cache, half: int, slots: Tensor, heads: Tensor) -> None:
-    """Write heads [tokens, kv_heads, head_dim] as keys (half 0) or values (half 1) to slots int32 [tokens]."""
+def write_rows(cache: Cache, slots: Tensor, heads: Tensor) -> None:
+    """Write all that a cache keeps of tokens, [tokens, heads, head_dim], to slots int32 [tokens].
+
+    The heads are those of the keys, and then those of the values, if the cache has both.
+    """
     bits = cache_bits(cache)
-    halves, kv_heads = bits.shape[1:3]
+    num_heads = heads.shape[1]
 
-    def number_rows() -> list[Tensor]:
-        slot, head = slots.long().unsqueeze(1), torch.arange(kv_heads, device=slots.device)
-        page, offset = slot // PAGE, slot % PAGE
-        return [(((page * halves + each) * kv_heads + head) * PAGE + offset).flatten() for each in range(halves)]
+    def number_rows() -> Tensor:
+        slot, head = slots.long().unsqueeze(1), torch.arange(num_heads, device=slots.device)
+        return ((slot // PAGE * num_heads + head) * PAGE + slot % PAGE).flatten()
 
-    rows = STEP.share("rows", (slots,), (halves, kv_heads), number_rows)[half]
+    rows = STEP.share("rows", (slots,), (num_heads,), number_rows)
     bits.view(-1, bits.shape[-1]).index_copy_(0, rows, _to_bits(cache, heads).flatten(0, 1))
 
 
 def read_tiles(cache: Cache, tiles: Tensor, dtype: torch.dtype) -> Tensor:
     """Return tiles by their numbers: [tiles, PAGE, head_dim] in `dtype`."""
     bits = cache_bits(cache)
-    found = bits.view(-1, PAGE * bits.shape[-1]).index_select(0, tiles).unflatten(1, (PAGE, -1))
+    found = bits.view(-1, PAGE * bits.shape[-1]).index_select(0, tiles).view(-1, PAGE, bits.shape[-1])
     return _from_bits(cache, found, dtype)
 
 
