@@ -23,6 +23,8 @@ ENGINE = {
     "--threads",
     "--eager",
     "--batch-invariant",
+    "--device-memory",
+    "--experts-on",
     "--max-context",
     "--kv",
     "--kv-memory",
@@ -90,6 +92,8 @@ OPTIONS = {
     "info": {
         "--context",
         "--batch",
+        "--device-memory",
+        "--experts-on",
         "--kv",
         "--backend",
         "--device",

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 # Options of `LLM` that an encoder does not use: it generates no text, and has no cache between steps.
-DECODER_OPTIONS = ("speculate", "draft_model", "session_dir", "session_bytes", "kv_memory", "kv", "chat_template")
+DECODER_OPTIONS = (
+    *("speculate", "draft_model", "session_dir", "session_bytes", "kv_memory", "kv", "chat_template"),
+    *("device_memory", "experts_on"),
+)
 
 
 def drop_unused_options(options: "EngineOptions", source: ModelSource) -> "EngineOptions":

@@ -10,20 +10,23 @@ from pathlib import Path
 from time import perf_counter
 
 from sporelm import settings
-from sporelm.api.backend_choice import AUTO, BackendChoice, TokenCost, choose_backend
+from sporelm.api.backend_choice import AUTO, HOST, BackendChoice, TokenCost, choose_backend
 from sporelm.api.cpu_count import choose_threads
-from sporelm.api.draft_model import check_vocabularies, count_draft_states, load_draft_worker
+from sporelm.api.device_split import DeviceSplit
+from sporelm.api.draft_model import check_vocabularies, load_draft_worker
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
+from sporelm.api.engine_limits import choose_limits, choose_split_limits
 from sporelm.api.model_loader import ModelLoader
+from sporelm.api.split_loading import check_device_option, split_if_needed
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.backend_registry import HOST_BACKENDS, normalize_device, open_backend
-from sporelm.backends.memory_residency import available_on, trim_heap
+from sporelm.backends.memory_residency import trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.engine import Engine, EngineConfig, Worker
-from sporelm.engine.capacity import DEFAULT_CONTEXT, choose, choose_states, snapshot_interval
+from sporelm.engine.capacity import DEFAULT_CONTEXT
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
@@ -44,6 +47,7 @@ HOST_DTYPES = ("auto", "f32")
 MAX_BATCH = 1024
 STEP_TOKENS = 512  # tokens of a step that must fit beside the weights
 SPECULATION_METHODS = ("ngram", "draft")
+Announce = Callable[[str], None]  # a line for the user, before the weights are loaded
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class EngineOptions:
     dtype       the number type of activations, an option of the back-end
     strict      refuse to run ops by the reference where the back-end has no kernel
     batch_invariant  compute each row in one order of sums, whatever runs beside it
+    device_memory  bytes of the device for weights, caches and a step's values; None: all that is free
+    experts_on  "cpu": experts' matrices are on the CPU, everything else on the device
     any_kind    ignore options that this kind of model does not use, instead of refusing them
     """
 
@@ -80,6 +86,8 @@ class EngineOptions:
     dtype: str = "auto"
     strict: bool = False
     batch_invariant: bool = False
+    device_memory: int | str | None = None
+    experts_on: str | None = None
 
     def check(self) -> None:
         """Raise RequestError for an invalid value."""
@@ -87,7 +95,9 @@ class EngineOptions:
             raise RequestError(f"kv is {safe_repr(self.kv)}: it must be one of {', '.join(KV_TYPES)}")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_OPTIONS:
             raise RequestError(f"dtype is {safe_repr(self.dtype)}: it must be one of {', '.join(DTYPE_OPTIONS)}")
-        _ = self.kv_bytes
+        _ = self.kv_bytes, self.device_bytes
+        if self.experts_on not in (None, HOST):
+            raise RequestError(f"experts_on is {safe_repr(self.experts_on)}: it must be 'cpu', or None")
         for name, text in (("backend", self.backend), ("device", self.device)):
             if text is not None and not isinstance(text, str):
                 raise RequestError(f"{name} is {safe_repr(text)}: it must be a name")
@@ -133,6 +143,17 @@ class EngineOptions:
         """Bytes for the KV cache; None: chosen by free memory. Raises RequestError if `kv_memory` is not a size."""
         return None if self.kv_memory is None else size_in_bytes("the option kv_memory", self.kv_memory)
 
+    @property
+    def device_bytes(self) -> int | None:
+        """Bytes of the device that a model may take; None: all. Raises RequestError if `device_memory` is not a
+        size."""
+        return None if self.device_memory is None else size_in_bytes("the option device_memory", self.device_memory)
+
+    @property
+    def wants_split(self) -> bool:
+        """Whether an option asks for a part of the model on the CPU."""
+        return self.device_memory is not None or self.experts_on is not None
+
 
 @dataclass(frozen=True)
 class LoadedEngine:
@@ -151,6 +172,7 @@ class LoadedEngine:
     load_s: float
     notes: tuple[str, ...]
     draft: Worker | None = None  # the draft model's worker
+    split: DeviceSplit | None = None  # between a device and the CPU
 
     @property
     def decoder_engine(self) -> Engine:
@@ -207,9 +229,16 @@ def read_identity(path: Path) -> ModelIdentity:
 
 
 def load_engine(
-    options: EngineOptions, progress: Progress | None, wrap_backend: Callable[[Backend], Backend] = use_unwrapped
+    options: EngineOptions,
+    progress: Progress | None,
+    wrap_backend: Callable[[Backend], Backend] = use_unwrapped,
+    announce: Announce | None = None,
 ) -> LoadedEngine:
-    """Load the models that the options name, on their back-end as `wrap_backend` returns it. Raises SporeError."""
+    """Load the models that the options name, on their back-end as `wrap_backend` returns it. Raises SporeError.
+
+    A model that its device does not hold is split between the device and the CPU, unless `wrap_backend` is given.
+    `announce` is called with the line about the split before weights are loaded.
+    """
     options.check()
     path = resolve(options.model, progress)
     threads = choose_threads(options.threads)
@@ -237,8 +266,10 @@ def load_engine(
                 dequantize=options.dequantize,
                 batch_invariant=options.batch_invariant,
                 strict=options.strict,
+                splits=options.wants_split,
             )
             name, device = choice.name, choice.device
+        check_device_option(options, name)
         backend = open_device(
             name,
             device,
@@ -249,14 +280,23 @@ def load_engine(
         )
         backend = wrap_backend(backend)
         try:
-            options = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
-            check_step_size(options, backend)
+            with_batch = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
             model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
             draft = None
             if draft_source is not None:
                 draft = ModelLoader(draft_source, backend, options.kv, dequantize=options.dequantize)
-            loaded = _load(options, model, draft, threads, start, progress)
-            return loaded if choice is None else replace(loaded, notes=(str(choice), *loaded.notes))
+            split = None
+            if wrap_backend is use_unwrapped:
+                found = split_if_needed(with_batch, model, draft, threads, device=device)
+                if found is not None:
+                    split, backend, model, draft = found
+                    with_batch = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
+            notes = tuple(str(each) for each in (choice, split) if each is not None)
+            if split is not None and announce is not None:
+                announce(str(split))
+            check_step_size(with_batch, backend)
+            loaded = _load(with_batch, model, draft, threads, start, progress, split)
+            return replace(loaded, notes=(*notes, *loaded.notes), split=split)
         except BaseException:
             backend.close()
             raise
@@ -273,10 +313,12 @@ def choose_for_model(
     dequantize: bool = False,
     batch_invariant: bool = False,
     strict: bool = False,
+    splits: bool = False,
 ) -> BackendChoice:
     """Return the back-end and device of `--backend auto` for a model, and its draft model. Raises BackendError.
 
-    A device must hold the weights, the KV cache of one context, and a step.
+    A device must hold the weights, the KV cache of one context, and a step, unless the model `splits`; then the CPU is
+    not a choice.
     """
 
     def cost_on(backend: Backend) -> TokenCost:
@@ -286,12 +328,13 @@ def choose_for_model(
             return TokenCost(0, 2 * sum(prod(param.shape) for param in loaders[0].params), nbytes)
         num_pages = count_pages(min(max_context or DEFAULT_CONTEXT, loaders[0].config.context_length))
         beside = sum(num_pages * loader.page_bytes + loader.step_bytes(STEP_TOKENS) for loader in loaders)
-        return TokenCost(nbytes, 0, nbytes + beside)
+        return TokenCost(nbytes, 0, 0 if splits else nbytes + beside)
 
     def open_candidate(name: str, place: str) -> Backend:
         return open_device(name, place, threads, dtype, batch_invariant=batch_invariant)
 
-    return choose_backend(device, open_candidate, cost_on, allows_host=dtype in HOST_DTYPES, strict=strict)
+    allows_host = dtype in HOST_DTYPES and not splits
+    return choose_backend(device, open_candidate, cost_on, allows_host=allows_host, strict=strict)
 
 
 def open_device(
@@ -339,11 +382,15 @@ def _load(
     threads: int,
     start: float,
     progress: Progress | None,
+    split: DeviceSplit | None,
 ) -> LoadedEngine:
     if isinstance(model.model, Encoder):
         return _load_encoder(options, model, draft, threads, start, progress)
     source = model.source
-    limits = _choose_limits(options, model, draft)
+    if split is None:
+        limits = choose_limits(options, model, draft)
+    else:
+        limits = choose_split_limits(options, model, draft, split)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool, ExitStack() as cleanup:
         tokenizer_future = pool.submit(load_tokenizer, source.path)
         if draft is not None:
@@ -439,63 +486,3 @@ def _open_session_folder(options: EngineOptions, path: Path, worker: Worker) -> 
     folder = parse_path("session_dir", options.session_dir)
     identity = cache(lambda: read_identity(path).sha256)
     return OffloadStore(folder, worker, identity, options.session_bytes)
-
-
-def _choose_limits(options: EngineOptions, model: ModelLoader, draft: ModelLoader | None) -> EngineConfig:
-    """Choose the engine's limits by the memory that the weights leave. Each page of the model has one of the draft
-    model beside it."""
-    backend = model.backend
-    loaders = [loader for loader in (model, draft) if loader is not None]
-    available = available_on(backend)
-    weight_bytes = sum(loader.nbytes for loader in loaders)
-    # Weights that do not fit raise their own error when they are loaded.
-    free = None if available is None or available < weight_bytes else available - weight_bytes
-    max_step_tokens = max(backend.step_buckets.values())
-    token_budget = options.token_budget or max_step_tokens
-    if free is not None:
-        draft_step_bytes = draft.step_bytes(max_step_tokens) if draft is not None else 0
-        free = max(0, free - model.step_bytes(token_budget) - draft_step_bytes)
-    page_bytes = sum(loader.page_bytes for loader in loaders)
-    cache_bytes = options.kv_bytes
-    num_states, state_bytes = _choose_num_states(options, model, draft, free)
-    if options.num_pages is not None:
-        recorded_bytes = options.num_pages * page_bytes + state_bytes
-        cache_bytes = recorded_bytes if free is None else min(recorded_bytes, free)
-    model_context = model.config.context_length
-    max_context, num_pages = choose(
-        options.max_context,
-        model_context,
-        options.batch_limit,
-        page_bytes,
-        free,
-        cache_bytes,
-        state_bytes,
-        backend.traits.memory_share,
-    )
-    return EngineConfig(
-        max_context=max_context,
-        model_context=model_context,
-        vocab=model.config.vocab,
-        token_budget=token_budget,
-        max_batch=options.batch_limit,
-        num_pages=num_pages,
-        num_states=num_states,
-        state_interval=snapshot_interval(model.state_bytes, model.page_bytes) if num_states else 0,
-    )
-
-
-def _choose_num_states(
-    options: EngineOptions, model: ModelLoader, draft: ModelLoader | None, free: int | None
-) -> tuple[int, int]:
-    """Return the number of recurrent states of the model, and the bytes of its and the draft model's states."""
-    budget = options.kv_bytes
-    if budget is None and free is not None:
-        budget = int(free * model.backend.traits.memory_share)
-    draft_bytes = draft.state_bytes * count_draft_states(draft, options.batch_limit) if draft is not None else 0
-    if options.num_states is not None and model.state_bytes:
-        num_states = options.num_states
-    else:
-        shares_memory = bool(model.page_bytes or (draft is not None and draft.page_bytes))
-        rest = None if budget is None else budget - draft_bytes
-        num_states = choose_states(model.state_bytes, rest, options.batch_limit, shared=shares_memory)
-    return num_states, draft_bytes + num_states * model.state_bytes

@@ -1,6 +1,6 @@
 """LLM: loads a model and generates text, chats, embeds, reranks and scores."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +59,11 @@ class LLM(LoadedLLM):
     adapters      LoRA adapters to load, as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
     chat_template replaces the model's own template: a name of `BUILTIN_TEMPLATES` ("chatml", ...), or a Jinja file
     any_kind      allow options that an encoder does not use; it ignores them
+    device_memory memory of the device for weights, KV cache and a step: bytes, or a size such as "20G"; layers that do
+                  not fit are on the CPU. None: all of its free memory
+    experts_on    "cpu": experts' matrices are on the CPU, everything else on the device
+    announce      called with a line about the split between device and CPU, with the expected speed, before weights are
+                  loaded; `notes` have it, too
     """
 
     def __init__(
@@ -88,6 +93,9 @@ class LLM(LoadedLLM):
         dtype: str = "auto",
         strict: bool = False,
         batch_invariant: bool = False,
+        device_memory: int | str | None = None,
+        experts_on: str | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -96,9 +104,10 @@ class LLM(LoadedLLM):
         options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
-            dtype=dtype, strict=strict, batch_invariant=batch_invariant,
+            dtype=dtype, strict=strict, batch_invariant=batch_invariant, device_memory=device_memory,
+            experts_on=experts_on,
         )  # fmt: skip
-        super().__init__(options, progress, trace, record, adapters)
+        super().__init__(options, progress, trace, record, adapters, announce)
         self._chat: KvSequence | None = None  # the KV cache that `chat` keeps between calls
 
     def generate(

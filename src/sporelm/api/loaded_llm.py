@@ -1,11 +1,12 @@
 """A loaded model: its engine, tokenizer, chat template and LoRA adapters, and the conversion of prompts to ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sporelm.api.completion import Timings
+from sporelm.api.device_split import DeviceSplit
 from sporelm.api.embeddings import truncate_ids
 from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
 from sporelm.api.lora_adapters import AdapterRegistry, LoraAdapter, parse_adapters
@@ -41,12 +42,13 @@ class LoadedLLM:
         trace: str | Path | None,
         record: str | Path | None,
         adapters: Sequence[str | Path | LoraAdapter],
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         """Load the model and its adapters. Raises SporeError; then nothing stays open."""
         adapter_sources = parse_adapters(adapters)
         self.trace_and_record = TraceAndRecord(trace, record)
         try:
-            self._loaded_engine: LoadedEngine | None = load_engine(options, progress)
+            self._loaded_engine: LoadedEngine | None = load_engine(options, progress, announce=announce)
         except BaseException:
             self.trace_and_record.close()
             raise
@@ -95,6 +97,11 @@ class LoadedLLM:
     @property
     def backend(self) -> Backend:
         return self.loaded_engine.backend
+
+    @property
+    def split(self) -> DeviceSplit | None:
+        """The split of the model between a device and the CPU; None if one back-end has all of it."""
+        return self.loaded_engine.split
 
     @property
     def path(self) -> Path:

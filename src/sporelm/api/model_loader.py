@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from sporelm.backends.backend_parts import part_of_weight, parts_of
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters, map_tensors, packed_format
 from sporelm.engine import EngineConfig, LoadedModel, Worker
-from sporelm.engine.capacity import bytes_per_page, bytes_per_state, step_bytes
+from sporelm.engine.capacity import page_bytes_by_part, state_bytes_by_part, step_bytes
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.models.params import Param
@@ -31,17 +32,30 @@ class ModelLoader:
         self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
         sizes = packed_bytes_per_param(source, self.params, backend, dequantize=dequantize)
         self.nbytes = sum(sizes.values())
+        self.weight_bytes_by_part = [0] * len(parts_of(backend))
+        for param, nbytes in sizes.items():
+            self.weight_bytes_by_part[part_of_weight(backend, param.name)] += nbytes
         self.expert_bytes = sum(nbytes for param, nbytes in sizes.items() if param.is_experts)
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page across all layers."""
-        return bytes_per_page(self.model.memory(), self.backend, KV_TYPES[self.kv])
+        return sum(self.page_bytes_by_part)
+
+    @property
+    def page_bytes_by_part(self) -> list[int]:
+        """Bytes of one page across the layers on each part of the back-end."""
+        return page_bytes_by_part(self.model.memory(), self.backend, KV_TYPES[self.kv])
 
     @property
     def state_bytes(self) -> int:
         """Bytes of one sequence's recurrent state across all layers; 0 for models without recurrent state."""
-        return bytes_per_state(self.model.memory(), self.backend)
+        return sum(self.state_bytes_by_part)
+
+    @property
+    def state_bytes_by_part(self) -> list[int]:
+        """Bytes of one sequence's recurrent state across the layers on each part of the back-end."""
+        return state_bytes_by_part(self.model.memory(), self.backend)
 
     def step_bytes(self, num_tokens: int) -> int:
         """Return an estimate of the bytes of activations in a step of `num_tokens` tokens."""
@@ -82,8 +96,9 @@ def packed_bytes_per_param(
     source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool
 ) -> dict[Param, int]:
     """Return the bytes of each weight after packing."""
-    sizes = {}
+    sizes, parts = {}, parts_of(backend)
     for tensor in map_tensors(source, params).tensors:
         stored = F32_FORMAT if dequantize else packed_format(source, tensor)
-        sizes[tensor.param] = backend.packed_bytes(stored, tensor.param.shape)
+        part = parts[part_of_weight(backend, tensor.param.name)]
+        sizes[tensor.param] = part.packed_bytes(stored, tensor.param.shape)
     return sizes

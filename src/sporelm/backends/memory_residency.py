@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sporelm.backends.backend_parts import parts_of
 from sporelm.backends.protocol import Backend
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -33,9 +34,13 @@ def physical_bytes(root: Path = Path("/")) -> int | None:
 
 
 def available_on(backend: Backend) -> int | None:
-    """Memory that can still be taken where a back-end keeps its tensors: of its device, or the host's."""
-    free = backend.free_bytes()
-    return available_bytes() if free is None else free
+    """Memory that can still be taken where a back-end keeps its tensors: of its device, or the host's, or of both."""
+    free = [part.free_bytes() for part in parts_of(backend)]
+    known = [nbytes for nbytes in free if nbytes is not None]
+    if len(known) == len(free):
+        return sum(known)
+    host = available_bytes()
+    return None if host is None else sum(known) + host
 
 
 def drop_pages(array: np.ndarray) -> None:

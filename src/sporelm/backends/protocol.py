@@ -298,3 +298,29 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free threads and memory."""
+
+
+@runtime_checkable
+class CompositeBackend(Protocol):
+    """An optional part of a back-end that consists of several, its parts: where weights, caches and calls lie (ADR
+    0050). A part is named by its index in `parts`."""
+
+    parts: Sequence[Backend]
+    page_parts: Sequence[int]  # of each cache of pages, in the order of `allocate_pages`
+    state_parts: Sequence[int]  # of the states of each layer, in the order of `allocate_states`
+
+    def weight_part(self, name: str) -> int:
+        """Return the part on which the weight of this name lies."""
+
+    def backend_of_weight(self, name: str) -> Backend:
+        """Return the weight's part as a back-end whose tensors belong to the composite."""
+
+    def part_of_call(self, call: Call) -> int | None:
+        """Return the part on which a call's weights or caches lie; None if it has none, and any part can run it."""
+
+    def local(self, tensor: Tensor, part: int) -> Tensor:
+        """Return a tensor as one of the part's. Raise BackendError for a weight or a cache of another part that cannot
+        be copied."""
+
+    def local_bucket(self, bucket: str, part: int) -> str:
+        """Return the part's step bucket for the steps of one of the composite's buckets."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sporelm.backends.backend_parts import backend_of_weight, part_of_weight, parts_of
 from sporelm.backends.load_progress import count_progress
 from sporelm.backends.memory_residency import available_bytes, drop_pages
 from sporelm.backends.protocol import Backend, Progress
@@ -130,11 +131,12 @@ def load_parameters(
         if parts[0].order is not None:
             orders[order_name(param.name)] = parts[0].order
             parts = [replace(parts[0], order=None)]
+        target = backend_of_weight(backend, param.name)
         if param.plain:
             values = [part.dequantize() for part in parts]
-            packed = backend.tensor(np.stack(values) if tensor.stack else np.ascontiguousarray(values[0]))
+            packed = target.tensor(np.stack(values) if tensor.stack else np.ascontiguousarray(values[0]))
         else:
-            packed = backend.pack(tensor.stack.load(parts) if tensor.stack else parts[0])
+            packed = target.pack(tensor.stack.load(parts) if tensor.stack else parts[0])
         for each in stored:
             drop_pages(each.blocks)
             report(each.nbytes)
@@ -218,20 +220,24 @@ def _count_workers(
     Raises MemoryShortage if the packed weights and the values of one thread exceed the available memory, or the packed
     weights exceed the memory of a device with memory of its own.
     """
-    needed = 0
+    parts = parts_of(backend)
+    needed_by_part = [0] * len(parts)
     values = []
     for tensor in mapping.tensors:
         shape = tensor.param.shape
         stored = packed_format(source, tensor)
-        needed += backend.packed_bytes(F32 if dequantize else stored, shape)
+        part = part_of_weight(backend, tensor.param.name)
+        needed_by_part[part] += parts[part].packed_bytes(F32 if dequantize else stored, shape)
         if stored is not F32 and (dequantize or stored is BF16):
             values.append(prod(shape) * 4)
         elif isinstance(source.files, QuantizedFolder):
             values.append(stored.tensor_nbytes(shape))  # assembled blocks, not views of the file
-    if (free := backend.free_bytes()) is not None:
-        if needed > free:
-            raise _device_shortage(source, needed, free)
-        needed = 0  # of the host's memory
+    needed = 0  # of the host's memory
+    for each, nbytes in zip(parts, needed_by_part, strict=True):
+        if (free := each.free_bytes()) is None:
+            needed += nbytes
+        elif nbytes > free:
+            raise device_shortage(source, nbytes, free)
     available = available_bytes()
     if available is None:
         return max_workers
@@ -251,7 +257,8 @@ def packed_format(source: ModelSource, tensor: MappedTensor) -> type[QuantFormat
     return F32 if stored.values > 1 and tensor.is_dequantizing else stored
 
 
-def _device_shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
+def device_shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
+    """Return the error of weights that do not fit into the device's memory."""
     return MemoryShortage(
         f"the weights of {source.path.name} need {in_units(needed)} of the device's memory, {in_units(available)} are "
         "available: free some, set the option backend to cpu or auto, or take a smaller or more quantized model"

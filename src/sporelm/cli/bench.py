@@ -213,7 +213,7 @@ def describe_run(words: Sequence[str], state: "Ready | Missing | None") -> dict[
     from sporelm.cli.doctor import read_cpu_model
 
     details = getattr(state, "details", {})
-    hardware = [read_cpu_model(), *(details[name] for name in ("cpu", "target") if name in details)]
+    hardware = [read_cpu_model(), *(details[name] for name in ("cpu", "target", "split") if name in details)]
     values = (
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         "; ".join([*hardware, f"{usable_cores()} cores", platform.system()]),

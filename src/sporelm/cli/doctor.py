@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
         "packages": {name: find_version(name) for name in PACKAGES},
         "backends": backends,
         "auto": choose_automatically(args.dtype),
+        "split": list_split_limits(args.dtype),
         "kernel_cache": inspect_kernel_cache(settings.KERNEL_CACHE.path),
         "model_store": inspect_model_store(settings.MODEL_STORE.path),
     }
@@ -227,6 +228,27 @@ def choose_automatically(dtype: str | None) -> dict[str, Any]:
     return {"backend": choice.name, "device": choice.device, "reason": choice.reason}
 
 
+def list_split_limits(dtype: str | None) -> list[dict[str, Any]]:
+    """Return each device with memory of its own, and the bytes beyond which a model is split between it and the CPU."""
+    from sporelm.api.cpu_count import choose_threads
+    from sporelm.api.engine_loader import open_device
+    from sporelm.backends.backend_registry import find_devices
+    from sporelm.errors import SporeError
+
+    limits: list[dict[str, Any]] = []
+    for name, device in find_devices():
+        try:
+            backend = open_device(name, device, choose_threads(None), dtype or "auto")
+        except SporeError:  # `auto` says why
+            continue
+        try:
+            if (free := backend.free_bytes()) is not None:
+                limits.append({"backend": name, "device": device, "bytes": free})
+        finally:
+            backend.close()
+    return limits
+
+
 def inspect_kernel_cache(folder: Path) -> dict[str, Any]:
     """Return the path, number, size and permissions of the compiled kernels."""
     if not folder.is_dir():
@@ -285,6 +307,10 @@ def format_report(report: dict[str, Any]) -> list[str]:
     auto = report["auto"]
     chosen = "nothing" if auto["backend"] is None else f"{auto['backend']}, device {auto['device']}"
     lines.append(f"{'auto':<{LABEL_WIDTH}}--backend auto picks {chosen}: {name_flags(auto['reason'])}")
+    for limit in report["split"]:
+        place = f"{limit['backend']}, device {limit['device']}"
+        text = f"a model that takes more than {limit['bytes'] / 1e9:.1f} GB on {place} has its first layers on cpu"
+        lines.append(f"{'split':<{LABEL_WIDTH}}{text}")
     cache = report["kernel_cache"]
     if cache["exists"]:
         owner = "" if cache.get("owned", True) else ", NOT OWNED BY YOU"

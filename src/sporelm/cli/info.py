@@ -13,6 +13,7 @@ from sporelm.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sporelm.api.engine_loader import EngineOptions
     from sporelm.backends.protocol import Backend
     from sporelm.bench.resource_estimate import ResourceEstimate
 
@@ -32,6 +33,7 @@ def make_parser() -> Parser:
             "spore info",
             "spore info model.gguf --context 32768 --batch 4",
             "spore info hf:owner/name:Q4_K_M --kv f32 --no-speed --json",
+            "spore info model.gguf --backend torch --device cuda --device-memory 20G",
         ],
     )
     options.add_model(parser)
@@ -46,6 +48,7 @@ def make_parser() -> Parser:
         help="data type of the KV cache; default: f32 for f32 weights, else f16",
     )
     options.add_device(parser, computes=False)
+    options.add_split(parser)
     parser.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
     options.add_json(parser)
     options.add_help(parser)
@@ -61,6 +64,7 @@ def run(args: argparse.Namespace) -> None:
         if value is not None and value < 1:
             raise UsageError(f"--{name} is {value}: it must be at least 1")
     options.check_threads(args.threads)
+    options.check_size("--device-memory", args.device_memory)
     path = store.resolve(args.model, fetch=False)
     report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | summarize_model(path).as_json()
     report |= estimate_memory_and_speed(path, args)
@@ -78,11 +82,13 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm.api.backend_choice import AUTO
     from sporelm.api.cpu_count import choose_threads
     from sporelm.api.engine_loader import choose_for_model, open_device
+    from sporelm.api.model_loader import ModelLoader
+    from sporelm.api.split_loading import check_device_option, split_if_needed
     from sporelm.bench.resource_estimate import ResourceEstimate
     from sporelm.checkpoints import open_model
     from sporelm.models import Encoder
 
-    failed = {"runs": False, "device_memory": None, "memory": None, "speed": None}
+    failed = {"runs": False, "device_memory": None, "memory": None, "split": None, "speed": None}
     try:
         source = open_model(path)
     except ModelError as error:
@@ -92,13 +98,34 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
         device = args.device
         if name == AUTO:
             try:
-                choice = choose_for_model([source], device, threads, args.dtype, kv=args.kv, max_context=args.context)
+                choice = choose_for_model(
+                    [source],
+                    device,
+                    threads,
+                    args.dtype,
+                    kv=args.kv,
+                    max_context=args.context,
+                    splits=args.device_memory is not None or args.experts_on is not None,
+                )
             except ModelError as error:
                 return failed | {"reason": str(error)}
             name, device = choice.name, choice.device
             sys.stderr.write(f"spore: {choice}\n")
+        engine_options = split_options(path, name, device, threads, args)
+        check_device_option(engine_options, name)
         backend = open_device(name, device, threads, args.dtype)
         try:
+            ResourceEstimate(source, backend, args.kv).memory(args.context, args.batch)  # checks both options
+            found = split_if_needed(
+                engine_options,
+                ModelLoader(source, backend, args.kv, dequantize=False),
+                None,
+                threads,
+                device=device,
+                measure=False,
+            )
+            if found is not None:
+                backend = found.backend
             estimate = ResourceEstimate(source, backend, args.kv)
             memory = estimate.memory(args.context, args.batch)
             decodes = not issubclass(
@@ -110,6 +137,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
                 "backend": name,
                 "device_memory": read_memory(backend),
                 "memory": memory.as_json(),
+                "split": None if found is None else found.split.as_json() | {"text": str(found.split)},
                 "speed": speed,
             }
         except ModelError as error:
@@ -118,6 +146,27 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
             backend.close()
     finally:
         source.close()
+
+
+def split_options(path: "Path", backend: str, device: str, threads: int, args: argparse.Namespace) -> "EngineOptions":
+    """Return the options with which a model would be opened, for its split between a device and the CPU."""
+    from sporelm.api.engine_loader import EngineOptions
+
+    return EngineOptions(
+        path,
+        backend,
+        device,
+        threads,
+        max_context=args.context,
+        kv=args.kv,
+        eager=False,
+        max_batch=args.batch,
+        dequantize=False,
+        token_budget=None,
+        dtype=args.dtype,
+        device_memory=args.device_memory,
+        experts_on=args.experts_on,
+    )
 
 
 def read_memory(backend: "Backend") -> dict[str, Any]:
@@ -184,6 +233,8 @@ def print_report(report: dict[str, Any]) -> None:
         return
     print_memory(report["memory"], report["backend"])
     print_device_memory(report["device_memory"])
+    if report["split"] is not None:
+        say("split", report["split"]["text"].partition(": ")[2])
     if report["speed"] is not None:
         print_speed(report["speed"], report["memory"]["weights"])
 

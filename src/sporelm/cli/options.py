@@ -105,6 +105,22 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup allow")
 
 
+def add_split(parser: argparse.ArgumentParser) -> None:
+    """Add --device-memory and --experts-on."""
+    parser.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        help="memory of the device for weights, KV cache and a step, such as 20G: layers that do not fit run on the "
+        "CPU; default: its free memory",
+    )
+    parser.add_argument(
+        "--experts-on",
+        choices=("cpu",),
+        metavar="cpu",
+        help="put the matrices of experts on the CPU, and everything else on the device",
+    )
+
+
 def add_eager(parser: argparse.ArgumentParser) -> None:
     """Add --eager."""
     parser.add_argument("--eager", action="store_true", help="run op by op, without a plan")
@@ -114,6 +130,7 @@ def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> No
     """Add the options of the engine; those of speculative decoding only for a command that generates text."""
     add_device(parser)
     add_eager(parser)
+    add_split(parser)
     parser.add_argument(
         "--batch-invariant",
         action="store_true",
@@ -176,13 +193,8 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     if args.max_context is not None and args.max_context < 1:
         raise UsageError(f"--max-context is {args.max_context}: it must be at least 1")
     check_threads(args.threads)
-    if args.kv_memory is not None:
-        from sporelm.units import size_in_bytes
-
-        try:
-            size_in_bytes("--kv-memory", args.kv_memory)
-        except RequestError as reason:
-            raise UsageError(str(reason)) from None
+    check_size("--kv-memory", args.kv_memory)
+    check_size("--device-memory", args.device_memory)
     if (args.speculate == "draft") > (args.draft_model is not None):
         raise UsageError("--speculate draft needs a draft model: name one with --draft-model")
     if args.speculate == "ngram" and args.draft_model is not None:
@@ -191,21 +203,43 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     from sporelm.cli.progress_line import ProgressLine
     from sporelm.files import store
 
+    announced: list[str] = []
+
+    def announce(line: str) -> None:
+        progress.clear()
+        announced.append(line)
+        sys.stderr.write(f"spore: {line}\n")
+        sys.stderr.flush()
+
     with ProgressLine() as progress:
         llm = LLM(
             store.resolve(args.model, progress),
             **select(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
-            **select(args, "dtype", "strict", "batch_invariant"),
+            **select(args, "dtype", "strict", "batch_invariant", "device_memory", "experts_on"),
             **select(args, "speculate", "draft_model"),
             chat_template=getattr(args, "chat_template", None),
             progress=progress,
+            announce=announce,
             max_batch=max_batch,
             **options,
         )
     warn_about_threads(args.threads)
     for note in llm.notes:
-        sys.stderr.write(f"spore: {note}\n")
+        if note not in announced:
+            sys.stderr.write(f"spore: {note}\n")
     return llm
+
+
+def check_size(flag: str, size: str | None) -> None:
+    """Raise UsageError if the value of a flag is given and is not a size of memory."""
+    if size is None:
+        return
+    from sporelm.units import size_in_bytes
+
+    try:
+        size_in_bytes(flag, size)
+    except RequestError as reason:
+        raise UsageError(str(reason)) from None
 
 
 def check_threads(threads: int | None) -> None:

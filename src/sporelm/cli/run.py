@@ -30,6 +30,7 @@ def make_parser() -> Parser:
             "spore run model.gguf -f - --json < prompt.txt",
             'spore run -p "Is water wet? Answer: " --choice yes --choice no',
             'spore run -p "Is water wet?" --chat-template default',
+            'spore run model.gguf -p "Once" --backend torch --device cuda --device-memory 20G',
         ],
     )
     options.add_model(parser)

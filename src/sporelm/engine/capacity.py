@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sporelm.backends.protocol import HOST_TRAITS, Backend
+from sporelm.backends.protocol import HOST_TRAITS, Backend, CompositeBackend
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.errors import MemoryShortage, RequestError, safe_repr
 from sporelm.models.blocks.block_memory import State
@@ -21,12 +21,36 @@ MIN_INTERVAL, MAX_INTERVAL = 8, 32  # pages between two state snapshots of a tex
 
 def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: ElementType) -> int:
     """Return the bytes of one page in all caches together."""
-    return sum(backend.page_bytes(each.position_shape, kv) for each in memory if not isinstance(each, State))
+    return sum(page_bytes_by_part(memory, backend, kv))
+
+
+def page_bytes_by_part(memory: Iterable[Any], backend: Backend, kv: ElementType) -> list[int]:
+    """Return the bytes of one page in all caches of each part of a back-end; of one part if it is not composite."""
+    shapes = [each.position_shape for each in memory if not isinstance(each, State)]
+    if not isinstance(backend, CompositeBackend):
+        return [sum(backend.page_bytes(shape, kv) for shape in shapes)]
+    return [
+        sum(
+            part.page_bytes(shape, kv) for shape, home in zip(shapes, backend.page_parts, strict=True) if home == number
+        )
+        for number, part in enumerate(backend.parts)
+    ]
 
 
 def bytes_per_state(memory: Iterable[Any], backend: Backend) -> int:
     """Return the bytes of one recurrent state of all layers together; 0 for models without states."""
-    return backend.state_bytes([each.shapes for each in memory if isinstance(each, State)])
+    return sum(state_bytes_by_part(memory, backend))
+
+
+def state_bytes_by_part(memory: Iterable[Any], backend: Backend) -> list[int]:
+    """Return the bytes of one recurrent state of all layers on each part of a back-end, as `page_bytes_by_part`."""
+    layers = [each.shapes for each in memory if isinstance(each, State)]
+    if not isinstance(backend, CompositeBackend):
+        return [backend.state_bytes(layers)]
+    return [
+        part.state_bytes([shapes for shapes, home in zip(layers, backend.state_parts, strict=True) if home == number])
+        for number, part in enumerate(backend.parts)
+    ]
 
 
 def snapshot_interval(state_bytes: int, page_bytes: int) -> int:

@@ -56,7 +56,11 @@ class Decoder(Generic[Config]):
 
     def memory(self) -> list[Memory]:
         """Return the memory that layers keep from step to step; `forward` takes one cache for each."""
-        return [each for layer in self.layers for each in list_memories(layer.memory())]
+        return [each for _, each in self.memory_by_layer()]
+
+    def memory_by_layer(self) -> list[tuple[int, Memory]]:
+        """Return the memory that layers keep, each with the index of its layer."""
+        return [(index, each) for index, layer in enumerate(self.layers) for each in list_memories(layer.memory())]
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Return constants that follow from the configuration, for `context` positions; they join the weights."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, Handle, Placement, Program, Progress
+from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Placement, Program, Progress
 from sporelm.backends.reference_fallback import check_updates, map_values, substitute_values
 from sporelm.errors import OpError
 from sporelm.ops import Graph, Spec, Symbol, Value
 from sporelm.plan.memory_planner import Lifetime, plan_offsets
+from sporelm.plan.partition import PartitionedProgram
 from sporelm.plan.rewrite_rules import rewrite
 from sporelm.plan.split_program import SplitProgram
 from sporelm.tensor.dtype import DType
@@ -117,26 +118,12 @@ class Plan:
     def _program(self, graph: Graph, bucket: str) -> tuple[Program, int]:
         """Return a bucket's program and the bytes of its values.
 
-        The back-end compiles the whole graph if it can; otherwise the program is split around the fallback calls.
+        A composite back-end has a program of segments, others one of the whole graph (`compile_graph`).
         """
-        whole = self.backend.compile(graph)
-        if whole is not None:
-            return whole, 0
-
-        def native(part: Graph) -> tuple[Program, int]:
-            placed: list[Placement] = []
-
-            def plan_memory(nbytes_of: Callable[[Spec], int], rowwise_ops: Collection[str] = ()) -> Placement:
-                placed.append(place_values(part, nbytes_of, rowwise_ops))
-                return placed[-1]
-
-            program = self.backend.program(part, bucket, plan_memory)
-            return program, sum(placement.nbytes for placement in placed)
-
-        if all(self.backend.kernel(call, bucket) is not None for call in graph.calls):
-            return native(graph)
-        split = SplitProgram(graph, self.backend, bucket, native)
-        return split, split.nbytes
+        if isinstance(self.backend, CompositeBackend):
+            partitioned = PartitionedProgram(graph, self.backend, bucket, compile_graph)
+            return partitioned, partitioned.nbytes
+        return compile_graph(graph, self.backend, bucket)
 
     def close(self) -> None:
         """Free the programs compiled so far. A later step compiles them again, if the back-end is still open."""
@@ -200,6 +187,31 @@ class Plan:
             made = f"arena {self.arena_bytes[name]} bytes" if name in self.bucket_programs else "not made yet"
             lines.append(f"bucket {name} (up to {limit} tokens): {made}")
         return "\n".join(lines)
+
+
+def compile_graph(graph: Graph, backend: Backend, bucket: str) -> tuple[Program, int]:
+    """Return the program of a graph for one of the back-end's buckets, and the bytes of its values.
+
+    The back-end compiles the whole graph if it can; otherwise the program is split around the fallback calls.
+    """
+    whole = backend.compile(graph)
+    if whole is not None:
+        return whole, 0
+
+    def native(part: Graph) -> tuple[Program, int]:
+        placed: list[Placement] = []
+
+        def plan_memory(nbytes_of: Callable[[Spec], int], rowwise_ops: Collection[str] = ()) -> Placement:
+            placed.append(place_values(part, nbytes_of, rowwise_ops))
+            return placed[-1]
+
+        program = backend.program(part, bucket, plan_memory)
+        return program, sum(placement.nbytes for placement in placed)
+
+    if all(backend.kernel(call, bucket) is not None for call in graph.calls):
+        return native(graph)
+    split = SplitProgram(graph, backend, bucket, native)
+    return split, split.nbytes
 
 
 def collect_symbols(graph: Graph) -> dict[str, Symbol]:

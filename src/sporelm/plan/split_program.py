@@ -30,7 +30,7 @@ class SplitProgram:
         for own, calls in groupby(graph.calls, lambda call: backend.kernel(call, bucket) is not None):
             part = extract_segment(graph, list(calls), names)
             if own:
-                _check_crossing(part, backend)
+                check_crossing(part, backend)
                 program, nbytes = native(part)
                 self.parts.append(program)
                 self.nbytes += nbytes
@@ -109,7 +109,7 @@ def extract_segment(graph: Graph, calls: Sequence[Call], names: dict[int, str]) 
     return part.check()
 
 
-def _check_crossing(part: Graph, backend: Backend) -> None:
+def check_crossing(part: Graph, backend: Backend) -> None:
     """Raise BackendError for a value between a segment and a fallback that has the back-end's own layout."""
     for value in (*part.inputs.values(), *part.outputs.values()):
         if not isinstance(value.dtype, DType):

@@ -26,7 +26,7 @@ LOG_FORMATS = ("text", "json")
 ENGINE_OPTIONS = {
     "backend": str, "device": str, "threads": int, "max_context": int, "kv": str, "kv_memory": str, "eager": bool,
     "speculate": str, "draft_model": str, "max_batch": int, "token_budget": int, "chat_template": str,
-    "dtype": str, "strict": bool, "batch_invariant": bool,
+    "dtype": str, "strict": bool, "batch_invariant": bool, "device_memory": str, "experts_on": str,
 }  # fmt: skip
 
 
@@ -295,7 +295,7 @@ def checked_value(name: str, value: Any) -> Any:
         for option, given in options.items():
             if option not in ENGINE_OPTIONS:
                 raise RequestError(f"engine.{option} is unknown: known are {', '.join(ENGINE_OPTIONS)}")
-            if not (option == "kv_memory" and type(given) is int):
+            if not (option in ("kv_memory", "device_memory") and type(given) is int):
                 _require(f"engine.{option}", given, ENGINE_OPTIONS[option])
         return options
     if name in ("api_keys", *_LISTS):

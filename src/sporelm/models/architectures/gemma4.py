@@ -72,8 +72,8 @@ class SharedKVDecoder(Decoder[Config]):
     def params(self) -> list[Param]:
         return [*super().params(), *(self.inputs.params() if self.inputs else [])]
 
-    def memory(self) -> list[Any]:
-        return [layer.memory() for layer in self.layers if not layer.attention.is_kv_shared]
+    def memory_by_layer(self) -> list[tuple[int, Any]]:
+        return [(index, layer.memory()) for index, layer in enumerate(self.layers) if not layer.attention.is_kv_shared]
 
     def spread(self, x: Any, weights: Mapping[str, Any]) -> Any:
         """Return the input of the first layer, from embeddings x [tokens, width]."""

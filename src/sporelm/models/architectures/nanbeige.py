@@ -28,8 +28,8 @@ class Nanbeige(Decoder[NanbeigeConfig]):
         super().__init__(config)
         self.passes = config.num_loops
 
-    def memory(self) -> list[Memory]:
-        return super().memory() * self.passes
+    def memory_by_layer(self) -> list[tuple[int, Memory]]:
+        return super().memory_by_layer() * self.passes
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         caches_per_loop = len(caches) // self.passes

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -44,6 +45,9 @@ class ModelPool:
         self._changing = asyncio.Lock()
         self._num_waiting: Counter[str] = Counter()  # requests that wait for a model, by its name
         self._is_closed = False
+        self._may_split = True  # whether the model that is loaded may lie partly on the CPU
+        self._has_refused_split = False
+        self._announced: set[str] = set()  # lines that were logged before weights were loaded
         self._idle_task: asyncio.Task[None] | None = None
 
     @property
@@ -107,13 +111,16 @@ class ModelPool:
             await self._free(failed)
         await self._make_room(self.known_bytes.get(spec.name) or _file_bytes(spec))
         start = monotonic()
+        self._may_split, self._has_refused_split = not self.loaded, False  # idle models make room first
         while True:
             try:
                 async_llm = await asyncio.to_thread(self._open_model, spec, self._report_progress)
                 break
             except MemoryShortage:
                 if not await self._unload_one():
-                    raise
+                    if not self._has_refused_split:
+                        raise
+                    self._may_split, self._has_refused_split = True, False
         async_llm.limit_waiting(self.config.max_waiting)
         model = ServedModel(spec.name, async_llm, Notifier(asyncio.get_running_loop()))
         max_bytes = self.config.model_memory
@@ -131,7 +138,8 @@ class ModelPool:
         _exempt_from_gc()
         log.info("loaded %s in %.2f s", spec.name, monotonic() - start)
         for note in model.llm.notes:
-            log.warning("%s: %s", spec.name, note)
+            if note not in self._announced:
+                log.warning("%s: %s", spec.name, note)
         return model
 
     def _report_progress(self, stage: str, done: int, total: int) -> None:
@@ -248,6 +256,7 @@ class ModelPool:
             async_llm = AsyncLLM(
                 spec.path,
                 progress=progress,
+                announce=partial(self._announce, spec.name),
                 any_kind=True,
                 adapters=adapters,
                 render_seconds=self.config.render_seconds,
@@ -260,6 +269,14 @@ class ModelPool:
             return async_llm
         except (RequestError, MemoryShortage) as reason:
             raise type(reason)(self._with_file_names(str(reason))) from reason
+
+    def _announce(self, name: str, line: str) -> None:
+        """Log the split of a model, before its weights are loaded. Raises MemoryShortage if others can make room."""
+        if not self._may_split and not {"device_memory", "experts_on"} & self.config.engine.keys():
+            self._has_refused_split = True
+            raise MemoryShortage(f"{name}: {line}")
+        self._announced.add(line)
+        log.warning("%s: %s", name, line)
 
     def _with_file_names(self, text: str) -> str:
         """Return an error message with the engine options of the configuration file under their names there."""
