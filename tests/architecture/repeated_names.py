@@ -14,6 +14,7 @@ PARALLEL = {
     "backends/cpu/quantizers",
     "backends/cpu/targets",
     "backends/cuda",
+    "backends/cuda/formats",
     "backends/opencl",
     "backends/torch",
     "checkpoints/gguf",

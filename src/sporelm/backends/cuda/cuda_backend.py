@@ -1,6 +1,7 @@
 """The back-end for NVIDIA GPUs."""
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,17 @@ import triton
 from torch import Tensor
 
 from sporelm.backends.cuda.cuda_graphs import CudaGraphDevice, GraphDevice, GraphProgram
+from sporelm.backends.cuda.cuda_weight import CudaWeight, has_planes, pack_planes, plane_bytes
 from sporelm.backends.cuda.numbers import IS_INTERPRETED
 from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions
 from sporelm.backends.device_context import enters_context
-from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready
+from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready, WeightArray
+from sporelm.backends.stacked_experts import list_matrices
 from sporelm.backends.torch import TorchBackend
 from sporelm.ops import Graph
+from sporelm.tensor.dtype import F32
+from sporelm.tensor.layout import Layout
+from sporelm.tensor.tensor import Tensor as ArrayTensor
 
 MIN_CAPABILITY = (8, 0)  # of a GPU: bfloat16 tensor cores, and asynchronous copies
 
@@ -62,10 +68,39 @@ class CudaBackend(TorchBackend):
             )
         return Ready(details | {"gpu": torch.cuda.get_device_name(self.device)})
 
+    # ---- weights
+
+    @enters_context
+    def pack(self, weight: WeightArray) -> ArrayTensor:
+        """Store a matrix as planes if its format has some, else as numbers of its own type or that of activations. A
+        vector is an ordinary tensor of float32.
+
+        Planes keep columns in the order of their groups: a matrix with another order is stored as numbers.
+        """
+        form, shape = weight.format, weight.shape
+        if len(shape) == 1:
+            return self.tensor(weight.dequantize())
+        is_ordered = all(getattr(matrix, "order", None) is None for matrix in list_matrices(weight))
+        stored: Any
+        if self.packs_weights and has_planes(form, shape) and is_ordered:
+            stored = pack_planes(weight, self.device)
+        else:
+            stored = torch.from_numpy(weight.dequantize()).to(self._stored_type(form)).to(self.device)
+        packed = CudaWeight(stored, tuple(shape), self.activation_type, form.activation)
+        return ArrayTensor(form, Layout.contiguous(tuple(shape)), packed, self)
+
+    def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
+        if len(shape) == 1:
+            return prod(shape) * F32.nbytes
+        if self.packs_weights and has_planes(format, shape):
+            return plane_bytes(format, shape)
+        return prod(shape) * self._stored_type(format).itemsize
+
     # ---- captured graphs
 
     def use_device(self, device: torch.device) -> None:
         super().use_device(device)
+        self.packs_weights = self._requested_weights != "dense"  # under the interpreter too
         self.graph_device = CudaGraphDevice() if device.type == "cuda" else None
 
     @enters_context

@@ -1,0 +1,301 @@
+"""Weights on a GPU: planes of a quantized format (`formats/plane_format.py`), or a tensor of a float type.
+
+`CudaWeight` offers what `TorchWeight` does, so that torch's functions for ops without a kernel work with it: `shape`,
+`device`, `dtype`, `activation`, `values`, `select` and `multiply`. Kernels read `stored`: a tensor [out, in] or
+[experts, out, in], or a `Planes`, whose tensors have a row per row of the matrix. Experts lie after each other there.
+
+`plane_args(planes)` are the arguments that every kernel takes, and `plane_constants(format)` the constants:
+`codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic` and `LEVEL, STEPS, BITS, GROUP_FIELDS,
+GROUP_BLOCKS, HAS_OFFSETS, IS_LIFTED`. `dequantize_kernel` is the example of their use.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import linear as torch_linear
+
+from sporelm.backends.cuda.formats import PLANE_FORMATS
+from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS, MAGIC, PlaneFormat
+from sporelm.backends.cuda.launch import launch
+from sporelm.backends.cuda.numbers import store_narrow
+from sporelm.backends.stacked_experts import list_matrices
+
+CHUNK_BYTES = 1 << 24  # of a file's blocks that are uploaded and repacked at a time
+TILE_ROWS, TILE_BLOCKS = 4, 8  # that a program dequantizes
+
+
+class Planes(NamedTuple):
+    """The planes of a matrix. Planes that the format lacks are None."""
+
+    format: PlaneFormat
+    width: int  # values of a row
+    codes: Tensor  # int32 [rows, words]
+    extra: Tensor | None  # uint8, int16 or int32 [rows, words]
+    scales: Tensor | None  # [rows, groups]
+    supers: Tensor | None  # [rows, super-blocks]
+    table: Tensor | None  # float32 [levels]
+
+    def narrow(self, start: int, count: int) -> "Planes":
+        """Return the planes of some of the rows: views."""
+        extra, scales, supers = (
+            None if plane is None else plane.narrow(0, start, count) for plane in (self.extra, self.scales, self.supers)
+        )
+        codes = self.codes.narrow(0, start, count)
+        return Planes(self.format, self.width, codes, extra, scales, supers, self.table)
+
+
+def join_planes(matrices: Sequence[Planes]) -> Planes:
+    """Return the rows of several matrices of one format and width as one matrix."""
+    first = matrices[0]
+    extra, scales, supers = (
+        None if planes[0] is None else torch.cat(planes)
+        for planes in zip(*((each.extra, each.scales, each.supers) for each in matrices), strict=True)
+    )
+    codes = torch.cat([each.codes for each in matrices])
+    return Planes(first.format, first.width, codes, extra, scales, supers, first.table)
+
+
+def plane_args(planes: Planes) -> tuple[Any, ...]:
+    """Return the arguments of a kernel that reads planes."""
+    counts = planes.format.plane_widths(planes.width)
+    return (*planes[2:], *counts, MAGIC)
+
+
+def plane_constants(plane_format: PlaneFormat) -> dict[str, Any]:
+    """Return the constants of a kernel that reads planes."""
+    return {
+        "LEVEL": plane_format.level,
+        "STEPS": plane_format.steps,
+        "BITS": plane_format.bits,
+        "GROUP_FIELDS": plane_format.group_fields,
+        "GROUP_BLOCKS": plane_format.group_blocks,
+        "HAS_OFFSETS": plane_format.has_offsets,
+        "IS_LIFTED": plane_format.is_lifted,
+    }
+
+
+@triton.jit
+def dequantize_kernel(
+    codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic, index, out, count, num_rows, width,
+    LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    HAS_INDEX: tl.constexpr, FILLS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Write ROWS rows of the result, BLOCKS blocks of words of each: row i is row index[i] of the matrix, or row i.
+
+    A row that the matrix lacks is NaN, or the first one with FILLS.
+    """
+    FIELDS: tl.constexpr = 32 // BITS
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None, None]
+    block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)[None, :, None]
+    word = tl.arange(0, 4)[None, None, :] * 4
+    if HAS_INDEX:
+        source = tl.load(index + row, mask=row < count, other=0).to(tl.int64)
+        is_known = (source >= 0) & (source < num_rows)
+        source = tl.where(is_known, source, 0)
+    else:
+        source = row.to(tl.int64)
+        is_known = row < count
+    inside = (row < count) & (block * 16 < num_words)
+    lane = tl.arange(0, 4)[None, None, None, :]
+    place = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
+    is_read = tl.expand_dims(inside, 3) & (lane >= 0)
+    words = tl.load(codes + place, mask=is_read, other=0)
+    upper = words
+    if extra is not None:
+        upper = tl.load(extra + place, mask=is_read, other=0)
+    target = tl.expand_dims(row.to(tl.int64) * width + (block * (16 * FIELDS) + word), 3) + lane
+    column = tl.expand_dims(block * (16 * FIELDS) + word, 3) + lane
+    for group in tl.static_range(FIELDS // GROUP_FIELDS):
+        step, offset = STEPS(
+            scales, supers, source, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0, num_scales,
+            num_supers, inside,
+        )  # fmt: skip
+        for part in tl.static_range(GROUP_FIELDS):
+            values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
+            if IS_LIFTED:
+                values *= 1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16))
+            values *= tl.expand_dims(step, 3)
+            if HAS_OFFSETS:
+                values += tl.expand_dims(offset, 3)
+            if HAS_INDEX and not FILLS:
+                values = tl.where(tl.expand_dims(is_known, 3), values, float("nan"))
+            run = (group * GROUP_FIELDS + part) * 16
+            store_narrow(out + target + run, values, is_read & (column + run < width))
+
+
+def dequantize_rows(planes: Planes, index: Tensor | None, dtype: torch.dtype, *, fills: bool = True) -> Tensor:
+    """Return rows of a matrix [rows, width], all of them or those of an index.
+
+    A row that the matrix lacks is NaN, or the first one with `fills`.
+    """
+    num_rows, num_words = planes.codes.shape
+    count = num_rows if index is None else len(index)
+    out = torch.empty(count, planes.width, dtype=dtype, device=planes.codes.device)
+    launch(
+        dequantize_kernel,
+        (triton.cdiv(count, TILE_ROWS), triton.cdiv(num_words // BLOCK_WORDS, TILE_BLOCKS)),
+        *plane_args(planes),
+        *(index, out, count, num_rows, planes.width),
+        **plane_constants(planes.format),
+        HAS_INDEX=index is not None,
+        FILLS=fills,
+        ROWS=TILE_ROWS,
+        BLOCKS=TILE_BLOCKS,
+        num_warps=4,
+    )
+    return out
+
+
+class CudaWeight:
+    """A weight matrix [out, in], or experts' matrices [experts, out, in], and the activation numbers of its format."""
+
+    def __init__(self, stored: Tensor | Planes, shape: Sequence[int], dtype: torch.dtype, activation: str) -> None:
+        self.stored, self.dtype, self.activation = stored, dtype, activation
+        self.shape = torch.Size(shape)
+        self.device = stored.device if isinstance(stored, Tensor) else stored.codes.device
+        self.joined: JoinedRows | None = None  # that its rows lie in
+        self.join_index = 0  # of its matrix among those
+
+    @property
+    def values(self) -> Tensor:
+        """Return all numbers in the activation type."""
+        if isinstance(self.stored, Tensor):
+            return self.stored.to(self.dtype)
+        return dequantize_rows(self.stored, None, self.dtype).view(self.shape)
+
+    def select(self, index: Tensor) -> Tensor:
+        """Return rows, or experts' matrices, in the activation type."""
+        if isinstance(self.stored, Tensor):
+            return self.stored.index_select(0, index.flatten()).unflatten(0, index.shape).to(self.dtype)
+        rows = index.flatten()
+        if len(self.shape) == 3:
+            rows = (rows.long()[:, None] * self.shape[1] + torch.arange(self.shape[1], device=rows.device)).flatten()
+        return dequantize_rows(self.stored, rows, self.dtype).view(*index.shape, *self.shape[1:])
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """Return x @ weight.T for rows x [rows, in] of the activation type."""
+        return torch_linear(x, self.values)
+
+
+class JoinedRows:
+    """Matrices that one x is multiplied by, as the rows of one matrix: one launch multiplies all.
+
+    Their weights refer to it and to their rows of it. It does not refer to them: without a cycle, memory is freed with
+    the last weight.
+    """
+
+    def __init__(self, weights: Sequence[CudaWeight]) -> None:
+        self.sizes = [weight.shape[0] for weight in weights]
+        stored: Any = [weight.stored for weight in weights]
+        self.stored: Tensor | Planes = torch.cat(stored) if isinstance(stored[0], Tensor) else join_planes(stored)
+        start = 0
+        for index, (weight, size) in enumerate(zip(weights, self.sizes, strict=True)):
+            weight.stored, weight.joined, weight.join_index = (
+                self.stored.narrow(*_rows(self.stored, start, size)),
+                self,
+                index,
+            )
+            start += size
+
+    def has_joined(self, weights: Sequence[CudaWeight]) -> bool:
+        """Return whether it consists of exactly these, in this order."""
+        indices = [weight.join_index if weight.joined is self else -1 for weight in weights]
+        return indices == list(range(len(self.sizes)))
+
+
+def _rows(stored: Tensor | Planes, start: int, count: int) -> tuple[int, ...]:
+    return (0, start, count) if isinstance(stored, Tensor) else (start, count)
+
+
+def join_rows(weights: Sequence[CudaWeight]) -> JoinedRows | None:
+    """Return matrices as one, joined at their first use; None if one is joined with others, or they are not alike.
+
+    Nothing is joined while launches are captured: the copies would be repeated by each replay.
+    """
+    joined = weights[0].joined
+    if joined is not None:
+        return joined if joined.has_joined(weights) else None
+    kinds = {_kind_of(weight) for weight in weights}
+    if len({id(weight) for weight in weights}) < len(weights) or len(kinds) > 1 or _is_capturing(weights[0].device):
+        return None
+    if any(weight.joined is not None or len(weight.shape) != 2 for weight in weights):
+        return None
+    return JoinedRows(weights)
+
+
+def _kind_of(weight: CudaWeight) -> tuple[Any, ...]:
+    stored = weight.stored
+    return (stored.dtype if isinstance(stored, Tensor) else id(stored.format), weight.shape[-1], weight.dtype)
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+# ---- packing
+
+
+def has_planes(number_format: Any, shape: Sequence[int]) -> bool:
+    """Return whether a weight of this format and shape is kept as planes."""
+    return number_format.name in PLANE_FORMATS and len(shape) >= 2
+
+
+def plane_bytes(number_format: Any, shape: Sequence[int]) -> int:
+    """Return the bytes of the planes of a weight."""
+    return prod(shape[:-1]) * PLANE_FORMATS[number_format.name].row_bytes(shape[-1])
+
+
+def pack_planes(weight: Any, device: torch.device) -> Planes:
+    """Return a weight's blocks as planes on a device. They are uploaded and repacked there, some rows at a time."""
+    number_format, width = weight.format, weight.shape[-1]
+    plane_format = PLANE_FORMATS[number_format.name]
+    num_rows = prod(weight.shape[:-1])
+    planes = allocate_planes(plane_format, num_rows, width, device)
+    start = 0
+    for matrix in list_matrices(weight):
+        rows = np.ascontiguousarray(matrix.blocks).reshape(prod(matrix.shape[:-1]), -1)
+        step = max(1, CHUNK_BYTES // max(rows.shape[1], 1))
+        for first in range(0, len(rows), step):
+            blocks = torch.from_numpy(np.array(rows[first : first + step])).to(device)
+            count = len(blocks)
+            fill_planes(planes.narrow(start, count), blocks.view(-1, number_format.nbytes))
+            start += count
+    return planes
+
+
+def allocate_planes(plane_format: PlaneFormat, num_rows: int, width: int, device: torch.device) -> Planes:
+    """Return planes of zeros."""
+    words, scales, supers = plane_format.plane_widths(width)
+
+    def zeros(count: int, dtype: torch.dtype | None) -> Tensor | None:
+        return None if dtype is None else torch.zeros(num_rows, count, dtype=dtype, device=device)
+
+    codes = zeros(words, torch.int32)
+    assert codes is not None
+    table = None if plane_format.table is None else torch.tensor(plane_format.table, dtype=torch.float32, device=device)
+    parts = (
+        zeros(words, plane_format.extra_type),
+        zeros(scales, plane_format.scale_type),
+        zeros(supers, plane_format.super_type),
+    )
+    return Planes(plane_format, width, codes, *parts, table)
+
+
+def fill_planes(planes: Planes, blocks: Tensor) -> None:
+    """Write all rows of planes from their blocks, uint8 [n, nbytes]."""
+    unpacked = planes.format.unpack(blocks)
+    words, extra = planes.format.pack_codes(unpacked.codes.reshape(len(planes.codes), planes.width))
+    planes.codes.copy_(words)
+    if planes.extra is not None and extra is not None:
+        planes.extra.copy_(extra)
+    for plane, given in ((planes.scales, unpacked.scales), (planes.supers, unpacked.supers)):
+        if plane is not None and given is not None:
+            rows = given.reshape(len(plane), -1)
+            plane[:, : rows.shape[1]] = rows

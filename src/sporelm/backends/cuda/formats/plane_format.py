@@ -1,0 +1,213 @@
+"""How quantized weights lie on the device, and how kernels read them.
+
+A matrix [rows, width] is kept as planes, each with a row per row of the matrix:
+
+codes    int32 words. A word holds `FIELDS` = 32 / bits codes. Sixteen words are a block of `FIELDS * 16` values: bits
+         f * bits and up of word j hold value f * 16 + j of the block, so that a field of neighbouring words is a run of
+         neighbouring values. A block is 64 bytes: rows are aligned, and a thread reads four words at once.
+extra    the upper bits of codes of 3, 5 or 6 bits: for each word the bits of its codes, in the smallest integer
+scales   one number or pair of numbers for each group of 16 to 256 values, as small as in files
+supers   factors of the scales of a super-block, for formats that have them
+table    levels that codes stand for, for formats whose levels no formula gives: one for all rows
+
+A value is `level * step + offset`, computed in float32: bit for bit what `QuantFormat.dequantize` returns. A format
+gives two functions for kernels:
+
+level(words, extra, table, magic, FIELD)   the levels of one field as float32, times 2 ** (FIELD * bits % 16) if
+                                           `is_lifted`: the integer stays where it is in the word
+steps(scales, supers, row, group, num_groups, num_supers, mask)
+                                           (step, offset) of groups; the offset is 0.0 without `has_offsets`
+
+`magic` is MAGIC, a kernel's argument: the compiler then joins `word & mask | magic` into one instruction, which it does
+not for two constants.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+MAGIC = 0x4B000000  # the bits of 2 ** 23 as float32: an integer below 2 ** 23 added to them is the number 2 ** 23 + it
+BLOCK_WORDS = 16
+EXTRA_TYPES = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # by the bits beside a word
+
+
+class UnpackedBlocks(NamedTuple):
+    """Blocks taken apart on the device."""
+
+    codes: Tensor  # uint8 [n, values]
+    scales: Tensor | None = None  # [n, groups]
+    supers: Tensor | None = None  # [n, 1]
+
+
+@dataclass(frozen=True)
+class PlaneFormat:
+    """The planes of a number format, and the kernel functions that read them."""
+
+    bits: int  # of a code in the plane of codes
+    group: int  # values that share a scale
+    unpack: Callable[[Tensor], UnpackedBlocks]  # of blocks uint8 [n, nbytes]
+    level: Any
+    steps: Any
+    scale_type: torch.dtype | None = torch.float16
+    extra_bits: int = 0
+    super_type: torch.dtype | None = None
+    has_offsets: bool = False
+    is_lifted: bool = True
+    table: tuple[float, ...] | None = None
+
+    @property
+    def fields(self) -> int:
+        """Codes of a word."""
+        return 32 // self.bits
+
+    @property
+    def block_values(self) -> int:
+        """Values of a block of words."""
+        return self.fields * BLOCK_WORDS
+
+    @property
+    def group_fields(self) -> int:
+        """Fields of a block that share a scale."""
+        return min(self.group // BLOCK_WORDS, self.fields)
+
+    @property
+    def group_blocks(self) -> int:
+        """Blocks that share a scale."""
+        return max(self.group // self.block_values, 1)
+
+    @property
+    def extra_type(self) -> torch.dtype | None:
+        return EXTRA_TYPES[self.fields * self.extra_bits] if self.extra_bits else None
+
+    def plane_widths(self, width: int) -> tuple[int, int, int]:
+        """Return the words, scales and super-scales of a row of `width` values."""
+        blocks = -(-width // self.block_values)
+        values = blocks * self.block_values
+        return blocks * BLOCK_WORDS, -(-values // self.group), -(-values // 256)
+
+    def row_bytes(self, width: int) -> int:
+        """Return the bytes of a row of `width` values in all planes."""
+        words, scales, supers = self.plane_widths(width)
+        planes = ((words, torch.int32), (words, self.extra_type), (scales, self.scale_type), (supers, self.super_type))
+        return sum(count * dtype.itemsize for count, dtype in planes if dtype is not None)
+
+    def pack_codes(self, codes: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the words, and the extra bits, of codes uint8 [rows, width]."""
+        width = codes.shape[1]
+        filled = pad(codes, (0, self.plane_widths(width)[0] * self.fields - width))
+        fields = filled.unflatten(1, (-1, self.fields, BLOCK_WORDS)).unbind(2)
+        words = _join_fields([each & ((1 << self.bits) - 1) for each in fields], self.bits)
+        if self.extra_type is None:
+            return words, None
+        extra = _join_fields([each >> self.bits for each in fields], self.extra_bits)
+        if self.extra_type is torch.int16:  # whatever the upper half is, its lower half is kept
+            return words, extra.view(torch.int16)[:, ::2].contiguous()
+        return words, extra.to(self.extra_type)
+
+
+def _join_fields(fields: list[Tensor], bits: int) -> Tensor:
+    """Return words int32 [rows, words] of fields uint8 [rows, blocks, 16]."""
+    words = fields[0].int()
+    for place, field in enumerate(fields[1:], 1):
+        words |= field.int() << (bits * place)
+    return words.flatten(1)
+
+
+# ---- fields of blocks, on the device
+
+
+def read_halves(blocks: Tensor, offset: int, count: int = 1) -> Tensor:
+    """Return the float16 numbers at a byte offset of every block: [n, count]."""
+    return blocks[:, offset : offset + 2 * count].contiguous().view(torch.float16)
+
+
+def read_pairs(blocks: Tensor, offset: int) -> Tensor:
+    """Return two numbers of 16 bits at a byte offset of every block as one: int32 [n, 1]."""
+    return blocks[:, offset : offset + 4].contiguous().view(torch.int32)
+
+
+def split_nibbles(packed: Tensor, run: int) -> Tensor:
+    """Return nibbles, uint8 [n, 2 * bytes]: for each `run` bytes the low ones, then the high ones."""
+    runs = packed.unflatten(1, (-1, run))
+    return torch.stack([runs & 15, runs >> 4], dim=2).flatten(1)
+
+
+def split_fields(packed: Tensor, bits: int) -> Tensor:
+    """Return fields of `bits` bits, lowest first: uint8 [n, bytes * 8 / bits]."""
+    mask = (1 << bits) - 1
+    return torch.stack([packed >> shift & mask for shift in range(0, 8, bits)], dim=2).flatten(1)
+
+
+def split_bit_planes(packed: Tensor) -> Tensor:
+    """Return bits of uint8 [n, 32] as [n, 256]: value 32 * g + j is bit g of byte j."""
+    return torch.stack([packed >> bit & 1 for bit in range(8)], dim=1).flatten(1)
+
+
+def split_bit_pairs(packed: Tensor) -> Tensor:
+    """Return bit pairs of uint8 [n, 64] as [n, 256]: value 128 * h + 32 * g + j is pair g of byte 32 * h + j."""
+    halves = packed.unflatten(1, (2, 32))
+    return torch.stack([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=2).flatten(1)
+
+
+# ---- kernel functions that several formats share
+
+
+@triton.jit
+def field_integer(words, magic, FIELD: tl.constexpr, BITS: tl.constexpr, BIAS: tl.constexpr):
+    """Return a field's integers minus BIAS, times 2 ** (FIELD * BITS % 16): one operation for the bits, one for the
+    bias. The upper half of a word is shifted down, once for all its fields."""
+    LIFT: tl.constexpr = FIELD * BITS % 16
+    if FIELD * BITS >= 16:
+        words = words >> 16
+    number = (words & (((1 << BITS) - 1) << LIFT)) | magic
+    return number.to(tl.float32, bitcast=True) - (8388608.0 + (BIAS << LIFT))
+
+
+@triton.jit
+def wide_field_integer(
+    words, extra, magic, FIELD: tl.constexpr, BITS: tl.constexpr, EXTRA_BITS: tl.constexpr, BIAS: tl.constexpr
+):
+    """Return what `field_integer` does for codes whose upper EXTRA_BITS bits lie beside the words."""
+    LIFT: tl.constexpr = FIELD * BITS % 16
+    SHIFT: tl.constexpr = LIFT + BITS - FIELD * EXTRA_BITS
+    if FIELD * BITS >= 16:
+        words = words >> 16
+    upper = extra.to(tl.int32)
+    if SHIFT >= 0:
+        upper = upper << SHIFT
+    else:
+        upper = upper >> -SHIFT
+    number = (words & (((1 << BITS) - 1) << LIFT)) | magic
+    number = (upper & (((1 << EXTRA_BITS) - 1) << (LIFT + BITS))) | number
+    return number.to(tl.float32, bitcast=True) - (8388608.0 + (BIAS << LIFT))
+
+
+@triton.jit
+def first_half(pairs):
+    """Return the float16 in the lower half of an int32 as float32."""
+    return pairs.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def second_half(pairs):
+    """Return the float16 in the upper half of an int32 as float32."""
+    return (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def plain_steps(scales, supers, row, group, num_groups, num_supers, mask):
+    """Steps that are stored as one number of a float type."""
+    return tl.load(scales + row * num_groups + group, mask=mask, other=0.0).to(tl.float32), 0.0
+
+
+@triton.jit
+def offset_steps(scales, supers, row, group, num_groups, num_supers, mask):
+    """Steps and offsets that are stored as pairs of float16."""
+    pairs = tl.load(scales + row * num_groups + group, mask=mask, other=0)
+    return first_half(pairs), second_half(pairs)

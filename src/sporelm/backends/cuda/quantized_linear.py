@@ -1,0 +1,497 @@
+"""Products with weights of any format.
+
+Few rows of x are multiplied by a kernel that reads each weight once and computes with plain float32 instructions: it is
+bound by memory. More rows are multiplied in tiles on the tensor cores. With very many, weights are first written out in
+the type of activations, and torch's own product is used. Where results must not depend on the number of rows (STEP),
+tiles multiply any number of them, and add up in one order.
+
+Weights that one x is multiplied by become the rows of one matrix at their first use (`join_rows`).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import linear as torch_linear
+
+from sporelm import ops
+from sporelm.backends.cuda.cuda_weight import (
+    CudaWeight,
+    Planes,
+    dequantize_rows,
+    join_rows,
+    plane_args,
+    plane_constants,
+)
+from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS
+from sporelm.backends.cuda.launch import launch
+from sporelm.backends.cuda.numbers import dot, load_wide, store_narrow
+from sporelm.backends.cuda.op_kernels import launches
+from sporelm.backends.torch.activation import activate_mul as torch_activate_mul
+from sporelm.backends.torch.elementwise import silu_mul as torch_silu_mul
+from sporelm.backends.torch.quantize_rows import RoundedRows
+from sporelm.backends.torch.quantized_linear import activation_values
+from sporelm.backends.torch.step_context import STEP
+
+FEW_TOKENS = 4  # rows of x that are multiplied without tensor cores; more take as much arithmetic as reading takes
+FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
+MIN_PROGRAMS = 264  # two for each multiprocessor of a large GPU: with fewer, the columns are split
+MAX_SPLITS = 8
+MANY_TOKENS = 192  # rows from which on planes are written out first: that costs as much as 30 rows of a product
+SCRATCH_VALUES = 1 << 26  # of a matrix that are written out at a time
+THREADS = 128  # of a program for few tokens
+VECTOR_BYTES = 16  # that a thread reads at once
+TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
+KERNEL_KINDS = ("silu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "sigmoid")
+
+
+# ---- few tokens
+
+
+@triton.jit
+def few_tokens_kernel(
+    codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
+    x, bias, out, tokens, rows, width, second, split_blocks,
+    LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Multiply TOKENS rows of x by ROWS rows of a matrix of planes, or by a part of their columns.
+
+    With a KIND, the ROWS rows of a gate are followed by those of `second` rows below, and the result is
+    activate(gate) * up. Without splits of the columns the result is written with its bias, else as float32 partial
+    sums [splits, tokens, rows].
+
+    Dimensions of tiles: tokens, rows, blocks, threads of a block, words of a thread. A thread adds up its own words.
+    """
+    FIELDS: tl.constexpr = 32 // BITS
+    MATRICES: tl.constexpr = 2 if KIND != "" else 1
+    token = tl.arange(0, TOKENS)[:, None, None, None]
+    member = tl.arange(0, MATRICES * ROWS)[None, :, None, None]
+    row = tl.minimum(tl.program_id(0) * ROWS + member % ROWS, rows - 1) + member // ROWS * second
+    row = row.to(tl.int64)
+    lane = tl.arange(0, 4)[None, None, None, None, :]
+    column = tl.arange(0, BLOCKS)[None, None, :, None]
+    word = tl.arange(0, 4)[None, None, None, :] * 4
+    is_token = token < tokens
+    sums = tl.zeros((TOKENS, MATRICES * ROWS, BLOCKS, 4), tl.float32)
+    first = tl.program_id(1) * split_blocks
+    for start in range(first, tl.minimum(first + split_blocks, num_words // 16), BLOCKS):
+        block = start + column
+        inside = block < tl.minimum(first + split_blocks, num_words // 16)
+        place = tl.expand_dims(row * num_words + (block * 16 + word), 4) + lane
+        is_read = tl.expand_dims(inside, 4) & (lane >= 0)
+        words = tl.load(codes + place, mask=is_read, other=0)
+        upper = words
+        if extra is not None:
+            upper = tl.load(extra + place, mask=is_read, other=0)
+        column_of_x = tl.expand_dims(block * (16 * FIELDS) + word, 4) + lane
+        is_column = tl.expand_dims(inside & is_token, 4)
+        for group in tl.static_range(FIELDS // GROUP_FIELDS):
+            total = tl.zeros((TOKENS, MATRICES * ROWS, BLOCKS, 4), tl.float32)
+            total_x = tl.zeros((TOKENS, 1, BLOCKS, 4), tl.float32)
+            for part in tl.static_range(GROUP_FIELDS):
+                run = (group * GROUP_FIELDS + part) * 16
+                values = load_wide(
+                    x + tl.expand_dims(token, 4) * width + (column_of_x + run), is_column & (column_of_x + run < width)
+                )
+                levels = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
+                product = tl.sum(levels * values, 4)
+                if IS_LIFTED:
+                    total += product * (1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16)))
+                else:
+                    total += product
+                if HAS_OFFSETS:
+                    total_x += tl.sum(values, 4)
+            step, offset = STEPS(
+                scales, supers, row, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0, num_scales,
+                num_supers, inside,
+            )  # fmt: skip
+            sums += total * step
+            if HAS_OFFSETS:
+                sums += total_x * offset
+    y = tl.sum(tl.sum(sums, 3), 2)
+    _write_products(y, bias, out, tokens, rows, TOKENS, ROWS, KIND)
+
+
+@triton.jit
+def plain_few_tokens_kernel(
+    weight, x, bias, out, tokens, rows, width, second, split_columns,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Do what `few_tokens_kernel` does for a matrix of float numbers. A thread reads VECTOR of a row at once."""
+    MATRICES: tl.constexpr = 2 if KIND != "" else 1
+    token = tl.arange(0, TOKENS)[:, None, None, None]
+    member = tl.arange(0, MATRICES * ROWS)[None, :, None, None]
+    row = tl.minimum(tl.program_id(0) * ROWS + member % ROWS, rows - 1) + member // ROWS * second
+    row = row.to(tl.int64)
+    lane = tl.arange(0, THREADS)[None, None, :, None] * VECTOR + tl.arange(0, VECTOR)[None, None, None, :]
+    is_token = token < tokens
+    sums = tl.zeros((TOKENS, MATRICES * ROWS, THREADS), tl.float32)
+    first = tl.program_id(1) * split_columns
+    last = tl.minimum(first + split_columns, width)
+    for start in range(first, last, THREADS * VECTOR):
+        column = start + lane
+        inside = column < last
+        weights = load_wide(weight + row * width + column, inside)
+        values = load_wide(x + token * width + column, inside & is_token)
+        sums += tl.sum(weights * values, 3)
+    _write_products(tl.sum(sums, 2), bias, out, tokens, rows, TOKENS, ROWS, KIND)
+
+
+@triton.jit
+def _write_products(y, bias, out, tokens, rows, TOKENS: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr):
+    """Write products [TOKENS, ROWS], of gate and up with a KIND: the result, or partial sums of both for splits."""
+    token = tl.arange(0, TOKENS)[:, None]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    inside = (token < tokens) & (row < rows)
+    split = tl.program_id(1).to(tl.int64)
+    if KIND != "":
+        gate, up = tl.split(tl.permute(tl.reshape(y, (TOKENS, 2, ROWS)), (0, 2, 1)))
+        if tl.num_programs(1) == 1:
+            store_narrow(out + token * rows + row, activate_wide(gate, KIND) * up, inside)
+        else:
+            place = out + (split * tokens + token) * (2 * rows) + row
+            tl.store(place, gate, mask=inside)
+            tl.store(place + rows, up, mask=inside)
+    else:
+        if bias is not None:
+            y += load_wide(bias + row, row < rows)
+        store_narrow(out + (split * tokens + token) * rows + row, y, inside)
+
+
+@triton.jit
+def activate_wide(x, KIND: tl.constexpr):
+    """Return an activation function of float32 numbers: of KERNEL_KINDS, which need nothing but an exponential."""
+    if KIND == "silu":
+        return x / (1 + tl.exp(-x))
+    elif KIND == "gelu_quick":
+        return x / (1 + tl.exp(-1.702 * x))
+    elif KIND == "sigmoid":
+        return 1 / (1 + tl.exp(-x))
+    elif KIND == "gelu_tanh":  # 0.5 * (1 + tanh(z)) is the logistic function of 2 z
+        return x / (1 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    elif KIND == "relu":
+        return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    elif KIND == "relu_squared":
+        positive = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        return positive * positive
+    else:
+        return x
+
+
+@triton.jit
+def add_splits_kernel(
+    partial, bias, out, rows, splits, KIND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add up the partial sums of BLOCK results of a token in order, and finish them as `_write_products` does."""
+    token, tokens = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    width = 2 * rows if KIND != "" else rows
+    y = tl.zeros((BLOCK,), tl.float32)
+    up = tl.zeros((BLOCK,), tl.float32)
+    for split in range(splits):
+        place = partial + (split * tokens + token) * width + row
+        y += tl.load(place, mask=inside, other=0.0)
+        if KIND != "":
+            up += tl.load(place + rows, mask=inside, other=0.0)
+    if KIND != "":
+        y = activate_wide(y, KIND) * up
+    if bias is not None:
+        y += load_wide(bias + row, inside)
+    store_narrow(out + token * rows + row, y, inside)
+
+
+class ColumnSplit(NamedTuple):
+    """How the columns of a product are split over programs."""
+
+    size: int  # of each split
+    splits: int
+
+
+def split_columns(programs: int, columns: int, step: int) -> ColumnSplit:
+    """Split columns into whole steps, so that there are programs enough."""
+    steps = triton.cdiv(columns, step)
+    wanted = min(MAX_SPLITS, triton.cdiv(MIN_PROGRAMS, programs), steps)
+    size = triton.cdiv(steps, wanted) * step
+    return ColumnSplit(size, triton.cdiv(columns, size))
+
+
+def _choose_rows(rows: int, tokens: int) -> int:
+    """Return the rows of a program: the more, the less often x is read; the fewer, the more programs."""
+    for count in (4, 2):
+        if rows >= count * 2 * MIN_PROGRAMS and tokens * count <= 16:
+            return count
+    return 1
+
+
+def multiply_few(
+    x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None, kind: str = "", second: int = 0
+) -> Tensor:
+    """Return x @ weight.T + bias for few rows x; with a kind activate(x @ gate.T) * (x @ up.T), where `up` begins
+    `second` rows below the gate."""
+    tokens, width = x.shape
+    count = _choose_rows(rows, tokens)
+    programs = triton.cdiv(rows, count)
+    if isinstance(stored, Planes):
+        unit, columns = (
+            min(32, triton.next_power_of_2(stored.codes.shape[1] // BLOCK_WORDS)),
+            stored.codes.shape[1] // BLOCK_WORDS,
+        )
+    else:
+        vector = VECTOR_BYTES // stored.element_size()
+        unit, columns = THREADS * vector, width
+    chosen = split_columns(programs, columns, unit)
+    out = x.new_empty(tokens, rows)
+    partial = out
+    if chosen.splits > 1:
+        partial = x.new_empty(chosen.splits, tokens, rows * (2 if kind else 1), dtype=torch.float32)
+    common = (x, None if partial is not out else bias, partial, tokens, rows, width, second, chosen.size)
+    sizes: dict[str, Any] = {"TOKENS": triton.next_power_of_2(tokens), "ROWS": count, "KIND": kind}
+    if isinstance(stored, Planes):
+        constants = plane_constants(stored.format) | sizes
+        launch(
+            few_tokens_kernel,
+            (programs, chosen.splits),
+            *plane_args(stored),
+            *common,
+            **constants,
+            BLOCKS=unit,
+            num_warps=4,
+        )
+    else:
+        launch(
+            plain_few_tokens_kernel,
+            (programs, chosen.splits),
+            stored,
+            *common,
+            **sizes,
+            THREADS=THREADS,
+            VECTOR=vector,
+            num_warps=4,
+        )
+    if chosen.splits > 1:
+        _add_splits(partial, bias, out, kind)
+    return out
+
+
+def _add_splits(partial: Tensor, bias: Tensor | None, out: Tensor, kind: str = "") -> None:
+    """Write the sums of partial sums [splits, tokens, rows]."""
+    tokens, rows = out.shape
+    block = min(1024, triton.next_power_of_2(rows))
+    launch(
+        add_splits_kernel,
+        (tokens, triton.cdiv(rows, block)),
+        *(partial, bias, out, rows, len(partial)),
+        KIND=kind,
+        BLOCK=block,
+        num_warps=4,
+    )
+
+
+# ---- tiles
+
+
+@triton.jit
+def tile_kernel(
+    codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
+    x, bias, out, tokens, rows, width, segment_blocks, segments,
+    LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Multiply TOKENS rows of x by ROWS rows of a matrix of planes on the tensor cores.
+
+    Columns are added up in segments of `segment_blocks` blocks, and those in order. A program multiplies `segments` of
+    them. If there are several programs for the same results, they write float32 partial sums [splits, tokens, rows].
+    """
+    FIELDS: tl.constexpr = 32 // BITS
+    COLUMNS: tl.constexpr = 16 * BLOCKS
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    source = tl.minimum(row, rows - 1).to(tl.int64)[:, None, None]
+    block_in_tile = tl.arange(0, BLOCKS)[None, :, None]
+    word = tl.arange(0, 4)[None, None, :] * 4
+    lane = tl.arange(0, 4)[None, None, None, :]
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    inner = tl.arange(0, COLUMNS)
+    x_rows = x + tl.minimum(token, tokens - 1).to(tl.int64)[None, :] * width
+    num_blocks = num_words // 16
+    y = tl.zeros((ROWS, TOKENS), tl.float32)
+    for segment in range(tl.program_id(2) * segments, tl.program_id(2) * segments + segments):
+        total = tl.zeros((ROWS, TOKENS), tl.float32)
+        last = tl.minimum((segment + 1) * segment_blocks, num_blocks)
+        for start in range(segment * segment_blocks, last, BLOCKS):
+            block = start + block_in_tile
+            inside = block < last
+            place = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
+            is_read = tl.expand_dims(inside, 3) & (lane >= 0)
+            words = tl.load(codes + place, mask=is_read, other=0)
+            upper = words
+            if extra is not None:
+                upper = tl.load(extra + place, mask=is_read, other=0)
+            column = (start + inner // 16) * (16 * FIELDS) + inner % 16
+            is_block = start + inner // 16 < last
+            for group in tl.static_range(FIELDS // GROUP_FIELDS):
+                step, offset = STEPS(
+                    scales, supers, source, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0,
+                    num_scales, num_supers, inside,
+                )  # fmt: skip
+                for part in tl.static_range(GROUP_FIELDS):
+                    run = (group * GROUP_FIELDS + part) * 16
+                    values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
+                    if IS_LIFTED:
+                        values *= 1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16))
+                    values *= tl.expand_dims(step, 3)
+                    if HAS_OFFSETS:
+                        values += tl.expand_dims(offset, 3)
+                    left = tl.reshape(values, (ROWS, COLUMNS)).to(x.dtype.element_ty)
+                    is_column = is_block & (column + run < width)
+                    right = tl.load(x_rows + (column + run)[:, None], mask=is_column[:, None], other=0.0)
+                    total = dot(left, right, total)
+        y += total
+    _write_tile(y, bias, out, row, token, tokens, rows)
+
+
+@triton.jit
+def plain_tile_kernel(
+    weight, x, bias, out, tokens, rows, width, segment_columns, segments,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Do what `tile_kernel` does for a matrix of float numbers, `COLUMNS` columns at a time."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    weight_rows = weight + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * width
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    x_rows = x + tl.minimum(token, tokens - 1).to(tl.int64)[None, :] * width
+    y = tl.zeros((ROWS, TOKENS), tl.float32)
+    for segment in range(tl.program_id(2) * segments, tl.program_id(2) * segments + segments):
+        total = tl.zeros((ROWS, TOKENS), tl.float32)
+        last = tl.minimum((segment + 1) * segment_columns, width)
+        for start in range(segment * segment_columns, last, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)
+            inside = column < last
+            left = tl.load(weight_rows + column[None, :], mask=inside[None, :], other=0.0).to(x.dtype.element_ty)
+            right = tl.load(x_rows + column[:, None], mask=inside[:, None], other=0.0)
+            total = dot(left, right, total)
+        y += total
+    _write_tile(y, bias, out, row, token, tokens, rows)
+
+
+@triton.jit
+def _write_tile(y, bias, out, row, token, tokens, rows):
+    """Write products [rows, tokens] as rows of tokens: results, or partial sums of one of the splits."""
+    if bias is not None:
+        y += load_wide(bias + row, row < rows)[:, None]
+    place = (tl.program_id(2).to(tl.int64) * tokens + token)[None, :] * rows + row[:, None]
+    store_narrow(out + place, y, (token < tokens)[None, :] & (row < rows)[:, None])
+
+
+def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
+    """Return x @ weight.T + bias in tiles. The order of a result's sum depends on the matrix's shape only."""
+    tokens, width = x.shape
+    tile_tokens = 16 if tokens <= 16 else 32 if tokens <= 32 else 64 if tokens <= 64 else 128
+    if isinstance(stored, Planes):
+        columns, unit = stored.codes.shape[1] // BLOCK_WORDS, TILE_BLOCKS
+    else:
+        columns, unit = width, 64
+    tiles = triton.cdiv(rows, TILE_ROWS)
+    segments = split_columns(tiles, columns, unit * 4)
+    grid_tokens = triton.cdiv(tokens, tile_tokens)
+    splits = segments.splits if tiles * grid_tokens * 2 <= MIN_PROGRAMS else 1
+    out = x.new_empty(tokens, rows)
+    partial = out if splits == 1 else x.new_empty(splits, tokens, rows, dtype=torch.float32)
+    common = (
+        x,
+        None if partial is not out else bias,
+        partial,
+        tokens,
+        rows,
+        width,
+        segments.size,
+        segments.splits // splits,
+    )
+    grid = (tiles, grid_tokens, splits)
+    sizes: dict[str, Any] = {"TOKENS": tile_tokens, "ROWS": TILE_ROWS, "num_warps": 4}
+    if isinstance(stored, Planes):
+        constants = plane_constants(stored.format) | sizes
+        launch(tile_kernel, grid, *plane_args(stored), *common, **constants, BLOCKS=unit, num_stages=2)
+    else:
+        launch(plain_tile_kernel, grid, stored, *common, **sizes, COLUMNS=unit, num_stages=3)
+    if splits > 1:
+        _add_splits(partial, bias, out)
+    return out
+
+
+# ---- any number of tokens
+
+
+def multiply_rows(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
+    """Return x @ weight.T + bias by the kernel for this number of rows x."""
+    tokens = len(x)
+    if STEP.is_batch_invariant:
+        return multiply_tiles(x, stored, rows, bias)
+    if _uses_few(x, stored):
+        return multiply_few(x, stored, rows, bias)
+    if isinstance(stored, Tensor):
+        return _add_bias(torch_linear(x, stored.to(x.dtype)), bias)
+    if tokens < MANY_TOKENS:
+        return multiply_tiles(x, stored, rows, bias)
+    return _add_bias(_multiply_written_out(x, stored, rows), bias)
+
+
+def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y.add_(bias)
+
+
+def _multiply_written_out(x: Tensor, planes: Planes, rows: int) -> Tensor:
+    """Multiply by numbers of the activation type, which are written out some rows at a time."""
+    step = max(1, SCRATCH_VALUES // planes.width)
+    parts = [planes.narrow(start, min(step, rows - start)) for start in range(0, rows, step)]
+    products = [torch_linear(x, dequantize_rows(part, None, x.dtype)) for part in parts]
+    return products[0] if len(products) == 1 else torch.cat(products, dim=1)
+
+
+def _uses_few(x: Tensor, stored: Tensor | Planes) -> bool:
+    limit = FEW_TOKENS_PLAIN if isinstance(stored, Tensor) else FEW_TOKENS
+    return len(x) <= limit and not STEP.is_batch_invariant
+
+
+@launches(ops.linear)
+def linear(x: Tensor | RoundedRows, weight: CudaWeight, bias: Tensor | None = None) -> Tensor:
+    values = activation_values(x, weight).contiguous()  # type: ignore[arg-type]
+    return multiply_rows(values, weight.stored, weight.shape[0], bias)
+
+
+@launches(ops.linear_group)
+def linear_group(
+    x: Tensor | RoundedRows, weights: tuple[CudaWeight, ...], biases: tuple[Any, ...] = ()
+) -> tuple[Tensor, ...]:
+    values = activation_values(x, weights[0]).contiguous()  # type: ignore[arg-type]
+    joined = join_rows(weights)
+    given = biases or [None] * len(weights)
+    if joined is None:
+        return tuple(
+            multiply_rows(values, weight.stored, weight.shape[0], bias)
+            for weight, bias in zip(weights, given, strict=True)
+        )
+    products = multiply_rows(values, joined.stored, sum(joined.sizes)).split(joined.sizes, dim=1)
+    return tuple(y if bias is None else y.add_(bias) for y, bias in zip(products, given, strict=True))
+
+
+@launches(ops.linear_silu_mul)
+def linear_silu_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight) -> Tensor:
+    return linear_activate_mul(x, gate, up, kind="silu")
+
+
+@launches(ops.linear_activate_mul)
+def linear_activate_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight, *, kind: str) -> Tensor:
+    values = activation_values(x, gate).contiguous()  # type: ignore[arg-type]
+    joined = join_rows((gate, up))
+    rows = gate.shape[0]
+    if joined is not None and kind in KERNEL_KINDS and _uses_few(values, joined.stored):
+        return multiply_few(values, joined.stored, rows, kind=kind, second=rows)
+    products = linear_group(RoundedRows(values), (gate, up))
+    result: Tensor = torch_silu_mul(*products) if kind == "silu" else torch_activate_mul(*products, kind=kind)
+    return result
