@@ -1,4 +1,4 @@
-"""What a step holds in all, and how it is written."""
+"""Counts of a step, and its form in recordings."""
 
 from sporelm.engine.step import UNKNOWN, ScheduledSequence, Step
 
