@@ -17,19 +17,25 @@ NUM_WARPS = 4
 
 
 @triton.jit
+def sigmoid_divisor(x):
+    """Return 1 + exp(-x), at most 2^127: what a sigmoid divides by."""
+    return 1.0 + tl.exp(tl.minimum(-x, 88.0))
+
+
+@triton.jit
 def apply_activation(x, KIND: tl.constexpr):
     """Return the activation function of float32 numbers."""
     if KIND == "silu":
-        return x / (1.0 + tl.exp(-x))
+        return x / sigmoid_divisor(x)
     elif KIND == "gelu":
         tail = half_erfc(tl.abs(x) * 0.70710678)
         return x * tl.where(x < 0, tail, 1.0 - tail)
     elif KIND == "gelu_tanh":
-        return x / (1.0 + tl.exp(-1.5957691 * (x + 0.044715 * x * x * x)))
+        return x / sigmoid_divisor(1.5957691 * (x + 0.044715 * x * x * x))
     elif KIND == "gelu_quick":
-        return x / (1.0 + tl.exp(-1.702 * x))
+        return x / sigmoid_divisor(1.702 * x)
     elif KIND == "sigmoid":
-        return 1.0 / (1.0 + tl.exp(-x))
+        return 1.0 / sigmoid_divisor(x)
     elif KIND == "softplus":
         return tl.where(x < 0, 0.0, x) + log1p_of_share(tl.exp(-tl.abs(x)))
     elif KIND == "relu":
@@ -58,7 +64,7 @@ def activate_kernel(
         raised = load_wide(up + row * up_stride + column, inside)
         raised = tl.where(raised > second, second, tl.where(raised < -second, -second, raised))
         values = tl.where(values > second, second, values)
-        result = (raised + 1.0) * (values / (1.0 + tl.exp(-first * values)))
+        result = (raised + 1.0) * (values / sigmoid_divisor(first * values))
     else:
         result = apply_activation(values, KIND)
         if HAS_UP:
