@@ -3,8 +3,8 @@
 Usage: PYTHONPATH=src python3 bench/gpu/conformance.py [--dtypes f32,bf16] [--ops NAME,..] [--every-case]
        [--only cases,tokens] [--jobs 8] [--seconds 120] [--json]
 
-cases    the conformance cases of all ops against the ops' numpy references, those that have kernels first: the sample of
-         `spore doctor --conformance`, or with --every-case all of them
+cases    the conformance cases of all ops against the ops' numpy references, those that have kernels first: the sample
+         of `spore doctor --conformance`, or with --every-case all of them
 tokens   greedy tokens of small models with random weights, against the CPU back-end in f32; where they differ, how far
          apart the two best logits were. The models are those of `random_models.py`
 
@@ -15,7 +15,7 @@ that those that fit into --seconds cover each of them. --jobs processes compile 
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +37,7 @@ MODELS = {"story": ("f32", "q8_0"), "tiny": ("f32", "q4_k"), "tiny-moe": ("f32",
 MODELS |= {"tiny-latent": ("f32",)}
 MODEL_CONTEXT, MODEL_PROMPT, MODEL_TOKENS = 192, 80, 32  # the prompt is longer than a page
 MAX_SHOWN_FAILURES = 20
+START_SECONDS = 60  # of a process, beside those of its cases
 
 
 def list_cases(ops: Sequence[str], *, every_case: bool) -> list[Case]:
@@ -55,22 +56,22 @@ def list_cases(ops: Sequence[str], *, every_case: bool) -> list[Case]:
     ]
 
 
-def check_cases(args: argparse.Namespace, dtype: str) -> list[dict[str, Any]]:
-    """Check this process's part of the cases, as far as the time suffices. Return a row for each case."""
+def check_cases(args: argparse.Namespace, dtype: str) -> Iterator[dict[str, Any]]:
+    """Check this process's part of the cases, as far as the time suffices. Yield a row for each case."""
     number, count = map(int, args.part.split("/"))
     backend = open_backend("cuda", device=args.device, dtype=dtype)
     reference = open_backend("reference")
-    rows = []
     began = perf_counter()
     for case in list_cases(args.ops, every_case=args.every_case)[number::count][: args.max_cases]:
         if perf_counter() - began > args.seconds:
             break
         if is_within_types(case, backend):
             row = check_case("cuda", case, backend, reference)
-            rows.append({"op": case.op, "case": case.name, "state": row["state"], "difference": row["error"]})
+            yield {"op": case.op, "case": case.name, "state": row["state"], "difference": row["error"]}
+            if row["state"] == "fails":
+                harness.check_alive(args.device)
     backend.close()
     reference.close()
-    return rows
 
 
 def run_jobs(args: argparse.Namespace, dtype: str) -> list[dict[str, Any]]:
@@ -80,20 +81,26 @@ def run_jobs(args: argparse.Namespace, dtype: str) -> list[dict[str, Any]]:
     words += ["--max-cases", str(args.max_cases)] * (args.max_cases is not None)
     with TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number}.jsonl" for number in range(args.jobs)]
+        errors = [Path(folder) / f"{number}.txt" for number in range(args.jobs)]
         processes = [
             subprocess.Popen(
                 [*words, "--part", f"{number}/{args.jobs}", "--save", str(file)],
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stderr=error.open("wb"),
             )
-            for number, file in enumerate(files)
+            for number, (file, error) in enumerate(zip(files, errors, strict=True))
         ]
         rows = []
-        for process, file in zip(processes, files, strict=True):
-            _, errors = process.communicate()
+        deadline = perf_counter() + args.seconds + START_SECONDS
+        for process, file, error in zip(processes, files, errors, strict=True):
+            try:
+                process.wait(max(1.0, deadline - perf_counter()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             rows += harness.read_rows(file)
             if process.returncode:
-                last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+                last = error.read_text(errors="replace").strip().rpartition("\n")[2] or "it took too long"
                 rows.append({"op": "process", "case": "", "state": "fails", "difference": last[:300]})
     return rows
 
@@ -101,7 +108,7 @@ def run_jobs(args: argparse.Namespace, dtype: str) -> list[dict[str, Any]]:
 def report_cases(args: argparse.Namespace, report: harness.Report, dtype: str) -> None:
     """Add a row for each op, and one for each case that differs or fails."""
     began = perf_counter()
-    rows = run_jobs(args, dtype) if args.jobs > 1 else check_cases(args, dtype)
+    rows = run_jobs(args, dtype) if args.jobs > 1 else list(check_cases(args, dtype))
     failures = [row for row in rows if row["state"] != "equal"]
     for row in failures[:MAX_SHOWN_FAILURES]:
         text = f"{row['state']}: {row['difference']}"
@@ -117,7 +124,7 @@ def report_cases(args: argparse.Namespace, report: harness.Report, dtype: str) -
 
 def report_tokens(args: argparse.Namespace, report: harness.Report) -> None:
     """Add a row for each model in each number format."""
-    models = {"tiny": ("f32",), "tiny-moe": ("f32",)} if args.tiny else MODELS
+    models = {"mini": ("f32",), "mini-moe": ("f32",)} if args.tiny else MODELS
     for model, formats in models.items():
         for number_format in formats:
             with report.row(f"tokens {model} {number_format}") as row:

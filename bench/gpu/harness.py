@@ -194,8 +194,8 @@ class Report:
 
                 traceback.print_exc()
         self.add(row)
-        if "error" in row and self.args.device != "cpu":
-            self._check_alive()
+        if "error" in row:
+            check_alive(self.args.device)
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a row, print it, and keep it."""
@@ -206,20 +206,24 @@ class Report:
                 file.write(json.dumps(row) + "\n")
         print(format_row(row), file=sys.stderr if self.args.json else sys.stdout, flush=True)
 
-    def _check_alive(self) -> None:
-        import torch
-
-        try:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-        except Exception as error:
-            raise SystemExit(f"the device failed: {' '.join(str(error).split())[:200]}") from None
-
     def finish(self) -> int:
         """Print the rows as JSON if that is asked for. Return the exit code: 1 if a row failed."""
         if self.args.json:
             print(json.dumps({"run": describe_run(self.args), "rows": self.rows}, indent=1))
         return int(any("error" in row for row in self.rows))
+
+
+def check_alive(device: str) -> None:
+    """Exit with one line if the device fails from now on, as after an illegal access."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except Exception as error:
+        raise SystemExit(f"the device failed: {' '.join(str(error).split())[:200]}") from None
 
 
 def _shorten(value: Any) -> Any:

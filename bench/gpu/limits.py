@@ -4,7 +4,8 @@ Usage: PYTHONPATH=src python3 bench/gpu/limits.py [--repeat 5] [--write FILE] [-
 
 read      bytes a second that a kernel reads, which adds up an array larger than the caches
 copy      bytes a second that a copy reads and writes, both counted
-matmul    products of square matrices of normal random numbers by the vendor's library: bf16, and fp8 on cards that have it
+matmul    products of square matrices of normal random numbers by the vendor's library: bf16, and fp8 where there is
+          one
 launch    seconds of the host to launch an empty kernel; of the device between the empty kernels of a CUDA graph
 """
 

@@ -3,9 +3,9 @@
 Usage: PYTHONPATH=src python3 bench/gpu/linear.py [--shapes 8b,1b] [--formats bf16,fp8,q4_0,..] [--rows 1,2,8,64,4096]
        [--products qkv,o,gate_up,down,head] [--json]
 
-For each shape, product and number of rows: bf16 first, then the other formats. Few rows are bound by reading: `share` is
-the bytes of the packed weight a second, as a part of the card's read bandwidth in this run. From --compute-rows rows on
-it is the operations a second, as a part of the bf16 matmul rate (for fp8 of the fp8 rate). `ratio` is how many times
+For each shape, product and number of rows: bf16 first, then the other formats. Few rows are bound by reading: `share`
+is the bytes of the packed weight a second, as a part of the card's read bandwidth in this run. From --compute-rows rows
+on it is the operations a second, as a part of the bf16 matmul rate (for fp8 of the fp8 rate). `ratio` is how many times
 faster than bf16. Several copies of a weight are used in turns, so that none lies in a cache.
 
 qkv       query, key and value, as one call
@@ -79,13 +79,13 @@ def measure_product(
     report: harness.Report,
     limits: Limits,
     backend: Any,
+    blocks: RandomBlocks,
     shape_name: str,
     product: str,
 ) -> None:
     """Add the rows of one product, in all number formats."""
     timer = harness.Timer(args.device, args.repeat)
-    shape = MODEL_SHAPES[shape_name]
-    shapes, blocks = product_shapes(shape, product), RandomBlocks(shape.width)
+    shapes = product_shapes(MODEL_SHAPES[shape_name], product)
     operations = 2 * sum(out * width for out, width in shapes)
     baseline: dict[int, float] = {}
     for name in args.formats:
@@ -128,13 +128,14 @@ def main() -> int:
     args.formats = args.formats.split(",")
     default_rows = TINY_ROWS if args.tiny else ROWS
     args.rows = [int(each) for each in args.rows.split(",")] if args.rows else list(default_rows)
-    shapes = ["tiny"] if args.tiny else args.shapes.split(",")
+    shapes = ["mini"] if args.tiny else args.shapes.split(",")
     report = harness.Report("linear", args)
     limits = load_limits(args, report)
     backend = open_gpu_backend(args.device, args.dtype, batch_invariant=args.batch_invariant)
     for shape in shapes:
+        blocks = RandomBlocks(MODEL_SHAPES[shape].width)
         for product in args.products.split(","):
-            measure_product(args, report, limits, backend, shape, product)
+            measure_product(args, report, limits, backend, blocks, shape, product)
     backend.close()
     return report.finish()
 

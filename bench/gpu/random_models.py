@@ -39,6 +39,9 @@ FP8_MAX = 448.0
 SPREAD = 4.0  # standard deviations that the largest FP8 number stands for
 LOAD_THREADS = 8
 STATES_PER_STREAM = 4
+PERIOD = 16  # tokens of text that repeats; divides the vocabularies
+RESIDUAL_OUTPUTS = ("attn_output", "ffn_down", "ffn_down_exps", "ssm_out")
+STEP_BYTES = 8 << 30  # of the device's memory that steps need, at most
 
 LLAMA_1B = replace(SHAPES["llama-1b"], vocab=128_256, tied=True)
 MODEL_SHAPES: dict[str, ModelShape] = {
@@ -51,6 +54,9 @@ MODEL_SHAPES: dict[str, ModelShape] = {
     "tiny-moe": SHAPES["tiny-moe"],
     "tiny-delta": SHAPES["tiny-delta"],
     "tiny-latent": SHAPES["tiny-latent"],
+    # What --tiny runs: rows of whole blocks of 256 numbers, and little more.
+    "mini": replace(SHAPES["tiny"], layers=1, ffn=256, vocab=256),
+    "mini-moe": replace(SHAPES["tiny-moe"], layers=1, vocab=256),
 }
 
 
@@ -71,6 +77,14 @@ class RandomBlocks:
             self._drawn[key] = self._pools.tensor(name, number_format, shape)
         drawn = self._drawn[key]
         return StoredTensor(name, drawn.format, drawn.shape, drawn.blocks)
+
+    def zeros(self, name: str, number_format: type[QuantFormat], shape: tuple[int, ...]) -> StoredTensor:
+        """Return a tensor of zeros: blocks whose scales are zero."""
+        key = (number_format, shape, "zeros")
+        if key not in self._drawn:
+            blocks = np.zeros(number_format.tensor_nbytes(shape), np.uint8)
+            self._drawn[key] = StoredTensor(name, number_format, shape, blocks)
+        return self._drawn[key]
 
     def _make_fp8_blocks(self) -> np.ndarray:
         """Return the pool's runs in FP8, all with one scale."""
@@ -105,15 +119,22 @@ class RandomInfo:
 class RandomFiles:
     """In place of an open file: tensors by name."""
 
-    def __init__(self, formats: Mapping[str, type[QuantFormat]], shape: ModelShape) -> None:
+    def __init__(self, formats: Mapping[str, type[QuantFormat]], shape: ModelShape, *, repeats: bool) -> None:
         self.tensors = {name: RandomInfo(formats[name], extents) for name, extents in shape.tensors().items()}
+        self._repeats = repeats
         self._blocks = RandomBlocks(shape.width)
         for name in self.tensors:
             self.tensor(name)  # so that loading does not wait for random numbers
 
     def tensor(self, name: str) -> StoredTensor:
         info = self.tensors[name]
-        return self._blocks.tensor(name, info.number_format, info.shape)
+        stored = self._blocks.tensor(name, info.number_format, info.shape)
+        if self._repeats and name.partition(".weight")[0].endswith(RESIDUAL_OUTPUTS):
+            return self._blocks.zeros(name, info.number_format, info.shape)
+        if self._repeats and name == "output.weight":  # the embedding has the same blocks
+            token = np.arange(info.shape[0])
+            return stored.take_rows(token - token % PERIOD + (token - 1) % PERIOD)
+        return stored
 
     def close(self) -> None:
         """Do nothing: there is no file."""
@@ -128,10 +149,14 @@ def choose_formats(number_format: str, shape: ModelShape) -> dict[str, type[Quan
     return formats | dict.fromkeys(in_layers, F8_E4M3_128)
 
 
-def make_source(shape: ModelShape, number_format: str) -> ModelSource:
-    """Return a model's tensors and configuration, as if a GGUF file had been opened."""
+def make_source(shape: ModelShape, number_format: str, *, repeats: bool = False) -> ModelSource:
+    """Return a model's tensors and configuration, as if a GGUF file had been opened.
+
+    repeats   the layers add zeros, so that the next token follows from the last one alone: with a head of its own it
+              goes round in PERIOD tokens, without one it is always the same token
+    """
     formats = choose_formats(number_format, shape)
-    files: Any = RandomFiles(formats, shape)
+    files: Any = RandomFiles(formats, shape, repeats=repeats)
     metadata = {"general.architecture": shape.architecture, "general.name": f"random {number_format}"}
     metadata |= {f"{shape.architecture}.{key}": value for key, value in shape.metadata().items()}
     main = formats.get("blk.0.attn_output.weight", BF16)
@@ -270,17 +295,21 @@ class RandomModel:
 def choose_limits(
     model: Any, config: ModelConfig, backend: Backend, context: int, streams: int, kv: str
 ) -> EngineConfig:
-    """Return the limits of an engine whose pages hold all streams."""
+    """Return the limits of an engine whose pages hold all streams, or as many as the memory allows."""
     memory = model.memory()
     state_bytes, page_bytes = bytes_per_state(memory, backend), bytes_per_page(memory, backend, KV_TYPES[kv])
     num_states = STATES_PER_STREAM * streams if state_bytes else 0
+    num_pages = count_pages(context) * (streams + 1)
+    if (free := backend.free_bytes()) is not None:
+        room = max(free // 2, free - STEP_BYTES) - num_states * state_bytes
+        num_pages = max(count_pages(context), min(num_pages, room // page_bytes))
     return EngineConfig(
         max_context=context,
         model_context=max(context, config.context_length),
         vocab=config.vocab,
         token_budget=max(backend.step_buckets.values()),
         max_batch=streams,
-        num_pages=count_pages(context) * (streams + 1),
+        num_pages=num_pages,
         num_states=num_states,
         state_interval=snapshot_interval(state_bytes, page_bytes) if num_states else 0,
     )
