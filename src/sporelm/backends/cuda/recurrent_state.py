@@ -28,7 +28,6 @@ FEW_ROWS = 16  # a sequence with fewer rows in a step is computed row by row
 SEQUENCE_COLUMNS, CHUNK_COLUMNS = 4, 8
 VALUES_PER_THREAD = 32  # of a state
 MAX_SLICE = 16  # columns of a state in one program: 64 bytes of a row
-MAX_REDUCED = 1024  # rows of a state in one program
 _SEQUENCE_COLUMNS: tl.constexpr = tl.constexpr(SEQUENCE_COLUMNS)
 _CHUNK_COLUMNS: tl.constexpr = tl.constexpr(CHUNK_COLUMNS)
 
@@ -57,6 +56,10 @@ class StepSequences:
         """Return room for results [tokens, width], of x's type: 0 where rows may be padding."""
         allocate = torch.zeros if self.is_padded and len(self.many) else torch.empty
         return allocate((x.shape[0], width), dtype=x.dtype, device=x.device)
+
+    def has_chunks(self, x: Tensor) -> bool:
+        """Return whether sequences with many rows go through chunks: in bfloat16, whose range holds any state."""
+        return len(self.many) > 0 and x.dtype is torch.bfloat16 and not STEP.is_batch_invariant
 
 
 def find_sequences(starts: Any, lengths: Any, states: Any, x: Tensor) -> StepSequences:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from unit.backends.cuda.compiled_kernels import CARDS, SHARED_BYTES, compile_launch, record_launches, require_compiler
-from unit.backends.cuda.recurrent_ops import Chunk, exact_step
+from unit.backends.cuda.recurrent_ops import Chunk, exact_step, require_interpreter
 
 HEADS, DIM = 32, 128
 
@@ -39,3 +39,42 @@ def test_states_stay_in_registers(card: int, has_row_decays: bool) -> None:
     assert code.registers <= 128
     wide = [each for name in ("LDG", "STG") for each in code.instructions(name) if ".128" in each]
     assert len(wide) >= 2 * 32 // 4, "32 numbers of a thread are read and written, 4 at once"
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_chunks_are_products_on_tensor_cores(card: int) -> None:
+    require_compiler()
+    launches = [each for each in record(200) if 0 not in each.grid]
+    assert len(launches) == 2
+    for launch in launches:
+        code = compile_launch(launch, card)
+        assert code.uses_tensor_cores
+        assert code.stack_bytes <= 16
+        assert code.shared_bytes <= SHARED_BYTES[card]
+        assert any(".128" in each for name in ("LDG", "LDGSTS") for each in code.instructions(name))
+
+
+def test_chunks_of_equal_keys() -> None:
+    """Each row corrects all that rows before it wrote: powers of their products are far greater than the inverse."""
+    require_interpreter()
+    import torch
+
+    from sporelm.backends.cuda.gated_delta_rule import gated_delta_rule
+    from sporelm.backends.torch.gated_delta_rule import gated_delta_rule as plain
+
+    rows, dim = 70, 16
+    x = torch.randn(1, 3 * dim).expand(rows, -1).clone()
+    x[:, 2 * dim :] = torch.randn(rows, dim)
+    x, alpha, beta = (each.bfloat16() for each in (x, torch.full((rows, 1), -9.0), torch.full((rows, 1), 9.0)))
+    decay, bias, state, step = (
+        -torch.ones(1),
+        torch.zeros(1),
+        torch.zeros(1, dim, dim),
+        exact_step([Chunk(rows, rows, 0)]),
+    )
+    expected_state = state.clone()
+    wide = [each.float() for each in (x, alpha, beta)]
+    expected = plain(*wide, decay, bias, expected_state, *step, key_heads=1, order="each")
+    found = gated_delta_rule(x, alpha, beta, decay, bias, state, *step, key_heads=1, order="each")
+    torch.testing.assert_close(found.float(), expected, atol=0.01 * expected.abs().max().item(), rtol=0)
+    torch.testing.assert_close(state, expected_state, atol=0.01 * expected_state.abs().max().item(), rtol=0)

@@ -32,3 +32,16 @@ def test_states_stay_in_registers(card: int) -> None:
     assert code.registers <= 128
     wide = [each for name in ("LDG", "STG") for each in code.instructions(name) if ".128" in each]
     assert len(wide) >= 2 * 32 // 4, "32 numbers of a thread are read and written, 4 at once"
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_chunks_are_products_on_tensor_cores(card: int) -> None:
+    require_compiler()
+    launches = [each for each in record(200) if 0 not in each.grid]
+    assert len(launches) == 2
+    for launch in launches:
+        code = compile_launch(launch, card)
+        assert code.uses_tensor_cores
+        assert code.stack_bytes == 0
+        assert code.shared_bytes <= SHARED_BYTES[card]
+        assert any(".128" in each for name in ("LDG", "LDGSTS") for each in code.instructions(name))
