@@ -64,7 +64,7 @@ class _Job:
 
 
 class IsolatedProcess:
-    """A child process that runs one job after the other, for tenants round robin. It starts with the first job, and
+    """A child process that runs one job after the other, for tenants in turns. It starts with the first job, and
     starts again after it was killed.
 
     Any thread may submit jobs. The owner closes it; a child whose owner has died ends by itself.

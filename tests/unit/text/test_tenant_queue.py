@@ -1,4 +1,4 @@
-"""A queue that serves tenants round robin."""
+"""A queue that serves tenants in turns."""
 
 from collections import Counter
 
@@ -15,9 +15,21 @@ def test_tenants_take_turns() -> None:
         queue.push(item, item[0])
     assert queue.pop() == "a1"
     queue.push("c1", "c")
-    assert [queue.pop() for _ in range(len(queue))] == ["b1", "a2", "c1", "a3"]
+    assert [queue.pop() for _ in range(len(queue))] == ["b1", "c1", "a2", "a3"]
     with pytest.raises(IndexError):
         queue.pop()
+
+
+def test_a_new_tenant_waits_for_one_item_of_another_and_does_not_come_first_for_ever() -> None:
+    queue: TenantQueue[str] = TenantQueue()
+    for item in ("a1", "a2", "a3"):
+        queue.push(item, "a")
+    assert queue.pop() == "a1"
+    popped = []
+    for number in range(1, 4):  # b comes again as soon as it was served
+        queue.push(f"b{number}", "b")
+        popped += [queue.pop(), queue.pop()] if number < 3 else [queue.pop()]
+    assert popped == ["b1", "a2", "b2", "a3", "b3"]
 
 
 def test_the_longest_queue_makes_room() -> None:
