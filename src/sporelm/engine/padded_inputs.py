@@ -17,17 +17,20 @@ Extents = dict[str, int]
 
 
 class PaddedArrays(NamedTuple):
-    """The arrays of a step: one number for each row (tokens, positions, slots) or sequence (lengths, counts)."""
+    """The arrays of a step: one number for each row (tokens, positions, slots) or sequence (the others)."""
 
     tokens: np.ndarray
     positions: np.ndarray
     slots: np.ndarray
     lengths: np.ndarray
     pages: np.ndarray  # a row for each sequence
+    states: np.ndarray
     counts: np.ndarray  # real rows
 
     @classmethod
-    def padding(cls, decodes: int, blocks: int, row_block: int, columns: int, dump_page: int) -> "PaddedArrays":
+    def padding(
+        cls, decodes: int, blocks: int, row_block: int, columns: int, dump_page: int, dump_state: int
+    ) -> "PaddedArrays":
         """Return arrays in which every row and sequence is a padded one."""
         num_rows, num_sequences = decodes + blocks * row_block, decodes + blocks
         return cls(
@@ -36,6 +39,7 @@ class PaddedArrays(NamedTuple):
             slots=np.full(num_rows, dump_page * PAGE, np.int32),
             lengths=np.ones(num_sequences, np.int32),
             pages=np.full((num_sequences, columns), dump_page, np.int32),
+            states=np.full(num_sequences, dump_state, np.int32),
             counts=np.ones(num_sequences, np.int32),
         )
 
@@ -44,13 +48,14 @@ class PaddedInputs:
     """The int32 arrays of a step.
 
     Rows of sequences with one row come first. Longer chunks follow, cut into blocks of `row_block` rows, each block a
-    sequence with the same pages. So the place of each row follows from the shapes; `starts` has the sums of the real
-    rows. Numbers of rows, blocks, pages and outputs are padded to buckets. A padded row has token 0 at position 0, and
-    writes to the dump page, which no sequence has; a padded sequence has one position there.
+    sequence with the same pages and recurrent state. So the place of each row follows from the shapes; `starts` has the
+    sums of the real rows. Numbers of rows, blocks, pages and outputs are padded to buckets. A padded row has token 0 at
+    position 0, and writes to the dump page, which no sequence has; a padded sequence has one position there, and the
+    dump state.
     """
 
-    def __init__(self, limits: EngineConfig, buckets: InputBuckets, dump_page: int) -> None:
-        self.buckets, self.dump_page = buckets, dump_page
+    def __init__(self, limits: EngineConfig, buckets: InputBuckets) -> None:
+        self.buckets, self.dump_page, self.dump_state = buckets, limits.num_pages, limits.num_states
         self.decodes = limit_bucket(buckets.decodes, limits.max_batch)
         num_blocks = limits.token_budget // buckets.row_block + min(limits.max_batch, limits.token_budget)
         self.blocks = limit_bucket(buckets.blocks, num_blocks)
@@ -78,16 +83,17 @@ class PaddedInputs:
             raise BackendError("a step needs at least one sequence")
         longest = max(each.position + len(each.tokens) for each in step.sequences)
         columns = round_up(self.columns, count_pages(longest))
-        padded = PaddedArrays.padding(decodes, blocks, block, columns, self.dump_page)
-        tokens, positions, slots, lengths, pages, counts = padded
+        padded = PaddedArrays.padding(decodes, blocks, block, columns, self.dump_page, self.dump_state)
+        tokens, positions, slots, lengths, pages, states, counts = padded
         first_rows = [0] * len(step.sequences)
         for row, index in enumerate(singles):
-            _, ids, position, page_table, *_ = step.sequences[index]
+            _, ids, position, page_table, _, _, state_slot, _ = step.sequences[index]
             first_rows[index] = row
             tokens[row], positions[row], lengths[row] = ids[0], position, position + 1
             slots[row] = page_table[position // PAGE] * PAGE + position % PAGE
             count = min(len(page_table), columns)
             pages[row, :count] = page_table[:count]
+            states[row] = state_slot
         number = 0
         for index in chunks:
             each = step.sequences[index]
@@ -98,7 +104,7 @@ class PaddedInputs:
         outputs[: len(rows)] = rows
         starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
         arrays = {"tokens": tokens, "positions": positions, "slots": slots, "starts": starts, "lengths": lengths}
-        arrays |= {"pages": pages, "rows": outputs, "states": np.zeros(len(lengths), np.int32)}
+        arrays |= {"pages": pages, "rows": outputs, "states": states}
         extents = {"tokens": len(tokens), "sequences": len(lengths), "starts": len(starts), "rows": len(outputs)}
         return arrays, extents | {"columns": columns}, first_rows
 
@@ -117,6 +123,7 @@ class PaddedInputs:
         padded.counts[blocks] = np.diff(ends, prepend=0)
         padded.lengths[blocks] = scheduled.position + ends
         padded.pages[blocks, : len(table)] = table
+        padded.states[blocks] = scheduled.state_slot
         return num_blocks
 
 

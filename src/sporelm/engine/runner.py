@@ -139,7 +139,7 @@ class Runner:
         buckets = self.backend.traits.input_buckets
         if buckets is None:
             return
-        padded = PaddedInputs(self.limits, buckets, self.limits.num_pages)
+        padded = PaddedInputs(self.limits, buckets)
         specs = input_specs(
             padded.max_tokens, padded.max_sequences, padded.outputs[-1], padded.columns[-1], padded=True
         )
@@ -232,7 +232,8 @@ class Runner:
         if self.padded_inputs is not None:
             arrays, extents, first_rows = self.padded_inputs.fill(step)
             # On the device, also for ops that read them on the host in steps of exact extents.
-            arrays |= {name: self.backend.upload(arrays[name]) for name in ("starts", "lengths")}
+            host_arguments = ("starts", "lengths", "states") if self.states else ("starts", "lengths")
+            arrays |= {name: self.backend.upload(arrays[name]) for name in host_arguments}
         else:
             arrays, extents = self.inputs.fill(step)
             first_rows = None

@@ -80,9 +80,9 @@ class Worker:
         memory, counts = model.model.memory(), (self.limits.num_pages, self.limits.num_states)
         if not counts[1] and bytes_per_state(memory, device):
             raise UnsupportedModel("limits.num_states is 0: this model keeps recurrent states, and needs one at least")
-        # Padded rows write to one page more, which no sequence has.
-        num_pages = counts[0] + (device.traits.input_buckets is not None)
-        layer_caches = caches.allocate_caches(memory, device, num_pages, counts[1], kv)
+        # Padded rows write to one page more and one state more, which no sequence has.
+        num_pages, num_states = (count + (device.traits.input_buckets is not None) for count in counts)
+        layer_caches = caches.allocate_caches(memory, device, num_pages, num_states, kv)
         try:
             self.runner = Runner(model.model, model.weights, layer_caches, device, self.limits, eager=eager)
         except BaseException:

@@ -11,9 +11,11 @@ from sporelm.engine.runner import InputArrays, sampled_inputs, spread_rows
 from sporelm.engine.step import UNKNOWN, ScheduledSequence, Step
 from sporelm.ops.paged_attention import PAGE
 
-LIMITS = EngineConfig(8 * PAGE, 8 * PAGE, vocab=100, token_budget=96, max_batch=6, num_pages=50)
+LIMITS = EngineConfig(
+    8 * PAGE, 8 * PAGE, vocab=100, token_budget=96, max_batch=6, num_pages=50, num_states=9, state_interval=PAGE
+)
 BUCKETS = InputBuckets(8, (0, 1, 2, 4, 8), (0, 1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 4, 8, 16, 96))
-DUMP = 50
+DUMP, DUMP_STATE = LIMITS.num_pages, LIMITS.num_states
 
 
 def draw_step(seed: int) -> Step:
@@ -25,7 +27,8 @@ def draw_step(seed: int) -> Step:
         position = int(random.integers(0, 8 * PAGE - count))
         table = tuple(pages[number * 8 : number * 8 + -(-(position + count) // PAGE)].tolist())
         ids = random.integers(0, 100, count).tolist()
-        sequences.append(ScheduledSequence(number + 1, ids, position, table, int(random.integers(0, count + 1))))
+        outputs = int(random.integers(0, count + 1))
+        sequences.append(ScheduledSequence(number + 1, ids, position, table, outputs, state_slot=8 - number))
     return Step(sequences, [])
 
 
@@ -33,7 +36,7 @@ def draw_step(seed: int) -> Step:
 def test_real_rows_are_those_of_exact_inputs(seed: int) -> None:
     step = draw_step(seed)
     exact, extents = InputArrays(LIMITS).fill(step)
-    padded, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS, DUMP).fill(step)
+    padded, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS).fill(step)
     rows = np.concatenate(
         [np.arange(first, first + len(each.tokens)) for each, first in zip(step.sequences, first_rows, strict=True)]
     )
@@ -50,7 +53,7 @@ def test_real_rows_are_those_of_exact_inputs(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_each_block_is_a_sequence_that_ends_with_its_last_real_row(seed: int) -> None:
     step = draw_step(seed)
-    padded, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS, DUMP).fill(step)
+    padded, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS).fill(step)
     num_blocks = (shapes["tokens"] - shapes["sequences"]) // (BUCKETS.row_block - 1)
     decodes = shapes["sequences"] - num_blocks
     assert shapes["tokens"] == decodes + num_blocks * BUCKETS.row_block
@@ -67,13 +70,15 @@ def test_each_block_is_a_sequence_that_ends_with_its_last_real_row(seed: int) ->
             assert length == each.position + start + count
             needed = -(-int(length) // PAGE)
             assert padded["pages"][number, :needed].tolist() == list(each.page_table[:needed])
+            assert padded["states"][number] == each.state_slot
     rest = np.setdiff1d(np.arange(shapes["sequences"]), sorted(used))
     assert (padded["lengths"][rest] == 1).all()
     assert (padded["pages"][rest] == DUMP).all()
+    assert (padded["states"][rest] == DUMP_STATE).all()
 
 
 def test_shapes_are_few() -> None:
-    inputs = PaddedInputs(LIMITS, BUCKETS, DUMP)
+    inputs = PaddedInputs(LIMITS, BUCKETS)
     shapes = {tuple(inputs.fill(draw_step(seed))[1].items()) for seed in range(300)}
     for found in map(dict, shapes):
         assert found["rows"] in inputs.outputs
@@ -92,7 +97,7 @@ def test_unknown_tokens_and_adapters_go_to_the_rows_of_their_sequences() -> None
         [],
     )
     sampled = PreviousTokens(np.array([11, 12], np.int32), {8: 1})
-    _, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS, DUMP).fill(step)
+    _, shapes, first_rows = PaddedInputs(LIMITS, BUCKETS).fill(step)
     sources = sampled_inputs(step, sampled, first_rows, shapes["tokens"])["sources"]
     assert np.flatnonzero(sources >= 0).tolist() == [first_rows[1]]
     assert sources[first_rows[1]] == 1

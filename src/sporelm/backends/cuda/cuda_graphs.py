@@ -86,6 +86,7 @@ class GraphProgram(FunctionProgram):
         super().__init__(graph, backend)
         self._cuda, self._device = backend, device
         self._host_inputs = [name for name, (_, host) in self._inputs.items() if host]
+        self._used_inputs = [name for name, slots in self._inputs.items() if any(slots)]
         self._known_shapes: set[Shapes] = set()
         self._captured: OrderedDict[Shapes, CapturedGraph] = OrderedDict()
 
@@ -111,7 +112,7 @@ class GraphProgram(FunctionProgram):
                 self._captured.popitem(last=False)[1].free()
         else:
             self._captured.move_to_end(shapes)
-            self._cuda.fill(captured.inputs, arrays)
+            self._cuda.fill(captured.inputs, {name: arrays[name] for name in self._used_inputs})
         return captured.replay()
 
     def _can_capture(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> bool:

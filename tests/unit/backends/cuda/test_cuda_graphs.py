@@ -14,6 +14,7 @@ from conformance.padded_decoder import BUCKETS, DUMP_PAGE, PAGES_EACH, on_device
 from conformance.padded_steps import pad_step, padded_specs
 from conformance.tiny_decoder import Steps, extents_of
 from sporelm.backends.cuda.cuda_backend import CudaBackend
+from sporelm.backends.torch import TorchBackend
 from sporelm.backends.torch.op_functions import op_functions
 from sporelm.errors import ContextError
 from sporelm.ops import trace
@@ -51,6 +52,7 @@ class TorchCuda(CudaBackend):
     """The CUDA back-end with torch's functions, on the CPU."""
 
     functions = op_functions()
+    pack = TorchBackend.pack
 
     def __init__(self) -> None:
         super().__init__(dtype="f32")
