@@ -21,7 +21,7 @@ from sporelm.backends.cuda.op_kernels import launches
 
 CHUNK = 4096  # numbers of a row that a program reads; counts of a chunk have 16 bits
 CHUNK_WARPS = 4
-GATHER_WARPS = 8
+SELECT_WARPS = 8  # of programs that count or gather keys, which need more registers
 KEY_BITS = 32
 DIGIT_BITS = 4
 NUM_PASSES = KEY_BITS // DIGIT_BITS
@@ -258,7 +258,7 @@ class LogitRows(NamedTuple):
                 *(*self.arguments, counts, greater, states, *self.sizes, self.rows, k, number),
                 IS_FIRST=number == 0,
                 IS_LAST=number == NUM_PASSES - 1,
-                num_warps=CHUNK_WARPS,
+                num_warps=SELECT_WARPS,
                 **shared,
             )
         launch(
@@ -266,7 +266,7 @@ class LogitRows(NamedTuple):
             self.grid,
             *(*self.arguments, counts, greater, states, entries, *self.sizes, self.rows, k),
             PASSES=NUM_PASSES,
-            num_warps=GATHER_WARPS,
+            num_warps=SELECT_WARPS,
             **shared,
         )
         block = triton.next_power_of_2(k)

@@ -211,32 +211,18 @@ def error_margin(total, count, spread, score_error, WEIGHT_ERROR: tl.constexpr, 
 
 
 @triton.jit
-def load_option(options, row, COLUMN: tl.constexpr, NUM_OPTIONS: tl.constexpr):
-    """Return an option of a row."""
-    return tl.load(options + row * NUM_OPTIONS + COLUMN)
-
-
-@triton.jit
-def is_without_filters(options, row, NUM_OPTIONS: tl.constexpr):
-    """Return whether a row is drawn from as a whole."""
-    top_k, top_p = load_option(options, row, 1, NUM_OPTIONS), load_option(options, row, 2, NUM_OPTIONS)
-    return (top_k == 0.0) & (top_p >= 1.0) & (load_option(options, row, 3, NUM_OPTIONS) == float("-inf"))
+def load_options(options, row, NUM_OPTIONS: tl.constexpr):
+    """Return the options of a row, and whether it has no filters: it is drawn from as a whole."""
+    base = options + row * NUM_OPTIONS
+    top_k, top_p, min_score = tl.load(base + 1), tl.load(base + 2), tl.load(base + 3)
+    is_whole = (top_k == 0.0) & (top_p >= 1.0) & (min_score == float("-inf"))
+    return tl.load(base), top_k, top_p, min_score, tl.load(base + 4), is_whole
 
 
 @triton.jit
 def is_finite(value):
     """Return whether a number is neither infinite nor NaN."""
     return tl.abs(value) < float("inf")
-
-
-@triton.jit
-def row_scale(options, row, NUM_OPTIONS: tl.constexpr, HAS_OPTIONS: tl.constexpr):
-    """Return the temperature of a row that is drawn from as a whole; 1 for another row."""
-    scale = 1.0
-    if HAS_OPTIONS:
-        temperature = load_option(options, row, 0, NUM_OPTIONS)
-        scale = tl.where((temperature > 0.0) & is_without_filters(options, row, NUM_OPTIONS), temperature, 1.0)
-    return scale
 
 
 @triton.jit
@@ -249,7 +235,7 @@ def sum_blocks_kernel(
     row, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
     best = entry_value(load_greatest(entries, row, chunks, CHUNKS))
     num_scored = tl.where(is_finite(best), vocab, 0)
-    scale = row_scale(options, row, NUM_OPTIONS, HAS_OPTIONS)
+    best = tl.where(is_finite(best), best, 0.0)  # no infinity less infinity
     source = tl.load(row_map + row) if HAS_MAP else row
     block = tl.arange(0, CHUNK // NEIGHBOURS)
     token = chunk * CHUNK + block[:, None] * NEIGHBOURS + tl.arange(0, NEIGHBOURS)[None, :]
@@ -257,7 +243,8 @@ def sum_blocks_kernel(
     values = load_wide(logits + source.to(tl.int64) * stride + token, inside)
     scores = tl.where(token < num_scored, values - best, 0.0)
     if HAS_OPTIONS:
-        scores = tl.div_rn(scores, scale)
+        temperature, _, _, _, _, is_whole = load_options(options, row, NUM_OPTIONS)
+        scores = tl.div_rn(scores, tl.where((temperature > 0.0) & is_whole, temperature, 1.0))
     weights = tl.where(inside, weigh(scores, BITS), 0)
     number = chunk * (CHUNK // NEIGHBOURS) + block
     tl.store(sums + row * blocks + number, tl.sum(weights, 1), mask=number < blocks)
@@ -299,19 +286,19 @@ def draw_from_row_kernel(
     entry = load_greatest(entries, row, chunks, CHUNKS)
     best = entry_value(entry)
     is_number = is_finite(best)
-    temperature = load_option(options, row, 0, NUM_OPTIONS)
+    temperature, _, _, _, uniform, is_whole = load_options(options, row, NUM_OPTIONS)
     token = tl.where(is_number | (temperature < 0.0), entry_token(entry), -1)
     is_drawn = is_number & (temperature > 0.0)
     is_certain = is_drawn == 0
     if HAS_SUMS:
-        is_whole = is_drawn & is_without_filters(options, row, NUM_OPTIONS)
+        is_whole = is_drawn & is_whole
         scale = tl.where(is_whole, temperature, 1.0)
         number = tl.arange(0, BLOCKS)
         of_block = tl.load(sums + row * blocks + number, mask=number < blocks, other=0)
         until = tl.cumsum(of_block, 0)
         total = tl.sum(of_block, 0)
         tl.store(totals + row, total)
-        target = take_share(total, load_option(options, row, 4, NUM_OPTIONS))
+        target = take_share(total, uniform)
         score_error = tl.where(scale == 1.0, SCORE_ERROR, SCALED_SCORE_ERROR)
         margin = error_margin(total, vocab, spread, score_error, DRAW_ERROR, ROUNDOFF)
         block = tl.minimum(tl.sum(((until <= target) & (number < blocks)).to(tl.int32), 0), blocks - 1)
@@ -320,6 +307,7 @@ def draw_from_row_kernel(
         candidate = block * NEIGHBOURS + neighbour
         inside = candidate < vocab
         values = load_wide(logits + row.to(tl.int64) * stride + candidate, inside)
+        best = tl.where(is_number, best, 0.0)  # no infinity less infinity
         scores = tl.where(candidate < tl.where(is_number, vocab, 0), values - best, 0.0)
         scores = tl.div_rn(scores, scale)
         weights = tl.where(inside, weigh(scores, BITS), 0)
@@ -347,11 +335,10 @@ def draw_from_candidates_kernel(
     """Write (token, whether certain) of a row that is drawn from with filters, from its k greatest logits."""
     row = tl.program_id(0)
     best = entry_value(load_greatest(greatest, row, chunks, CHUNKS))
-    temperature, top_k = load_option(options, row, 0, NUM_OPTIONS), load_option(options, row, 1, NUM_OPTIONS)
-    top_p, min_score = load_option(options, row, 2, NUM_OPTIONS), load_option(options, row, 3, NUM_OPTIONS)
-    uniform = load_option(options, row, 4, NUM_OPTIONS)
-    is_drawn = is_finite(best) & (temperature > 0.0) & (is_without_filters(options, row, NUM_OPTIONS) == 0)
+    temperature, top_k, top_p, min_score, uniform, is_whole = load_options(options, row, NUM_OPTIONS)
+    is_drawn = is_finite(best) & (temperature > 0.0) & (is_whole == 0)
     temperature = tl.where(is_drawn, temperature, 1.0)
+    best = tl.where(is_drawn, best, 0.0)  # no infinity less infinity
     rank = tl.arange(0, BLOCK)
     inside = rank < k
     entries = tl.load(candidates + row.to(tl.int64) * k + rank, mask=inside, other=0)
