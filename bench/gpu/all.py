@@ -29,7 +29,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Part:
+class BenchPart:
     """One run of a script, and the most seconds that it may take."""
 
     name: str
@@ -40,25 +40,29 @@ class Part:
 
 # Shares and ratios need the limits, so they come first; then whether results are right; then the bars.
 PARTS = (
-    Part("limits", "limits", "--repeat 3", 60),
-    Part("cases", "conformance", "--only cases --dtypes f32,bf16 --seconds 30", 150),
-    Part("tokens", "conformance", "--only tokens", 90),
-    Part("linear", "linear", "--shapes 8b --products gate_up,down --formats bf16,fp8,q4_0,q4_k --rows 1,16,4096", 90),
-    Part("attention", "attention", "--contexts 8192,32768 --kv f16,fp8", 60),
-    Part("8b", "model", "--models 8b --formats bf16 --figures load,decode,prefill,idle,streams --repeat 3", 150),
-    Part("8b-q4_0", "model", "--models 8b --formats q4_0 --figures load,decode --repeat 3", 80),
-    Part("8b-fp8", "model", "--models 8b --formats fp8 --figures load,decode,prefill --repeat 3", 80),
-    Part("8b-q4_k", "model", "--models 8b --formats q4_k --figures load,decode,prefill --repeat 3", 90),
-    Part("8b-ngram", "model", "--models 8b --formats bf16 --figures ngram --repeat 2", 90),
-    Part("transformers", "compare_transformers", "--models 8b --repeat 3", 150),
-    Part(
+    BenchPart("limits", "limits", "--repeat 3", 60),
+    BenchPart("cases", "conformance", "--only cases --dtypes f32,bf16 --seconds 30", 150),
+    BenchPart("tokens", "conformance", "--only tokens", 90),
+    BenchPart(
+        "linear", "linear", "--shapes 8b --products gate_up,down --formats bf16,fp8,q4_0,q4_k --rows 1,16,4096", 90
+    ),
+    BenchPart("attention", "attention", "--contexts 8192,32768 --kv f16,fp8", 60),
+    BenchPart("8b", "model", "--models 8b --formats bf16 --figures load,decode,prefill,idle,streams --repeat 3", 150),
+    BenchPart("8b-q4_0", "model", "--models 8b --formats q4_0 --figures load,decode --repeat 3", 80),
+    BenchPart("8b-fp8", "model", "--models 8b --formats fp8 --figures load,decode,prefill --repeat 3", 80),
+    BenchPart("8b-q4_k", "model", "--models 8b --formats q4_k --figures load,decode,prefill --repeat 3", 90),
+    BenchPart("8b-ngram", "model", "--models 8b --formats bf16 --figures ngram --repeat 2", 90),
+    BenchPart("transformers", "compare_transformers", "--models 8b --repeat 3", 150),
+    BenchPart(
         "8b-invariant",
         "model",
         "--models 8b --formats bf16 --figures load,decode,prefill,streams --batch-invariant --repeat 3",
         150,
     ),
-    Part("1b", "model", "--models 1b --formats bf16,q4_k --figures load,decode,prefill,idle --repeat 3", 120),
-    Part("30b-a3b", "model", "--models 30b-a3b --formats q4_k --figures load,decode,prefill,streams --repeat 3", 180),
+    BenchPart("1b", "model", "--models 1b --formats bf16,q4_k --figures load,decode,prefill,idle --repeat 3", 120),
+    BenchPart(
+        "30b-a3b", "model", "--models 30b-a3b --formats q4_k --figures load,decode,prefill,streams --repeat 3", 180
+    ),
 )
 TINY_WORDS = {
     "cases": "--only cases --dtypes f32 --jobs 1 --max-cases 2 --ops rms_norm",
@@ -77,7 +81,7 @@ class Runner:
         self.deadline = perf_counter() + 60 * args.minutes
         self.rows: list[dict[str, Any]] = []
 
-    def run(self, part: Part) -> None:
+    def run(self, part: BenchPart) -> None:
         """Run a part, as far as the time suffices."""
         left = self.deadline - perf_counter()
         if left < MIN_SECONDS:
@@ -93,7 +97,7 @@ class Runner:
         self.rows += [row | {"part": part.name} for row in rows]
         print(f"{part.name}: {perf_counter() - began:.0f} s" + f", {error}" * bool(error), flush=True)
 
-    def _run_process(self, part: Part, seconds: float) -> str:
+    def _run_process(self, part: BenchPart, seconds: float) -> str:
         """Run a script; return why it failed, or ""."""
         words = [sys.executable, str(FOLDER / f"{part.script}.py"), *part.words.split(), "--save", str(self.rows_file)]
         words += ["--device", self.args.device] + ["--tiny", "--repeat", "1"] * self.args.tiny
@@ -211,7 +215,7 @@ def main() -> int:
     parts = [part for part in PARTS if part.name in only]
     if args.tiny:
         parts = [
-            Part(each.name, each.script, TINY_WORDS.get(each.name, ""), each.seconds)
+            BenchPart(each.name, each.script, TINY_WORDS.get(each.name, ""), each.seconds)
             for each in parts
             if each.name == "limits" or each.name in TINY_WORDS
         ]

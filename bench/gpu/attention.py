@@ -5,8 +5,8 @@ Usage: PYTHONPATH=src python3 bench/gpu/attention.py [--contexts 1024,8192,32768
 
 decode    one row of each sequence, all with the same context. `share` is the bytes of keys and values a second, as a
           part of the card's read bandwidth in this run
-prompt    all rows of one prompt, in blocks as the engine cuts them. `share` is the operations a second, those that
-          causality leaves, as a part of the bf16 matmul rate
+prompt    all rows of one prompt, in blocks as the engine cuts them. `share` is the operations that causality
+          leaves, a second, as a part of the bf16 matmul rate
 
 Pages lie scattered. Several caches are used in turns, so that none lies in the card's caches.
 """

@@ -115,7 +115,7 @@ def compare(args: argparse.Namespace, limits: Limits, name: str, row: dict[str, 
             if number:
                 speeds[side].append(1 / seconds)
     ratios = [ours / other for other, ours in zip(*speeds.values(), strict=True)]
-    nbytes = opened.work.decode_bytes(1, PROMPT + args.warm_tokens + args.tokens / 2)
+    nbytes = opened.step_work.decode_bytes(1, PROMPT + args.warm_tokens + args.tokens / 2)
     row |= {"tok/s": median(speeds["sporelm"]), "transformers tok/s": median(speeds["transformers"])}
     row |= {"ratio": median(ratios), "least ratio": min(ratios), "greatest ratio": max(ratios)}
     row["share"] = share_of(nbytes * median(speeds["sporelm"]), limits.read_bytes_s)

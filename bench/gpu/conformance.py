@@ -3,13 +3,13 @@
 Usage: PYTHONPATH=src python3 bench/gpu/conformance.py [--dtypes f32,bf16] [--ops NAME,..] [--every-case]
        [--only cases,tokens] [--jobs 8] [--seconds 120] [--json]
 
-cases    the conformance cases of all ops against the ops' numpy references, those that have kernels first: the sample
-         of `spore doctor --conformance`, or with --every-case all of them
+cases    the conformance cases of all ops against the ops' numpy references, ops with kernels first: the sample of
+         `spore doctor --conformance`, or with --every-case all of them
 tokens   greedy tokens of small models with random weights, against the CPU back-end in f32; where they differ, how far
          apart the two best logits were. The models are those of `random_models.py`
 
 A row is the cases of an op in a number type, or a model in a number format. Cases are taken in turns from all ops, so
-that those that fit into --seconds cover each of them. --jobs processes compile kernels side by side.
+that each op is covered before --seconds are over. --jobs processes compile kernels side by side.
 """
 
 import argparse
@@ -41,7 +41,7 @@ START_SECONDS = 60  # of a process, beside those of its cases
 
 
 def list_cases(ops: Sequence[str], *, every_case: bool) -> list[Case]:
-    """Return the cases of ops, in turns from each op: first those of kernels, then those that plain torch computes."""
+    """Return the cases of ops, in turns from each op: first from ops with kernels, then from ops of plain torch."""
     groups: dict[str, list[Case]] = {}
     for case in CASES if every_case else sample_cases():
         if not ops or case.op in ops:

@@ -49,7 +49,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def check_device(args: argparse.Namespace) -> None:
-    """Exit with one line if the device is not there."""
+    """Exit with one line if the device is missing."""
     import torch
 
     if args.device == "cpu":

@@ -38,7 +38,7 @@ from sporelm.engine import Engine, Request
 FIGURES = ("load", "decode", "prefill", "streams", "idle", "ngram")
 PROMPT = 32  # of a decoding stream, so that all steps have one shape
 PROFILED_STEPS = 32
-MIN_NGRAM_TOKENS = 24  # of which the first steps take several at once
+MIN_NGRAM_TOKENS = 24  # a step may take sixteen at once
 IDLE_STREAMS = (1, 64)
 
 
@@ -122,7 +122,7 @@ class ModelBench:
         seconds = run_requests(opened.engine, [opened.random_ids(PROMPT)], 3)
         row = {"s": opened.load_s + opened.prepare_s + seconds, "weights s": opened.load_s}
         row |= {"caches s": opened.prepare_s, "first tokens s": seconds}
-        return row | {"GB": opened.work.weight_bytes / 1e9, "streams that fit": self.count_fitting(opened)}
+        return row | {"GB": opened.step_work.weight_bytes / 1e9, "streams that fit": self.count_fitting(opened)}
 
     def count_fitting(self, opened: RandomModel) -> int:
         """Return how many of the streams the pages hold."""
@@ -138,7 +138,7 @@ class ModelBench:
 
             decode_random()
             seconds = median(decode_random() for _ in range(self.args.repeat))
-            nbytes = opened.work.decode_bytes(1, PROMPT + warm + count / 2)
+            nbytes = opened.step_work.decode_bytes(1, PROMPT + warm + count / 2)
             row |= {"tok/s": 1 / seconds, "GB/s": nbytes / seconds / 1e9, "GB a step": nbytes / 1e9}
             row["share"] = share_of(nbytes / seconds, self.limits.read_bytes_s)
 
@@ -151,7 +151,7 @@ class ModelBench:
 
             prefill()
             seconds = median(prefill() for _ in range(self.args.repeat))
-            least = opened.work.prefill_seconds(tokens, self.flops)
+            least = opened.step_work.prefill_seconds(tokens, self.flops)
             row |= {"tok/s": tokens / seconds, "TFLOP/s": least * self.flops / seconds / 1e12, "share": least / seconds}
 
     def measure_streams(self, opened: RandomModel) -> None:
@@ -164,8 +164,8 @@ class ModelBench:
 
             run(min(4, tokens))
             seconds = median(run(tokens) for _ in range(args.stream_repeat))
-            first = streams * opened.work.prefill_seconds(prompt, self.flops)
-            each = opened.work.decode_seconds(streams, prompt + tokens / 2, self.limits.read_bytes_s, self.flops)
+            first = streams * opened.step_work.prefill_seconds(prompt, self.flops)
+            each = opened.step_work.decode_seconds(streams, prompt + tokens / 2, self.limits.read_bytes_s, self.flops)
             row |= {"tok/s": streams * tokens / seconds, "s": seconds, "roofline tok/s": streams * tokens}
             row["roofline tok/s"] /= first + tokens * each
             row["share"] = (first + tokens * each) / seconds

@@ -66,25 +66,25 @@ class RandomBlocks:
     def __init__(self, width: int) -> None:
         self._pools = BlockPools(width)
         self._deviation = 1 / sqrt(width)
-        self._drawn: dict[tuple[Any, ...], StoredTensor] = {}
+        self._tensors: dict[tuple[Any, ...], StoredTensor] = {}
 
     def tensor(self, name: str, number_format: type[QuantFormat], shape: tuple[int, ...]) -> StoredTensor:
         """Return a tensor whose numbers have a deviation of 1 / sqrt(width); vectors are near 1, or near -1."""
         key = (number_format, shape, name.endswith(".ssm_a"))
-        if key not in self._drawn:
+        if key not in self._tensors:
             if number_format is F8_E4M3_128 and number_format not in self._pools.blocks:
                 self._pools.blocks[number_format] = self._make_fp8_blocks()
-            self._drawn[key] = self._pools.tensor(name, number_format, shape)
-        drawn = self._drawn[key]
+            self._tensors[key] = self._pools.tensor(name, number_format, shape)
+        drawn = self._tensors[key]
         return StoredTensor(name, drawn.format, drawn.shape, drawn.blocks)
 
     def zeros(self, name: str, number_format: type[QuantFormat], shape: tuple[int, ...]) -> StoredTensor:
         """Return a tensor of zeros: blocks whose scales are zero."""
         key = (number_format, shape, "zeros")
-        if key not in self._drawn:
+        if key not in self._tensors:
             blocks = np.zeros(number_format.tensor_nbytes(shape), np.uint8)
-            self._drawn[key] = StoredTensor(name, number_format, shape, blocks)
-        return self._drawn[key]
+            self._tensors[key] = StoredTensor(name, number_format, shape, blocks)
+        return self._tensors[key]
 
     def _make_fp8_blocks(self) -> np.ndarray:
         """Return the pool's runs in FP8, all with one scale."""
@@ -167,7 +167,7 @@ def make_source(shape: ModelShape, number_format: str, *, repeats: bool = False)
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a step must read and multiply at least.
+    """The least that a step reads and multiplies.
 
     weight_bytes   of packed weights, without the embedding table (unless it is the head too)
     expert_bytes   the part of it that belongs to experts
@@ -254,7 +254,7 @@ class RandomModel:
         ngram: bool = False,
     ) -> None:
         self.backend, self.config = backend, source.config
-        self.work = estimate_work(source, backend, kv)
+        self.step_work = estimate_work(source, backend, kv)
         model: Any = build(source.config)
         began = perf_counter()
         weights = load_parameters(source, model.params(), backend, threads=LOAD_THREADS)
