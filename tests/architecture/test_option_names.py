@@ -15,7 +15,6 @@ from sporelm.cli.main import load_command
 BELOW = ("api", "engine", "checkpoints", "models", "plan", "backends", "distributed", "ops", "quant", "tensor")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OPTION = re.compile(r"\bthe option ([a-z_]+)")
-DEVICES = (PACKAGE / "backends" / "torch", PACKAGE / "backends" / "cuda")  # their messages still name flags
 COMMAND = re.compile(r"'spore [^']*'")
 
 
@@ -39,8 +38,7 @@ def messages() -> Iterator[tuple[str, str]]:
     """Return place and text of each literal of the layers below the command line."""
     for layer in BELOW:
         for path in python_files(PACKAGE / layer):
-            if not any(path.is_relative_to(folder) for folder in DEVICES):
-                yield from ((f"{relative(path)}:{line}", text) for line, text in texts(path))
+            yield from ((f"{relative(path)}:{line}", text) for line, text in texts(path))
     yield from ((f"errors.py:{line}", text) for line, text in texts(PACKAGE / "errors.py"))
 
 

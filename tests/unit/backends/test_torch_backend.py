@@ -80,7 +80,7 @@ def test_a_missing_device_is_reported_in_one_line() -> None:
         ("cpu:x", ""),
         ("musa", "torch_musa"),
     ):
-        match = f"has no device '{device}' here: .*{reason}.*, or use --device cpu|{reason}.*Use --device cpu"
+        match = f"has no device '{device}' here: .*{reason}.*, or set the option device to cpu"
         with pytest.raises(BackendError, match=match) as caught:
             open_backend("torch", device=device)
         assert "\n" not in str(caught.value)
@@ -108,8 +108,8 @@ def test_the_last_device_is_named_and_its_memory_asked_for(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch, "cuda", Gpus)
     monkeypatch.setattr(torch, "get_device_module", lambda device: Gpus)
-    reason = explain_missing_device("cuda:7", RuntimeError("CUDA error: invalid device ordinal\nmore"))
-    assert reason.endswith("invalid device ordinal (the last one is 'cuda:1'). Use --device cuda:1, or --device cpu")
+    reason = explain_missing_device("cuda:7", RuntimeError("CUDA error: invalid device ordinal\nmore"), "go home")
+    assert reason.endswith("device ordinal (the last one is 'cuda:1'). Set the option device to cuda:1, or go home")
     assert read_device_memory(torch.device("cuda:0")) == (3 * 10**9, 8 * 10**9)
     assert read_device_memory(torch.device("cuda:1")) is None
     assert read_device_memory(torch.device("cpu")) is read_device_memory(torch.device("meta")) is None
@@ -234,7 +234,7 @@ def test_too_little_memory_is_a_shortage() -> None:
     backend = open_available("torch")
     import torch
 
-    remedy = r"\. Try a smaller --max-context, or a smaller model\.$"
+    remedy = r"\. Lower the option max_context, or take a smaller model\.$"
     with pytest.raises(MemoryShortage, match=r"^device cpu: 2 GB are needed" + remedy), backend.on_device():
         raise torch.OutOfMemoryError("2 GB are needed.\nand more")
     with pytest.raises(MemoryShortage, match="can't allocate memory.*" + remedy), backend.on_device():

@@ -39,20 +39,21 @@ def release_cached_memory(device: torch.device) -> None:
             release()
 
 
-def explain_missing_device(name: str, error: Exception) -> str:
-    """Return in one line why a device is missing, and the remedy."""
+def explain_missing_device(name: str, error: Exception, remedy: str) -> str:
+    """Return in one line why a device is missing, and what to do; `remedy` helps on any machine."""
     kind = name.partition(":")[0]
     reason = " ".join(str(error).partition("\n")[0].split())[:200]
     prefix = f"torch {torch.__version__} has no device {name!r} here: "
     if kind not in KNOWN and ("Expected one of" in reason or "device string" in reason.lower()):
-        return f"{prefix}not a device name (allowed: {', '.join(KNOWN)}, with a number as in cuda:1). Use --device cpu"
+        allowed = f"{', '.join(KNOWN)}, with a number as in cuda:1"
+        return f"{prefix}not a device name (allowed: {allowed}). Correct it, or {remedy}"
     if kind in PLUGINS and not hasattr(torch, kind):
-        return f"{prefix}it needs the vendor's plug-in. Install {PLUGINS[kind]} and its driver, or use --device cpu"
+        return f"{prefix}it needs the vendor's plug-in. Install {PLUGINS[kind]} and its driver, or {remedy}"
     count_devices = getattr(getattr(torch, kind, None), "device_count", None)
     count = count_devices() if count_devices else 0
     if count:
         last = f"{kind}:{count - 1}"
-        return f"{prefix}{reason} (the last one is {last!r}). Use --device {last}, or --device cpu"
+        return f"{prefix}{reason} (the last one is {last!r}). Set the option device to {last}, or {remedy}"
     if (kind == "mps" and not torch.backends.mps.is_built()) or "not compiled with" in reason:
-        return f"{prefix}this torch is built without it. Install a build that has it (pytorch.org), or use --device cpu"
-    return f"{prefix}{reason.rstrip('.')}. Check the driver, or use --device cpu"
+        return f"{prefix}this torch is built without it. Install a build that has it (pytorch.org), or {remedy}"
+    return f"{prefix}{reason.rstrip('.')}. Check the driver, or {remedy}"

@@ -71,6 +71,7 @@ class TorchBackend(FunctionBackend):
     """
 
     name = "torch"
+    remedy = "set the option device to cpu"  # where a device is missing
     rules = (
         *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "linear_group"),
         *("rope_store", "quantize_rows"),
@@ -104,7 +105,7 @@ class TorchBackend(FunctionBackend):
             if found.device != self.device:
                 self.use_device(found.device)
         except Exception as error:  # each vendor's plug-in has errors of its own
-            return Missing(explain_missing_device(self.requested_device, error))
+            return Missing(explain_missing_device(self.requested_device, error, self.remedy))
         details = {"torch": torch.__version__, "device": str(self.device), "threads": str(self._num_threads())}
         return Ready(details | {"dtype": self.activation.name, "weights": "packed" if self.packs_weights else "dense"})
 
@@ -167,7 +168,9 @@ class TorchBackend(FunctionBackend):
 
     def copy_out(self, stored: torch.Tensor) -> np.ndarray:
         if stored.device.type == "meta":
-            raise BackendError("device 'meta' has shapes and no values: nothing can be read from it; try --device cpu")
+            raise BackendError(
+                "device 'meta' has shapes and no values: nothing can be read from it. Set the option device to cpu"
+            )
         array: np.ndarray = (stored.float() if stored.dtype in NARROW_TYPES else stored).cpu().numpy()
         return array
 
@@ -298,7 +301,7 @@ class TorchBackend(FunctionBackend):
         if not is_shortage:
             return None
         return MemoryShortage(
-            f"device {self.device}: {reason.rstrip('. ')}. Try a smaller --max-context, or a smaller model."
+            f"device {self.device}: {reason.rstrip('. ')}. Lower the option max_context, or take a smaller model."
         )
 
     def _num_threads(self) -> int:
