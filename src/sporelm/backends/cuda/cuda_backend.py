@@ -33,6 +33,7 @@ class CudaBackend(TorchBackend):
     """
 
     name = "cuda"
+    remedy = "set the option backend to cpu"
     functions: Mapping[str, Callable[..., Any]] = op_functions()
 
     def __init__(
@@ -51,7 +52,7 @@ class CudaBackend(TorchBackend):
 
     def probe(self) -> Ready | Missing:
         if not IS_INTERPRETED and not self.requested_device.startswith("cuda"):
-            return Missing(f"it runs on NVIDIA GPUs (got device {self.requested_device!r}). Use --device cuda")
+            return Missing(f"not an NVIDIA GPU (got device {self.requested_device!r}). Set the option device to cuda")
         state = super().probe()
         if isinstance(state, Missing):
             return state
@@ -63,8 +64,8 @@ class CudaBackend(TorchBackend):
             found, needed = (".".join(map(str, each)) for each in (capability, MIN_CAPABILITY))
             name = torch.cuda.get_device_name(self.device)
             return Missing(
-                f"{name} is too old: compute capability {found}, kernels need {needed}. Use --backend torch --device"
-                f" {self.device}"
+                f"{name} is too old: compute capability {found}, kernels need {needed}. Set the option backend"
+                f" to torch and the option device to {self.device}"
             )
         return Ready(details | {"gpu": torch.cuda.get_device_name(self.device)})
 
