@@ -55,7 +55,7 @@ CUTS = [
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Any]:
-    backend = open_available("cpu", threads=1)
+    backend = open_available("cpu", threads=1, shares_arena=True)
     yield backend
     backend.close()
 
@@ -269,6 +269,20 @@ def test_activations_cross_once_per_border(torch: Any, host: Any, tmp_path: Path
 def make_sizes(source: ModelSource, device: Any, host: Any, *, experts_on_host: bool = False) -> SplitSizes:
     loader = ModelLoader(source, device, "f32", dequantize=False)
     return SplitSizes(loader, host, DeviceBudget(None, 4, 4, 64, CONTEXT), experts_on_host=experts_on_host)
+
+
+def test_segments_of_the_host_share_memory(torch: Any, host: Any, tmp_path: Path) -> None:
+    """With experts on the host, each layer has a segment there: their values lie in one arena, not in one each."""
+    mixture = next(case for case in CASES if case.name == "mixtral")
+    with closing(open_model(write_case(tmp_path, mixture))) as source:
+        sizes = make_sizes(source, torch, host, experts_on_host=True)
+        split = sizes.build(tuple(range(len(sizes.layers))), True, has_output=True, device="it")
+        worker, _ = make_worker(split_loader(source, torch, host, split))
+        assert worker.runner.plan is not None
+        program: Any = worker.runner.plan.bucket_programs["many"].program
+        arenas = {segment.program._arena.address for segment in program.segments if segment.part_index == HOST}
+        assert len(arenas) == 1
+        worker.close()
 
 
 def test_a_packed_weight_stays_on_its_part(torch: Any, host: Any, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def split_if_needed(
         except MemoryShortage as shortage:
             if options.strict and not options.wants_split:
                 raise MemoryShortage(f"{shortage}; or leave out the option strict, and the model is split") from None
-    host = open_backend(HOST, threads=threads)
+    host = open_backend(HOST, threads=threads, shares_arena=True)
     host.strict = options.strict
     try:
         budget = make_budget(options, model, host, free)

@@ -74,7 +74,8 @@ class PartitionedProgram:
                 for name, value in segment.inputs.items()
             }
             for name, handle in segment.program.run(given, extents).items():
-                held[name] = {segment.part_index: handle}
+                # Other segments may write to the memory of a view.
+                held[name] = {segment.part_index: handle.copy() if isinstance(handle, np.ndarray) else handle}
             for name in segment.ending:
                 held.pop(name, None)
         return {

@@ -19,7 +19,7 @@ from sporelm.backends.cpu.formats.hf_formats import HF_FORMATS
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels.pack_weight import pack_weight
 from sporelm.backends.cpu.lowering.op_lowering import find_lowering, op_lowerings, rowwise_ops
-from sporelm.backends.cpu.runtime.host_memory import Heap
+from sporelm.backends.cpu.runtime.host_memory import Heap, Region
 from sporelm.backends.cpu.runtime.page_export import export_pages, import_pages, page_bytes
 from sporelm.backends.cpu.runtime.run_kernel import run_kernel
 from sporelm.backends.cpu.runtime.state_pool import (
@@ -72,7 +72,10 @@ FEW_TOKENS = 16  # max tokens of decoding steps; tiles.py holds the measured lim
 
 
 class CpuBackend:
-    """Tensors in this process's memory. `threads` counts the threads, including the caller's."""
+    """Tensors in this process's memory. `threads` counts the threads, including the caller's.
+
+    shares_arena   programs keep their values in the same memory: the outputs of one are valid until any other runs
+    """
 
     name = "cpu"
     rules: tuple[str, ...] = (
@@ -84,7 +87,7 @@ class CpuBackend:
     traits = HOST_TRAITS
     padded_ops: Collection[str] = ()
 
-    def __init__(self, threads: int | None = None, target: str | None = None) -> None:
+    def __init__(self, threads: int | None = None, target: str | None = None, *, shares_arena: bool = False) -> None:
         self.context = Context(self.name)
         chosen = targets.select_target(target)
         self._tiles = tiles_in_use(chosen)
@@ -92,6 +95,8 @@ class CpuBackend:
         self.compiler = Compiler(self.target)
         self.thread_pool = ThreadPool(self.compiler, threads or settings.THREADS.integer or 1)
         self._heap = Heap()
+        self._shares_arena = shares_arena
+        self._arena: Region | None = None  # the largest one that programs share
         kinds = (FORMATS | HF_FORMATS).items()
         self._kinds: dict[str, Panels] = {name: kind(self.target) for name, kind in kinds}
 
@@ -292,9 +297,16 @@ class CpuBackend:
 
     def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> CpuProgram:
         placement = plan_memory(value_bytes, rowwise_ops())
-        program = CpuProgram(graph, placement, self.compiler, self.thread_pool, self.context)
+        arena = self._shared_arena(placement.nbytes) if self._shares_arena else None
+        program = CpuProgram(graph, placement, self.compiler, self.thread_pool, self.context, arena)
         self.compiler.rest()
         return program
+
+    def _shared_arena(self, nbytes: int) -> Region:
+        """Return memory for the values of a program: that of an earlier program if it is large enough."""
+        if self._arena is None or self._arena.array.size < nbytes:
+            self._arena = Region(nbytes)
+        return self._arena
 
     def assembly(self, kernel: Kernel) -> str:
         """Return the assembly text of a kernel, for inspection."""

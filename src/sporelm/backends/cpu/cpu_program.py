@@ -117,13 +117,20 @@ class CpuProgram(Resource):
     """
 
     def __init__(
-        self, graph: Graph, placement: Placement, compiler: Compiler, thread_pool: ThreadPool, context: Context
+        self,
+        graph: Graph,
+        placement: Placement,
+        compiler: Compiler,
+        thread_pool: ThreadPool,
+        context: Context,
+        arena: Region | None = None,
     ) -> None:
+        """`arena` has room for the values, between whose steps other programs may write to it; None: one of its own."""
         self.compiler = compiler  # keeps the machine code alive that the table points to
         self.graph, self.thread_pool, self.threads = graph, thread_pool, thread_pool.threads
         self.target: CpuTarget = compiler.target
         self._placement = placement
-        self._arena = Region(placement.nbytes)
+        self._arena = Region(placement.nbytes) if arena is None else arena
         self._own: list[Region] = []
         self._cells = CellTable()
         self._attended: list[tuple[Any, Any]] = []
