@@ -6,7 +6,7 @@
 
 `plane_args(planes)` are the arguments that every kernel takes, and `plane_constants(format)` the constants:
 `codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic` and `LEVEL, STEPS, BITS, GROUP_FIELDS,
-GROUP_BLOCKS, HAS_OFFSETS, IS_LIFTED`. `dequantize_kernel` is the example of their use.
+GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED`. `dequantize_kernel` is the example of their use.
 """
 
 from collections.abc import Sequence
@@ -75,6 +75,7 @@ def plane_constants(plane_format: PlaneFormat) -> dict[str, Any]:
         "BITS": plane_format.bits,
         "GROUP_FIELDS": plane_format.group_fields,
         "GROUP_BLOCKS": plane_format.group_blocks,
+        "SUPER_BLOCKS": plane_format.super_blocks,
         "HAS_OFFSETS": plane_format.has_offsets,
         "IS_LIFTED": plane_format.is_lifted,
     }
@@ -84,7 +85,7 @@ def plane_constants(plane_format: PlaneFormat) -> dict[str, Any]:
 def dequantize_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic, index, out, count, num_rows, width,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
-    GROUP_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, SUPER_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
     HAS_INDEX: tl.constexpr, FILLS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Write ROWS rows of the result, BLOCKS blocks of words of each: row i is row index[i] of the matrix, or row i.
@@ -110,12 +111,15 @@ def dequantize_kernel(
     upper = words
     if extra is not None:
         upper = tl.load(extra + place, mask=is_read, other=0)
+    factors = 0
+    if supers is not None:
+        factors = tl.load(supers + source * num_supers + (block // SUPER_BLOCKS + word * 0), mask=inside, other=0)
     target = tl.expand_dims(row.to(tl.int64) * width + (block * (16 * FIELDS) + word), 3) + lane
     column = tl.expand_dims(block * (16 * FIELDS) + word, 3) + lane
     for group in tl.static_range(FIELDS // GROUP_FIELDS):
         step, offset = STEPS(
-            scales, supers, source, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0, num_scales,
-            num_supers, inside,
+            scales, factors, source, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0, num_scales,
+                magic, inside,
         )  # fmt: skip
         for part in tl.static_range(GROUP_FIELDS):
             values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)

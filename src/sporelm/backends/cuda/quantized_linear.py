@@ -41,6 +41,7 @@ MIN_PROGRAMS = 264  # two for each multiprocessor of a large GPU: with fewer, th
 MAX_SPLITS = 8
 MANY_TOKENS = 192  # rows from which on planes are written out first: that costs as much as 30 rows of a product
 SCRATCH_VALUES = 1 << 26  # of a matrix that are written out at a time
+MAX_SUMS = 16  # of a thread for few tokens
 THREADS = 128  # of a program for few tokens
 VECTOR_BYTES = 16  # that a thread reads at once
 TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
@@ -55,7 +56,7 @@ def few_tokens_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x, bias, out, tokens, rows, width, second, split_blocks,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
-    GROUP_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, SUPER_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Multiply TOKENS rows of x by ROWS rows of a matrix of planes, or by a part of their columns.
@@ -76,22 +77,25 @@ def few_tokens_kernel(
     column = tl.arange(0, BLOCKS)[None, None, :, None]
     word = tl.arange(0, 4)[None, None, None, :] * 4
     is_token = token < tokens
+    spread = 1 + (magic & 1)  # 1, unknown to the compiler: it would divide loads of neighbouring scales otherwise
     sums = tl.zeros((TOKENS, MATRICES * ROWS, BLOCKS, 4), tl.float32)
     first = tl.program_id(1) * split_blocks
     for start in range(first, tl.minimum(first + split_blocks, num_words // 16), BLOCKS):
         block = start + column
         inside = block < tl.minimum(first + split_blocks, num_words // 16)
-        place = tl.expand_dims(row * num_words + (block * 16 + word), 4) + lane
+        where = tl.expand_dims(row * num_words + (block * 16 + word), 4) + lane
         is_read = tl.expand_dims(inside, 4) & (lane >= 0)
-        words = tl.load(codes + place, mask=is_read, other=0)
+        words = tl.load(codes + where, mask=is_read, other=0)
         upper = words
         if extra is not None:
-            upper = tl.load(extra + place, mask=is_read, other=0)
+            upper = tl.load(extra + where, mask=is_read, other=0)
+        factors = 0
+        if supers is not None:
+            place = block * spread // SUPER_BLOCKS + word * 0
+            factors = tl.load(supers + row * num_supers + place, mask=inside, other=0)
         column_of_x = tl.expand_dims(block * (16 * FIELDS) + word, 4) + lane
         is_column = tl.expand_dims(inside & is_token, 4)
         for group in tl.static_range(FIELDS // GROUP_FIELDS):
-            total = tl.zeros((TOKENS, MATRICES * ROWS, BLOCKS, 4), tl.float32)
-            total_x = tl.zeros((TOKENS, 1, BLOCKS, 4), tl.float32)
             for part in tl.static_range(GROUP_FIELDS):
                 run = (group * GROUP_FIELDS + part) * 16
                 values = load_wide(
@@ -99,16 +103,19 @@ def few_tokens_kernel(
                 )
                 levels = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
                 product = tl.sum(levels * values, 4)
-                if IS_LIFTED:
-                    total += product * (1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16)))
+                if IS_LIFTED and (group * GROUP_FIELDS + part) * BITS % 16 > 0:
+                    product *= 1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16))
+                if part == 0:
+                    total = product
                 else:
                     total += product
                 if HAS_OFFSETS:
-                    total_x += tl.sum(values, 4)
-            step, offset = STEPS(
-                scales, supers, row, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0, num_scales,
-                num_supers, inside,
-            )  # fmt: skip
+                    if part == 0:
+                        total_x = tl.sum(values, 4)
+                    else:
+                        total_x += tl.sum(values, 4)
+            place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+            step, offset = STEPS(scales, factors, row, place, num_scales, magic, inside)
             sums += total * step
             if HAS_OFFSETS:
                 sums += total_x * offset
@@ -220,11 +227,11 @@ def split_columns(programs: int, columns: int, step: int) -> ColumnSplit:
     return ColumnSplit(size, triton.cdiv(columns, size))
 
 
-def _choose_rows(rows: int, tokens: int) -> int:
+def _choose_rows(rows: int, tokens: int, matrices: int) -> int:
     """Return the rows of a program: the more, the less often x is read; the fewer, the more programs."""
-    for count in (4, 2):
-        if rows >= count * 2 * MIN_PROGRAMS and tokens * count <= 16:
-            return count
+    for count in (8, 4, 2):
+        if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= MAX_SUMS:
+            return count // matrices
     return 1
 
 
@@ -234,7 +241,7 @@ def multiply_few(
     """Return x @ weight.T + bias for few rows x; with a kind activate(x @ gate.T) * (x @ up.T), where `up` begins
     `second` rows below the gate."""
     tokens, width = x.shape
-    count = _choose_rows(rows, tokens)
+    count = _choose_rows(rows, triton.next_power_of_2(tokens), 2 if kind else 1)
     programs = triton.cdiv(rows, count)
     if isinstance(stored, Planes):
         unit, columns = (
@@ -300,7 +307,7 @@ def tile_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x, bias, out, tokens, rows, width, segment_blocks, segments,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
-    GROUP_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, SUPER_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Multiply TOKENS rows of x by ROWS rows of a matrix of planes on the tensor cores.
@@ -319,6 +326,7 @@ def tile_kernel(
     inner = tl.arange(0, COLUMNS)
     x_rows = x + tl.minimum(token, tokens - 1).to(tl.int64)[None, :] * width
     num_blocks = num_words // 16
+    spread = 1 + (magic & 1)  # as in few_tokens_kernel
     y = tl.zeros((ROWS, TOKENS), tl.float32)
     for segment in range(tl.program_id(2) * segments, tl.program_id(2) * segments + segments):
         total = tl.zeros((ROWS, TOKENS), tl.float32)
@@ -326,19 +334,21 @@ def tile_kernel(
         for start in range(segment * segment_blocks, last, BLOCKS):
             block = start + block_in_tile
             inside = block < last
-            place = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
+            where = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
             is_read = tl.expand_dims(inside, 3) & (lane >= 0)
-            words = tl.load(codes + place, mask=is_read, other=0)
+            words = tl.load(codes + where, mask=is_read, other=0)
             upper = words
             if extra is not None:
-                upper = tl.load(extra + place, mask=is_read, other=0)
+                upper = tl.load(extra + where, mask=is_read, other=0)
+            factors = 0
+            if supers is not None:
+                place = block * spread // SUPER_BLOCKS + word * 0
+                factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
             column = (start + inner // 16) * (16 * FIELDS) + inner % 16
             is_block = start + inner // 16 < last
             for group in tl.static_range(FIELDS // GROUP_FIELDS):
-                step, offset = STEPS(
-                    scales, supers, source, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0,
-                    num_scales, num_supers, inside,
-                )  # fmt: skip
+                place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+                step, offset = STEPS(scales, factors, source, place, num_scales, magic, inside)
                 for part in tl.static_range(GROUP_FIELDS):
                     run = (group * GROUP_FIELDS + part) * 16
                     values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)

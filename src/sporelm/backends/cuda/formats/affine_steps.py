@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sporelm.backends.cuda.formats.plane_format import first_half, second_half
+from sporelm.backends.cuda.formats.plane_format import first_half, second_half, small_integer
 
 
 def join_bytes(scales: Tensor, minimums: Tensor) -> Tensor:
@@ -25,20 +25,9 @@ def split_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _affine_steps(scales, supers, row, group, num_groups, num_supers, mask, GROUPS: tl.constexpr):
-    pairs = tl.load(scales + row * num_groups + group, mask=mask, other=0).to(tl.int32)
-    factors = tl.load(supers + row * num_supers + group // GROUPS, mask=mask, other=0)
-    step = first_half(factors) * (pairs & 255).to(tl.float32)
-    return step, -(second_half(factors) * ((pairs >> 8) & 255).to(tl.float32))
-
-
-@triton.jit
-def affine_steps_32(scales, supers, row, group, num_groups, num_supers, mask):
-    """Steps of groups of 32."""
-    return _affine_steps(scales, supers, row, group, num_groups, num_supers, mask, 8)
-
-
-@triton.jit
-def affine_steps_16(scales, supers, row, group, num_groups, num_supers, mask):
-    """Steps of groups of 16."""
-    return _affine_steps(scales, supers, row, group, num_groups, num_supers, mask, 16)
+def affine_steps(scales, factors, row, group, num_scales, magic, mask):
+    """Steps and offsets of groups."""
+    pairs = tl.load(scales + row * num_scales + group, mask=mask, other=0)
+    pairs = pairs.to(tl.uint16, bitcast=True).to(tl.int32)
+    step = first_half(factors) * small_integer(pairs & 255, magic)
+    return step, (second_half(factors) * (-1.0 / 256)) * small_integer(pairs & 0xFF00, magic)

@@ -15,8 +15,9 @@ gives two functions for kernels:
 
 level(words, extra, table, magic, FIELD)   the levels of one field as float32, times 2 ** (FIELD * bits % 16) if
                                            `is_lifted`: the integer stays where it is in the word
-steps(scales, supers, row, group, num_groups, num_supers, mask)
-                                           (step, offset) of groups; the offset is 0.0 without `has_offsets`
+steps(scales, factors, row, group, num_scales, magic, mask)
+                                           (step, offset) of groups; the offset is 0.0 without `has_offsets`. `factors`
+                                           are those of the groups' super-blocks, as they are stored
 
 `magic` is MAGIC, a kernel's argument: the compiler then joins `word & mask | magic` into one instruction, which it does
 not for two constants.
@@ -82,6 +83,11 @@ class PlaneFormat:
         return max(self.group // self.block_values, 1)
 
     @property
+    def super_blocks(self) -> int:
+        """Blocks that share a super-scale."""
+        return 256 // self.block_values if self.super_type is not None else 1
+
+    @property
     def extra_type(self) -> torch.dtype | None:
         return EXTRA_TYPES[self.fields * self.extra_bits] if self.extra_bits else None
 
@@ -125,6 +131,11 @@ def _join_fields(fields: list[Tensor], bits: int) -> Tensor:
 def read_halves(blocks: Tensor, offset: int, count: int = 1) -> Tensor:
     """Return the float16 numbers at a byte offset of every block: [n, count]."""
     return blocks[:, offset : offset + 2 * count].contiguous().view(torch.float16)
+
+
+def read_singles(blocks: Tensor, offset: int) -> Tensor:
+    """Return the float32 number at a byte offset of every block: [n, 1]."""
+    return blocks[:, offset : offset + 4].contiguous().view(torch.float32)
 
 
 def read_pairs(blocks: Tensor, offset: int) -> Tensor:
@@ -189,6 +200,46 @@ def wide_field_integer(
 
 
 @triton.jit
+def table_level(words, table, FIELD: tl.constexpr, BITS: tl.constexpr):
+    """Return the table's number of each code of a field."""
+    return tl.load(table + ((words >> (FIELD * BITS)) & ((1 << BITS) - 1)))
+
+
+@triton.jit
+def e2m1_level(words, FIELD: tl.constexpr):
+    """Return twice the E2M1 number of each nibble of a field: its bits are those of a float32, with another bias."""
+    if FIELD < 6:
+        numbers = words << (22 - FIELD * 4)
+    else:
+        numbers = words >> (FIELD * 4 - 22)
+    bits = (numbers & 0x1C00000) | ((words << (28 - FIELD * 4)) & -0x80000000)
+    return bits.to(tl.float32, bitcast=True) * 1.7014118346046923e38  # 2 ** 127
+
+
+@triton.jit
+def e4m3_level(words, FIELD: tl.constexpr):
+    """Return the E4M3 number of each byte of a field."""
+    sign = (words << (24 - FIELD * 8)) & -0x80000000
+    number = (words >> (FIELD * 8)) & 127
+    bits = (number << 20) | sign
+    value = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
+    return tl.where(number == 127, float("nan"), value)
+
+
+@triton.jit
+def e5m2_level(words, FIELD: tl.constexpr):
+    """Return the E5M2 number of each byte of a field: the upper byte of a float16."""
+    upper = ((words >> (FIELD * 8)) << 8).to(tl.int16)
+    return upper.to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def small_integer(numbers, magic):
+    """Return integers from 0 to 2 ** 23 - 1, in an int32, as float32: cheaper than a conversion."""
+    return (numbers | magic).to(tl.float32, bitcast=True) - 8388608.0
+
+
+@triton.jit
 def first_half(pairs):
     """Return the float16 in the lower half of an int32 as float32."""
     return pairs.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
@@ -201,13 +252,27 @@ def second_half(pairs):
 
 
 @triton.jit
-def plain_steps(scales, supers, row, group, num_groups, num_supers, mask):
+def plain_steps(scales, factors, row, group, num_scales, magic, mask):
     """Steps that are stored as one number of a float type."""
-    return tl.load(scales + row * num_groups + group, mask=mask, other=0.0).to(tl.float32), 0.0
+    return tl.load(scales + row * num_scales + group, mask=mask, other=0.0).to(tl.float32), 0.0
 
 
 @triton.jit
-def offset_steps(scales, supers, row, group, num_groups, num_supers, mask):
+def offset_steps(scales, factors, row, group, num_scales, magic, mask):
     """Steps and offsets that are stored as pairs of float16."""
-    pairs = tl.load(scales + row * num_groups + group, mask=mask, other=0)
+    pairs = tl.load(scales + row * num_scales + group, mask=mask, other=0)
     return first_half(pairs), second_half(pairs)
+
+
+@triton.jit
+def zero_steps(scales, factors, row, group, num_scales, magic, mask):
+    """Steps that are stored as float16, beside the integer that stands for 0."""
+    pairs = tl.load(scales + row * num_scales + group, mask=mask, other=0)
+    step = first_half(pairs)
+    return step, step * -(pairs >> 16).to(tl.float32)
+
+
+@triton.jit
+def unit_steps(scales, factors, row, group, num_scales, magic, mask):
+    """Steps of formats without scales."""
+    return tl.where(mask, 1.0, 0.0) + (row + group) * 0, 0.0

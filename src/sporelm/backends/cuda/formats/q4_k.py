@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sporelm.backends.cuda.formats.affine_steps import affine_steps_32, join_bytes, split_scales
+from sporelm.backends.cuda.formats.affine_steps import affine_steps, join_bytes, split_scales
 from sporelm.backends.cuda.formats.plane_format import (
     PlaneFormat,
     UnpackedBlocks,
@@ -31,7 +31,7 @@ FORMAT = PlaneFormat(
     group=32,
     unpack=unpack,
     level=level,
-    steps=affine_steps_32,
+    steps=affine_steps,
     scale_type=torch.int16,
     super_type=torch.int32,
     has_offsets=True,

@@ -13,6 +13,7 @@ from sporelm.backends.cuda.formats.plane_format import (
     split_nibbles,
     wide_field_integer,
 )
+from sporelm.backends.cuda.formats.signed_steps import signed_steps
 
 
 @triton.jit
@@ -20,16 +21,9 @@ def level(words, extra, table, magic, FIELD: tl.constexpr):
     return wide_field_integer(words, extra, magic, FIELD, 4, 2, 32)
 
 
-@triton.jit
-def signed_steps_16(scales, supers, row, group, num_groups, num_supers, mask):
-    """Steps of groups of 16 that are a float16 factor times an int8."""
-    factor = tl.load(supers + row * num_supers + group // 16, mask=mask, other=0.0).to(tl.float32)
-    return factor * tl.load(scales + row * num_groups + group, mask=mask, other=0).to(tl.float32), 0.0
-
-
 def unpack(blocks: Tensor) -> UnpackedBlocks:
     codes = split_nibbles(blocks[:, :128], 64) | split_bit_pairs(blocks[:, 128:192]) << 4
-    return UnpackedBlocks(codes, blocks[:, 192:208].view(torch.int8), read_halves(blocks, 208))
+    return UnpackedBlocks(codes, blocks[:, 192:208] ^ 128, read_halves(blocks, 208))
 
 
 FORMAT = PlaneFormat(
@@ -38,7 +32,7 @@ FORMAT = PlaneFormat(
     group=16,
     unpack=unpack,
     level=level,
-    steps=signed_steps_16,
-    scale_type=torch.int8,
+    steps=signed_steps,
+    scale_type=torch.uint8,
     super_type=torch.float16,
 )
