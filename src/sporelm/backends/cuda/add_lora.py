@@ -22,10 +22,10 @@ from sporelm.backends.torch.row_groups import TILE, sort_into_tiles
 from sporelm.backends.torch.step_context import STEP
 
 MIN_RANK_BLOCK = 16  # of a product on tensor cores
-MAX_RANK_BLOCK = 64  # ranks of a program
-WIDTH_BLOCK = 128  # columns of a step of the first product
+MAX_RANK_BLOCK = 32  # ranks of a program
+WIDTH_BLOCK = 64  # columns of a step of the first product
 RUN = 512  # columns that a program of the first product adds up
-OUT_BLOCK = 128  # columns of a program of the second product
+OUT_BLOCK = 64  # columns of a program of the second product
 
 
 class SlotTiles(NamedTuple):
