@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unit.backends.cuda.compiled_kernels import SHARED_BYTES, compile_launch
+
 Function = Callable[..., Any]
 
 
@@ -67,6 +69,39 @@ def make_ops() -> dict[str, RecurrentOp]:
             lambda run, rows, held: run(*rows, *scan, *held, groups=2),
         )
     )
+    rates_of_channels, skip = rates(5, 70), values(70)
+    found.append(
+        RecurrentOp(
+            "selective_scan",
+            (70, 70, 5, 5),
+            (5, 70),
+            lambda run, rows, held: run(*rows, rates_of_channels, skip, *held),
+        )
+    )
+    unit = values(70), values(2, 35), values(2, 35)
+    found.append(RecurrentOp("gated_lru", (70, 70, 70), (2, 35), lambda run, rows, held: run(*rows, *unit, *held)))
+    kept = torch.exp(rates(3))
+    found.append(
+        RecurrentOp("lightning_attention", (3 * 3 * 20,), (60, 20), lambda run, rows, held: run(*rows, kept, *held))
+    )
+    found.append(
+        RecurrentOp(
+            "gated_linear_attention",
+            (40, 40, 20, 36),
+            (40, 18),
+            lambda run, rows, held: run(*rows, *held, heads=4, key_heads=2),
+        )
+    )
+    vectors, bonus = (values(20), values(20)), values(2, 10)
+    found.append(
+        RecurrentOp(
+            "wkv7",
+            (20, 20, 20, 36, 20),
+            (20, 18),
+            lambda run, rows, held: run(*rows, *vectors, bonus, *held),
+        )
+    )
+    found.append(RecurrentOp("wkv6", (20, 20, 20, 36), (20, 18), lambda run, rows, held: run(*rows, bonus, *held)))
     return {each.name: each for each in found}
 
 
@@ -108,3 +143,13 @@ def padded_step(
             number += 1
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     return (starts, lengths, states), np.array(places)
+
+
+def assert_states_stay_in_registers(launches: Sequence[Any], card: int, max_registers: int, wide: int) -> None:
+    """Fail unless a single kernel was launched that has no stack, and reads and writes 16 bytes at once so often."""
+    [launch] = (each for each in launches if 0 not in each.grid)
+    code = compile_launch(launch, card)
+    assert code.stack_bytes == 0
+    assert code.shared_bytes <= SHARED_BYTES[card]
+    assert code.registers <= max_registers
+    assert len([each for name in ("LDG", "STG") for each in code.instructions(name) if ".128" in each]) >= wide

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from unit.backends.cuda.compiled_kernels import CARDS, SHARED_BYTES, compile_launch, record_launches, require_compiler
-from unit.backends.cuda.recurrent_ops import Chunk, exact_step, require_interpreter
+from unit.backends.cuda.recurrent_ops import Chunk, assert_states_stay_in_registers, exact_step, require_interpreter
 
 HEADS, DIM = 32, 128
 
@@ -32,13 +32,7 @@ def record(rows: int, has_row_decays: bool = False) -> list[Any]:
 @pytest.mark.parametrize("has_row_decays", [False, True])
 def test_states_stay_in_registers(card: int, has_row_decays: bool) -> None:
     require_compiler()
-    [launch] = (each for each in record(1, has_row_decays) if 0 not in each.grid)
-    code = compile_launch(launch, card)
-    assert code.stack_bytes == 0
-    assert code.shared_bytes <= SHARED_BYTES[card]
-    assert code.registers <= 128
-    wide = [each for name in ("LDG", "STG") for each in code.instructions(name) if ".128" in each]
-    assert len(wide) >= 2 * 32 // 4, "32 numbers of a thread are read and written, 4 at once"
+    assert_states_stay_in_registers(record(1, has_row_decays), card, max_registers=128, wide=2 * 32 // 4)
 
 
 @pytest.mark.parametrize("card", CARDS)

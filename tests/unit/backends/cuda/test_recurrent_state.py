@@ -14,7 +14,9 @@ from unit.backends.cuda.recurrent_ops import (
     require_interpreter,
 )
 
-NAMES = ("causal_conv1d", "gated_delta_rule", "ssm_scan")
+CHUNKED = ("causal_conv1d", "gated_delta_rule", "ssm_scan")
+BY_ROW = ("selective_scan", "gated_lru", "lightning_attention", "gated_linear_attention", "wkv7", "wkv6")
+NAMES = CHUNKED + BY_ROW
 NARROW_TOLERANCE = 3 * 2.0**-8  # of results in bfloat16
 SLOTS, DUMP_SLOT = 7, 6
 # Sequences that go on and that begin, with one row, and with several blocks of 4 rows.
@@ -46,8 +48,7 @@ def assert_close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
     assert (found.float() - expected.float()).abs().max().item() <= tolerance * scale
 
 
-@pytest.mark.parametrize("is_narrow", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "is_narrow"), [(name, False) for name in CHUNKED] + [(name, True) for name in NAMES])
 def test_padded_steps_equal_exact_ones(name: str, is_narrow: bool) -> None:
     require_interpreter()
     import torch
@@ -96,7 +97,7 @@ def test_rows_do_not_depend_on_cuts_if_batch_invariant(name: str) -> None:
     assert torch.equal(held, cut_state)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CHUNKED)
 def test_long_chunks_of_narrow_numbers(name: str) -> None:
     """Several pieces of 64 rows, in bfloat16: against torch's functions on the same numbers in float32."""
     require_interpreter()
