@@ -20,11 +20,15 @@ class TokenCost:
     stream_bytes   read for each token: the weights
     operations     of a product, for each token of a model that is limited by them
     memory_bytes   of the weights, a context of the KV cache, and a step
+    host_seconds   of reading the weights that are on the CPU, for a model that is split between a device and the CPU
+    placement      the layers on the device, for such a model
     """
 
     stream_bytes: int
     operations: int = 0
     memory_bytes: int = 0
+    host_seconds: float = 0.0
+    placement: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,9 @@ def choose_backend(
     notes: list[str] = []
     for name, place in ([(HOST, HOST)] if is_any and allows_host else []) + candidates:
         try:
-            seconds[name, place] = _time_token(open_candidate, name, place, cost_on)
-            notes.append(f"{label(name, place)} {1 / seconds[name, place]:.3g} tokens/s")
+            seconds[name, place], placement = _time_token(open_candidate, name, place, cost_on)
+            having = f" with {placement}" if placement else ""
+            notes.append(f"{label(name, place)} {1 / seconds[name, place]:.3g} tokens/s{having}")
         except SporeError as error:
             problem = f"{label(name, place)} cannot be used: {error}"
             if strict and place != HOST:
@@ -90,8 +95,11 @@ def choose_backend(
     return BackendChoice(*best, "bandwidth and memory allow at most " + "; ".join(notes))
 
 
-def _time_token(open_candidate: OpenDevice, name: str, device: str, cost_on: Callable[[Backend], TokenCost]) -> float:
-    """Return the least seconds of a token on a device. Raises SporeError if it cannot be opened or is too small."""
+def _time_token(
+    open_candidate: OpenDevice, name: str, device: str, cost_on: Callable[[Backend], TokenCost]
+) -> tuple[float, str]:
+    """Return the least seconds of a token on a device, and the layers on it if it has only some. Raises SporeError if
+    it cannot be opened or is too small."""
     backend = open_candidate(name, device)
     try:
         work, free = cost_on(backend), available_on(backend)
@@ -104,7 +112,8 @@ def _time_token(open_candidate: OpenDevice, name: str, device: str, cost_on: Cal
         except Exception as error:  # each vendor's library has errors of its own
             reason = " ".join(str(error).split())[:300]
             raise BackendError(f"measuring its speed failed: {type(error).__name__}: {reason}") from error
-        return max(work.stream_bytes / rates["stream_bytes_s"], work.operations / rates["f32_ops_s"], 1e-12)
+        seconds = max(work.stream_bytes / rates["stream_bytes_s"], work.operations / rates["f32_ops_s"], 1e-12)
+        return seconds + work.host_seconds, work.placement
     finally:
         backend.close()
 

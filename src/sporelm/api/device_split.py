@@ -73,14 +73,17 @@ class DeviceSplit:
     def placement(self) -> str:
         """The layers on the device and the rest on the host, with the bytes of weights."""
         on_device, on_host = map(in_units, self.weight_bytes)
-        count = len(self.layers)
-        what = f"{count} of {self.num_layers} layers"
-        if 0 < count < self.num_layers:
-            what += f" ({self.layers[0]} to {self.layers[-1]})"
-        what += " and the output" if self.has_output else ""
-        what += " without experts" if self.experts_on_host else ""
-        rest = "the experts" if self.experts_on_host and count == self.num_layers else "the rest"
-        return f"{what} on {self.device} ({on_device} of weights), {rest} on cpu ({on_host})"
+        rest = "the experts" if self.experts_on_host and len(self.layers) == self.num_layers else "the rest"
+        return f"{self.layer_text} on {self.device} ({on_device} of weights), {rest} on cpu ({on_host})"
+
+    @property
+    def layer_text(self) -> str:
+        """The layers on the device: "20 of 32 layers (12 to 31) and the output"."""
+        text = f"{len(self.layers)} of {self.num_layers} layers"
+        if 0 < len(self.layers) < self.num_layers:
+            text += f" ({self.layers[0]} to {self.layers[-1]})"
+        text += " and the output" if self.has_output else ""
+        return text + (" without experts" if self.experts_on_host else "")
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (f"device split: {self.placement}", self._describe_speed())))

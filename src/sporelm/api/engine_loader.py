@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +17,7 @@ from sporelm.api.draft_model import check_vocabularies, load_draft_worker
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
 from sporelm.api.engine_limits import choose_limits, choose_split_limits
 from sporelm.api.model_loader import ModelLoader
-from sporelm.api.split_loading import check_device_option, split_if_needed
+from sporelm.api.split_loading import check_device_option, measure_host_rate, preview_split, split_if_needed
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.backend_registry import HOST_BACKENDS, normalize_device, open_backend
 from sporelm.backends.memory_residency import trim_heap
@@ -317,9 +317,10 @@ def choose_for_model(
 ) -> BackendChoice:
     """Return the back-end and device of `--backend auto` for a model, and its draft model. Raises BackendError.
 
-    A device must hold the weights, the KV cache of one context, and a step, unless the model `splits`; then the CPU is
-    not a choice.
+    A device must hold the weights, the KV cache of one context, and a step, or at least one layer: the rest of the
+    model is on the CPU then, unless `strict`. With `splits`, for which options ask, the CPU alone is not a choice.
     """
+    host_rate = cache(partial(measure_host_rate, threads))
 
     def cost_on(backend: Backend) -> TokenCost:
         loaders = [ModelLoader(each, backend, kv, dequantize=dequantize) for each in sources]
@@ -328,6 +329,12 @@ def choose_for_model(
             return TokenCost(0, 2 * sum(prod(param.shape) for param in loaders[0].params), nbytes)
         num_pages = count_pages(min(max_context or DEFAULT_CONTEXT, loaders[0].config.context_length))
         beside = sum(num_pages * loader.page_bytes + loader.step_bytes(STEP_TOKENS) for loader in loaders)
+        free = backend.free_bytes()
+        if free is not None and nbytes > free and not splits and not strict and len(loaders) == 1:
+            split = preview_split(loaders[0], threads, int(free * backend.traits.memory_share), num_pages)
+            if split.layers:
+                on_device, on_host = split.device_map.read_bytes
+                return TokenCost(on_device, 0, 0, on_host / host_rate(), split.layer_text)
         return TokenCost(nbytes, 0, 0 if splits else nbytes + beside)
 
     def open_candidate(name: str, place: str) -> Backend:

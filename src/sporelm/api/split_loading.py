@@ -1,5 +1,6 @@
 """Decides whether a model is split between a device and the CPU, and opens the back-end of the split (ADR 0050)."""
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,7 @@ from sporelm.engine.capacity import DEFAULT_CONTEXT, STATES
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.models import Encoder
+from sporelm.ops.paged_attention import PAGE
 from sporelm.units import in_units
 
 if TYPE_CHECKING:
@@ -125,6 +127,21 @@ def make_budget(options: "EngineOptions", model: ModelLoader, host: Backend, fre
         options.token_budget or max(shared_buckets(model.backend, host).values()),
         context,
     )
+
+
+def preview_split(model: ModelLoader, threads: int, nbytes: int, num_pages: int) -> DeviceSplit:
+    """Return the split of a model in so much memory of the device on which it is opened, with a cache of so many
+    pages."""
+    with closing(open_backend(HOST, threads=threads)) as host:
+        num_tokens = max(shared_buckets(model.backend, host).values())
+        budget = DeviceBudget(nbytes, num_pages, STATES, num_tokens, num_pages * PAGE)
+        return split_model(model, host, budget, model.backend.name)
+
+
+def measure_host_rate(threads: int) -> float:
+    """Return the bytes per second that the CPU reads."""
+    with closing(open_backend(HOST, threads=threads)) as host:
+        return host.measure_limits()["stream_bytes_s"]
 
 
 def _split(

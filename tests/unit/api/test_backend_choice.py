@@ -1,5 +1,6 @@
 """`--backend auto`: the fastest device that holds the model, with stand-ins for devices."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -93,6 +94,19 @@ def test_the_cpu_remains_if_no_device_holds_the_model(monkeypatch: pytest.Monkey
     assert choice.reason.count("cannot be used") == 3
 
 
+def test_a_model_that_no_device_holds_may_be_split() -> None:
+    """Of 30 GB the device reads 6 GB in 60 ms, and the CPU the rest in 1.2 s; all on the CPU takes 1.5 s."""
+
+    def cost_on(backend: Backend) -> TokenCost:
+        if backend.free_bytes() is None:
+            return TokenCost(30 * GB)
+        return TokenCost(6 * GB, 0, 0, 24 * GB / 20e9 if backend.free_bytes() == 16 * GB else 1.0, "6 of 30 layers")
+
+    choice = choose_backend("cpu", lambda name, place: open_device(name, place, 1), cost_on)
+    assert choice.device == "gpu:1"
+    assert "cpu 0.667 tokens/s; gpu on gpu:0 0.794 tokens/s with 6 of 30 layers" in choice.reason
+
+
 def test_a_little_faster_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gpu, "bandwidth", {"gpu:0": 20.5e9, "gpu:1": 23e9})
     assert choose(GB).name == "cpu"
@@ -168,6 +182,22 @@ def test_a_model_runs_on_the_choice(story: Path, capsys: pytest.CaptureFixture[s
     assert "device memory  8.0 GB free" in shown.out
 
 
+def test_a_model_that_no_device_holds_runs_on_both(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(story, backend="auto", max_context=64) as llm:
+        nbytes = llm.model_bytes
+    monkeypatch.setattr(Gpu, "free", {"gpu:0": nbytes - 1, "gpu:1": 1000})
+    monkeypatch.setattr(Gpu, "step_buckets", {"any": 16})
+    with LLM(story, backend="auto", max_context=64) as llm:
+        assert llm.backend.name == "gpu+cpu"
+        assert llm.split is not None
+        choice, split = llm.notes[:2]
+        assert re.search(r"gpu on gpu:0 [0-9.e+]+ tokens/s with [12] of 2 layers", choice)
+        assert "gpu on gpu:1 cannot be used: the model needs" in choice
+        assert split.startswith(f"device split: {llm.split.layer_text} on gpu on gpu:0")
+    with pytest.raises(BackendError, match="the option strict: gpu on gpu:0 cannot be used: the model needs"):
+        LLM(story, backend="auto", max_context=64, strict=True)
+
+
 def test_other_options_apply(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="it must be a name"):
         LLM(story, backend=3)  # type: ignore[arg-type]
@@ -179,7 +209,9 @@ def test_other_options_apply(story: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_doctor_shows_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
-    assert "\nauto         --backend auto picks gpu, device gpu:1: bandwidth" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "\nauto         --backend auto picks gpu, device gpu:1: bandwidth" in shown
+    assert "\nsplit        a model that takes more than 16.0 GB on gpu, device gpu:0 has its first layers" in shown
 
 
 WITHOUT_DRIVER = """

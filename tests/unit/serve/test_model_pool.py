@@ -223,6 +223,32 @@ def test_a_model_beyond_the_memory_limit_is_reported_with_its_cache_size(
     assert memory_limit_message(model, 5_000_000_000, 1).startswith(f"{size}; with those in use it is 5.0 GB: ")
 
 
+def test_idle_models_make_room_before_a_model_is_split(opener: FakeOpener, caplog: pytest.LogCaptureFixture) -> None:
+    line = "device split: 1 of 2 layers (1 to 1) on torch, the rest on cpu"
+
+    async def main(**engine: Any) -> list[str]:
+        def open_split(spec: Any, progress: Any) -> Any:
+            if spec.name == "b":
+                pool.announce_split("b", line)
+            return opener(spec, progress)
+
+        opener.may_open.set()
+        pool = pool_with(opener, engine=engine)
+        pool._open_model = open_split
+        async with pool.use("a"):
+            await use_once(pool, "b")  # a is in use, and cannot make room
+            assert set(pool.loaded) == {"a", "b"}
+            await pool.unload(pool.loaded["b"])
+        await use_once(pool, "b")
+        loaded = list(pool.loaded)
+        await pool.close()
+        return loaded
+
+    assert asyncio.run(main()) == ["b"]
+    assert [record.getMessage() for record in caplog.records if "split" in record.getMessage()] == [f"b: {line}"] * 2
+    assert asyncio.run(main(device_memory="1G")) == ["a", "b"], "the split was asked for"
+
+
 def test_problems_contain_no_paths() -> None:
     fake: Any = FakeAsyncLLM()
     fake.failure = OSError("cannot read /srv/models/a.gguf")

@@ -256,7 +256,7 @@ class ModelPool:
             async_llm = AsyncLLM(
                 spec.path,
                 progress=progress,
-                announce=partial(self._announce, spec.name),
+                announce=partial(self.announce_split, spec.name),
                 any_kind=True,
                 adapters=adapters,
                 render_seconds=self.config.render_seconds,
@@ -270,7 +270,7 @@ class ModelPool:
         except (RequestError, MemoryShortage) as reason:
             raise type(reason)(self._with_file_names(str(reason))) from reason
 
-    def _announce(self, name: str, line: str) -> None:
+    def announce_split(self, name: str, line: str) -> None:
         """Log the split of a model, before its weights are loaded. Raises MemoryShortage if others can make room."""
         if not self._may_split and not {"device_memory", "experts_on"} & self.config.engine.keys():
             self._has_refused_split = True
