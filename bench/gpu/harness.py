@@ -60,7 +60,8 @@ def check_device(args: argparse.Namespace) -> None:
             f"torch {torch.__version__} sees no NVIDIA GPU. Install a torch built for CUDA, or try the script with"
             " --device cpu --tiny"
         )
-    torch.cuda.set_device(torch.device(args.device))
+    if (device := torch.device(args.device)).index is not None:
+        torch.cuda.set_device(device)
 
 
 def describe_run(args: argparse.Namespace) -> dict[str, str]:

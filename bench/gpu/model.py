@@ -90,32 +90,37 @@ class ModelBench:
             backend.close()
             raise
 
-    def close(self, opened: RandomModel) -> None:
-        """Free the model's memory."""
-        opened.close()
-        opened.backend.close()
-        free_device_memory(self.args.device)
-
     def run(self) -> None:
         """Add the rows of all figures that are asked for."""
         figures = [figure for figure in self.args.figures if figure != "ngram"]
         if figures:
-            opened = None
-            with self.report.row(f"{self.label} load") as row:
-                opened = self.open()
-                row |= self.measure_load(opened)
-            if opened is None:
-                return
-            for figure in figures:
-                if figure != "load":
-                    measure: Callable[[RandomModel], None] = getattr(self, f"measure_{figure}")
-                    measure(opened)
-            self.close(opened)
+            self._run_figures(figures)
+            free_device_memory(self.args.device)  # once nothing refers to the model
         if "ngram" in self.args.figures:
-            with self.report.row(f"{self.label} ngram") as row:
-                opened = self.open(repeats=True)
-                row |= self.measure_ngram(opened)
-                self.close(opened)
+            self._run_ngram()
+            free_device_memory(self.args.device)
+
+    def _run_figures(self, figures: Sequence[str]) -> None:
+        """Add the rows of figures that one loaded model serves."""
+        opened = None
+        with self.report.row(f"{self.label} load") as row:
+            opened = self.open()
+            row |= self.measure_load(opened)
+        if opened is None:
+            return
+        for figure in figures:
+            if figure != "load":
+                measure: Callable[[RandomModel], None] = getattr(self, f"measure_{figure}")
+                measure(opened)
+        opened.close()
+        opened.backend.close()
+
+    def _run_ngram(self) -> None:
+        with self.report.row(f"{self.label} ngram") as row:
+            opened = self.open(repeats=True)
+            row |= self.measure_ngram(opened)
+            opened.close()
+            opened.backend.close()
 
     def measure_load(self, opened: RandomModel) -> dict[str, Any]:
         """Return the seconds until the model decodes, and its bytes."""
