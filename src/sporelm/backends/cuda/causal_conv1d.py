@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm import ops
+from sporelm.backends.cuda.activation import apply_activation
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -55,7 +56,7 @@ def convolve_rows_kernel(
         if HAS_BIAS:
             total += load_wide(bias + channel, inside)
         if IS_SILU:
-            total = total * tl.sigmoid(total)
+            total = apply_activation(total, "silu")
         store_narrow(out + (first + row) * channels + channel, total, inside)
     keep_last_rows(given, held, rows, begins, channels, inside, TAPS)
 
@@ -88,7 +89,7 @@ def convolve_piece_kernel(
     if HAS_BIAS:
         total += load_wide(bias + channel, inside)[None, :]
     if IS_SILU:
-        total = total * tl.sigmoid(total)
+        total = apply_activation(total, "silu")
     total = tl.where((row < count)[:, None], total, 0.0)
     is_written = (row < written)[:, None] & inside[None, :]
     store_narrow(out + (first + row)[:, None] * channels + channel[None, :], total, is_written)

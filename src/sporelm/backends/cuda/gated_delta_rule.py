@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm import ops
+from sporelm.backends.cuda.activation import apply_activation
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -42,7 +43,7 @@ PRODUCT_WARPS = 8
 def log_decay_of(slowed, rate, min_log_decay, IS_BOUNDED: tl.constexpr):
     """Return the logarithm of a decay, given alpha + bias."""
     if IS_BOUNDED:
-        return min_log_decay * tl.sigmoid(-rate * slowed)
+        return min_log_decay * apply_activation(-rate * slowed, "sigmoid")
     else:
         return rate * softplus(slowed)
 
@@ -109,7 +110,7 @@ def delta_rows_kernel(
             s = s * kept
         known = tl.sum(s * key[:, None], 0)
         read = tl.sum(s * query[:, None], 0)
-        update = max_beta * tl.sigmoid(share) * (value - known)
+        update = max_beta * apply_activation(share, "sigmoid") * (value - known)
         s += key[:, None] * update[None, :]
         store_narrow(out, read + tl.sum(query * key, 0) * update, has_v)
         out += heads * VALUE_DIM
@@ -162,7 +163,9 @@ def delta_products_kernel(
     is_row = row < count
     inside = is_row[:, None] & (k < KEY_DIM)[None, :]
     columns = key_head * KEY_DIM + k[None, :]
-    share = tl.where(is_row, max_beta * tl.sigmoid(load_wide(beta + place * heads + head, is_row)), 0.0)
+    share = tl.where(
+        is_row, max_beta * apply_activation(load_wide(beta + place * heads + head, is_row), "sigmoid"), 0.0
+    )
     slowed = load_wide(alpha + place * heads + head, is_row) + tl.load(bias + head)
     logs = tl.where(is_row, log_decay_of(slowed, tl.load(decay + head), min_log_decay, IS_BOUNDED), 0.0)
     sums, last = tl.cumsum(logs, 0), tl.sum(logs, 0)

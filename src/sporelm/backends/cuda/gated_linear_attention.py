@@ -15,6 +15,8 @@ from sporelm.backends.cuda.numbers import load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
 from sporelm.backends.cuda.recurrent_state import find_sequences, read_sequence, state_grid, state_tile
 
+MAX_EXPONENT = tl.constexpr(88.0)  # whose exponential is in range
+
 
 @triton.jit
 def gated_rows_kernel(
@@ -43,7 +45,7 @@ def gated_rows_kernel(
     next_value = load_wide(values, has_v)
     for row in range(rows):
         read, key, value = next_read, next_key, next_value
-        kept = tl.exp(-tl.exp(next_decay))
+        kept = tl.exp(-tl.exp(tl.minimum(next_decay, MAX_EXPONENT)))
         r += heads * KEY_DIM
         w += heads * KEY_DIM
         keys += key_heads * KEY_DIM

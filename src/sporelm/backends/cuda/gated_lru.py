@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm import ops
+from sporelm.backends.cuda.activation import apply_activation
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -46,10 +47,10 @@ def unit_rows_kernel(
         is_more = inside & (row + 1 < rows)
         next_value, next_kept = load_wide(x + following, is_more), load_wide(recurrence_gate + following, is_more)
         next_gate = load_wide(input_gate + following, is_more)
-        log_decay = rate * tl.sigmoid(kept + recurrence_offset)
+        log_decay = rate * apply_activation(kept + recurrence_offset, "sigmoid")
         gain = tl.sqrt_rn(1 - tl.exp(2 * log_decay))
         gain = tl.where(begins & (row == 0), 1.0, gain)
-        h = tl.exp(log_decay) * h + gain * value * tl.sigmoid(gate + input_offset)
+        h = tl.exp(log_decay) * h + gain * value * apply_activation(gate + input_offset, "sigmoid")
         store_narrow(out + place, h, inside)
         place = following
     tl.store(held, h, mask=inside)

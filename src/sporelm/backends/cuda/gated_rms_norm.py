@@ -5,6 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm import ops
+from sporelm.backends.cuda.activation import apply_activation
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -17,7 +18,7 @@ NUMBERS_PER_THREAD = 8
 @triton.jit
 def gated_norm_kernel(
     x, gate, weight, out, num_groups, groups, width, eps,
-    HAS_OWN_WEIGHTS: tl.constexpr, IS_GATE_FIRST: tl.constexpr, IS_SILU: tl.constexpr, IS_SPLIT: tl.constexpr,
+    HAS_OWN_WEIGHTS: tl.constexpr, IS_GATE_FIRST: tl.constexpr, ACTIVATION: tl.constexpr, IS_SPLIT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Normalize ROWS groups of `width` columns, and multiply them by the gate before or after."""
@@ -37,7 +38,7 @@ def gated_norm_kernel(
         values = load_wide(x + base + column, inside)
         if IS_GATE_FIRST or not IS_SPLIT:
             opened = load_wide(gate + base + column, inside)
-            opened = tl.sigmoid(opened) * opened if IS_SILU else tl.sigmoid(opened)
+            opened = apply_activation(opened, ACTIVATION)
         if IS_GATE_FIRST:
             values *= opened
         squares += tl.where(inside, values * values, 0.0)
@@ -48,7 +49,7 @@ def gated_norm_kernel(
         if IS_SPLIT:
             values = load_wide(x + base + column, inside)
             opened = load_wide(gate + base + column, inside)
-            opened = tl.sigmoid(opened) * opened if IS_SILU else tl.sigmoid(opened)
+            opened = apply_activation(opened, ACTIVATION)
             if IS_GATE_FIRST:
                 values *= opened
         result = values * scale * load_wide(weight + weight_base + column, inside)
@@ -72,7 +73,7 @@ def gated_rms_norm(
         *(x, gate, weight, out, x.shape[0] * groups, groups, group, eps),
         HAS_OWN_WEIGHTS=weight.dim() == 2,
         IS_GATE_FIRST=first == "gate",
-        IS_SILU=activation == "silu",
+        ACTIVATION=activation,
         IS_SPLIT=block < group,
         ROWS=rows,
         BLOCK=block,

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sporelm.backends.cuda.elementary_functions import log1p_of_share
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.torch.step_context import STEP
 
@@ -189,7 +190,5 @@ def read_piece(chunks, piece):
 
 @triton.jit
 def softplus(x):
-    """Return log(1 + exp(x)), accurate for results near 0 as well."""
-    small = tl.exp(-tl.abs(x))
-    series = small * (1 - small * (1 / 2 - small * (1 / 3 - small * (1 / 4 - small * (1 / 5 - small / 6)))))
-    return tl.maximum(x, 0.0) + tl.where(small < 0.0625, series, tl.log(1 + small))
+    """Return log(1 + exp(x))."""
+    return tl.maximum(x, 0.0) + log1p_of_share(tl.exp(-tl.abs(x)))

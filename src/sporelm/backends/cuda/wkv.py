@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm import ops
+from sporelm.backends.cuda.activation import apply_activation
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -18,6 +19,7 @@ from sporelm.ops.wkv import MAX_DECAY, MIN_LENGTH
 
 _MIN_LOG_DECAY: tl.constexpr = tl.constexpr(-float(MAX_DECAY))
 _MIN_LENGTH: tl.constexpr = tl.constexpr(float(MIN_LENGTH))
+MAX_EXPONENT = tl.constexpr(88.0)  # whose exponential is in range
 
 
 @triton.jit
@@ -46,7 +48,10 @@ def wkv7_rows_kernel(
     next_rate, next_value = load_wide(a + place, has_k), load_wide(values + value_place, has_v)
     for row in range(rows):
         read, given, value = next_read, next_key, next_value
-        kept, rate = tl.exp(tl.sigmoid(next_decay) * _MIN_LOG_DECAY), tl.sigmoid(next_rate)
+        kept, rate = (
+            tl.exp(apply_activation(next_decay, "sigmoid") * _MIN_LOG_DECAY),
+            apply_activation(next_rate, "sigmoid"),
+        )
         row_place = value_place
         place += heads * KEY_DIM
         value_place += heads * VALUE_DIM
@@ -90,7 +95,7 @@ def wkv6_rows_kernel(
     next_value = load_wide(values + value_place, has_v)
     for row in range(rows):
         read, key, value = next_read, next_key, next_value
-        kept = tl.exp(-tl.exp(next_decay))
+        kept = tl.exp(-tl.exp(tl.minimum(next_decay, MAX_EXPONENT)))
         row_place = value_place
         place += heads * KEY_DIM
         value_place += heads * VALUE_DIM
