@@ -28,6 +28,7 @@ NUM_PASSES = KEY_BITS // DIGIT_BITS
 NUM_BINS = 1 << DIGIT_BITS
 SORT_VALUES_PER_WARP = 256
 MAX_SORT_WARPS = 16
+SORT_REGISTERS = 96  # of a thread: left to itself, the assembler uses 64 and the stack
 
 # In kernels 0x7FFFFFFF is the greatest key, and the greatest token; -0x80000000 the lowest key, the sign of an int32;
 # -0x8000000000000000 the lowest entry.
@@ -271,7 +272,14 @@ class LogitRows(NamedTuple):
         )
         block = triton.next_power_of_2(k)
         warps = min(max(block // SORT_VALUES_PER_WARP, 1), MAX_SORT_WARPS)
-        launch(sort_entries_kernel, (self.rows,), entries, out, k, BLOCK=block, num_warps=warps)
+        launch(
+            sort_entries_kernel,
+            (self.rows,),
+            *(entries, out, k),
+            BLOCK=block,
+            num_warps=warps,
+            maxnreg=SORT_REGISTERS,
+        )
         return out
 
 
