@@ -143,7 +143,7 @@ def invert_triangle(lower, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     return diagonal + tl.dot(total, diagonal, input_precision="tf32")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def delta_products_kernel(
     queries, keys, alpha, beta, decay, bias, chunks, scores, inverse, factors,
     query_stride, key_stride, heads, key_heads, tokens, scale, max_beta, eps, min_log_decay,

@@ -15,7 +15,7 @@ MIN_NUMBERS = 512  # of a program: it has several narrow groups
 NUMBERS_PER_THREAD = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_groups"])
 def gated_norm_kernel(
     x, gate, weight, out, num_groups, groups, width, eps,
     HAS_OWN_WEIGHTS: tl.constexpr, IS_GATE_FIRST: tl.constexpr, ACTIVATION: tl.constexpr, IS_SPLIT: tl.constexpr,

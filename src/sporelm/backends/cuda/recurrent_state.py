@@ -29,6 +29,7 @@ FEW_ROWS = 16  # a sequence with fewer rows in a step is computed row by row
 SEQUENCE_COLUMNS, CHUNK_COLUMNS = 4, 8
 VALUES_PER_THREAD = 32  # of a state
 MAX_SLICE = 16  # columns of a state in one program: 64 bytes of a row
+MIN_DESCRIBED = 512  # sequences that the kernel of tables is compiled for
 _SEQUENCE_COLUMNS: tl.constexpr = tl.constexpr(SEQUENCE_COLUMNS)
 _CHUNK_COLUMNS: tl.constexpr = tl.constexpr(CHUNK_COLUMNS)
 
@@ -102,13 +103,13 @@ def _padded(starts: Tensor, lengths: Tensor, states: Tensor, num_tokens: int) ->
         describe_kernel,
         (total,),
         *(starts, lengths, states, every, chunks, total, decodes, block, chunk_rows),
-        BLOCK=triton.next_power_of_2(total),
+        BLOCK=max(triton.next_power_of_2(total), MIN_DESCRIBED),
         num_warps=4,
     )
     return StepSequences(every[:decodes], every[decodes:], every, chunks, chunk_rows, True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total", "decodes"])  # they change from step to step
 def describe_kernel(
     starts, lengths, states, every, chunks, total, decodes, row_block, chunk_rows,
     BLOCK: tl.constexpr,

@@ -72,7 +72,7 @@ def scan_rows_kernel(
     tl.store(places, s, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def scan_products_kernel(
     x, dt, decay, skip, bias, chunks, scores, factors, stride, heads, groups, tokens, low, high,
     SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr,

@@ -54,7 +54,7 @@ def product_size(size: int) -> int:
     return max(triton.next_power_of_2(size), MIN_PRODUCT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def pass_chunks_kernel(
     queries, keys, values, scores, inverse, factors, state, table, out,
     query_stride, key_stride, value_stride, heads, key_heads, tokens, chunk_rows,
