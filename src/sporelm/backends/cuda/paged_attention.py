@@ -11,7 +11,15 @@ from sporelm import ops
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.cuda.page_access import BLOCK_PAGES, FLOAT_PAGES, PAGE_ROWS, cache_arrays, load_tile, narrow
+from sporelm.backends.cuda.page_access import (
+    BLOCK_PAGES,
+    FLOAT_PAGES,
+    FP8_PAGES,
+    PAGE_ROWS,
+    cache_arrays,
+    load_tile,
+    narrow,
+)
 from sporelm.backends.cuda.query_tiles import (
     LOG2_E,
     SPLIT,
@@ -26,6 +34,7 @@ from sporelm.backends.cuda.query_tiles import (
     store_partial,
 )
 from sporelm.backends.cuda.rotary_embedding import launch_rotate_and_store
+from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_pages import Cache
 
 MIN_DOT = 16  # the least sides of a product of tiles
@@ -160,17 +169,26 @@ def attention_kernel(
         tl.store(place + column, narrow(result, out.dtype.element_ty), mask=is_there)
 
 
-def _choose_tile(is_split: bool, is_wide: bool, kind: int, columns: int) -> tuple[int, int, int, int]:
-    """Return the queries and keys of a tile (the queries only of chunks that are not split), warps and stages."""
+def _choose_block(is_wide: bool, kind: int, columns: int, group: int) -> int:
+    """Return the queries of a tile of a chunk that is not split."""
+    if is_wide and not IS_INTERPRETED:
+        return 32
+    block = 128 if kind == FLOAT_PAGES and columns <= 128 else 64
+    # A tile lies in one block of rows of a padded step.
+    return min(block, max(triton.next_power_of_2(STEP.row_block * group), 16)) if STEP.row_block > 1 else block
+
+
+def _choose_tile(block: int, is_split: bool, is_wide: bool, kind: int, columns: int) -> tuple[int, int, int]:
+    """Return the keys of a tile, warps and stages, given its queries."""
     if is_wide and not IS_INTERPRETED:  # float32 queries: products without tensor cores
-        return 32, 16 if columns > 128 else 32, 4, 1
+        return 16 if columns > 128 else 32, 4, 1
     if is_split:
-        return 16, 32 if columns > 128 or kind == BLOCK_PAGES else 64, 4, 3
-    if columns > 128:
-        return 64, 32, 8, 2
-    if kind == FLOAT_PAGES:
-        return 128, 64, 8, 2
-    return 64, 32, 8 if kind == BLOCK_PAGES else 4, 2
+        return 32 if columns > 128 or kind == BLOCK_PAGES else 64, 4, 3
+    if columns > 128 or kind == BLOCK_PAGES:
+        return 32, 8, 2
+    if kind == FP8_PAGES:
+        return 32, 4, 2
+    return 64, 8 if block > 64 else 4, 2
 
 
 @launches(ops.attention)
@@ -198,10 +216,10 @@ def attention(
     held = cache_arrays(cache)
     mask = Mask(window or 0, chunk or 0)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    long_rows = _choose_tile(False, is_wide, held.kind, columns)[0]
-    for tiles in find_tiles(starts, lengths, pages, q.shape[0], group, mask, long_rows):
+    long_block = _choose_block(is_wide, held.kind, columns, group)
+    for tiles in find_tiles(starts, lengths, pages, q.shape[0], group, mask, long_block):
         is_split = tiles.num_splits > 0
-        _, block_n, num_warps, num_stages = _choose_tile(is_split, is_wide, held.kind, columns)
+        block_n, num_warps, num_stages = _choose_tile(tiles.block_rows, is_split, is_wide, held.kind, columns)
         for table in tiles.slices(kv_heads * head_dim) if is_split else (tiles.table,):
             partials = allocate_partials(table, tiles, kv_heads, head_dim) if is_split else (None, None)
             launch(

@@ -25,7 +25,7 @@ from sporelm.ops.paged_attention import PAGE
 
 SPLIT = 256  # positions of a split
 SHORT_ROWS = 16  # of a chunk that is split
-MAX_PARTIAL_NUMBERS = 1 << 27  # of the partial results of a launch
+MAX_PARTIAL_NUMBERS = 1 << 26  # of the partial results of a launch
 MERGED_SPLITS, MERGED_COLUMNS = 32, 64  # of a merging program's tile
 LOG2_E = 1.4426950408889634
 
