@@ -23,11 +23,11 @@ from torch.nn.functional import linear as torch_linear
 from sporelm.backends.cuda.formats import PLANE_FORMATS
 from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS, MAGIC, PlaneFormat
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import store_narrow
+from sporelm.backends.cuda.numbers import IS_INTERPRETED, store_narrow
 from sporelm.backends.stacked_experts import list_matrices
 
 CHUNK_BYTES = 1 << 24  # of a file's blocks that are uploaded and repacked at a time
-TILE_ROWS, TILE_BLOCKS = 4, 8  # that a program dequantizes
+TILE_ROWS, TILE_BLOCKS = 32 if IS_INTERPRETED else 4, 8  # that a program dequantizes
 
 
 class Planes(NamedTuple):

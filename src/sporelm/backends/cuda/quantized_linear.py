@@ -27,7 +27,7 @@ from sporelm.backends.cuda.cuda_weight import (
 )
 from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import dot, load_wide, store_narrow
+from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
 from sporelm.backends.torch.activation import activate_mul as torch_activate_mul
 from sporelm.backends.torch.elementwise import silu_mul as torch_silu_mul
@@ -42,6 +42,7 @@ MAX_SPLITS = 8
 MANY_TOKENS = 192  # rows from which on planes are written out first: that costs as much as 30 rows of a product
 SCRATCH_VALUES = 1 << 26  # of a matrix that are written out at a time
 MAX_SUMS = 16  # of a thread for few tokens
+INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each program
 THREADS = 128  # of a program for few tokens
 VECTOR_BYTES = 16  # that a thread reads at once
 TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
@@ -227,9 +228,12 @@ def split_columns(programs: int, columns: int, step: int) -> ColumnSplit:
     return ColumnSplit(size, triton.cdiv(columns, size))
 
 
-def _choose_rows(rows: int, tokens: int, matrices: int) -> int:
+def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int) -> int:
     """Return the rows of a program: the more, the less often x is read; the fewer, the more programs."""
-    for count in (8, 4, 2):
+    if IS_INTERPRETED:
+        return INTERPRETED_ROWS
+    is_simple = isinstance(stored, Planes) and stored.extra is None and not stored.format.has_offsets
+    for count in (8, 4, 2) if is_simple else (4, 2):  # with more, others use too many registers
         if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= MAX_SUMS:
             return count // matrices
     return 1
@@ -241,7 +245,7 @@ def multiply_few(
     """Return x @ weight.T + bias for few rows x; with a kind activate(x @ gate.T) * (x @ up.T), where `up` begins
     `second` rows below the gate."""
     tokens, width = x.shape
-    count = _choose_rows(rows, triton.next_power_of_2(tokens), 2 if kind else 1)
+    count = _choose_rows(stored, rows, triton.next_power_of_2(tokens), 2 if kind else 1)
     programs = triton.cdiv(rows, count)
     if isinstance(stored, Planes):
         unit, columns = (
@@ -352,9 +356,11 @@ def tile_kernel(
                 for part in tl.static_range(GROUP_FIELDS):
                     run = (group * GROUP_FIELDS + part) * 16
                     values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
-                    if IS_LIFTED:
-                        values *= 1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16))
-                    values *= tl.expand_dims(step, 3)
+                    if IS_LIFTED:  # a power of two: it changes no bits
+                        scale = step * (1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16)))
+                    else:
+                        scale = step
+                    values *= tl.expand_dims(scale, 3)
                     if HAS_OFFSETS:
                         values += tl.expand_dims(offset, 3)
                     left = tl.reshape(values, (ROWS, COLUMNS)).to(x.dtype.element_ty)

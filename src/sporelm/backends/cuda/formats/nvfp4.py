@@ -21,8 +21,8 @@ def level(words, extra, table, magic, FIELD: tl.constexpr):
 @triton.jit
 def e4m3_steps(scales, factors, row, group, num_scales, magic, mask):
     """Steps of half of the number of a byte, for numbers that are doubled."""
-    byte = tl.load(scales + row * num_scales + group, mask=mask, other=0).to(tl.int32) & 127
-    byte = tl.where(byte == 127, 0, byte)
+    byte = tl.load(scales + row * num_scales + group, mask=mask, other=0).to(tl.int32)
+    byte = tl.where(byte == 127, 0, byte & 127)
     return (byte << 20).to(tl.float32, bitcast=True) * 6.64613997892457936e35, 0.0  # 2 ** 119
 
 

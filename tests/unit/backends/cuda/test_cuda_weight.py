@@ -1,0 +1,82 @@
+"""Planes of every format: their values, and their bytes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm.quant import FOLDER_FORMATS, FORMATS
+from unit.backends.cuda.weights import pack, random_stored
+
+WIDE = 4096
+NOT_QUANTIZED = ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "Q8_K")
+CODEBOOKS = ("IQ1_M", "IQ1_S", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ3_S", "IQ3_XXS")  # of vectors
+# Bytes for a weight in planes, in rows of 4096, where they differ from the file's by more than a thousandth.
+OTHER_BYTES = {
+    "IQ4_XS": 0.5391,  # scales of 6 bits take 8
+    "Q3_K": 0.4453,
+    "Q4_K": 0.5781,
+    "Q5_K": 0.7031,
+    "TQ1_0": 0.2578,  # 5 digits of base 3 take 10 bits for 8
+    "Q8_1": 1.0625,  # without the sums
+}
+
+
+def formats() -> list[Any]:
+    try:
+        from sporelm.backends.cuda.formats import PLANE_FORMATS
+    except Exception:  # without torch or Triton
+        return [pytest.param("none", marks=pytest.mark.skip("torch and triton are not installed"))]
+    return list(PLANE_FORMATS)
+
+
+@pytest.fixture
+def torch() -> Any:
+    found = pytest.importorskip("torch")
+    from sporelm.backends.cuda.numbers import IS_INTERPRETED
+
+    if not IS_INTERPRETED:
+        pytest.skip("needs TRITON_INTERPRET=1")
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # NaN among 8-bit floats
+@pytest.mark.parametrize("name", formats())
+def test_values_are_those_of_the_format_bit_for_bit(torch: Any, name: str) -> None:
+    values = (FORMATS | FOLDER_FORMATS)[name].values
+    stored = random_stored(name, 5, 3 * max(values, 32))
+    weight, expected = pack(stored, torch.float32), stored.dequantize()
+    np.testing.assert_array_equal(weight.values.numpy(), expected)
+    rows = torch.tensor([[4, 0], [1, 1]])
+    np.testing.assert_array_equal(weight.select(rows).numpy(), expected[rows.numpy()])
+
+
+@pytest.mark.parametrize("name", formats())
+def test_planes_take_as_many_bytes_as_files(name: str) -> None:
+    pytest.importorskip("torch")
+    from sporelm.backends.cuda.cuda_weight import plane_bytes
+
+    number_format = (FORMATS | FOLDER_FORMATS)[name]
+    in_file = number_format.nbytes / number_format.values
+    in_planes = plane_bytes(number_format, (3, WIDE)) / (3 * WIDE)
+    assert in_planes == pytest.approx(OTHER_BYTES.get(name, in_file), abs=1e-3)
+
+
+def test_all_formats_but_codebooks_have_planes() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from sporelm.backends.cuda.formats import PLANE_FORMATS
+
+    missing = (FORMATS | FOLDER_FORMATS).keys() - PLANE_FORMATS.keys() - {*NOT_QUANTIZED}
+    assert missing <= {*CODEBOOKS}, missing
+
+
+def test_experts_are_selected_as_matrices(torch: Any) -> None:
+    from sporelm.backends.cuda.cuda_weight import CudaWeight
+
+    stored = random_stored("Q4_K", 12, 256)
+    planes = pack(stored, torch.float32).stored
+    experts = CudaWeight(planes, (3, 4, 256), torch.float32, "float")
+    expected = stored.dequantize().reshape(3, 4, 256)
+    np.testing.assert_array_equal(experts.select(torch.tensor([2, 0])).numpy(), expected[[2, 0]])
+    np.testing.assert_array_equal(experts.values.numpy(), expected)
