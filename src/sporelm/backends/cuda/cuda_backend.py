@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from sporelm.backends.cuda.cuda_graphs import CudaGraphDevice, GraphDevice, GraphProgram
-from sporelm.backends.cuda.cuda_weight import CudaWeight, has_planes, pack_planes, plane_bytes
+from sporelm.backends.cuda.cuda_weight import FLOAT_TYPES, CudaWeight, has_planes, pack_floats, pack_planes, plane_bytes
 from sporelm.backends.cuda.numbers import IS_INTERPRETED
 from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions
 from sporelm.backends.device_context import enters_context
@@ -85,6 +85,8 @@ class CudaBackend(TorchBackend):
         stored: Any
         if self.packs_weights and has_planes(form, shape) and is_ordered:
             stored = pack_planes(weight, self.device)
+        elif form.name in FLOAT_TYPES and is_ordered:
+            stored = pack_floats(weight, self._stored_type(form), self.device)
         else:
             stored = torch.from_numpy(weight.dequantize()).to(self._stored_type(form)).to(self.device)
         packed = CudaWeight(stored, tuple(shape), self.activation_type, form.activation)

@@ -9,7 +9,7 @@
 GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED`. `dequantize_kernel` is the example of their use.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from sporelm.backends.cuda.numbers import IS_INTERPRETED, store_narrow
 from sporelm.backends.stacked_experts import list_matrices
 
 CHUNK_BYTES = 1 << 24  # of a file's blocks that are uploaded and repacked at a time
+FLOAT_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 TILE_ROWS, TILE_BLOCKS = 32 if IS_INTERPRETED else 4, 8  # that a program dequantizes
 
 
@@ -257,21 +258,32 @@ def plane_bytes(number_format: Any, shape: Sequence[int]) -> int:
 
 
 def pack_planes(weight: Any, device: torch.device) -> Planes:
-    """Return a weight's blocks as planes on a device. They are uploaded and repacked there, some rows at a time."""
-    number_format, width = weight.format, weight.shape[-1]
-    plane_format = PLANE_FORMATS[number_format.name]
-    num_rows = prod(weight.shape[:-1])
-    planes = allocate_planes(plane_format, num_rows, width, device)
+    """Return a weight's blocks as planes on a device. They are repacked there, some rows at a time."""
+    planes = allocate_planes(PLANE_FORMATS[weight.format.name], prod(weight.shape[:-1]), weight.shape[-1], device)
+    for start, blocks in _upload_rows(weight, device):
+        fill_planes(planes.narrow(start, len(blocks)), blocks.view(-1, weight.format.nbytes))
+    return planes
+
+
+def pack_floats(weight: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a weight of one of FLOAT_TYPES in another float type, converted on the device."""
+    result = torch.empty(weight.shape, dtype=dtype, device=device)
+    rows = result.view(-1, weight.shape[-1])
+    for start, blocks in _upload_rows(weight, device):
+        rows[start : start + len(blocks)] = blocks.view(FLOAT_TYPES[weight.format.name])
+    return result
+
+
+def _upload_rows(weight: Any, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """Yield the bytes of a weight on a device: the first row, and uint8 [rows, bytes of each]."""
     start = 0
     for matrix in list_matrices(weight):
         rows = np.ascontiguousarray(matrix.blocks).reshape(prod(matrix.shape[:-1]), -1)
         step = max(1, CHUNK_BYTES // max(rows.shape[1], 1))
         for first in range(0, len(rows), step):
             blocks = torch.from_numpy(np.array(rows[first : first + step])).to(device)
-            count = len(blocks)
-            fill_planes(planes.narrow(start, count), blocks.view(-1, number_format.nbytes))
-            start += count
-    return planes
+            yield start, blocks
+            start += len(blocks)
 
 
 def allocate_planes(plane_format: PlaneFormat, num_rows: int, width: int, device: torch.device) -> Planes:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear as torch_linear
 
 from sporelm import ops
+from sporelm.backends.cuda.activation import activate_mul, apply_activation
 from sporelm.backends.cuda.cuda_weight import (
     CudaWeight,
     Planes,
@@ -29,11 +30,10 @@ from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.torch.activation import activate_mul as torch_activate_mul
-from sporelm.backends.torch.elementwise import silu_mul as torch_silu_mul
+from sporelm.backends.cuda.quantize_rows import quantize_rows
 from sporelm.backends.torch.quantize_rows import RoundedRows
-from sporelm.backends.torch.quantized_linear import activation_values
 from sporelm.backends.torch.step_context import STEP
+from sporelm.ops.quantize_rows import ROW_FORMATS
 
 FEW_TOKENS = 4  # rows of x that are multiplied without tensor cores; more take as much arithmetic as reading takes
 FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
@@ -46,7 +46,6 @@ INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each 
 THREADS = 128  # of a program for few tokens
 VECTOR_BYTES = 16  # that a thread reads at once
 TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
-KERNEL_KINDS = ("silu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "sigmoid")
 
 
 # ---- few tokens
@@ -159,7 +158,7 @@ def _write_products(y, bias, out, tokens, rows, TOKENS: tl.constexpr, ROWS: tl.c
     if KIND != "":
         gate, up = tl.split(tl.permute(tl.reshape(y, (TOKENS, 2, ROWS)), (0, 2, 1)))
         if tl.num_programs(1) == 1:
-            store_narrow(out + token * rows + row, activate_wide(gate, KIND) * up, inside)
+            store_narrow(out + token * rows + row, apply_activation(gate, KIND) * up, inside)
         else:
             place = out + (split * tokens + token) * (2 * rows) + row
             tl.store(place, gate, mask=inside)
@@ -168,26 +167,6 @@ def _write_products(y, bias, out, tokens, rows, TOKENS: tl.constexpr, ROWS: tl.c
         if bias is not None:
             y += load_wide(bias + row, row < rows)
         store_narrow(out + (split * tokens + token) * rows + row, y, inside)
-
-
-@triton.jit
-def activate_wide(x, KIND: tl.constexpr):
-    """Return an activation function of float32 numbers: of KERNEL_KINDS, which need nothing but an exponential."""
-    if KIND == "silu":
-        return x / (1 + tl.exp(-x))
-    elif KIND == "gelu_quick":
-        return x / (1 + tl.exp(-1.702 * x))
-    elif KIND == "sigmoid":
-        return 1 / (1 + tl.exp(-x))
-    elif KIND == "gelu_tanh":  # 0.5 * (1 + tanh(z)) is the logistic function of 2 z
-        return x / (1 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    elif KIND == "relu":
-        return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    elif KIND == "relu_squared":
-        positive = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        return positive * positive
-    else:
-        return x
 
 
 @triton.jit
@@ -207,7 +186,7 @@ def add_splits_kernel(
         if KIND != "":
             up += tl.load(place + rows, mask=inside, other=0.0)
     if KIND != "":
-        y = activate_wide(y, KIND) * up
+        y = apply_activation(y, KIND) * up
     if bias is not None:
         y += load_wide(bias + row, inside)
     store_narrow(out + token * rows + row, y, inside)
@@ -474,9 +453,20 @@ def _uses_few(x: Tensor, stored: Tensor | Planes) -> bool:
     return len(x) <= limit and not STEP.is_batch_invariant
 
 
+def activation_values(x: Tensor | RoundedRows, weight: CudaWeight) -> Tensor:
+    """Return the numbers of x that a weight multiplies, in its activation type, as whole rows.
+
+    They are float numbers for quantized formats too: whole multiples of the scales of their groups.
+    """
+    if isinstance(x, Tensor) and weight.activation in ROW_FORMATS:
+        x = quantize_rows(x, activation=weight.activation)
+    values = x if isinstance(x, Tensor) else x.values
+    return values.to(weight.dtype).contiguous()
+
+
 @launches(ops.linear)
 def linear(x: Tensor | RoundedRows, weight: CudaWeight, bias: Tensor | None = None) -> Tensor:
-    values = activation_values(x, weight).contiguous()  # type: ignore[arg-type]
+    values = activation_values(x, weight)
     return multiply_rows(values, weight.stored, weight.shape[0], bias)
 
 
@@ -484,7 +474,7 @@ def linear(x: Tensor | RoundedRows, weight: CudaWeight, bias: Tensor | None = No
 def linear_group(
     x: Tensor | RoundedRows, weights: tuple[CudaWeight, ...], biases: tuple[Any, ...] = ()
 ) -> tuple[Tensor, ...]:
-    values = activation_values(x, weights[0]).contiguous()  # type: ignore[arg-type]
+    values = activation_values(x, weights[0])
     joined = join_rows(weights)
     given = biases or [None] * len(weights)
     if joined is None:
@@ -503,11 +493,9 @@ def linear_silu_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight) -
 
 @launches(ops.linear_activate_mul)
 def linear_activate_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight, *, kind: str) -> Tensor:
-    values = activation_values(x, gate).contiguous()  # type: ignore[arg-type]
+    values = activation_values(x, gate)
     joined = join_rows((gate, up))
     rows = gate.shape[0]
-    if joined is not None and kind in KERNEL_KINDS and _uses_few(values, joined.stored):
+    if joined is not None and _uses_few(values, joined.stored):
         return multiply_few(values, joined.stored, rows, kind=kind, second=rows)
-    products = linear_group(RoundedRows(values), (gate, up))
-    result: Tensor = torch_silu_mul(*products) if kind == "silu" else torch_activate_mul(*products, kind=kind)
-    return result
+    return activate_mul(*linear_group(RoundedRows(values), (gate, up)), kind=kind)

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sporelm.quant import FOLDER_FORMATS, FORMATS
+from sporelm.quant import FOLDER_FORMATS, FORMATS, quantize_tensor
+from sporelm.quant.stored_tensor import StoredTensor
 from unit.backends.cuda.weights import pack, random_stored
 
 WIDE = 4096
@@ -80,3 +81,16 @@ def test_experts_are_selected_as_matrices(torch: Any) -> None:
     expected = stored.dequantize().reshape(3, 4, 256)
     np.testing.assert_array_equal(experts.select(torch.tensor([2, 0])).numpy(), expected[[2, 0]])
     np.testing.assert_array_equal(experts.values.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
+def test_floats_are_converted_as_the_host_converts_them(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from sporelm.backends.cuda.cuda_weight import pack_floats
+
+    values = np.random.default_rng(0).standard_normal((6, 40), np.float32)
+    stored = StoredTensor("weight", FORMATS[name], (6, 40), quantize_tensor(FORMATS[name], values).reshape(-1))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found = pack_floats(stored, dtype, torch.device("cpu"))
+        assert torch.equal(found, torch.from_numpy(stored.dequantize()).to(dtype))
