@@ -17,7 +17,13 @@ from sporelm.api.draft_model import check_vocabularies, load_draft_worker
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
 from sporelm.api.engine_limits import choose_limits, choose_split_limits
 from sporelm.api.model_loader import ModelLoader
-from sporelm.api.split_loading import check_device_option, measure_host_rate, preview_split, split_if_needed
+from sporelm.api.split_loading import (
+    check_device_option,
+    measure_host_rate,
+    preview_split,
+    shorten_steps,
+    split_if_needed,
+)
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.backend_registry import HOST_BACKENDS, normalize_device, open_backend
 from sporelm.backends.memory_residency import trim_heap
@@ -280,22 +286,28 @@ def load_engine(
         )
         backend = wrap_backend(backend)
         try:
-            with_batch = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
+            requested_batch = options.max_batch
+            options = replace(options, max_batch=requested_batch or backend.traits.max_batch)
+            check_step_size(options, backend)
             model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
             draft = None
             if draft_source is not None:
                 draft = ModelLoader(draft_source, backend, options.kv, dequantize=options.dequantize)
-            split = None
+            notes = [str(choice)] if choice is not None else []
+            found = None
             if wrap_backend is use_unwrapped:
-                found = split_if_needed(with_batch, model, draft, threads, device=device)
-                if found is not None:
-                    split, backend, model, draft = found
-                    with_batch = replace(options, max_batch=options.max_batch or backend.traits.max_batch)
-            notes = tuple(str(each) for each in (choice, split) if each is not None)
-            if split is not None and announce is not None:
-                announce(str(split))
-            check_step_size(with_batch, backend)
-            loaded = _load(with_batch, model, draft, threads, start, progress, split)
+                options, note = shorten_steps(options, model, draft)
+                notes += [note] if note else []
+                found = split_if_needed(options, model, draft, threads, device=device)
+            if found is not None:
+                backend, model, draft = found.backend, found.model, found.draft
+                options = replace(options, max_batch=requested_batch or backend.traits.max_batch)
+                check_step_size(options, backend)
+                notes.append(str(found.split))
+                if announce is not None:
+                    announce(str(found.split))
+            split = None if found is None else found.split
+            loaded = _load(options, model, draft, threads, start, progress, split)
             return replace(loaded, notes=(*notes, *loaded.notes), split=split)
         except BaseException:
             backend.close()

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from sporelm.api.engine_loader import EngineOptions
 
 
+STEP_TOKENS = 512  # of the steps of a device that holds a model only with short steps
+
+
 class SplitModel(NamedTuple):
     """A model whose files are open, on the back-end of its split, and its draft model on one part of it."""
 
@@ -99,6 +102,27 @@ def split_if_needed(
         raise
 
 
+def shorten_steps(
+    options: "EngineOptions", model: ModelLoader, draft: ModelLoader | None
+) -> tuple["EngineOptions", str]:
+    """Return the options, with steps of STEP_TOKENS if the device holds the whole model with these alone, and a note
+    for the user then. Shorter steps cost less than a split."""
+    has_memory = model.backend.free_bytes() is not None or options.device_bytes is not None
+    max_step_tokens = max(model.backend.step_buckets.values())
+    is_fixed = options.token_budget is not None or max_step_tokens <= STEP_TOKENS
+    if isinstance(model.model, Encoder) or options.experts_on is not None or is_fixed or not has_memory:
+        return options, ""
+    shorter = replace(options, token_budget=STEP_TOKENS)
+    note = f"steps have {STEP_TOKENS} tokens at most: the device does not hold the model beside {max_step_tokens}"
+    for each, text in ((options, ""), (shorter, note)):
+        try:
+            check_fit(each, model, draft)
+            return each, text
+        except MemoryShortage:
+            continue
+    return options, ""
+
+
 def check_fit(options: "EngineOptions", model: ModelLoader, draft: ModelLoader | None) -> None:
     """Raise MemoryShortage unless the device, or the part of it that device_memory gives, holds a model."""
     available = available_on(model.backend)
@@ -130,8 +154,7 @@ def make_budget(options: "EngineOptions", model: ModelLoader, host: Backend, fre
 
 
 def preview_split(model: ModelLoader, threads: int, nbytes: int, num_pages: int) -> DeviceSplit:
-    """Return the split of a model in so much memory of the device on which it is opened, with a cache of so many
-    pages."""
+    """Return the split of a model with `nbytes` of the device on which it is opened, and a cache of `num_pages`."""
     with closing(open_backend(HOST, threads=threads)) as host:
         num_tokens = max(shared_buckets(model.backend, host).values())
         budget = DeviceBudget(nbytes, num_pages, STATES, num_tokens, num_pages * PAGE)

@@ -176,6 +176,30 @@ def test_a_model_that_does_not_fit_is_split_by_itself(
         assert llm.split is None
 
 
+def test_shorter_steps_go_before_a_split(
+    story: Path, own_memory: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sporelm.backends.torch import TorchBackend
+
+    _, nbytes = layer_bytes(story)
+    use_device = TorchBackend.use_device
+
+    def use_long_steps(backend: TorchBackend, device: Any) -> None:
+        use_device(backend, device)
+        backend.step_buckets = {"any": 8192}
+
+    monkeypatch.setattr(TorchBackend, "use_device", use_long_steps)
+    own_memory(nbytes + 30_000_000)
+    with LLM(story, backend="torch", **SMALL) as llm:
+        assert llm.split is None
+        assert llm.engine.limits.token_budget == 512
+        assert "steps have 512 tokens at most: the device does not hold the model beside 8192" in llm.notes
+    own_memory(nbytes + 300_000_000)
+    with LLM(story, backend="torch", **SMALL) as llm:
+        assert llm.engine.limits.token_budget == 8192
+        assert not llm.notes
+
+
 def test_a_draft_model_lies_on_one_part(story: Path, expected: list[list[int]]) -> None:
     least, _ = layer_bytes(story)
     for size in (least + 20_000, 4 * least):
