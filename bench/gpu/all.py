@@ -66,7 +66,7 @@ PARTS = (
 )
 TINY_WORDS = {
     "cases": "--only cases --dtypes f32 --jobs 1 --max-cases 2 --ops rms_norm",
-    "linear": "--products down --formats bf16,q4_k --rows 1",
+    "linear": "--products down --formats bf16,q4_0 --rows 1",
     "attention": "--kv f16 --batches 1",
     "8b": "--models mini --formats bf16 --figures load,decode,idle",
     "8b-ngram": "--models mini --formats bf16 --figures ngram",

@@ -20,17 +20,18 @@ from typing import Any
 import harness
 import torch
 from limits import Limits, load_limits, share_of
-from random_models import FP8, MODEL_SHAPES, RandomBlocks, open_gpu_backend
+from random_models import FP8, MODEL_SHAPES, RandomBlocks, find_fp8_format, open_gpu_backend
 
 from sporelm import ops
 from sporelm.bench.model_shapes import ModelShape
-from sporelm.quant import F8_E4M3_128, QuantFormat, format_of
+from sporelm.quant import QuantFormat, format_of
 
 FORMATS = ("bf16", FP8, "q4_0", "q4_k", "q6_k", "q8_0", "mxfp4")
 ROWS = (1, 2, 4, 8, 16, 32, 64, 4096)
 PRODUCTS = ("qkv", "o", "gate_up", "down", "head")
 MAX_COPIES = 16
 TINY_ROWS = (1, 4, 17)
+TINY_FORMATS = ("bf16", FP8, "q4_0", "q8_0", "mxfp4")  # with blocks of 32 or 64
 
 
 def product_shapes(shape: ModelShape, product: str) -> list[tuple[int, int]]:
@@ -46,9 +47,9 @@ def product_shapes(shape: ModelShape, product: str) -> list[tuple[int, int]]:
     return shapes[product]
 
 
-def find_format(name: str) -> type[QuantFormat]:
-    """Return the number format of a name of `--formats`."""
-    return F8_E4M3_128 if name == FP8 else format_of(name)
+def find_format(name: str, width: int) -> type[QuantFormat]:
+    """Return the number format of a name of `--formats`, for rows of this many numbers."""
+    return find_fp8_format(width) if name == FP8 else format_of(name)
 
 
 class Products:
@@ -90,7 +91,7 @@ def measure_product(
     baseline: dict[int, float] = {}
     for name in args.formats:
         with report.row(f"{shape_name} {product} {name} packed") as row:
-            products = Products(backend, blocks, shapes, find_format(name))
+            products = Products(backend, blocks, shapes, find_format(name, shapes[0][1]))
             row |= {"MB": products.nbytes / 1e6, "copies": len(products.weights)}
         if "error" in row:
             continue
@@ -117,7 +118,7 @@ def measure_product(
 def main() -> int:
     parser = harness.make_parser(__doc__)
     parser.add_argument("--shapes", default="8b,1b")
-    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--formats", help=f"{','.join(FORMATS)} by default")
     parser.add_argument("--products", default=",".join(PRODUCTS))
     parser.add_argument("--rows", default="")
     parser.add_argument("--compute-rows", type=int, default=256, help="rows from which the matmul rate is the limit")
@@ -125,7 +126,7 @@ def main() -> int:
     parser.add_argument("--batch-invariant", action="store_true")
     args = parser.parse_args()
     harness.check_device(args)
-    args.formats = args.formats.split(",")
+    args.formats = (args.formats or ",".join(TINY_FORMATS if args.tiny else FORMATS)).split(",")
     default_rows = TINY_ROWS if args.tiny else ROWS
     args.rows = [int(each) for each in args.rows.split(",")] if args.rows else list(default_rows)
     shapes = ["mini"] if args.tiny else args.shapes.split(",")

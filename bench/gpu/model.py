@@ -259,7 +259,7 @@ def idle_shares(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     parser = harness.make_parser(__doc__)
     parser.add_argument("--models", help="8b,1b,30b-a3b by default")
-    parser.add_argument("--formats", default="bf16,q4_0,q4_k,fp8")
+    parser.add_argument("--formats", help="bf16,q4_0,q4_k,fp8 by default")
     parser.add_argument("--figures", default=",".join(FIGURES))
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32"), help="of activations")
     parser.add_argument("--kv", default="f16", choices=("f16", "bf16", "fp8"))
@@ -280,7 +280,7 @@ def main() -> int:
     report = harness.Report("model", args)
     limits = load_limits(args, report)
     for model in (args.models or ("mini,mini-moe" if args.tiny else "8b,1b,30b-a3b")).split(","):
-        for form in args.formats.split(","):
+        for form in (args.formats or ("bf16,q4_0,fp8" if args.tiny else "bf16,q4_0,q4_k,fp8")).split(","):
             ModelBench(args, report, limits, model, form).run()
     return report.finish()
 

@@ -17,7 +17,7 @@ import numpy as np
 from sporelm.backends.backend_registry import open_backend
 from sporelm.backends.protocol import Backend
 from sporelm.bench.model_shapes import SHAPES, ModelShape
-from sporelm.bench.synthetic import POOL_RUNS, RUN, BlockPools
+from sporelm.bench.synthetic import POOL_RUNS, BlockPools
 from sporelm.bench.synthetic_formats import assign_formats
 from sporelm.checkpoints import config_from_gguf
 from sporelm.checkpoints.loader import ModelSource, load_parameters, map_tensors, packed_format
@@ -31,10 +31,11 @@ from sporelm.models import build
 from sporelm.models.config import ModelConfig
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.ops.paged_attention import PAGE
-from sporelm.quant import BF16, F8_E4M3_128, QuantFormat
+from sporelm.quant import BF16, F8_E4M3_64, F8_E4M3_128, QuantFormat
 from sporelm.quant.stored_tensor import StoredTensor
 
 FP8 = "fp8"  # FP8 layers with one scale for each matrix, and a head and an embedding in BF16, as published models have
+FP8_FORMATS = (F8_E4M3_128, F8_E4M3_64)  # the first one that fits
 FP8_MAX = 448.0
 SPREAD = 4.0  # standard deviations that the largest FP8 number stands for
 LOAD_THREADS = 8
@@ -54,9 +55,9 @@ MODEL_SHAPES: dict[str, ModelShape] = {
     "tiny-moe": SHAPES["tiny-moe"],
     "tiny-delta": SHAPES["tiny-delta"],
     "tiny-latent": SHAPES["tiny-latent"],
-    # What --tiny runs: rows of whole blocks of 256 numbers, and little more.
-    "mini": replace(SHAPES["tiny"], layers=1, ffn=256, vocab=256),
-    "mini-moe": replace(SHAPES["tiny-moe"], layers=1, vocab=256),
+    # What --tiny runs: rows of two blocks of 32 numbers.
+    "mini": ModelShape(1, 64, 64, 2, 1, 32, 64, 2048, 10_000.0),
+    "mini-moe": ModelShape(1, 64, 64, 2, 1, 32, 64, 2048, 10_000.0, experts=4, used=2),
 }
 
 
@@ -72,8 +73,8 @@ class RandomBlocks:
         """Return a tensor whose numbers have a deviation of 1 / sqrt(width); vectors are near 1, or near -1."""
         key = (number_format, shape, name.endswith(".ssm_a"))
         if key not in self._tensors:
-            if number_format is F8_E4M3_128 and number_format not in self._pools.blocks:
-                self._pools.blocks[number_format] = self._make_fp8_blocks()
+            if number_format in FP8_FORMATS and number_format not in self._pools.blocks:
+                self._pools.blocks[number_format] = self._make_fp8_blocks(number_format.values)
             self._tensors[key] = self._pools.tensor(name, number_format, shape)
         drawn = self._tensors[key]
         return StoredTensor(name, drawn.format, drawn.shape, drawn.blocks)
@@ -86,18 +87,16 @@ class RandomBlocks:
             self._tensors[key] = StoredTensor(name, number_format, shape, blocks)
         return self._tensors[key]
 
-    def _make_fp8_blocks(self) -> np.ndarray:
-        """Return the pool's runs in FP8, all with one scale."""
+    def _make_fp8_blocks(self, group: int) -> np.ndarray:
+        """Return the pool's runs in FP8, in groups of this many numbers, all with one scale."""
         import torch
 
         scale = np.float32(SPREAD * self._deviation / FP8_MAX)
         scaled = np.clip(self._pools.values / scale, -FP8_MAX, FP8_MAX).astype(np.float32)
         codes = torch.from_numpy(scaled).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
-        codes = codes.reshape(-1, F8_E4M3_128.values)
+        codes = codes.reshape(-1, group)
         head = np.broadcast_to(np.array([scale], "<f4").view(np.uint8), (len(codes), 4))
-        blocks: np.ndarray = np.concatenate([head, codes], axis=1).reshape(POOL_RUNS, -1)
-        assert blocks.shape[1] == RUN // F8_E4M3_128.values * F8_E4M3_128.nbytes
-        return blocks
+        return np.concatenate([head, codes], axis=1).reshape(POOL_RUNS, -1)
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,12 @@ def choose_formats(number_format: str, shape: ModelShape) -> dict[str, type[Quan
         return assign_formats(number_format, shape, number_format)
     formats = assign_formats("bf16", shape, FP8)
     in_layers = {name for name, each in formats.items() if each is BF16 and name.startswith("blk.")}
-    return formats | dict.fromkeys(in_layers, F8_E4M3_128)
+    return formats | {name: find_fp8_format(shape.tensors()[name][-1]) for name in in_layers}
+
+
+def find_fp8_format(width: int) -> type[QuantFormat]:
+    """Return the FP8 format for rows of this many numbers."""
+    return next(each for each in FP8_FORMATS if width % each.values == 0)
 
 
 def make_source(shape: ModelShape, number_format: str, *, repeats: bool = False) -> ModelSource:
