@@ -35,7 +35,7 @@ from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 from sporelm.ops.quantize_rows import ROW_FORMATS
 
-FEW_TOKENS = 4  # rows of x that are multiplied without tensor cores; more take as much arithmetic as reading takes
+FEW_TOKENS = 2  # rows of x that are multiplied without tensor cores: the arithmetic for more takes longer than reading
 FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
 MIN_PROGRAMS = 264  # two for each multiprocessor of a large GPU: with fewer, the columns are split
 MAX_SPLITS = 8

@@ -32,7 +32,7 @@ def largest_error(found: Any, expected: Any) -> float:
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "UINT8_128"])
-@pytest.mark.parametrize("tokens", [3, 20])
+@pytest.mark.parametrize("tokens", [2, 20])
 def test_split_columns_are_added_up(torch: Any, name: str, tokens: int) -> None:
     from sporelm.backends.cuda.quantized_linear import linear
 
@@ -115,7 +115,7 @@ def test_few_tokens_read_weights_16_bytes_at_once(name: str, card: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "tokens", "card"),
-    [("Q4_K", 128, 86), ("Q4_K", 128, 90)]
+    [("Q4_K", 128, 86)]
     + [(name, tokens, card) for name, tokens in (("Q4_0", 16), ("bfloat16", 128)) for card in CARDS],
 )
 def test_tiles_use_tensor_cores(name: str, tokens: int, card: int) -> None:
@@ -134,14 +134,14 @@ def test_tiles_use_tensor_cores(name: str, tokens: int, card: int) -> None:
     assert any("128" in each.split()[0] for each in code.instructions("LDG") + code.instructions("LDGSTS"))
 
 
-@pytest.mark.parametrize("card", [86, 90])
+@pytest.mark.parametrize("card", [90])
 def test_gates_and_splits_fit(card: int) -> None:
     require_compiler()
     import torch
 
     from sporelm.backends.cuda.quantized_linear import linear, linear_silu_mul
 
-    x, small = torch.empty(4, 4096, dtype=torch.bfloat16), empty_weight("float16", 128, 4096)
+    x, small = torch.empty(2, 4096, dtype=torch.bfloat16), empty_weight("float16", 128, 4096)
     gate, up = (empty_weight("Q4_K", 14336, 4096) for _ in range(2))
     launches = record_launches(lambda: (linear(x, small), linear_silu_mul(x, gate, up)))
     names = [launch.kernel.fn.__name__ for launch in launches]
