@@ -154,9 +154,10 @@ def _cheapest_part(
         return after if after is not None else num_parts - 1
     results = sum(map(_nbytes, call.results)) if after is not None else 0
 
-    def crossing(part: int) -> int:
+    def crossing(part: int) -> tuple[int, int]:
+        """Return the bytes of arguments and results, and those of arguments: among equals a call stays with them."""
         missing = sum(_nbytes(value) for key, value in values.items() if part not in present[key])
-        return missing + (results if part != after else 0)
+        return missing + (results if part != after else 0), missing
 
     return min(range(num_parts), key=crossing)
 
