@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot
+from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.cuda.page_access import PAGE_ROWS, cache_arrays, load_tile, narrow
+from sporelm.backends.cuda.page_access import BLOCK_PAGES, PAGE_ROWS, cache_arrays, load_tile, narrow, store_rows
 from sporelm.backends.cuda.query_tiles import (
     LOG2_E,
     SPLIT,
@@ -25,6 +25,8 @@ from sporelm.backends.cuda.query_tiles import (
     merge_splits,
     store_partial,
 )
+from sporelm.backends.cuda.rotary_embedding import MIN_COLUMNS, NUM_WARPS, STYLES, rotate_heads
+from sporelm.backends.torch.mla import store_latent as store_by_torch
 from sporelm.backends.torch.torch_pages import Cache
 
 MIN_DOT = 16  # the least sides of a product of tiles
@@ -99,6 +101,68 @@ def latent_attention_kernel(
     else:
         result = tl.where(is_real[:, None], mixed / total[:, None], 0.0)
         tl.store(place, narrow(result, out.dtype.element_ty), mask=is_there)
+
+
+@triton.jit
+def store_latent_kernel(
+    x, weight, positions, table, values, scales, slots, x_stride, eps,
+    KIND: tl.constexpr, RANK: tl.constexpr, ROTARY: tl.constexpr, IS_TURNED: tl.constexpr, STYLE: tl.constexpr,
+    COLUMNS: tl.constexpr, ROTARY_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write a row to its slot: its first RANK numbers with their norm, the others rotated."""
+    row = tl.program_id(0).to(tl.int64)
+    held = tl.zeros((1, 1), tl.int64) + tl.load(slots + row).to(tl.int64)
+    is_inside = held >= 0
+    column = tl.arange(0, COLUMNS)[None, :]
+    latents = load_wide(x + row * x_stride + column, column < RANK)
+    scale = 1 / tl.sqrt_rn(tl.sum(latents * latents, 1) / RANK + eps)
+    latents = latents * scale[:, None] * load_wide(weight + column, column < RANK)
+    latents = narrow(latents, x.dtype.element_ty).to(tl.float32)
+    position = tl.zeros((), tl.int64)
+    if IS_TURNED:
+        position = tl.load(positions + row).to(tl.int64)
+    turned = rotate_heads(
+        x + row * x_stride + RANK, positions, position, table, tl.full((1,), True, tl.int1),
+        ROTARY, ROTARY if IS_TURNED else 0, STYLE, False, 1, ROTARY_COLUMNS,
+    )  # fmt: skip
+    turned = narrow(turned, x.dtype.element_ty).to(tl.float32)
+    store_rows(values, scales, held, latents, is_inside, KIND, RANK + ROTARY, 0, RANK, COLUMNS)
+    store_rows(values, scales, held, turned, is_inside, KIND, RANK + ROTARY, RANK, ROTARY, ROTARY_COLUMNS)
+
+
+@launches(ops.store_latent)
+def store_latent(
+    x: Tensor,
+    weight: Tensor,
+    positions: Tensor | None,
+    table: Tensor | None,
+    cache: Cache,
+    slots: Tensor,
+    *,
+    eps: float,
+    style: str,
+) -> tuple[()]:
+    """Apply a norm to the first part of each row, rotate the rest, and write the row to its slot."""
+    rank, held = weight.shape[0], cache_arrays(cache)
+    rotary = x.shape[1] - rank
+    if held.kind == BLOCK_PAGES and rank % MIN_COLUMNS != 0:  # a block has numbers of both parts
+        return store_by_torch(x, weight, positions, table, cache, slots, eps=eps, style=style)
+    x = x if x.stride(1) == 1 else x.contiguous()
+    launch(
+        store_latent_kernel,
+        (x.shape[0],),
+        *(x, weight, positions, table, held.values, held.scales, slots, x.stride(0), eps),
+        KIND=held.kind,
+        RANK=rank,
+        ROTARY=rotary,
+        IS_TURNED=table is not None,
+        STYLE=0 if table is None else STYLES[style],
+        COLUMNS=max(triton.next_power_of_2(rank), MIN_COLUMNS),
+        ROTARY_COLUMNS=max(triton.next_power_of_2(rotary), MIN_COLUMNS),
+        num_warps=NUM_WARPS,
+        enable_fp_fusion=False,
+    )
+    return ()
 
 
 @lru_cache

@@ -141,15 +141,18 @@ def narrow(values, DTYPE: tl.constexpr):
 
 @triton.jit
 def store_rows(
-    values, scales, row, numbers, is_inside, KIND: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr
+    values, scales, row, numbers, is_inside,
+    KIND: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Round float32 rows [rows, COLUMNS] and write them to the rows of a cache numbered by int64 `row` [rows, 1].
+    """Round float32 rows [rows, COLUMNS] and write them to the columns FIRST : FIRST + COUNT of the rows of a cache
+    numbered by int64 `row` [rows, 1].
 
-    Numbers from column WIDTH on must be 0. Where `is_inside` [rows, 1] is false, nothing is written.
+    Rows have WIDTH numbers. Those given from column COUNT on must be 0. Blocks are written whole: FIRST is at the
+    beginning of one. Where `is_inside` [rows, 1] is false, nothing is written.
     """
     column = tl.arange(0, COLUMNS)[None, :]
     if KIND != _BLOCKS_KIND:
-        pointers, mask = values + row * WIDTH + column, is_inside & (column < WIDTH)
+        pointers, mask = values + row * WIDTH + FIRST + column, is_inside & (column < COUNT)
         if KIND == _FP8:
             tl.store(pointers, round_to_fp8(numbers), mask=mask)
         else:
@@ -172,7 +175,7 @@ def store_rows(
         signed = tl.where(scaled < 0, -whole, whole)
         codes = tl.where(scaled == scaled, signed, 0.0).to(tl.int8)
         group = tl.arange(0, GROUPS)[None, :]
-        block, is_there = row * BLOCKS + group, is_inside & (group < BLOCKS)
+        block, is_there = row * BLOCKS + FIRST // _BLOCK + group, is_inside & (group < (COUNT + _BLOCK - 1) // _BLOCK)
         tl.store(scales + block * (_BLOCK_BYTES // 2), factors.to(tl.float16), mask=is_there)
         pointers = values + block[:, :, None] * _BLOCK_BYTES + 2 + tl.arange(0, _BLOCK)[None, None, :]
         tl.store(pointers, codes.to(tl.uint8, bitcast=True), mask=is_there[:, :, None])

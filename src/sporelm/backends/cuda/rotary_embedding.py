@@ -30,7 +30,7 @@ _HALVES: tl.constexpr = tl.constexpr(HALVES)
 
 
 @triton.jit
-def _rotate(
+def rotate_heads(
     x, row_positions, position, table, is_head,
     HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, STYLE: tl.constexpr, HAS_STREAMS: tl.constexpr,
     HEADS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -89,7 +89,7 @@ def rotate_and_store_kernel(
     if program < q_programs:
         first = program * HEADS
         is_head = first + lane < q_heads
-        turned = _rotate(
+        turned = rotate_heads(
             q + row * q_stride + first * HEAD_DIM, row_positions, position, table, is_head,
             HEAD_DIM, ROTARY, STYLE, HAS_STREAMS, HEADS, COLUMNS,
         )  # fmt: skip
@@ -103,19 +103,19 @@ def rotate_and_store_kernel(
         is_head = first + lane < kv_heads
         page_row = (slot // PAGE_ROWS * 2 * kv_heads + (first + lane)[:, None]) * PAGE_ROWS + slot % PAGE_ROWS
         if number < kv_programs:
-            turned = _rotate(
+            turned = rotate_heads(
                 k + row * k_stride + first * HEAD_DIM, row_positions, position, table, is_head,
                 HEAD_DIM, ROTARY, STYLE, HAS_STREAMS, HEADS, COLUMNS,
             )  # fmt: skip
             # As the rows of a step without fusion, keys are rounded to their own type before their page's.
             turned = narrow(turned, k.dtype.element_ty).to(tl.float32)
-            store_rows(values, scales, page_row, turned, is_head[:, None], KIND, HEAD_DIM, COLUMNS)
+            store_rows(values, scales, page_row, turned, is_head[:, None], KIND, HEAD_DIM, 0, HEAD_DIM, COLUMNS)
         else:
             column = tl.arange(0, COLUMNS)[None, :]
             pointers = v + row * v_stride + (first + lane)[:, None] * HEAD_DIM + column
             heads = load_wide(pointers, is_head[:, None] & (column < HEAD_DIM))
             page_row += kv_heads * PAGE_ROWS
-            store_rows(values, scales, page_row, heads, is_head[:, None], KIND, HEAD_DIM, COLUMNS)
+            store_rows(values, scales, page_row, heads, is_head[:, None], KIND, HEAD_DIM, 0, HEAD_DIM, COLUMNS)
 
 
 def _as_rows(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class PagedStep(NamedTuple):
     num_rows: int
     dump_page: int = 0
 
-    def alone(self, index: int) -> "PagedStep":
+    def select(self, index: int) -> "PagedStep":
         """Return a step with one of the sequences."""
         rows = int(self.starts[index + 1] - self.starts[index])
         starts = np.array([0, rows], np.int32)
@@ -51,7 +51,7 @@ def make_step(chunks: Sequence[Chunk]) -> PagedStep:
 def pad_step(
     step: PagedStep, chunks: Sequence[Chunk], row_block: int, decodes: int, blocks: int
 ) -> tuple[PagedStep, Any]:
-    """Return a padded step with so many decoded rows and blocks, and the place of each real row in it."""
+    """Return a padded step with these numbers of decoded rows and blocks, and the place of each real row in it."""
     import torch
 
     tables, counts, lengths = [], [], []

@@ -43,7 +43,7 @@ def test_steps_agree_with_torch_and_rows_do_not_depend_on_their_company(dtype: s
     torch.testing.assert_close(found, attend(step, *rows, cache, plain), rtol=rounding, atol=rounding)
     for index in range(len(CHUNKS)):
         own = slice(int(step.starts[index]), int(step.starts[index + 1]))
-        alone = attend(step.alone(index), *(each[own] for each in rows), cache, latent_attention)
+        alone = attend(step.select(index), *(each[own] for each in rows), cache, latent_attention)
         assert torch.equal(alone, found[own])
     padded, places = pad_step(step, CHUNKS, BLOCK, decodes=3, blocks=4)
     cache[padded.dump_page, :, :, 0] = 1
@@ -75,3 +75,20 @@ def test_tiles_fit_each_card(card: int, rows: int, heads: int, monkeypatch: pyte
     assert code.shared_bytes <= SHARED_BYTES[card]
     assert code.uses_tensor_cores
     assert any("128" in each.split()[0] for each in code.instructions("LDGSTS.E"))
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_one_launch_applies_the_norm_rotates_and_stores(card: int) -> None:
+    require_compiler()
+    import torch
+
+    from sporelm.backends.cuda.mla import store_latent
+
+    x, places = torch.zeros(4, 576, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
+    cache, table = torch.zeros(8, 1, 1, 64, 576, dtype=torch.bfloat16), torch.zeros(64, 64)
+    [launch] = record_launches(
+        lambda: store_latent(x, torch.ones(512), places, table, cache, places, eps=1e-6, style="half")
+    )
+    code = compile_launch(launch, card)
+    assert code.stack_bytes == 0
+    assert code.registers <= 64

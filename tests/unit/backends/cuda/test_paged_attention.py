@@ -84,7 +84,7 @@ def test_rows_do_not_depend_on_their_company(
     whole = attend(step, q, cache, attention, options)
     for index in range(len(CHUNKS)):
         rows = slice(int(step.starts[index]), int(step.starts[index + 1]))
-        assert torch.equal(attend(step.alone(index), q[rows], cache, attention, options), whole[rows])
+        assert torch.equal(attend(step.select(index), q[rows], cache, attention, options), whole[rows])
     monkeypatch.setattr(query_tiles, "MAX_PARTIAL_NUMBERS", 1)
     assert torch.equal(attend(step, q, cache, attention, options), whole)
 
