@@ -38,7 +38,6 @@ from sporelm.engine import Engine, Request
 FIGURES = ("load", "decode", "prefill", "streams", "idle", "ngram")
 PROMPT = 32  # of a decoding stream, so that all steps have one shape
 PROFILED_STEPS = 32
-MIN_NGRAM_TOKENS = 24  # a step may take sixteen at once
 IDLE_STREAMS = (1, 64)
 
 
@@ -191,8 +190,8 @@ class ModelBench:
         for number in range(self.args.repeat + 1):  # the first round warms up
             for name, found in speeds.items():
                 engine = opened.open_engine(ngram=name == "ngram")
-                count = max(self.args.tokens, MIN_NGRAM_TOKENS)
-                seconds = decode(engine, [*range(PROMPT)] * 2, count, self.args.warm_tokens)
+                prompt, count = [*range(PROMPT)] * 2, self.args.ngram_tokens
+                seconds = decode(engine, prompt, count, self.args.warm_tokens)
                 if number:
                     found.append(1 / seconds)
                 if name == "ngram":
@@ -265,6 +264,7 @@ def main() -> int:
     parser.add_argument("--kv", default="f16", choices=("f16", "bf16", "fp8"))
     parser.add_argument("--batch-invariant", action="store_true")
     parser.add_argument("--tokens", type=int, default=128, help="decoded by one stream")
+    parser.add_argument("--ngram-tokens", type=int, default=256, help="decoded with speculation, up to 16 a step")
     parser.add_argument("--warm-tokens", type=int, default=16, help="decoded before the clock starts")
     parser.add_argument("--prompt", type=int, default=4096)
     parser.add_argument("--streams", type=int, default=256)
@@ -275,7 +275,7 @@ def main() -> int:
     harness.check_device(args)
     args.figures, args.token_budget = args.figures.split(","), None
     if args.tiny:
-        args.tokens, args.prompt, args.token_budget = 2, 65, 128
+        args.tokens, args.ngram_tokens, args.prompt, args.token_budget = 2, 8, 65, 128
         args.warm_tokens, args.streams, args.stream_prompt, args.stream_tokens = 1, 2, 8, 2
     report = harness.Report("model", args)
     limits = load_limits(args, report)
