@@ -153,12 +153,19 @@ def make_budget(options: "EngineOptions", model: ModelLoader, host: Backend, fre
     )
 
 
+def split_mixture(model: ModelLoader, host: Backend, budget: DeviceBudget, device: str) -> DeviceSplit:
+    """Return the split by layers, or with experts on the host if the host has less to read for a token then."""
+    splits = [split_model(model, host, budget, device, experts_on_host=on_host) for on_host in (False, True)]
+    return min(splits, key=lambda split: split.device_map.read_bytes[cpu_offload.HOST])
+
+
 def preview_split(model: ModelLoader, threads: int, nbytes: int, num_pages: int) -> DeviceSplit:
     """Return the split of a model with `nbytes` of the device on which it is opened, and a cache of `num_pages`."""
     with closing(open_backend(HOST, threads=threads)) as host:
         num_tokens = max(shared_buckets(model.backend, host).values())
         budget = DeviceBudget(nbytes, num_pages, STATES, num_tokens, num_pages * PAGE)
-        return split_model(model, host, budget, model.backend.name)
+        make_split = split_mixture if model.expert_bytes else split_model
+        return make_split(model, host, budget, model.backend.name)
 
 
 def measure_host_rate(threads: int) -> float:
@@ -179,6 +186,8 @@ def _split(
 ) -> SplitModel:
     experts_on_host = options.experts_on is not None
     make_split = partial(split_model, model, host, device=place, experts_on_host=experts_on_host)
+    if not options.wants_split and model.expert_bytes:
+        make_split = partial(split_mixture, model, host, device=place)
     split, draft_part = make_split(budget), cpu_offload.HOST
     if options.device_bytes is not None and not split.layers:
         needed = min_split_bytes(model, host, budget, experts_on_host=experts_on_host)

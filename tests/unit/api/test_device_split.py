@@ -117,6 +117,23 @@ def test_experts_stay_on_the_host(tmp_path: Path) -> None:
         assert "the experts on cpu" in split.placement
 
 
+def test_a_mixture_is_split_where_the_host_reads_less(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "qwen2moe")
+    with (
+        closing(open_available("torch", threads=1)) as device,
+        closing(open_available("cpu", threads=1)) as host,
+        closing(open_model(write_case(tmp_path, case))) as source,
+    ):
+        loader, found = ModelLoader(source, device, None, dequantize=False), set[bool]()
+        for nbytes in range(50_000, 2 * loader.nbytes, 20_000):
+            budget = DeviceBudget(nbytes, 2, 0, 16, 128)
+            split = split_loading.split_mixture(loader, host, budget, "torch")
+            others = [split_model(loader, host, budget, "torch", experts_on_host=each) for each in (False, True)]
+            assert split.device_map.read_bytes[HOST] == min(each.device_map.read_bytes[HOST] for each in others)
+            found.add(split.experts_on_host)
+        assert found == {False, True}
+
+
 def test_a_split_model_is_announced_before_it_is_loaded(story: Path, expected: list[list[int]]) -> None:
     least, _ = layer_bytes(story)
     events: list[str] = []
