@@ -12,12 +12,12 @@ from torch import Tensor
 from sporelm.backends.cuda.cuda_graphs import CudaGraphDevice, GraphDevice, GraphProgram
 from sporelm.backends.cuda.cuda_weight import FLOAT_TYPES, CudaWeight, has_planes, pack_floats, pack_planes, plane_bytes
 from sporelm.backends.cuda.numbers import IS_INTERPRETED
-from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions
+from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions, own_functions
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready, WeightArray
 from sporelm.backends.stacked_experts import list_matrices
 from sporelm.backends.torch import TorchBackend
-from sporelm.ops import Graph
+from sporelm.ops import Graph, Op
 from sporelm.tensor.dtype import F32
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor as ArrayTensor
@@ -35,6 +35,11 @@ class CudaBackend(TorchBackend):
     name = "cuda"
     remedy = "set the option backend to cpu"
     functions: Mapping[str, Callable[..., Any]] = op_functions()
+    padded_ops = (
+        *TorchBackend.padded_ops,
+        *("causal_conv1d", "gated_delta_rule", "ssm_scan", "selective_scan", "gated_lru"),
+        *("lightning_attention", "gated_linear_attention", "wkv6", "wkv7"),
+    )
 
     def __init__(
         self,
@@ -68,6 +73,9 @@ class CudaBackend(TorchBackend):
                 f" to torch and the option device to {self.device}"
             )
         return Ready(details | {"gpu": torch.cuda.get_device_name(self.device)})
+
+    def takes_narrow(self, op: Op) -> bool:
+        return op.name in own_functions() or super().takes_narrow(op)
 
     # ---- weights
 

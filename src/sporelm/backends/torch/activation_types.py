@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sporelm.backends.torch.op_functions import takes_narrow_numbers
 from sporelm.ops import Op
 from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import BF16, F16, F32, DType
@@ -30,15 +29,14 @@ def number_types_of(name: str, activation: DType) -> NumberTypes:
     return NumberTypes(F32 if name in F32_OPS else activation, F32)
 
 
-def round_results(op: Op, function: Callable[..., Any], activation: torch.dtype) -> Callable[..., Any]:
-    """Return an op's function with its results rounded to its activation type, and narrow arguments widened where the
-    function takes only float32. Arguments that the op changes in place stay as they are."""
+def round_results(op: Op, function: Callable[..., Any], activation: torch.dtype, *, widens: bool) -> Callable[..., Any]:
+    """Return an op's function with its results rounded to its activation type. `widens`: narrow arguments are widened,
+    for a function that takes only float32; arguments that the op changes in place stay as they are."""
     target = torch.float32 if op.name in F32_OPS else activation
-    is_wide = not takes_narrow_numbers(op.name)
 
     @wraps(function)
     def rounded(*args: Any, **options: Any) -> Any:
-        if is_wide:
+        if widens:
             args = tuple(arg if index in op.updates else _widen(arg) for index, arg in enumerate(args))
         return _round(function(*args, **options), target)
 

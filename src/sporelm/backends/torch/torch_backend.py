@@ -1,6 +1,6 @@
 """The torch back-end: memory, weights and pages on one torch.device. Op functions are in the other files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -26,7 +26,7 @@ from sporelm.backends.stacked_experts import list_matrices
 from sporelm.backends.torch.activation_types import ACTIVATION_TYPES, NARROW_TYPES, number_types_of, round_results
 from sporelm.backends.torch.device_queries import explain_missing_device, read_device_memory, release_cached_memory
 from sporelm.backends.torch.int8_blocks import can_pack, pack_blocks, packed_block_bytes
-from sporelm.backends.torch.op_functions import op_functions
+from sporelm.backends.torch.op_functions import op_functions, takes_narrow_numbers
 from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_fetch import TorchFetch, as_array
 from sporelm.backends.torch.torch_pages import cache_bits
@@ -77,7 +77,7 @@ class TorchBackend(FunctionBackend):
         *("rope_store", "quantize_rows"),
     )
     functions: Mapping[str, Callable[..., Any]] = op_functions()
-    padded_ops = ("attention", "latent_attention", "add_lora")
+    padded_ops: Collection[str] = ("attention", "latent_attention", "add_lora")
 
     def __init__(
         self,
@@ -152,8 +152,13 @@ class TorchBackend(FunctionBackend):
         if function is None or self.activation is F32:
             return function
         if op.name not in self._rounded or self._rounded[op.name].__wrapped__ is not function:  # type: ignore[attr-defined]
-            self._rounded[op.name] = round_results(op, function, self.activation_type)
+            widens = not self.takes_narrow(op)
+            self._rounded[op.name] = round_results(op, function, self.activation_type, widens=widens)
         return self._rounded[op.name]
+
+    def takes_narrow(self, op: Op) -> bool:
+        """Return whether an op's function takes float16 and bfloat16 as they are."""
+        return takes_narrow_numbers(op.name)
 
     def to_output(self, stored: torch.Tensor) -> torch.Tensor:
         """Return an output: real numbers are float32, so that what reads logits need not know the activation type."""
