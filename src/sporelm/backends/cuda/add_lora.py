@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import dot, load_wide, store_narrow
+from sporelm.backends.cuda.numbers import dot, load_wide, narrow, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
 from sporelm.backends.cuda.row_views import view_rows
 from sporelm.backends.torch.add_lora import add_lora as torch_add_lora
@@ -83,7 +83,7 @@ def lora_up_kernel(
                     down += tl.load(partial + base + at[None, :], mask=(at < rank)[None, :], other=0.0)
                 matrix = b + (slot.to(tl.int64) * rank + at[:, None]) * width + column[None, :]
                 up = tl.load(matrix, mask=(at < rank)[:, None] & inside[None, :], other=0.0)
-                total = dot(down.to(y.dtype.element_ty), up.to(y.dtype.element_ty), total)
+                total = dot(narrow(down, y.dtype.element_ty), narrow(up, y.dtype.element_ty), total)
         there = (row >= 0)[:, None] & inside[None, :]
         total += load_wide(y + row.to(tl.int64)[:, None] * y_stride + column[None, :], there)
         store_narrow(out + row.to(tl.int64)[:, None] * width + column[None, :], total, there)

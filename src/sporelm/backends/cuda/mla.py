@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide
+from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, narrow
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.cuda.page_access import BLOCK_PAGES, PAGE_ROWS, cache_arrays, load_tile, narrow, store_rows
+from sporelm.backends.cuda.page_access import BLOCK_PAGES, PAGE_ROWS, cache_arrays, load_tile, store_rows
 from sporelm.backends.cuda.query_tiles import (
     LOG2_E,
     SPLIT,

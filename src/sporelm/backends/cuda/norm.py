@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import load_wide, store_narrow
+from sporelm.backends.cuda.numbers import load_wide, narrow, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
 
 MAX_BLOCK = 8192  # columns that a program holds; wider rows are read twice
@@ -32,7 +32,7 @@ def rms_norm_kernel(
         values = load_wide(x + base + column, inside)
         if HAS_RESIDUAL:
             values += load_wide(residual + base + column, inside)
-            values = values.to(total.dtype.element_ty).to(tl.float32)
+            values = narrow(values, total.dtype.element_ty).to(tl.float32)
             store_narrow(total + base + column, values, inside)
         squares += values * values
     scale = 1 / tl.sqrt_rn(tl.sum(squares, 0) / width + eps)
@@ -68,7 +68,7 @@ def _load_sum(x, residual, place, inside, like, HAS_RESIDUAL: tl.constexpr):
     """Return x, or x + residual as it is rounded in `like`."""
     values = load_wide(x + place, inside)
     if HAS_RESIDUAL:
-        values = (values + load_wide(residual + place, inside)).to(like.dtype.element_ty).to(tl.float32)
+        values = narrow(values + load_wide(residual + place, inside), like.dtype.element_ty).to(tl.float32)
     return values
 
 

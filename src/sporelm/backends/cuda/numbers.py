@@ -1,7 +1,8 @@
 """How kernels read, write and multiply numbers of any float type.
 
-Kernels compute in float32 and read narrow numbers through `load_wide`. Products of tiles go through `dot`: Triton's
-interpreter multiplies bfloat16 wrongly, so that there tiles are widened before.
+Kernels compute in float32, read narrow numbers through `load_wide` and round results with `narrow`. Products of tiles
+go through `dot`. Triton's interpreter cuts bits off where it rounds to bfloat16, and multiplies bfloat16 wrongly: these
+functions work around both.
 """
 
 import triton
@@ -18,9 +19,20 @@ def load_wide(pointers, mask):
 
 
 @triton.jit
+def narrow(values, DTYPE: tl.constexpr):
+    """Round float32 numbers to a type, to nearest."""
+    if _INTERPRETED and DTYPE.is_bf16():
+        bits = values.to(tl.uint32, bitcast=True)
+        rounded = tl.where(values == values, bits + (0x7FFF + ((bits >> 16) & 1)), bits)
+        return (rounded >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        return values.to(DTYPE)
+
+
+@triton.jit
 def store_narrow(pointers, values, mask):
     """Round float32 numbers to the type of their place, and write them where the mask is true."""
-    tl.store(pointers, values.to(pointers.dtype.element_ty), mask=mask)
+    tl.store(pointers, narrow(values.to(tl.float32), pointers.dtype.element_ty), mask=mask)
 
 
 @triton.jit

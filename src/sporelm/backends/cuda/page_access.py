@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sporelm.backends.cuda.numbers import IS_INTERPRETED
+from sporelm.backends.cuda.numbers import IS_INTERPRETED, narrow
 from sporelm.backends.torch.torch_pages import FP8, Cache
 from sporelm.ops.canonical_pages import BlockPages
 from sporelm.ops.paged_attention import PAGE
@@ -126,17 +126,6 @@ def _convert(numbers, DTYPE: tl.constexpr):
         return numbers
     else:
         return narrow(numbers.to(tl.float32), DTYPE)
-
-
-@triton.jit
-def narrow(values, DTYPE: tl.constexpr):
-    """Round float32 numbers to a type, to nearest: Triton's interpreter cuts bits off for bfloat16."""
-    if _INTERPRETED and DTYPE.is_bf16():
-        bits = values.to(tl.uint32, bitcast=True)
-        rounded = tl.where(values == values, bits + (0x7FFF + ((bits >> 16) & 1)), bits)
-        return (rounded >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
-    else:
-        return values.to(DTYPE)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot
+from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, narrow
 from sporelm.backends.cuda.op_kernels import launches
 from sporelm.backends.cuda.page_access import (
     BLOCK_PAGES,
@@ -18,7 +18,6 @@ from sporelm.backends.cuda.page_access import (
     PAGE_ROWS,
     cache_arrays,
     load_tile,
-    narrow,
 )
 from sporelm.backends.cuda.query_tiles import (
     LOG2_E,
