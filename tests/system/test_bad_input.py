@@ -142,7 +142,8 @@ def test_odd_arguments(llm: LLM, value: Any) -> None:
         "trace": (5, "", "\0", "\ud800", b"x", "~no-such-user/x"),
         "record": (5, "", "\0", "\ud800", [], "~no-such-user/x"),
         "session_dir": (5, "", "\0", "~no-such-user/x"), "session_bytes": (0, -1, None, "x"), "eager": ("no", 5),
-        "dequantize": (None,), "kv_memory": (0, "x", 1.5, "1Q"), "draft_model": (5, "\0", "none"),
+        "dequantize": (None,), "kv_memory": (0, "x", 1.5, "1Q"), "device_memory": (0, "x", 1.5, "1Q", [], "1G"),
+        "experts_on": (5, "gpu", [], "cpu"), "draft_model": (5, "\0", "none"),
         "adapters": (5, "x", [5], ["no"], ["\0"], ["~no-such-user/x"], [LoraAdapter(5)], [LoraAdapter("x", "x", NAN)]),
     }.items() for value in values],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -205,7 +206,7 @@ def test_what_is_refused_from_one_loop_leaves_the_others_alone(story: Path, llm:
     good, overflow, unknown, large, contradiction, tampered, adapter = asyncio.run(run_together())
     assert good.token_ids == llm.generate("Once upon a time", STEADY)[0].token_ids
     assert isinstance(overflow, ContextOverflow)
-    assert all(word in str(overflow) for word in ("200 tokens", "128", "--max-context"))
+    assert all(word in str(overflow) for word in ("200 tokens", "128", "the option max_context"))
     for error in (unknown, contradiction, adapter):
         assert isinstance(error, RequestError), error
     assert isinstance(large, RequestError) or large.finish_reason in ("error", "length", "stop")

@@ -292,7 +292,8 @@ def test_info_shows_the_memory_of_the_device(
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "\ndevice memory  1.0 MB of 8.0 GB free\n" in printed
-    assert "no: use a smaller --context" in printed
+    assert "\nsplit          none of 2 layers on reference" in printed
+    assert "\nfits           yes (" in printed, "on the CPU"
     assert main([*words, "--json"]) == 0
     memory = json.loads(capsys.readouterr().out)["device_memory"]
     assert memory == {"owner": "device", "free": 10**6, "total": 8 * 10**9}

@@ -79,7 +79,7 @@ class DeviceSplit:
     @property
     def layer_text(self) -> str:
         """The layers on the device: "20 of 32 layers (12 to 31) and the output"."""
-        text = f"{len(self.layers)} of {self.num_layers} layers"
+        text = f"{len(self.layers) or 'none'} of {self.num_layers} layers"
         if 0 < len(self.layers) < self.num_layers:
             text += f" ({self.layers[0]} to {self.layers[-1]})"
         text += " and the output" if self.has_output else ""

@@ -104,8 +104,8 @@ class EngineOptions:
         _ = self.kv_bytes, self.device_bytes
         if self.experts_on not in (None, HOST):
             raise RequestError(f"experts_on is {safe_repr(self.experts_on)}: it must be 'cpu', or None")
-        for name, text in (("backend", self.backend), ("device", self.device)):
-            if text is not None and not isinstance(text, str):
+        for name, text in (("backend", "" if self.backend is None else self.backend), ("device", self.device)):
+            if not isinstance(text, str):
                 raise RequestError(f"{name} is {safe_repr(text)}: it must be a name")
         if self.speculate is not None and self.speculate not in SPECULATION_METHODS:
             methods = ", ".join(SPECULATION_METHODS)
