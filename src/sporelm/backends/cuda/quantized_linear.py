@@ -52,6 +52,61 @@ TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
 
 
 @triton.jit
+def add_few_products(
+    sums, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
+    x_rows, row, is_token, block, last, width,
+    LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, SUPER_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+):  # fmt: skip
+    """Return sums [tokens, rows, blocks, 4] plus the products of rows of x with blocks of words of rows of planes.
+
+    Rows of x are given by pointers to their first number, and a block by its number, which must be before `last`.
+
+    Dimensions of tiles: tokens, rows, blocks, threads of a block, words of a thread. A thread adds up its own words.
+    """
+    FIELDS: tl.constexpr = 32 // BITS
+    lane = tl.arange(0, 4)[None, None, None, None, :]
+    word = tl.arange(0, 4)[None, None, None, :] * 4
+    spread = 1 + (magic & 1)  # 1, unknown to the compiler: it would divide loads of neighbouring scales otherwise
+    inside = block < last
+    where = tl.expand_dims(row * num_words + (block * 16 + word), 4) + lane
+    is_read = tl.expand_dims(inside, 4) & (lane >= 0)
+    words = tl.load(codes + where, mask=is_read, other=0)
+    upper = words
+    if extra is not None:
+        upper = tl.load(extra + where, mask=is_read, other=0)
+    factors = 0
+    if supers is not None:
+        place = block * spread // SUPER_BLOCKS + word * 0
+        factors = tl.load(supers + row * num_supers + place, mask=inside, other=0)
+    column_of_x = tl.expand_dims(block * (16 * FIELDS) + word, 4) + lane
+    is_column = tl.expand_dims(inside & is_token, 4)
+    for group in tl.static_range(FIELDS // GROUP_FIELDS):
+        for part in tl.static_range(GROUP_FIELDS):
+            run = (group * GROUP_FIELDS + part) * 16
+            values = load_wide(tl.expand_dims(x_rows, 4) + (column_of_x + run), is_column & (column_of_x + run < width))
+            levels = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
+            product = tl.sum(levels * values, 4)
+            if IS_LIFTED and (group * GROUP_FIELDS + part) * BITS % 16 > 0:
+                product *= 1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16))
+            if part == 0:
+                total = product
+            else:
+                total += product
+            if HAS_OFFSETS:
+                if part == 0:
+                    total_x = tl.sum(values, 4)
+                else:
+                    total_x += tl.sum(values, 4)
+        place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+        step, offset = STEPS(scales, factors, row, place, num_scales, magic, inside)
+        sums += total * step
+        if HAS_OFFSETS:
+            sums += total_x * offset
+    return sums
+
+
+@triton.jit
 def few_tokens_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x, bias, out, tokens, rows, width, second, split_blocks,
@@ -64,61 +119,24 @@ def few_tokens_kernel(
     With a KIND, the ROWS rows of a gate are followed by those of `second` rows below, and the result is
     activate(gate) * up. Without splits of the columns the result is written with its bias, else as float32 partial
     sums [splits, tokens, rows].
-
-    Dimensions of tiles: tokens, rows, blocks, threads of a block, words of a thread. A thread adds up its own words.
     """
-    FIELDS: tl.constexpr = 32 // BITS
     MATRICES: tl.constexpr = 2 if KIND != "" else 1
     token = tl.arange(0, TOKENS)[:, None, None, None]
     member = tl.arange(0, MATRICES * ROWS)[None, :, None, None]
     row = tl.minimum(tl.program_id(0) * ROWS + member % ROWS, rows - 1) + member // ROWS * second
     row = row.to(tl.int64)
-    lane = tl.arange(0, 4)[None, None, None, None, :]
     column = tl.arange(0, BLOCKS)[None, None, :, None]
-    word = tl.arange(0, 4)[None, None, None, :] * 4
     is_token = token < tokens
-    spread = 1 + (magic & 1)  # 1, unknown to the compiler: it would divide loads of neighbouring scales otherwise
+    x_rows = x + token * width
     sums = tl.zeros((TOKENS, MATRICES * ROWS, BLOCKS, 4), tl.float32)
     first = tl.program_id(1) * split_blocks
-    for start in range(first, tl.minimum(first + split_blocks, num_words // 16), BLOCKS):
-        block = start + column
-        inside = block < tl.minimum(first + split_blocks, num_words // 16)
-        where = tl.expand_dims(row * num_words + (block * 16 + word), 4) + lane
-        is_read = tl.expand_dims(inside, 4) & (lane >= 0)
-        words = tl.load(codes + where, mask=is_read, other=0)
-        upper = words
-        if extra is not None:
-            upper = tl.load(extra + where, mask=is_read, other=0)
-        factors = 0
-        if supers is not None:
-            place = block * spread // SUPER_BLOCKS + word * 0
-            factors = tl.load(supers + row * num_supers + place, mask=inside, other=0)
-        column_of_x = tl.expand_dims(block * (16 * FIELDS) + word, 4) + lane
-        is_column = tl.expand_dims(inside & is_token, 4)
-        for group in tl.static_range(FIELDS // GROUP_FIELDS):
-            for part in tl.static_range(GROUP_FIELDS):
-                run = (group * GROUP_FIELDS + part) * 16
-                values = load_wide(
-                    x + tl.expand_dims(token, 4) * width + (column_of_x + run), is_column & (column_of_x + run < width)
-                )
-                levels = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
-                product = tl.sum(levels * values, 4)
-                if IS_LIFTED and (group * GROUP_FIELDS + part) * BITS % 16 > 0:
-                    product *= 1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16))
-                if part == 0:
-                    total = product
-                else:
-                    total += product
-                if HAS_OFFSETS:
-                    if part == 0:
-                        total_x = tl.sum(values, 4)
-                    else:
-                        total_x += tl.sum(values, 4)
-            place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
-            step, offset = STEPS(scales, factors, row, place, num_scales, magic, inside)
-            sums += total * step
-            if HAS_OFFSETS:
-                sums += total_x * offset
+    last = tl.minimum(first + split_blocks, num_words // 16)
+    for start in range(first, last, BLOCKS):
+        sums = add_few_products(
+            sums, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
+            x_rows, row, is_token, start + column, last, width,
+            LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED,
+        )  # fmt: skip
     y = tl.sum(tl.sum(sums, 3), 2)
     _write_products(y, bias, out, tokens, rows, TOKENS, ROWS, KIND)
 
@@ -286,6 +304,56 @@ def _add_splits(partial: Tensor, bias: Tensor | None, out: Tensor, kind: str = "
 
 
 @triton.jit
+def add_tile_products(
+    total, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
+    x_rows, source, start, last, width,
+    LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
+    GROUP_BLOCKS: tl.constexpr, SUPER_BLOCKS: tl.constexpr, HAS_OFFSETS: tl.constexpr, IS_LIFTED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Return total [rows, tokens] plus the products of the rows `source` [rows, 1, 1] of planes with rows of x, whose
+    pointers are `x_rows` [1, tokens]: of BLOCKS blocks from `start` on, before `last`."""
+    FIELDS: tl.constexpr = 32 // BITS
+    COLUMNS: tl.constexpr = 16 * BLOCKS
+    word = tl.arange(0, 4)[None, None, :] * 4
+    lane = tl.arange(0, 4)[None, None, None, :]
+    inner = tl.arange(0, COLUMNS)
+    spread = 1 + (magic & 1)  # as in add_few_products
+    block = start + tl.arange(0, BLOCKS)[None, :, None]
+    inside = block < last
+    where = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
+    is_read = tl.expand_dims(inside, 3) & (lane >= 0)
+    words = tl.load(codes + where, mask=is_read, other=0)
+    upper = words
+    if extra is not None:
+        upper = tl.load(extra + where, mask=is_read, other=0)
+    factors = 0
+    if supers is not None:
+        place = block * spread // SUPER_BLOCKS + word * 0
+        factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
+    column = (start + inner // 16) * (16 * FIELDS) + inner % 16
+    is_block = start + inner // 16 < last
+    for group in tl.static_range(FIELDS // GROUP_FIELDS):
+        place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+        step, offset = STEPS(scales, factors, source, place, num_scales, magic, inside)
+        for part in tl.static_range(GROUP_FIELDS):
+            run = (group * GROUP_FIELDS + part) * 16
+            values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
+            if IS_LIFTED:  # a power of two: it changes no bits
+                scale = step * (1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16)))
+            else:
+                scale = step
+            values *= tl.expand_dims(scale, 3)
+            if HAS_OFFSETS:
+                values += tl.expand_dims(offset, 3)
+            left = tl.reshape(values, (ROWS, COLUMNS)).to(x_rows.dtype.element_ty)
+            is_column = is_block & (column + run < width)
+            right = tl.load(x_rows + (column + run)[:, None], mask=is_column[:, None], other=0.0)
+            total = dot(left, right, total)
+    return total
+
+
+@triton.jit
 def tile_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x, bias, out, tokens, rows, width, segment_blocks, segments,
@@ -298,54 +366,21 @@ def tile_kernel(
     Columns are added up in segments of `segment_blocks` blocks, and those in order. A program multiplies `segments` of
     them. If there are several programs for the same results, they write float32 partial sums [splits, tokens, rows].
     """
-    FIELDS: tl.constexpr = 32 // BITS
-    COLUMNS: tl.constexpr = 16 * BLOCKS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     source = tl.minimum(row, rows - 1).to(tl.int64)[:, None, None]
-    block_in_tile = tl.arange(0, BLOCKS)[None, :, None]
-    word = tl.arange(0, 4)[None, None, :] * 4
-    lane = tl.arange(0, 4)[None, None, None, :]
     token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
-    inner = tl.arange(0, COLUMNS)
     x_rows = x + tl.minimum(token, tokens - 1).to(tl.int64)[None, :] * width
     num_blocks = num_words // 16
-    spread = 1 + (magic & 1)  # as in few_tokens_kernel
     y = tl.zeros((ROWS, TOKENS), tl.float32)
     for segment in range(tl.program_id(2) * segments, tl.program_id(2) * segments + segments):
         total = tl.zeros((ROWS, TOKENS), tl.float32)
         last = tl.minimum((segment + 1) * segment_blocks, num_blocks)
         for start in range(segment * segment_blocks, last, BLOCKS):
-            block = start + block_in_tile
-            inside = block < last
-            where = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
-            is_read = tl.expand_dims(inside, 3) & (lane >= 0)
-            words = tl.load(codes + where, mask=is_read, other=0)
-            upper = words
-            if extra is not None:
-                upper = tl.load(extra + where, mask=is_read, other=0)
-            factors = 0
-            if supers is not None:
-                place = block * spread // SUPER_BLOCKS + word * 0
-                factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
-            column = (start + inner // 16) * (16 * FIELDS) + inner % 16
-            is_block = start + inner // 16 < last
-            for group in tl.static_range(FIELDS // GROUP_FIELDS):
-                place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
-                step, offset = STEPS(scales, factors, source, place, num_scales, magic, inside)
-                for part in tl.static_range(GROUP_FIELDS):
-                    run = (group * GROUP_FIELDS + part) * 16
-                    values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
-                    if IS_LIFTED:  # a power of two: it changes no bits
-                        scale = step * (1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16)))
-                    else:
-                        scale = step
-                    values *= tl.expand_dims(scale, 3)
-                    if HAS_OFFSETS:
-                        values += tl.expand_dims(offset, 3)
-                    left = tl.reshape(values, (ROWS, COLUMNS)).to(x.dtype.element_ty)
-                    is_column = is_block & (column + run < width)
-                    right = tl.load(x_rows + (column + run)[:, None], mask=is_column[:, None], other=0.0)
-                    total = dot(left, right, total)
+            total = add_tile_products(
+                total, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
+                x_rows, source, start, last, width,
+                LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED, ROWS, BLOCKS,
+            )  # fmt: skip
         y += total
     _write_tile(y, bias, out, row, token, tokens, rows)
 
