@@ -26,14 +26,14 @@ import os, sys, time
 from dataclasses import replace
 import sporelm.api.engine_loader as engine_loader
 from sporelm.engine import Engine
-step, limits = Engine.step, engine_loader._choose_limits
+step, limits = Engine.step, engine_loader.choose_limits
 def slow(self):
     sys.stderr.write(os.environ.get("STEP", ""))
     sys.stderr.flush()
     time.sleep(0.05)
     return step(self)
 Engine.step = slow
-engine_loader._choose_limits = lambda *given: replace(limits(*given), token_budget=1)
+engine_loader.choose_limits = lambda *given: replace(limits(*given), token_budget=1)
 from sporelm.cli.main import main
 sys.exit(main())
 """
