@@ -80,7 +80,7 @@ class Engine:
         self.observer: EngineObserver | None = None
         self._request_ids = count(1)
         self.last_step: Step | None = None  # that was launched
-        self.sampling_steps: list[Step] = []  # whose sampling has begun, and which are not committed
+        self.sampling_step: Step | None = None  # whose sampling changes the states of requests; None once committed
         self._closed = False
         self.lock = (context or Context("engine")).lock()
         self.overlap: Overlap | None = None
@@ -164,7 +164,7 @@ class Engine:
         self.last_step = step
         model_output = self.runner.run(step)
         computed = perf_counter()
-        self.sampling_steps = [step]
+        self.sampling_step = step
         sampled = self.sampler.sample(model_output, step)
         sampled_time = perf_counter()
         num_tokens = step.num_tokens
@@ -172,7 +172,7 @@ class Engine:
         outputs = self.scheduler.commit(step, sampled)
         if not step.sequences[-1].is_sampled:
             outputs += self.scheduler.deliver_rows(step, model_output.logits)
-        self.sampling_steps = []
+        self.sampling_step = None
         self.record_step(step, num_tokens, (start, scheduled, computed, sampled_time, perf_counter()))
         self.forget_ended(outputs)
         return outputs
@@ -233,11 +233,10 @@ class Engine:
         pages only, which the step did not touch. End the requests whose sampling began, and requests that had finished.
         """
         reason: FinishReason = "error" if isinstance(failure, Exception) else "cancelled"
-        steps, self.sampling_steps = self.sampling_steps, []
+        step, self.sampling_step = self.sampling_step, None
         sampling_ids = {
             scheduled.request_id
-            for step in steps
-            for scheduled in step.sequences
+            for scheduled in (step.sequences if step is not None else ())
             if scheduled.num_outputs and scheduled.is_sampled
         }
         if self.overlap is not None:

@@ -78,10 +78,9 @@ class Overlap:
             self._finish(launched)
 
     def forget(self) -> None:
-        """Forget the step in flight: it has failed, or all of its requests have ended."""
+        """Forget the step in flight: it has failed, or all of its requests have ended. Changes the generators."""
         self.launched = None
         self.engine.scheduler.in_flight = {}
-        self.engine.sampling_steps = []
         self.sampler.forget()
 
     def close(self) -> None:
@@ -93,7 +92,11 @@ class Overlap:
         engine, previous = self.engine, self.launched
         begin = perf_counter()
         engine.scheduler.in_flight = previous.rows if previous is not None else {}
-        step = engine.scheduler.next_step()
+        try:
+            step = engine.scheduler.next_step()
+        except BaseException:
+            self.drain()  # the step before is not at fault
+            raise
         scheduled_time = perf_counter()
         if not step.sequences:
             self.drain()
@@ -109,7 +112,7 @@ class Overlap:
             output = engine.runner.run(step, previous.tokens if previous is not None else None)
             sampled = self._sample(step, output, ()) if is_early else None
         except BaseException:
-            self.drain()  # the step before is not at fault
+            self.drain()
             raise
         rows = engine.scheduler.in_flight = {scheduled.request_id: scheduled for scheduled in step.sequences}
         discarded = set[int]()
@@ -128,16 +131,10 @@ class Overlap:
         self.launched = LaunchedStep(step, output, sampled, rows, discarded, begin, scheduled_time, must_drain)
 
     def _sample(self, step: Step, output: ModelOutput, discarded: Collection[int]) -> SampledTokens:
-        engine = self.engine
-        states = engine.sampler.states
+        states = self.engine.sampler.states
         if discarded:
             states = {id: state for id, state in states.items() if id not in discarded}
-        engine.sampling_steps.append(step)
-        try:
-            return self.sampler.launch(output, step, states)
-        except Exception:
-            engine.sampling_steps.remove(step)  # the states are as they were: the requests go on
-            raise
+        return self.sampler.launch(output, step, states)
 
     def _is_sampled_by_host(self, scheduled: ScheduledSequence) -> bool:
         state = self.engine.sampler.states.get(scheduled.request_id) if scheduled.num_outputs else None
@@ -146,15 +143,19 @@ class Overlap:
     def _finish(self, launched: LaunchedStep) -> None:
         """Read the tokens of a step and commit it."""
         engine, step = self.engine, launched.step
+        # All that can fail on the device comes first: no state has changed then, and no request ends.
+        launched.sampled.read()
+        rows = None if step.sequences[-1].is_sampled else launched.output.logits
+        engine.sampling_step = step
         sampled = launched.sampled.finish()
         read = perf_counter()
         num_tokens = step.num_tokens
         engine.observe_time(step, num_tokens, sampled.tokens, read - max(launched.scheduled_time, self._read_time))
         self._read_time = read
         outputs = engine.scheduler.commit(step, sampled, launched.discarded)
-        if not step.sequences[-1].is_sampled:
-            outputs += engine.scheduler.deliver_rows(step, launched.output.logits)
-        engine.sampling_steps = [each for each in engine.sampling_steps if each is not step]
+        if rows is not None:
+            outputs += engine.scheduler.deliver_rows(step, rows)
+        engine.sampling_step = None
         self._outputs += outputs
         # A step's time begins when the one before has ended: the times of steps add up to that of the engine.
         begin, scheduled_time = (max(time, self._end_time) for time in (launched.begin_time, launched.scheduled_time))

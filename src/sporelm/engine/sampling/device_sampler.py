@@ -154,6 +154,7 @@ class DeviceSampler:
         self.backend, self.vocab, self.max_rows = backend, vocab, max_rows
         self.plans: dict[SamplingProgram, Plan] = {}
         self.num_ahead: dict[int, int] = {}  # by request id: random numbers taken by steps that are not finished
+        self.unfinished: list[SampledTokens] = []  # in the order of their launches
         self.num_draws = 0
         self.num_uncertain = 0  # draws that the host repeated
 
@@ -226,10 +227,14 @@ class DeviceSampler:
         for request, draw in draws.items():
             if draw.num_taken:
                 self.num_ahead[request] = self.num_ahead.get(request, 0) + draw.num_taken
+        self.unfinished.append(sampled)
         return sampled
 
     def forget(self) -> None:
-        """Forget the launches that will not be finished, whose requests have ended."""
+        """Forget the launches that are not finished. Returns their random numbers: the requests may go on."""
+        for sampled in self.unfinished:
+            sampled.return_numbers(sampled.draws.keys() - sampled.discarded)
+        self.unfinished.clear()
         self.num_ahead.clear()
 
     def close(self) -> None:
@@ -305,6 +310,27 @@ def make_device_options(sampling: Sampling, vocab: int) -> DeviceOptions | None:
     return DeviceOptions(columns, True, candidates, needs_sums, top_logprobs)
 
 
+class SamplingResult(NamedTuple):
+    """What the host has read of a step's sampling.
+
+    greedy     the argmax of each output row, -1 for NaN
+    draws      the result of `ops.draw_tokens`, or of `ops.choose_allowed`, for each output row
+    tokens     the tokens of each sequence; those of requests with a state are added by the checks
+    on_device  the checks whose tokens the device has drawn for certain
+    on_host    the other checks, with `logits` of their output rows `rows`
+    logprobs   log probabilities and the ids of the likeliest, by output row
+    """
+
+    greedy: list[int]
+    draws: list[list[int]]
+    tokens: list[list[int]]
+    on_device: list[DraftCheck]
+    on_host: list[DraftCheck]
+    rows: list[int]
+    logits: Floats | None
+    logprobs: dict[int, tuple[Floats, Ints]]
+
+
 class SampledTokens:
     """The tokens of one step, on the device. `finish` fetches them.
 
@@ -328,46 +354,67 @@ class SampledTokens:
         self.greedy: Fetch = sampler.backend.start_fetch(model_output.argmax_handle)
         self.corrected: set[int] = set()
         self.discarded: set[int] = set()
+        self._found: SamplingResult | None = None
 
     def cancel_draws(self, requests: Collection[int]) -> None:
         """Make the states of some requests those before the launch. To be called before the next step is launched,
         which takes the same random numbers."""
         self.discarded.update(requests)
+        self.return_numbers(requests)
+
+    def return_numbers(self, requests: Collection[int]) -> None:
+        """Return the random numbers that were taken for some requests to their generators."""
         for request in requests:
             draw = self.draws.get(request)
             if draw is not None and draw.num_taken:
                 draw.state.rewind(draw.num_taken)
                 self._release(request, draw.num_taken)
 
+    def read(self) -> None:
+        """Wait for all that `finish` needs. Changes no state: after a failure the requests can be computed again."""
+        greedy: list[int] = self.greedy.result().tolist()
+        draws: list[list[int]] = self.fetches["draws"].result().tolist() if self.draws else []
+        tokens, checks = begin_checks(self.states, greedy, self.step)
+        on_device, on_host = list[DraftCheck](), list[DraftCheck]()
+        for check in checks:
+            if check.request not in self.discarded:
+                (on_device if self._is_settled(check, greedy, draws) else on_host).append(check)
+        rows = [row for check in on_host for row in range(check.row, check.row + len(check.draft) + 1)]
+        logits = self.model_output.rows(rows) if rows else None
+        self._found = SamplingResult(greedy, draws, tokens, on_device, on_host, rows, logits, self._read_logprobs())
+
+    def _is_settled(self, check: DraftCheck, greedy: Sequence[int], draws: Sequence[Sequence[int]]) -> bool:
+        """Return whether the device has drawn a request's token for certain."""
+        if check.request not in self.draws or greedy[check.row] == NOT_A_TOKEN:
+            return False
+        token, is_certain = draws[check.row][:2]
+        return bool(is_certain) and token != NOT_A_TOKEN
+
     def finish(self) -> SamplerOutput:
         """Wait for the tokens, and return what `Sampler.sample` returns. Changes the states."""
-        greedy: list[int] = self.greedy.result().tolist()
-        tokens, checks = begin_checks(self.states, greedy, self.step)
-        output = SamplerOutput(tokens, {}, {}, set(), {})
-        drawn: list[list[int]] = self.fetches["draws"].result().tolist() if self.draws else []
-        logprobs = self._read_logprobs()
-        on_host: list[DraftCheck] = []
+        if self._found is None:
+            self.read()
+        found = self._found
+        assert found is not None
+        if self in self.sampler.unfinished:
+            self.sampler.unfinished.remove(self)
         for request, launched in self.draws.items():
             if request not in self.discarded:
                 self._release(request, launched.num_taken)
-        for check in checks:
-            if check.request in self.discarded:
-                continue
-            draw = self.draws.get(check.request)
-            if draw is None or greedy[check.row] == NOT_A_TOKEN:
-                on_host.append(check)
-            else:
-                token, is_certain, *is_replaced = drawn[check.row]
-                self.sampler.num_draws += 1
-                if is_certain and token != NOT_A_TOKEN:
-                    if draw.num_taken == 2 and not is_replaced[0]:
-                        draw.state.rewind(1)
-                    self._accept(check, token, logprobs, output)
-                else:
-                    self.sampler.num_uncertain += 1
-                    on_host.append(check)
-        if on_host:
-            self._sample_on_host(on_host, greedy, drawn, output)
+        output = SamplerOutput(found.tokens, {}, {}, set(), {})
+        for check in found.on_device:
+            draw = self.draws[check.request]
+            token, _, *is_replaced = found.draws[check.row]
+            if draw.num_taken == 2 and not is_replaced[0]:
+                draw.state.rewind(1)
+            self._accept(check, token, found.logprobs, output)
+        num_uncertain = sum(
+            check.request in self.draws and found.greedy[check.row] != NOT_A_TOKEN for check in found.on_host
+        )
+        self.sampler.num_draws += len(found.on_device) + num_uncertain
+        self.sampler.num_uncertain += num_uncertain
+        if found.logits is not None:
+            self._sample_on_host(found, found.logits, output)
         return output
 
     def _accept(
@@ -384,22 +431,20 @@ class SampledTokens:
             output.logprobs.setdefault(check.request, []).append(TokenLogprobs(float(values[0]), dict(top)))
         continue_check(check, output)
 
-    def _sample_on_host(
-        self, checks: list[DraftCheck], greedy: list[int], device_draws: list[list[int]], output: SamplerOutput
-    ) -> None:
-        """Sample for these requests from their rows of logits, with the random numbers that the launch had taken."""
-        rows: list[int] = []
+    def _sample_on_host(self, found: SamplingResult, logits: Floats, output: SamplerOutput) -> None:
+        """Sample the tokens that are left from rows of logits, with the random numbers that the launch had taken."""
         moved: list[DraftCheck] = []
-        for check in checks:
+        row = 0
+        for check in found.on_host:
             draw = self.draws.get(check.request)
             num_taken = draw.num_taken if draw is not None else 0
             check.state.rewind(num_taken + self.sampler.num_ahead.get(check.request, 0))
-            moved.append(check._replace(row=len(rows)))
-            rows += range(check.row, check.row + len(check.draft) + 1)
-        run_checks(moved, [greedy[row] for row in rows], self.model_output.rows(rows), output)
-        for check in checks:
+            moved.append(check._replace(row=row))
+            row += len(check.draft) + 1
+        run_checks(moved, [found.greedy[row] for row in found.rows], logits, output)
+        for check in found.on_host:
             check.state.rewind(-self.sampler.num_ahead.get(check.request, 0))
-            token = device_draws[check.row][0] if check.request in self.draws else None
+            token = found.draws[check.row][0] if check.request in self.draws else None
             if check.sampled != [token]:
                 self.corrected.add(check.request)
 
