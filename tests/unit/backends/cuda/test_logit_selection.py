@@ -36,7 +36,9 @@ def test_passes_over_rows_read_16_bytes_at_once(card: int) -> None:
             assert any(BYTES_OF_ONE_LOAD in each.split()[0] for each in code.instructions("LDG.E"))
 
 
-@pytest.mark.parametrize(("card", "k"), [(card, 64) for card in CARDS] + [(90, 4096)])
+@pytest.mark.parametrize(
+    ("card", "k"), [pytest.param(*card.values, 64, marks=card.marks) for card in CARDS] + [(90, 4096)]
+)
 def test_candidates_are_sorted_in_registers(card: int, k: int) -> None:
     require_compiler()
     import torch
