@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-# Compute capabilities: A100, RTX 30, RTX 40 and L4, H100, RTX 50. Without --all those that differ most are compiled for.
+# Compute capabilities: A100, RTX 30, RTX 40 and L4, H100, RTX 50. Without --all only the most different ones are tried.
 COMMON_CARDS = (86, 90, 120)
 CARDS = [pytest.param(card, marks=[] if card in COMMON_CARDS else [pytest.mark.all]) for card in (80, 86, 89, 90, 120)]
 SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 120: 99 << 10}  # that a program may have
@@ -22,6 +22,11 @@ TYPES = {
     "torch.uint8": "u8", "torch.int8": "i8", "torch.int16": "i16", "torch.int32": "i32", "torch.int64": "i64",
     "torch.bool": "i1",
 }  # fmt: skip
+
+
+def on_each_card(*values: Any) -> list[Any]:
+    """Return these values with each of `CARDS`, for `parametrize`."""
+    return [pytest.param(*values, *card.values, marks=card.marks) for card in CARDS]
 
 
 def require_compiler() -> None:

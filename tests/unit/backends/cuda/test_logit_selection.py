@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unit.backends.cuda.compiled_kernels import CARDS, SHARED_BYTES, compile_launch, record_launches, require_compiler
+from unit.backends.cuda.compiled_kernels import (
+    CARDS,
+    SHARED_BYTES,
+    compile_launch,
+    on_each_card,
+    record_launches,
+    require_compiler,
+)
 from unit.backends.cuda.recurrent_ops import require_interpreter
 
 VOCAB = 151_936
@@ -36,10 +43,8 @@ def test_passes_over_rows_read_16_bytes_at_once(card: int) -> None:
             assert any(BYTES_OF_ONE_LOAD in each.split()[0] for each in code.instructions("LDG.E"))
 
 
-@pytest.mark.parametrize(
-    ("card", "k"), [pytest.param(*card.values, 64, marks=card.marks) for card in CARDS] + [(90, 4096)]
-)
-def test_candidates_are_sorted_in_registers(card: int, k: int) -> None:
+@pytest.mark.parametrize(("k", "card"), [*on_each_card(64), (4096, 90)])
+def test_candidates_are_sorted_in_registers(k: int, card: int) -> None:
     require_compiler()
     import torch
 

@@ -5,7 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unit.backends.cuda.compiled_kernels import CARDS, SHARED_BYTES, compile_launch, record_launches, require_compiler
+from unit.backends.cuda.compiled_kernels import (
+    SHARED_BYTES,
+    compile_launch,
+    on_each_card,
+    record_launches,
+    require_compiler,
+)
 from unit.backends.cuda.weights import empty_weight, pack, random_stored
 
 # Instructions of a thread for each weight, with what a program does once. The loop on sm_90 has 5 for Q4_0, and 6.7 for
@@ -92,7 +98,7 @@ def test_gates_are_applied_to_products(torch: Any, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "card"),
-    [(name, card) for name in ("Q4_0", "Q4_K", "bfloat16") for card in CARDS] + [("Q6_K", 90), ("Q8_0", 90)],
+    [*on_each_card("Q4_0"), *on_each_card("Q4_K"), *on_each_card("bfloat16"), ("Q6_K", 90), ("Q8_0", 90)],
 )
 def test_few_tokens_read_weights_16_bytes_at_once(name: str, card: int) -> None:
     require_compiler()
@@ -115,8 +121,7 @@ def test_few_tokens_read_weights_16_bytes_at_once(name: str, card: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "tokens", "card"),
-    [("Q4_K", 128, 86)]
-    + [(name, tokens, card) for name, tokens in (("Q4_0", 16), ("bfloat16", 128)) for card in CARDS],
+    [("Q4_K", 128, 86), *on_each_card("Q4_0", 16), *on_each_card("bfloat16", 128)],
 )
 def test_tiles_use_tensor_cores(name: str, tokens: int, card: int) -> None:
     require_compiler()
