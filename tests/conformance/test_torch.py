@@ -43,6 +43,22 @@ def test_agrees_with_the_meaning(torch_backend: Any, reference: Any, case: Case)
     assert row["state"] == "equal", row
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.name.endswith("at a border")], ids=str)
+def test_draws_that_are_always_certain_do_not_conform(
+    torch_backend: Any, reference: Any, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    draw = torch_backend.functions["draw_tokens"]
+
+    def draw_certainly(*args: Any, **options: Any) -> Any:
+        draws = draw(*args, **options).clone()
+        draws[:, 1] = 1
+        return draws
+
+    monkeypatch.setattr(torch_backend, "functions", {**torch_backend.functions, "draw_tokens": draw_certainly})
+    assert not case.run(reference)[0].any()
+    assert check_case("torch", case, torch_backend, reference)["state"] == "differs"
+
+
 @pytest.fixture(scope="module", params=["bf16", "f16"])
 def narrow_torch(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Torch with narrow activations."""

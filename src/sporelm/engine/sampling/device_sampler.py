@@ -311,7 +311,7 @@ def make_device_options(sampling: Sampling, vocab: int) -> DeviceOptions | None:
 
 
 class SamplingResult(NamedTuple):
-    """What the host has read of a step's sampling.
+    """The arrays of a step's sampling that the host has read, and the checks that they settle.
 
     greedy     the argmax of each output row, -1 for NaN
     draws      the result of `ops.draw_tokens`, or of `ops.choose_allowed`, for each output row
@@ -354,7 +354,7 @@ class SampledTokens:
         self.greedy: Fetch = sampler.backend.start_fetch(model_output.argmax_handle)
         self.corrected: set[int] = set()
         self.discarded: set[int] = set()
-        self._found: SamplingResult | None = None
+        self._result: SamplingResult | None = None
 
     def cancel_draws(self, requests: Collection[int]) -> None:
         """Make the states of some requests those before the launch. To be called before the next step is launched,
@@ -381,7 +381,7 @@ class SampledTokens:
                 (on_device if self._is_settled(check, greedy, draws) else on_host).append(check)
         rows = [row for check in on_host for row in range(check.row, check.row + len(check.draft) + 1)]
         logits = self.model_output.rows(rows) if rows else None
-        self._found = SamplingResult(greedy, draws, tokens, on_device, on_host, rows, logits, self._read_logprobs())
+        self._result = SamplingResult(greedy, draws, tokens, on_device, on_host, rows, logits, self._read_logprobs())
 
     def _is_settled(self, check: DraftCheck, greedy: Sequence[int], draws: Sequence[Sequence[int]]) -> bool:
         """Return whether the device has drawn a request's token for certain."""
@@ -392,29 +392,29 @@ class SampledTokens:
 
     def finish(self) -> SamplerOutput:
         """Wait for the tokens, and return what `Sampler.sample` returns. Changes the states."""
-        if self._found is None:
+        if self._result is None:
             self.read()
-        found = self._found
-        assert found is not None
+        result = self._result
+        assert result is not None
         if self in self.sampler.unfinished:
             self.sampler.unfinished.remove(self)
         for request, launched in self.draws.items():
             if request not in self.discarded:
                 self._release(request, launched.num_taken)
-        output = SamplerOutput(found.tokens, {}, {}, set(), {})
-        for check in found.on_device:
+        output = SamplerOutput(result.tokens, {}, {}, set(), {})
+        for check in result.on_device:
             draw = self.draws[check.request]
-            token, _, *is_replaced = found.draws[check.row]
+            token, _, *is_replaced = result.draws[check.row]
             if draw.num_taken == 2 and not is_replaced[0]:
                 draw.state.rewind(1)
-            self._accept(check, token, found.logprobs, output)
+            self._accept(check, token, result.logprobs, output)
         num_uncertain = sum(
-            check.request in self.draws and found.greedy[check.row] != NOT_A_TOKEN for check in found.on_host
+            check.request in self.draws and result.greedy[check.row] != NOT_A_TOKEN for check in result.on_host
         )
-        self.sampler.num_draws += len(found.on_device) + num_uncertain
+        self.sampler.num_draws += len(result.on_device) + num_uncertain
         self.sampler.num_uncertain += num_uncertain
-        if found.logits is not None:
-            self._sample_on_host(found, found.logits, output)
+        if result.logits is not None:
+            self._sample_on_host(result, result.logits, output)
         return output
 
     def _accept(
@@ -431,20 +431,20 @@ class SampledTokens:
             output.logprobs.setdefault(check.request, []).append(TokenLogprobs(float(values[0]), dict(top)))
         continue_check(check, output)
 
-    def _sample_on_host(self, found: SamplingResult, logits: Floats, output: SamplerOutput) -> None:
+    def _sample_on_host(self, result: SamplingResult, logits: Floats, output: SamplerOutput) -> None:
         """Sample the tokens that are left from rows of logits, with the random numbers that the launch had taken."""
         moved: list[DraftCheck] = []
         row = 0
-        for check in found.on_host:
+        for check in result.on_host:
             draw = self.draws.get(check.request)
             num_taken = draw.num_taken if draw is not None else 0
             check.state.rewind(num_taken + self.sampler.num_ahead.get(check.request, 0))
             moved.append(check._replace(row=row))
             row += len(check.draft) + 1
-        run_checks(moved, [found.greedy[row] for row in found.rows], logits, output)
-        for check in found.on_host:
+        run_checks(moved, [result.greedy[row] for row in result.rows], logits, output)
+        for check in result.on_host:
             check.state.rewind(-self.sampler.num_ahead.get(check.request, 0))
-            token = found.draws[check.row][0] if check.request in self.draws else None
+            token = result.draws[check.row][0] if check.request in self.draws else None
             if check.sampled != [token]:
                 self.corrected.add(check.request)
 

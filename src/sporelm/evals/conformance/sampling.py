@@ -68,6 +68,21 @@ def run_draws(on: On, options: tuple[float, ...], vocab: int, kind: str, k: int)
     return np.where(expected[:, 1:] != 0, found, expected)
 
 
+def run_border_draws(on: On, options: tuple[float, ...], vocab: int, k: int) -> Any:
+    """Draw where two tokens' shares meet: no device can prove on which side the host's number lies."""
+    rows, (temperature, top_k, _, min_score) = 9, options
+    logits = random_logits(on, rows, vocab, "plain")
+    scores = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64)
+    if k:
+        scores = -np.sort(-scores, axis=1)
+    kept = (scores >= min_score) & (np.arange(vocab) < (top_k or vocab))
+    shares = np.cumsum(np.exp(scores / temperature) * kept, axis=1)
+    border = on.random.integers(0, kept.sum(axis=1) - 1)
+    uniform = shares[np.arange(rows), border] / shares[:, -1]
+    columns = np.concatenate([np.tile(np.array(options), (rows, 1)), uniform[:, None]], axis=1).astype(np.float32)
+    return ops.draw_tokens(on.tensor(logits), on.tensor(columns), k=k, whole=not k).numpy()[:, 1:]
+
+
 def run_choices(on: On, draws: int, second: int, vocab: int) -> Any:
     first, others = (
         np.stack([on.random.integers(-1, vocab, n), on.random.integers(0, 2, n)], axis=1) for n in (draws, second)
@@ -108,6 +123,8 @@ def cases() -> Iterator[Case]:
             yield case("draw_tokens", shown, run_draws, WITHOUT_FILTERS, vocab, kind, 0, exact=True, **marks)
             for k in (1, 20):
                 yield case("token_logprobs", f"{kind} {k} of {vocab}", run_logprobs, vocab, kind, k, **marks)
+    for name, k in (("all", 0), ("top_k", 44), ("min_p", 300)):
+        yield case("draw_tokens", f"{name} at a border", run_border_draws, OPTIONS[name], 1003, k, exact=True)
     for draws, second in ((1, 1), (7, 3), (33, 33)):
         yield case("choose_allowed", f"{second} of {draws}", run_choices, draws, second, 1003, exact=True)
     for tokens, rows in ((1, 1), (33, 7)):
