@@ -10,6 +10,7 @@ GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED`. `dequantize_kernel` is the 
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,7 +22,14 @@ from torch import Tensor
 from torch.nn.functional import linear as torch_linear
 
 from sporelm.backends.cuda.formats import PLANE_FORMATS
-from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS, MAGIC, PlaneFormat
+from sporelm.backends.cuda.formats.plane_format import (
+    BLOCK_WORDS,
+    MAGIC,
+    PlaneFormat,
+    first_column,
+    group_number,
+    thread_column,
+)
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, store_narrow
 from sporelm.backends.stacked_experts import list_matrices
@@ -36,11 +44,11 @@ class Planes(NamedTuple):
 
     format: PlaneFormat
     width: int  # values of a row
-    codes: Tensor  # int32 [rows, words]
+    codes: Tensor  # int32 or int16 [rows, words]
     extra: Tensor | None  # uint8, int16 or int32 [rows, words]
     scales: Tensor | None  # [rows, groups]
     supers: Tensor | None  # [rows, super-blocks]
-    table: Tensor | None  # float32 [levels]
+    table: Tensor | None  # float32 [levels], or integers of a codebook
 
     def narrow(self, start: int, count: int) -> "Planes":
         """Return the planes of some of the rows: views."""
@@ -115,13 +123,12 @@ def dequantize_kernel(
     factors = 0
     if supers is not None:
         factors = tl.load(supers + source * num_supers + (block // SUPER_BLOCKS + word * 0), mask=inside, other=0)
-    target = tl.expand_dims(row.to(tl.int64) * width + (block * (16 * FIELDS) + word), 3) + lane
-    column = tl.expand_dims(block * (16 * FIELDS) + word, 3) + lane
+    column = block * (16 * FIELDS) + thread_column(table, word)
+    target = tl.expand_dims(row.to(tl.int64) * width + column, 3) + lane
+    column = tl.expand_dims(column, 3) + lane
     for group in tl.static_range(FIELDS // GROUP_FIELDS):
-        step, offset = STEPS(
-            scales, factors, source, block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0, num_scales,
-                magic, inside,
-        )  # fmt: skip
+        number = group_number(table, block, group, word, FIELDS, GROUP_FIELDS, GROUP_BLOCKS)
+        step, offset = STEPS(scales, factors, source, number, num_scales, magic, inside)
         for part in tl.static_range(GROUP_FIELDS):
             values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
             if IS_LIFTED:
@@ -131,7 +138,7 @@ def dequantize_kernel(
                 values += tl.expand_dims(offset, 3)
             if HAS_INDEX and not FILLS:
                 values = tl.where(tl.expand_dims(is_known, 3), values, float("nan"))
-            run = (group * GROUP_FIELDS + part) * 16
+            run = first_column(table, group * GROUP_FIELDS + part)
             store_narrow(out + target + run, values, is_read & (column + run < width))
 
 
@@ -293,24 +300,32 @@ def allocate_planes(plane_format: PlaneFormat, num_rows: int, width: int, device
     def zeros(count: int, dtype: torch.dtype | None) -> Tensor | None:
         return None if dtype is None else torch.zeros(num_rows, count, dtype=dtype, device=device)
 
-    codes = zeros(words, torch.int32)
+    codes = zeros(words, plane_format.code_type)
     assert codes is not None
-    table = None if plane_format.table is None else torch.tensor(plane_format.table, dtype=torch.float32, device=device)
     parts = (
         zeros(words, plane_format.extra_type),
         zeros(scales, plane_format.scale_type),
         zeros(supers, plane_format.super_type),
     )
-    return Planes(plane_format, width, codes, *parts, table)
+    return Planes(plane_format, width, codes, *parts, _upload_table(plane_format, device))
+
+
+@cache
+def _upload_table(plane_format: PlaneFormat, device: torch.device) -> Tensor | None:
+    """Return the table that all weights of a format share on a device."""
+    return plane_format.make_table(device)
 
 
 def fill_planes(planes: Planes, blocks: Tensor) -> None:
     """Write all rows of planes from their blocks, uint8 [n, nbytes]."""
     unpacked = planes.format.unpack(blocks)
-    words, extra = planes.format.pack_codes(unpacked.codes.reshape(len(planes.codes), planes.width))
-    planes.codes.copy_(words)
+    if planes.format.codebook is None:
+        words, extra = planes.format.pack_codes(unpacked.codes.reshape(len(planes.codes), planes.width))
+    else:
+        words, extra = unpacked.codes, unpacked.extra
+    planes.codes.copy_(words.reshape(planes.codes.shape))
     if planes.extra is not None and extra is not None:
-        planes.extra.copy_(extra)
+        planes.extra.copy_(extra.reshape(planes.extra.shape))
     for plane, given in ((planes.scales, unpacked.scales), (planes.supers, unpacked.supers)):
         if plane is not None and given is not None:
             rows = given.reshape(len(plane), -1)

@@ -26,7 +26,7 @@ from sporelm.backends.cuda.cuda_weight import (
     plane_args,
     plane_constants,
 )
-from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS
+from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS, first_column, group_number, thread_column
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -79,11 +79,11 @@ def add_few_products(
     if supers is not None:
         place = block * spread // SUPER_BLOCKS + word * 0
         factors = tl.load(supers + row * num_supers + place, mask=inside, other=0)
-    column_of_x = tl.expand_dims(block * (16 * FIELDS) + word, 4) + lane
+    column_of_x = tl.expand_dims(block * (16 * FIELDS) + thread_column(table, word), 4) + lane
     is_column = tl.expand_dims(inside & is_token, 4)
     for group in tl.static_range(FIELDS // GROUP_FIELDS):
         for part in tl.static_range(GROUP_FIELDS):
-            run = (group * GROUP_FIELDS + part) * 16
+            run = first_column(table, group * GROUP_FIELDS + part)
             values = load_wide(tl.expand_dims(x_rows, 4) + (column_of_x + run), is_column & (column_of_x + run < width))
             levels = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
             product = tl.sum(levels * values, 4)
@@ -98,7 +98,7 @@ def add_few_products(
                     total_x = tl.sum(values, 4)
                 else:
                     total_x += tl.sum(values, 4)
-        place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+        place = group_number(table, block * spread, group, word, FIELDS, GROUP_FIELDS, GROUP_BLOCKS)
         step, offset = STEPS(scales, factors, row, place, num_scales, magic, inside)
         sums += total * step
         if HAS_OFFSETS:
@@ -229,7 +229,7 @@ def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int)
     """Return the rows of a program: the more, the less often x is read; the fewer, the more programs."""
     if IS_INTERPRETED:
         return INTERPRETED_ROWS
-    is_simple = isinstance(stored, Planes) and stored.extra is None and not stored.format.has_offsets
+    is_simple = isinstance(stored, Planes) and stored.format.is_simple
     for count in (8, 4, 2) if is_simple else (4, 2):  # with more, others use too many registers
         if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= MAX_SUMS:
             return count // matrices
@@ -268,7 +268,7 @@ def multiply_few(
             *common,
             **constants,
             BLOCKS=unit,
-            num_warps=4,
+            num_warps=max(1, unit // 8),  # four threads a block: each reads four numbers of x at once
         )
     else:
         launch(
@@ -331,13 +331,13 @@ def add_tile_products(
     if supers is not None:
         place = block * spread // SUPER_BLOCKS + word * 0
         factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
-    column = (start + inner // 16) * (16 * FIELDS) + inner % 16
+    column = (start + inner // 16) * (16 * FIELDS) + thread_column(table, inner % 16 // 4 * 4) + inner % 4
     is_block = start + inner // 16 < last
     for group in tl.static_range(FIELDS // GROUP_FIELDS):
-        place = block * spread // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+        place = group_number(table, block * spread, group, word, FIELDS, GROUP_FIELDS, GROUP_BLOCKS)
         step, offset = STEPS(scales, factors, source, place, num_scales, magic, inside)
         for part in tl.static_range(GROUP_FIELDS):
-            run = (group * GROUP_FIELDS + part) * 16
+            run = first_column(table, group * GROUP_FIELDS + part)
             values = LEVEL(words, upper, table, magic, group * GROUP_FIELDS + part)
             if IS_LIFTED:  # a power of two: it changes no bits
                 scale = step * (1.0 / (1 << ((group * GROUP_FIELDS + part) * BITS % 16)))

@@ -6,6 +6,13 @@ from sporelm.backends.cuda.formats import (
     f8_e4m3,
     f8_e5m2,
     int8,
+    iq1_m,
+    iq1_s,
+    iq2_s,
+    iq2_xs,
+    iq2_xxs,
+    iq3_s,
+    iq3_xxs,
     iq4_nl,
     iq4_xs,
     mxfp4,
@@ -32,6 +39,13 @@ from sporelm.backends.cuda.formats import (
 from sporelm.backends.cuda.formats.plane_format import PlaneFormat
 
 PLANE_FORMATS: Mapping[str, PlaneFormat] = {
+    "IQ1_M": iq1_m.FORMAT,
+    "IQ1_S": iq1_s.FORMAT,
+    "IQ2_S": iq2_s.FORMAT,
+    "IQ2_XS": iq2_xs.FORMAT,
+    "IQ2_XXS": iq2_xxs.FORMAT,
+    "IQ3_S": iq3_s.FORMAT,
+    "IQ3_XXS": iq3_xxs.FORMAT,
     "IQ4_NL": iq4_nl.FORMAT,
     "IQ4_XS": iq4_xs.FORMAT,
     "MXFP4": mxfp4.FORMAT,

@@ -10,6 +10,9 @@ scales   one number or pair of numbers for each group of 16 to 256 values, as sm
 supers   factors of the scales of a super-block, for formats that have them
 table    levels that codes stand for, for formats whose levels no formula gives: one for all rows
 
+Formats with a codebook have words of 16 values: a thread has runs of eight values of a block, not of four, and their
+table is of integers. `codebook.py` says how they lie. `first_column`, `thread_column` and `group_number` tell kernels.
+
 A value is `level * step + offset`, computed in float32: bit for bit what `QuantFormat.dequantize` returns. A format
 gives two functions for kernels:
 
@@ -41,9 +44,10 @@ EXTRA_TYPES = {8: torch.uint8, 16: torch.int16, 32: torch.int32}  # by the bits 
 class UnpackedBlocks(NamedTuple):
     """Blocks taken apart on the device."""
 
-    codes: Tensor  # uint8 [n, values]
+    codes: Tensor  # uint8 [n, values]; with a codebook words [n, 16]
     scales: Tensor | None = None  # [n, groups]
     supers: Tensor | None = None  # [n, 1]
+    extra: Tensor | None = None  # [n, 16], with a codebook only
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,14 @@ class PlaneFormat:
     level: Any
     steps: Any
     scale_type: torch.dtype | None = torch.float16
-    extra_bits: int = 0
+    extra_bits: int = 0  # of a code; with a codebook of a word
     super_type: torch.dtype | None = None
     has_offsets: bool = False
     is_lifted: bool = True
     table: tuple[float, ...] | None = None
+    codebook: Callable[[], Tensor] | None = None  # returns the table: integers, each of four or eight values
+    code_type: torch.dtype = torch.int32  # of words
+    scales_each: int = 1  # scales of groups that a number of their plane holds
 
     @property
     def fields(self) -> int:
@@ -89,18 +96,36 @@ class PlaneFormat:
 
     @property
     def extra_type(self) -> torch.dtype | None:
-        return EXTRA_TYPES[self.fields * self.extra_bits] if self.extra_bits else None
+        if not self.extra_bits:
+            return None
+        return EXTRA_TYPES[self.extra_bits if self.codebook is not None else self.fields * self.extra_bits]
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a thread of a kernel has registers left to multiply more rows."""
+        return not (self.extra_bits or self.has_offsets or self.codebook is not None)
+
+    def make_table(self, device: torch.device) -> Tensor | None:
+        """Return the table on a device."""
+        if self.codebook is not None:
+            return self.codebook().to(device)
+        return None if self.table is None else torch.tensor(self.table, dtype=torch.float32, device=device)
 
     def plane_widths(self, width: int) -> tuple[int, int, int]:
         """Return the words, scales and super-scales of a row of `width` values."""
         blocks = -(-width // self.block_values)
         values = blocks * self.block_values
-        return blocks * BLOCK_WORDS, -(-values // self.group), -(-values // 256)
+        return blocks * BLOCK_WORDS, -(-values // (self.group * self.scales_each)), -(-values // 256)
 
     def row_bytes(self, width: int) -> int:
         """Return the bytes of a row of `width` values in all planes."""
         words, scales, supers = self.plane_widths(width)
-        planes = ((words, torch.int32), (words, self.extra_type), (scales, self.scale_type), (supers, self.super_type))
+        planes = (
+            (words, self.code_type),
+            (words, self.extra_type),
+            (scales, self.scale_type),
+            (supers, self.super_type),
+        )
         return sum(count * dtype.itemsize for count, dtype in planes if dtype is not None)
 
     def pack_codes(self, codes: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -164,6 +189,34 @@ def split_bit_pairs(packed: Tensor) -> Tensor:
     """Return bit pairs of uint8 [n, 64] as [n, 256]: value 128 * h + 32 * g + j is pair g of byte 32 * h + j."""
     halves = packed.unflatten(1, (2, 32))
     return torch.stack([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=2).flatten(1)
+
+
+# ---- where a thread's values lie
+
+
+@triton.jit
+def first_column(table, FIELD: tl.constexpr):
+    """Return where a field's values begin in a block."""
+    RUN: tl.constexpr = 4 if table is None else 4 if table.dtype.element_ty == tl.float32 else 8
+    return FIELD // (RUN // 4) * (4 * RUN) + FIELD % (RUN // 4) * 4
+
+
+@triton.jit
+def thread_column(table, word):
+    """Return where a thread's values of a field begin among the field's: the thread is given by its first word."""
+    RUN: tl.constexpr = 4 if table is None else 4 if table.dtype.element_ty == tl.float32 else 8
+    return word * (RUN // 4)
+
+
+@triton.jit
+def group_number(
+    table, block, group, word, FIELDS: tl.constexpr, GROUP_FIELDS: tl.constexpr, GROUP_BLOCKS: tl.constexpr
+):
+    """Return which of a row's scales a thread needs for the fields of the group, counted in its block."""
+    IS_SHARED: tl.constexpr = False if table is None else table.dtype.element_ty != tl.float32 and GROUP_FIELDS == 1
+    if IS_SHARED:  # two fields of runs of eight have two groups of 16, and a thread has values of one
+        group = group // 2 * 2 + word // 8
+    return block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
 
 
 # ---- kernel functions that several formats share
