@@ -1,6 +1,7 @@
 """A device and the CPU as one back-end: each weight, each cache and each call belongs to one of the two (ADR 0050)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ class CpuOffloadBackend:
 
     def __init__(self, device: Backend, host: Backend, device_map: DeviceMap, *, owns_parts: bool = True) -> None:
         """owns_parts   close the parts with this back-end; False for a second model on the same parts"""
+        device.traits = replace(device.traits, input_buckets=None)  # steps have exact extents, so no shape comes often
         self.parts: tuple[Backend, Backend] = (device, host)
         self.device_map, self.page_parts, self.state_parts = device_map, device_map.pages, device_map.states
         self.name = f"{device.name}+{host.name}"

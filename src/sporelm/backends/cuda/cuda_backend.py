@@ -116,7 +116,7 @@ class CudaBackend(TorchBackend):
 
     @enters_context
     def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
-        if self.graph_device is None:
+        if self.graph_device is None or self.traits.input_buckets is None:
             return super().program(graph, bucket, plan_memory)
         return GraphProgram(graph, self, self.graph_device)
 

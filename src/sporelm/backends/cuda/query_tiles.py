@@ -18,8 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import dot
-from sporelm.backends.cuda.page_access import narrow
+from sporelm.backends.cuda.numbers import dot, narrow
 from sporelm.backends.torch.step_context import STEP
 from sporelm.ops.paged_attention import PAGE
 

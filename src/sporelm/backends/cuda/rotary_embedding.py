@@ -13,9 +13,9 @@ from torch import Tensor
 
 from sporelm import ops
 from sporelm.backends.cuda.launch import launch
-from sporelm.backends.cuda.numbers import load_wide
+from sporelm.backends.cuda.numbers import load_wide, narrow
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.cuda.page_access import PAGE_ROWS, cache_arrays, narrow, store_rows
+from sporelm.backends.cuda.page_access import PAGE_ROWS, cache_arrays, store_rows
 from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_pages import Cache
 

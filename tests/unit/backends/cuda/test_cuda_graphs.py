@@ -1,6 +1,7 @@
 """Programs that replay captured graphs, with torch's functions on the CPU and a stand-in for CUDA's capture."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ pytest.importorskip("triton", reason="triton is not installed: pip install trito
 from conformance.agreement import assert_agrees
 from conformance.padded_decoder import BUCKETS, DUMP_PAGE, PAGES_EACH, on_device, padded_decoder
 from conformance.padded_steps import pad_step, padded_specs
-from conformance.tiny_decoder import Steps, extents_of
+from conformance.tiny_decoder import Steps, TinyDecoder, extents_of, specs
 from sporelm.backends.cuda.cuda_backend import CudaBackend
 from sporelm.backends.torch import TorchBackend
 from sporelm.backends.torch.op_functions import op_functions
 from sporelm.errors import ContextError
+from sporelm.evals.conformance.conformance_case import On
 from sporelm.ops import trace
 from sporelm.plan import Plan
 
@@ -56,6 +58,7 @@ class TorchCuda(CudaBackend):
 
     def __init__(self) -> None:
         super().__init__(dtype="f32")
+        self.traits = replace(self.traits, input_buckets=BUCKETS)
         self.captures = self.graph_device = StandInDevice()
 
 
@@ -98,6 +101,18 @@ def test_replayed_steps_have_the_results_of_launched_ones(backends: tuple[TorchC
         plan.close()
         backend.free_pages([decoder.cache])
     assert graphs[0].outputs == {}, "graphs are freed with their program"
+
+
+def test_steps_of_exact_extents_are_not_captured(backends: tuple[TorchCuda, TorchCuda]) -> None:
+    backends[0].traits = replace(backends[0].traits, input_buckets=None)
+    decoder = TinyDecoder(On(backends[0], "F32"), "F32")
+    plan, steps = Plan(trace(decoder.forward, specs()), backends[0]), Steps()
+    for _ in range(3):
+        arrays = steps.step({0: 1, 1: 1}, 2)
+        plan.run(on_device(backends[0], arrays), extents_of(arrays))
+    assert not backends[0].captures.graphs
+    plan.close()
+    backends[0].free_pages([decoder.cache])
 
 
 def test_arguments_on_the_host_are_not_captured(backends: tuple[TorchCuda, TorchCuda]) -> None:
