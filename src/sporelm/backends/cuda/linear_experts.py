@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sporelm import ops
-from sporelm.backends.cuda.activation import apply_activation
+from sporelm.backends.cuda.activation import activate_mul, apply_activation
 from sporelm.backends.cuda.cuda_weight import CudaWeight, Planes, plane_args, plane_constants
 from sporelm.backends.cuda.expert_tiles import sort_pairs
 from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS
@@ -22,6 +22,7 @@ from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_
 from sporelm.backends.cuda.op_kernels import launches
 from sporelm.backends.cuda.quantized_linear import (
     INTERPRETED_ROWS,
+    MIN_PROGRAMS,
     THREADS,
     TILE_BLOCKS,
     TILE_ROWS,
@@ -35,11 +36,12 @@ from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 
 MAX_FEW_PAIRS = 64  # that are multiplied without tensor cores: each reads its matrix, in the cache or not
-READS = 4  # of a thread for few pairs at a time, of 16 bytes each
-READS_OF_MANY_PARTS = 2  # likewise, of formats with extra bits or offsets, which take more registers
-MAX_TILE_PAIRS = 128
-MAX_GATED_TILE_PAIRS = 64  # with two sums for each result
-PLAIN_COLUMNS = 64  # of a tile of float numbers
+MAX_READS = 8  # of a thread for few pairs at a time, of 16 bytes each
+MAX_READS_OF_MANY_PARTS = 4  # likewise, of formats with extra bits or offsets, which take more registers
+MAX_TILE_PAIRS = 64
+MAX_GATED_TILE_PAIRS = 32  # with two sums for each result
+MAX_PLAIN_TILE_PAIRS = 128  # for matrices of float numbers
+PLAIN_COLUMNS = 64  # of a tile of those
 COMBINED_BLOCK = 512  # columns of a program
 
 
@@ -132,17 +134,14 @@ def _multiply_few(
     """Write the products of each pair by itself to out [pairs, rows]."""
     (pairs, rows), width = out.shape, x.shape[1]
     kind = "" if up is None else "silu"
-    reads = READS if isinstance(stored, Tensor) or _is_simple(stored) else READS_OF_MANY_PARTS
     if isinstance(stored, Planes):
         blocks = min(32, triton.next_power_of_2(stored.codes.shape[1] // BLOCK_WORDS))
-        threads = blocks * 4  # of a row
+        threads = blocks * 4
     else:
         vector = VECTOR_BYTES // stored.element_size()
         threads = min(THREADS, triton.next_power_of_2(triton.cdiv(width, vector)))
-    count = max(1, THREADS * reads // threads // (1 if up is None else 2))
-    count = min(count, triton.next_power_of_2(rows))
-    if IS_INTERPRETED:
-        count = INTERPRETED_ROWS
+    num_warps = max(1, threads // 32)  # all rows of a program lie in each thread: it reads x once for all of them
+    count = _choose_rows(stored, rows, pairs, 1 if up is None else 2)
     grid = (triton.cdiv(rows, count), pairs)
     common = (x, ids.int().contiguous(), bias, out, rows, width, pairs // len(x))
     if isinstance(stored, Planes):
@@ -156,7 +155,7 @@ def _multiply_few(
             ROWS=count,
             BLOCKS=blocks,
             KIND=kind,
-            num_warps=4,
+            num_warps=num_warps,
         )
     else:
         launch(
@@ -168,12 +167,19 @@ def _multiply_few(
             THREADS=threads,
             VECTOR=vector,
             KIND=kind,
-            num_warps=4,
+            num_warps=num_warps,
         )
 
 
-def _is_simple(planes: Planes) -> bool:
-    return planes.extra is None and not planes.format.has_offsets
+def _choose_rows(stored: Tensor | Planes, rows: int, pairs: int, matrices: int) -> int:
+    """Return the rows of a program: the more, the more bytes are in flight; the fewer, the more programs."""
+    if IS_INTERPRETED:
+        return INTERPRETED_ROWS
+    is_simple = isinstance(stored, Planes) and stored.extra is None and not stored.format.has_offsets
+    count = MAX_READS if is_simple else MAX_READS_OF_MANY_PARTS
+    while count > matrices and rows * pairs * matrices < count * 2 * MIN_PROGRAMS:
+        count //= 2
+    return count // matrices
 
 
 def _second_planes(up: Tensor | Planes | None) -> tuple[Tensor | None, ...]:
@@ -272,6 +278,12 @@ def _write_pair_tile(y, up, first, bias, out, pair, is_pair, rows, ROWS: tl.cons
     store_narrow(out + pair.to(tl.int64)[None, :] * rows + row[:, None], y, is_pair[None, :] & is_row[:, None])
 
 
+def _tile_pairs(pairs: int, experts: int, stored: Tensor | Planes) -> int:
+    """Return the pairs of a tile: about as many as an expert has."""
+    most = MAX_TILE_PAIRS if isinstance(stored, Planes) else MAX_PLAIN_TILE_PAIRS
+    return min(max(triton.next_power_of_2(triton.cdiv(pairs, experts)), 16), most)
+
+
 def _multiply_tiles(
     x: Tensor, stored: Tensor | Planes, up: Tensor | Planes | None, ids: Tensor, bias: Tensor | None, out: Tensor,
     experts: int,
@@ -279,12 +291,13 @@ def _multiply_tiles(
     """Write the products of pairs in tiles to out [pairs, rows]. The order of a sum depends on the width only."""
     (pairs, rows), width = out.shape, x.shape[1]
     kind = "" if up is None else "silu"
-    most = MAX_TILE_PAIRS if up is None else MAX_GATED_TILE_PAIRS
-    tile = min(max(triton.next_power_of_2(triton.cdiv(pairs, experts)), 16), most)
+    tile = _tile_pairs(pairs, experts, stored)
     tiles = sort_pairs(ids, experts, tile)
-    grid = (triton.cdiv(rows, TILE_ROWS), tiles.num_tiles)
+    is_large = tile == MAX_PLAIN_TILE_PAIRS
+    tile_rows = 2 * TILE_ROWS if is_large and up is None else TILE_ROWS
+    grid = (triton.cdiv(rows, tile_rows), tiles.num_tiles)
     common = (x, tiles.order, tiles.places, bias, out, rows, width, pairs // len(x))
-    sizes: dict[str, Any] = {"PAIRS": tile, "ROWS": TILE_ROWS, "KIND": kind, "num_warps": 4}
+    sizes: dict[str, Any] = {"PAIRS": tile, "ROWS": tile_rows, "KIND": kind, "num_warps": 8 if is_large else 4}
     if isinstance(stored, Planes):
         constants = plane_constants(stored.format) | sizes
         launch(
@@ -294,7 +307,7 @@ def _multiply_tiles(
             *_second_planes(up),
             *common,
             **constants,
-            BLOCKS=TILE_BLOCKS,
+            BLOCKS=TILE_BLOCKS if up is None else 1,
             num_stages=2,
         )
     else:
@@ -309,6 +322,15 @@ def _uses_few(ids: Tensor, experts: int) -> bool:
     tokens, k = ids.shape
     is_spread = tokens == 1 or tokens * k <= experts // 2
     return is_spread and tokens * k <= MAX_FEW_PAIRS and not STEP.is_batch_invariant
+
+
+def _is_fused(gate: CudaWeight, ids: Tensor) -> bool:
+    """Return whether one launch multiplies by gates and by `up`. Large tiles of planes would take too many registers;
+    in invariant steps they would round otherwise than small ones."""
+    experts = gate.shape[0]
+    if isinstance(gate.stored, Tensor) or _uses_few(ids, experts):
+        return True
+    return _tile_pairs(ids.numel(), experts, gate.stored) <= MAX_GATED_TILE_PAIRS and not STEP.is_batch_invariant
 
 
 def _multiply_pairs(
@@ -338,8 +360,12 @@ def linear_experts(x: Tensor | RoundedRows, weight: CudaWeight, ids: Tensor, bia
 
 @launches(ops.linear_experts_silu_mul)
 def linear_experts_silu_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight, ids: Tensor) -> Tensor:
-    """Return silu(gate's products) * up's products. The product is rounded, not its parts."""
-    return _multiply_pairs(x, gate, up, ids)
+    """Return silu(gate's products) * up's products."""
+    values = activation_values(x, gate)
+    if _is_fused(gate, ids):
+        return _multiply_pairs(RoundedRows(values), gate, up, ids)
+    products = (_multiply_pairs(RoundedRows(values), weight, None, ids) for weight in (gate, up))
+    return activate_mul(*products, kind="silu")
 
 
 # ---- sums
