@@ -84,20 +84,25 @@ class CudaBackend(TorchBackend):
         """Store a matrix as planes if its format has some, else as numbers of its own type or that of activations. A
         vector is an ordinary tensor of float32.
 
-        Planes keep columns in the order of their groups: a matrix with another order is stored as numbers.
+        Planes keep columns in the order of their groups: rows of x are brought into it. Experts with orders are stored
+        as numbers.
         """
         form, shape = weight.format, weight.shape
         if len(shape) == 1:
             return self.tensor(weight.dequantize())
-        is_ordered = all(getattr(matrix, "order", None) is None for matrix in list_matrices(weight))
+        orders: list[Any] = [getattr(matrix, "order", None) for matrix in list_matrices(weight)]
+        is_ordered = all(each is None for each in orders)
+        order = None
         stored: Any
-        if self.packs_weights and has_planes(form, shape) and is_ordered:
+        if self.packs_weights and has_planes(form, shape) and (is_ordered or len(shape) == 2):
             stored = pack_planes(weight, self.device)
+            if not is_ordered:
+                order = torch.from_numpy(orders[0].astype(np.int64)).to(self.device)
         elif form.name in FLOAT_TYPES and is_ordered:
             stored = pack_floats(weight, self._stored_type(form), self.device)
         else:
             stored = torch.from_numpy(weight.dequantize()).to(self._stored_type(form)).to(self.device)
-        packed = CudaWeight(stored, tuple(shape), self.activation_type, form.activation)
+        packed = CudaWeight(stored, tuple(shape), self.activation_type, form.activation, order)
         return ArrayTensor(form, Layout.contiguous(tuple(shape)), packed, self)
 
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:

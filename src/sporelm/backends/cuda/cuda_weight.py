@@ -168,8 +168,16 @@ def dequantize_rows(planes: Planes, index: Tensor | None, dtype: torch.dtype, *,
 class CudaWeight:
     """A weight matrix [out, in], or experts' matrices [experts, out, in], and the activation numbers of its format."""
 
-    def __init__(self, stored: Tensor | Planes, shape: Sequence[int], dtype: torch.dtype, activation: str) -> None:
+    def __init__(
+        self,
+        stored: Tensor | Planes,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        activation: str,
+        order: Tensor | None = None,
+    ) -> None:
         self.stored, self.dtype, self.activation = stored, dtype, activation
+        self.order = order  # int64 [in], of a matrix: stored column j is column order[j]. None: they are in place
         self.shape = torch.Size(shape)
         self.device = stored.device if isinstance(stored, Tensor) else stored.codes.device
         self.joined: JoinedRows | None = None  # that its rows lie in
@@ -180,7 +188,7 @@ class CudaWeight:
         """Return all numbers in the activation type."""
         if isinstance(self.stored, Tensor):
             return self.stored.to(self.dtype)
-        return dequantize_rows(self.stored, None, self.dtype).view(self.shape)
+        return self.restore_columns(dequantize_rows(self.stored, None, self.dtype).view(self.shape))
 
     def select(self, index: Tensor) -> Tensor:
         """Return rows, or experts' matrices, in the activation type."""
@@ -189,7 +197,15 @@ class CudaWeight:
         rows = index.flatten()
         if len(self.shape) == 3:
             rows = (rows.long()[:, None] * self.shape[1] + torch.arange(self.shape[1], device=rows.device)).flatten()
-        return dequantize_rows(self.stored, rows, self.dtype).view(*index.shape, *self.shape[1:])
+        return self.restore_columns(dequantize_rows(self.stored, rows, self.dtype)).view(*index.shape, *self.shape[1:])
+
+    def restore_columns(self, values: Tensor) -> Tensor:
+        """Return stored columns [..., in] in the order of the weight's."""
+        return values if self.order is None else torch.empty_like(values).index_copy_(-1, self.order, values)
+
+    def sort_columns(self, x: Tensor) -> Tensor:
+        """Return columns of x [rows, in] in the order of the stored ones."""
+        return x if self.order is None else x.index_select(1, self.order)
 
     def multiply(self, x: Tensor) -> Tensor:
         """Return x @ weight.T for rows x [rows, in] of the activation type."""
@@ -237,7 +253,7 @@ def join_rows(weights: Sequence[CudaWeight]) -> JoinedRows | None:
     kinds = {_kind_of(weight) for weight in weights}
     if len({id(weight) for weight in weights}) < len(weights) or len(kinds) > 1 or _is_capturing(weights[0].device):
         return None
-    if any(weight.joined is not None or len(weight.shape) != 2 for weight in weights):
+    if any(weight.joined is not None or len(weight.shape) != 2 or weight.order is not None for weight in weights):
         return None
     return JoinedRows(weights)
 

@@ -502,7 +502,7 @@ def activation_values(x: Tensor | RoundedRows, weight: CudaWeight) -> Tensor:
 @launches(ops.linear)
 def linear(x: Tensor | RoundedRows, weight: CudaWeight, bias: Tensor | None = None) -> Tensor:
     values = activation_values(x, weight)
-    return multiply_rows(values, weight.stored, weight.shape[0], bias)
+    return multiply_rows(weight.sort_columns(values), weight.stored, weight.shape[0], bias)
 
 
 @launches(ops.linear_group)
@@ -514,7 +514,7 @@ def linear_group(
     given = biases or [None] * len(weights)
     if joined is None:
         return tuple(
-            multiply_rows(values, weight.stored, weight.shape[0], bias)
+            multiply_rows(weight.sort_columns(values), weight.stored, weight.shape[0], bias)
             for weight, bias in zip(weights, given, strict=True)
         )
     products = multiply_rows(values, joined.stored, sum(joined.sizes)).split(joined.sizes, dim=1)

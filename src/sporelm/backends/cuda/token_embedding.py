@@ -13,4 +13,4 @@ def embedding(ids: Tensor, table: CudaWeight, *, fills: bool = False) -> Tensor:
     if isinstance(table.stored, Tensor):
         found: Tensor = torch_embedding(ids, table, fills=fills)  # type: ignore[arg-type]
         return found
-    return dequantize_rows(table.stored, ids, table.dtype, fills=fills)
+    return table.restore_columns(dequantize_rows(table.stored, ids, table.dtype, fills=fills))

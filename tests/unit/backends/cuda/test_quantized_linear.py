@@ -1,5 +1,6 @@
 """Products of packed weights: splits and joined rows under the interpreter, and machine code of five cards."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,34 @@ def test_gates_are_applied_to_products(torch: Any, kind: str) -> None:
     x = random_rows(torch, 2, 4096) * 0.01
     expected = activate_mul(x @ gate.values.T, x @ up.values.T, kind=kind)
     assert largest_error(linear_activate_mul(x, gate, up, kind=kind), expected) < 1e-5
+
+
+def test_columns_in_another_order_stay_packed(torch: Any) -> None:
+    from sporelm.backends.cuda import CudaBackend
+    from sporelm.backends.cuda.cuda_weight import Planes
+    from sporelm.backends.cuda.quantized_linear import linear, linear_silu_mul
+    from sporelm.backends.cuda.token_embedding import embedding
+    from sporelm.backends.torch.activation import activate_mul
+
+    backend = CudaBackend(dtype="f32")
+    backend.probe()
+    generator = np.random.default_rng(0)
+    stored = [
+        replace(random_stored("UINT4_32", 20, 256), order=generator.permutation(256).astype(np.int32)) for _ in range(2)
+    ]
+    gate, up = (backend.pack(each).storage for each in stored)
+    assert isinstance(gate.stored, Planes)
+    gate.activation = up.activation = "float"
+    values = [torch.from_numpy(each.dequantize()) for each in stored]
+    assert torch.equal(gate.values, values[0])
+    rows = torch.tensor([[3], [1]])
+    assert torch.equal(gate.select(rows), values[0][rows])
+    assert torch.equal(embedding(rows[0], gate), values[0][rows[0]])
+    for tokens in (2, 20):
+        x = random_rows(torch, tokens, 256) * 0.01
+        assert largest_error(linear(x, up), x @ values[1].T) < 1e-5
+        expected = activate_mul(x @ values[0].T, x @ values[1].T, kind="silu")
+        assert largest_error(linear_silu_mul(x, gate, up), expected) < 1e-5
 
 
 # ---- machine code

@@ -22,13 +22,10 @@ def level(words, extra, table, magic, FIELD: tl.constexpr):
     HALF: tl.constexpr = FIELD // 2 % 2 * 16
     word = select_word(words, FIELD // 4) >> HALF
     vector = tl.load(table + (word & 511))
-    if FIELD % 2 == 0:
-        return signed_levels(half_vector(vector, FIELD), word, magic, 9)
-    else:  # the eighth sign makes the number of negative values even
-        pairs = word ^ (word >> 1) ^ (word >> 2)
-        parity = (pairs >> 9) ^ (pairs >> 12) ^ (word >> 15)
-        signs = ((word >> 13) & 7) | ((parity & 1) << 3)
-        return signed_levels(half_vector(vector, FIELD), signs, magic, 0)
+    pairs = word ^ (word >> 1) ^ (word >> 2)
+    parity = (pairs >> 9) ^ (pairs >> 12) ^ (word >> 15)  # the eighth sign makes the number of negative values even
+    signs = ((word >> 9) & 127) | (parity << 7)
+    return signed_levels(half_vector(vector, FIELD), signs, magic, FIELD % 2 * 4)
 
 
 def unpack(blocks: Tensor) -> UnpackedBlocks:
