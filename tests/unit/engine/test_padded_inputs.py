@@ -1,14 +1,22 @@
 """Inputs padded to buckets: where each real row goes, and that padding touches nothing but the dump page."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from sporelm.backends.backend_registry import open_backend
 from sporelm.backends.protocol import InputBuckets
+from sporelm.checkpoints import config_from_hf
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.model_output import PreviousTokens
 from sporelm.engine.padded_inputs import PaddedInputs, round_up
 from sporelm.engine.runner import InputArrays, sampled_inputs, spread_rows
 from sporelm.engine.step import UNKNOWN, ScheduledSequence, Step
+from sporelm.engine.worker import LoadedModel, Worker
+from sporelm.evals.meta_device.check_buckets import make_weights
+from sporelm.evals.meta_device.tiny_configs import CONFIGS
+from sporelm.models import build
 from sporelm.ops.paged_attention import PAGE
 
 LIMITS = EngineConfig(
@@ -106,3 +114,16 @@ def test_unknown_tokens_and_adapters_go_to_the_rows_of_their_sequences() -> None
     assert spread[first_rows[0] : first_rows[0] + 3].tolist() == [0, 0, 0]
     assert (spread[first_rows[1]], spread[first_rows[2]]) == (1, 2)
     assert (spread >= 0).sum() == 5
+
+
+@pytest.mark.parametrize("buckets", [None, BUCKETS])
+def test_a_worker_allocates_the_dump_page_and_the_dump_state(buckets: InputBuckets | None) -> None:
+    backend = open_backend("reference")
+    backend.traits = replace(backend.traits, input_buckets=buckets)
+    model = build(config_from_hf(dict(CONFIGS["gated linear recurrence"]), "config.json"))
+    worker = Worker(LoadedModel(model, make_weights(model, backend, "F32")), backend, limits=LIMITS)
+    shapes = [each.shape[0] for cache in worker.runner.caches if isinstance(cache, tuple) for each in cache]
+    assert {*shapes} == {DUMP_STATE + (buckets is not None)}
+    assert {each.shape[0] for each in worker.runner.paged} == {DUMP + (buckets is not None)}
+    worker.close()
+    backend.close()
