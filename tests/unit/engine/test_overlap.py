@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from sporelm.engine import Engine, EngineConfig, Request, Sampling, Step
 from sporelm.engine.kv import KvCache
+from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.sampling import device_sampler
 from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.step import UNKNOWN
@@ -381,6 +383,43 @@ def test_rows_that_cannot_be_read_end_no_request_in_their_step() -> None:
     engine.run([stream, text])
     assert stream.generated == expected_output(wish, CONTEXT).tokens
     assert (np.concatenate(rows)[-1] == scores_after(cells_of(prompt(20)))).all()
+
+
+@pytest.mark.parametrize("runner_class", [HashedRunner, LaunchedRunner, LaunchedStatefulRunner])
+@pytest.mark.parametrize("where", ["start_export", "import_pages"])
+def test_a_conversation_that_cannot_be_copied_is_computed_again(
+    runner_class: type, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too little memory on the device to offload or to restore makes no step shorter, and ends no request."""
+    states = {"num_states": 8, "state_interval": 2} if runner_class is LaunchedStatefulRunner else {}
+    limits = replace(LIMITS, num_pages=8, **states)
+    runner = runner_class(limits)
+    store = OffloadStore(tmp_path, runner, lambda: "model")
+    sampler = None if runner_class is HashedRunner else DeviceSampler(runner.device, VOCAB)
+    engine = Engine(runner, limits, offload_store=store, device_sampler=sampler)
+
+    def refuse(*_: object) -> None:
+        raise MemoryShortage("the device has 3 MB left")
+
+    monkeypatch.setattr(runner, where, refuse)
+    sequence = engine.sequence()
+    first = engine.add(Request(prompt(200), max_tokens=3, sequence=sequence))
+    engine.run([first])
+    stream = Wish(prompt(9), Sampling(temperature=1.0, seed=4), 40)
+    request = engine.add(Request(stream.prompt, sampling=stream.sampling, max_tokens=40))
+    for _ in range(3):
+        engine.step()
+    assert engine.kv_cache.free_pages(7)
+    wish = Wish((*first.all_token_ids, 5), Sampling(temperature=1.0, seed=3), 10)
+    again = engine.add(Request(wish.prompt, sampling=wish.sampling, max_tokens=10, sequence=sequence))
+    engine.run([again, request])
+    assert again.generated == expected_output(wish, CONTEXT).tokens
+    assert request.generated == expected_output(stream, CONTEXT).tokens
+    assert engine.scheduler.token_budget == limits.token_budget
+    assert store.counts.lost == 1
+    assert "out of memory while" in (store.last_loss or "")
+    engine.check_integrity()
+    engine.close()
 
 
 def refuse_fetch(handle: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, read_session, write_session
-from sporelm.errors import RequestError, SporeError
+from sporelm.errors import MemoryShortage, RequestError, SporeError
 from sporelm.files.part_files import remove_abandoned
 from sporelm.ops.paged_attention import PAGE
 
@@ -158,7 +158,7 @@ class OffloadStore:
             return
         try:
             finish = self.memory.start_export(sequence.pages[:num_pages], [sequence.state_slot])
-        except MemoryError:
+        except (MemoryError, MemoryShortage):
             self._count_loss(f"out of memory while copying a conversation of {nbytes} bytes")
             return
         path = self.folder / f"sporelm-{token_hex(16)}.session"
@@ -198,13 +198,17 @@ class OffloadStore:
         return prefetch.result() if prefetch is not None else self._read(entry)
 
     def restore(self, sequence: KvSequence, first: int, last: int) -> bool:
-        """Fill a sequence's pages from `first` to before `last`, and its state; False if they are lost. Changes the
-        cache's memory."""
-        data = self.load(sequence)
-        if data is None:
+        """Fill a sequence's pages from `first` to before `last`, and its state; False if they are lost, or too little
+        memory is left to copy them. Changes the cache's memory."""
+        try:
+            data = self.load(sequence)
+            if data is None:
+                return False
+            self.memory.import_pages(sequence.pages[first:last], [layer[first:last] for layer in data.layers])
+            self.memory.import_states([sequence.state_slot], data.states)
+        except (MemoryError, MemoryShortage):
+            self._count_loss(f"out of memory while restoring a conversation of {len(sequence.pages)} pages")
             return False
-        self.memory.import_pages(sequence.pages[first:last], [layer[first:last] for layer in data.layers])
-        self.memory.import_states([sequence.state_slot], data.states)
         self.counts.restored += 1
         return True
 
