@@ -163,6 +163,7 @@ class Engine:
         scheduled = perf_counter()
         self.last_step = step
         model_output = self.runner.run(step)
+        self.sampler.read(model_output, step)  # a device that runs by itself computes until then, or fails
         computed = perf_counter()
         self.sampling_step = step
         sampled = self.sampler.sample(model_output, step)

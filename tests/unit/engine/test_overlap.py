@@ -19,11 +19,21 @@ from sporelm.engine.kv import KvCache
 from sporelm.engine.kv.offload import OffloadStore
 from sporelm.engine.sampling import device_sampler
 from sporelm.engine.sampling.device_sampler import DeviceSampler
+from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import UNKNOWN
 from sporelm.errors import MemoryShortage
 from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
-from unit.engine.hashed import VOCAB, HashedRunner, Wish, cells_of, expected_output, scores_after
+from unit.engine.hashed import (
+    VOCAB,
+    Guesses,
+    HashedRunner,
+    SteadySpeculation,
+    Wish,
+    cells_of,
+    expected_output,
+    scores_after,
+)
 from unit.engine.stand_in_device import LaunchedRunner, LaunchedStatefulRunner
 
 CONTEXT = 4 * PAGE
@@ -420,6 +430,47 @@ def test_a_conversation_that_cannot_be_copied_is_computed_again(
     assert "out of memory while" in (store.last_loss or "")
     engine.check_integrity()
     engine.close()
+
+
+def test_drafts_learn_the_time_of_a_device_that_runs_by_itself() -> None:
+    """Speculation needs one step after the other: a step's time is that until its outputs are read."""
+    runner, times = LaunchedRunner(LIMITS), list[float]()
+
+    class TimedSpeculation(Speculation):
+        def observe_step(self, step: Step, sampled_tokens: Any, seconds: float) -> None:
+            times.append(seconds)
+
+    engine = Engine(runner, LIMITS, TimedSpeculation(Guesses(5)), device_sampler=DeviceSampler(runner.device, VOCAB))
+    assert engine.overlap is None
+    fetch = runner.device.fetch
+
+    def fetch_slowly(handle: Any) -> np.ndarray:
+        sleep(0.003)
+        return fetch(handle)
+
+    runner.device.fetch = fetch_slowly
+    engine.run([engine.add(Request(prompt(9), max_tokens=12))])
+    assert times
+    assert min(times) >= 0.003
+
+
+def test_logits_that_run_out_of_memory_end_no_request_with_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, count = LaunchedRunner(LIMITS), itertools.count()
+    engine = Engine(runner, LIMITS, SteadySpeculation(Guesses(5)))
+    fetch = runner.device.fetch
+
+    def fetch_or_fail(handle: Any) -> np.ndarray:
+        if next(count) in (7, 12):
+            raise MemoryShortage("the device has 3 MB left")
+        return fetch(handle)
+
+    monkeypatch.setattr(runner.device, "fetch", fetch_or_fail)
+    wishes = [Wish(prompt(9 + number, number), sampling, 25) for number, sampling in enumerate(SAMPLINGS)]
+    requests = [engine.add(Request(each.prompt, sampling=each.sampling, max_tokens=25)) for each in wishes]
+    engine.run(requests)
+    assert next(count) > 12
+    for request, wish in zip(requests, wishes, strict=True):
+        assert request.generated == expected_output(wish, CONTEXT).tokens
 
 
 def refuse_fetch(handle: Any) -> np.ndarray:

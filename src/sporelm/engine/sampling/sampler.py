@@ -144,6 +144,14 @@ class Sampler:
         """Forget a request. Changes the sampler."""
         self.states.pop(request, None)
 
+    def read(self, model_output: ModelOutput, step: Step) -> None:
+        """Wait for what `sample` reads of a step. Changes no state: after a failure the step can be run again."""
+        _ = model_output.argmax
+        if self.states and any(
+            each.request_id in self.states for each in step.sequences if each.num_outputs and each.is_sampled
+        ):
+            _ = model_output.logits
+
     def sample(self, model_output: ModelOutput, step: Step) -> SamplerOutput:
         """Return the tokens of each sequence whose outputs are sampled, in order; NOT_A_TOKEN where logits are NaN.
 
