@@ -331,7 +331,8 @@ def add_tile_products(
     if supers is not None:
         place = block * spread // SUPER_BLOCKS + word * 0
         factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
-    column = (start + inner // 16) * (16 * FIELDS) + thread_column(table, inner % 16 // 4 * 4) + inner % 4
+    own = inner % 16 // 4 * 4  # the difference below is 0 where runs are of four: the compiler sees whole runs of 16
+    column = (start + inner // 16) * (16 * FIELDS) + inner % 16 + (thread_column(table, own) - own)
     is_block = start + inner // 16 < last
     for group in tl.static_range(FIELDS // GROUP_FIELDS):
         place = group_number(table, block * spread, group, word, FIELDS, GROUP_FIELDS, GROUP_BLOCKS)
