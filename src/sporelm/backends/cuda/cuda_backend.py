@@ -84,8 +84,8 @@ class CudaBackend(TorchBackend):
         """Store a matrix as planes if its format has some, else as numbers of its own type or that of activations. A
         vector is an ordinary tensor of float32.
 
-        Planes keep columns in the order of their groups: rows of x are brought into it. Experts with orders are stored
-        as numbers.
+        Planes keep columns in the order of their groups: those of x are sorted likewise. Experts with other orders are
+        stored as numbers.
         """
         form, shape = weight.format, weight.shape
         if len(shape) == 1:

@@ -28,6 +28,8 @@ from sporelm.backends.cuda.formats.plane_format import (
     PlaneFormat,
     first_column,
     group_number,
+    join_extra,
+    super_number,
     thread_column,
 )
 from sporelm.backends.cuda.launch import launch
@@ -122,7 +124,9 @@ def dequantize_kernel(
         upper = tl.load(extra + place, mask=is_read, other=0)
     factors = 0
     if supers is not None:
-        factors = tl.load(supers + source * num_supers + (block // SUPER_BLOCKS + word * 0), mask=inside, other=0)
+        place = super_number(block, word, SUPER_BLOCKS)
+        factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
+    upper = join_extra(upper, factors, SUPER_BLOCKS)
     column = block * (16 * FIELDS) + thread_column(table, word)
     target = tl.expand_dims(row.to(tl.int64) * width + column, 3) + lane
     column = tl.expand_dims(column, 3) + lane

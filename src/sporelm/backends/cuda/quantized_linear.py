@@ -26,7 +26,14 @@ from sporelm.backends.cuda.cuda_weight import (
     plane_args,
     plane_constants,
 )
-from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS, first_column, group_number, thread_column
+from sporelm.backends.cuda.formats.plane_format import (
+    BLOCK_WORDS,
+    first_column,
+    group_number,
+    join_extra,
+    super_number,
+    thread_column,
+)
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
@@ -77,8 +84,9 @@ def add_few_products(
         upper = tl.load(extra + where, mask=is_read, other=0)
     factors = 0
     if supers is not None:
-        place = block * spread // SUPER_BLOCKS + word * 0
+        place = super_number(block * spread, word, SUPER_BLOCKS)
         factors = tl.load(supers + row * num_supers + place, mask=inside, other=0)
+    upper = join_extra(upper, factors, SUPER_BLOCKS)
     column_of_x = tl.expand_dims(block * (16 * FIELDS) + thread_column(table, word), 4) + lane
     is_column = tl.expand_dims(inside & is_token, 4)
     for group in tl.static_range(FIELDS // GROUP_FIELDS):
@@ -329,8 +337,9 @@ def add_tile_products(
         upper = tl.load(extra + where, mask=is_read, other=0)
     factors = 0
     if supers is not None:
-        place = block * spread // SUPER_BLOCKS + word * 0
+        place = super_number(block * spread, word, SUPER_BLOCKS)
         factors = tl.load(supers + source * num_supers + place, mask=inside, other=0)
+    upper = join_extra(upper, factors, SUPER_BLOCKS)
     own = inner % 16 // 4 * 4  # the difference below is 0 where runs are of four: the compiler sees whole runs of 16
     column = (start + inner // 16) * (16 * FIELDS) + inner % 16 + (thread_column(table, own) - own)
     is_block = start + inner // 16 < last

@@ -17,7 +17,7 @@ OTHER_BYTES = {
     "IQ1_S": 0.2109,  # as in IQ1_M, and vectors have a bit for the sign of 1/8 each
     "IQ2_S": 0.3516,  # upper bits of indices take 8 for 4
     "IQ2_XXS": 0.2734,  # all signs are kept, and scales beside them
-    "IQ3_S": 0.5234,  # signs and upper bits of indices take 32 for 20
+    "IQ3_S": 0.4531,  # a factor for each thread fills the words of upper bits of indices
     "IQ3_XXS": 0.3984,  # as in IQ2_XXS
     "IQ4_XS": 0.5391,  # scales of 6 bits take 8
     "Q3_K": 0.4453,

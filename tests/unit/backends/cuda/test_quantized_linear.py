@@ -149,6 +149,30 @@ def test_few_tokens_read_weights_16_bytes_at_once(name: str, card: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "card"),
+    [("IQ2_XXS", 90), ("IQ3_S", 86)]
+    + [pytest.param(*each, marks=pytest.mark.all) for each in (("IQ1_M", 80), ("IQ2_XS", 90), ("IQ3_XXS", 120))],
+)
+def test_few_tokens_look_up_vectors(name: str, card: int) -> None:
+    require_compiler()
+    import torch
+
+    from sporelm.backends.cuda.quantized_linear import linear
+
+    x, weight = torch.empty(1, 4096, dtype=torch.bfloat16), empty_weight(name, 14336, 4096)
+    [launch] = record_launches(lambda: linear(x, weight))
+    code = compile_launch(launch, card)
+    assert code.stack_bytes == 0
+    assert code.shared_bytes <= 1 << 10
+    assert code.registers <= (255 if name == "IQ2_XS" else 168)
+    weights = 64 * launch.options["ROWS"]  # of a thread
+    assert code.sass.count(";") / weights <= 11
+    loads = len(code.instructions("LDG"))  # with 16 of x, and 8 of scales for each row
+    vectors = weights // (4 if name.startswith("IQ3") else 8)
+    assert loads <= vectors + 16 + 12 * launch.options["ROWS"]
+
+
+@pytest.mark.parametrize(
     ("name", "tokens", "card"),
     [("Q4_K", 128, 86), *on_each_card("Q4_0", 16), *on_each_card("bfloat16", 128)],
 )

@@ -7,7 +7,7 @@ codes    int32 words. A word holds `FIELDS` = 32 / bits codes. Sixteen words are
          neighbouring values. A block is 64 bytes: rows are aligned, and a thread reads four words at once.
 extra    the upper bits of codes of 3, 5 or 6 bits: for each word the bits of its codes, in the smallest integer
 scales   one number or pair of numbers for each group of 16 to 256 values, as small as in files
-supers   factors of the scales of a super-block, for formats that have them
+supers   factors of the scales of a super-block, for formats that have them: one, or one for each of four threads
 table    levels that codes stand for, for formats whose levels no formula gives: one for all rows
 
 Formats with a codebook have words of 16 values: a thread has runs of eight values of a block, not of four, and their
@@ -46,7 +46,7 @@ class UnpackedBlocks(NamedTuple):
 
     codes: Tensor  # uint8 [n, values]; with a codebook words [n, 16]
     scales: Tensor | None = None  # [n, groups]
-    supers: Tensor | None = None  # [n, 1]
+    supers: Tensor | None = None  # [n, 1]; [n, 4] with `has_thread_supers`
     extra: Tensor | None = None  # [n, 16], with a codebook only
 
 
@@ -68,6 +68,7 @@ class PlaneFormat:
     codebook: Callable[[], Tensor] | None = None  # returns the table: integers, each of four or eight values
     code_type: torch.dtype = torch.int32  # of words
     scales_each: int = 1  # scales of groups that a number of their plane holds
+    has_thread_supers: bool = False  # four int32 for a block: a thread's upper half is more extra bits for its words
 
     @property
     def fields(self) -> int:
@@ -91,7 +92,9 @@ class PlaneFormat:
 
     @property
     def super_blocks(self) -> int:
-        """Blocks that share a super-scale."""
+        """Blocks that share a super-scale; 0 if each has four."""
+        if self.has_thread_supers:
+            return 0
         return 256 // self.block_values if self.super_type is not None else 1
 
     @property
@@ -115,7 +118,8 @@ class PlaneFormat:
         """Return the words, scales and super-scales of a row of `width` values."""
         blocks = -(-width // self.block_values)
         values = blocks * self.block_values
-        return blocks * BLOCK_WORDS, -(-values // (self.group * self.scales_each)), -(-values // 256)
+        supers = blocks * 4 if self.has_thread_supers else -(-values // 256)
+        return blocks * BLOCK_WORDS, -(-values // (self.group * self.scales_each)), supers
 
     def row_bytes(self, width: int) -> int:
         """Return the bytes of a row of `width` values in all planes."""
@@ -217,6 +221,23 @@ def group_number(
     if IS_SHARED:  # two fields of runs of eight have two groups of 16, and a thread has values of one
         group = group // 2 * 2 + word // 8
     return block // GROUP_BLOCKS * (FIELDS // GROUP_FIELDS) + group + word * 0
+
+
+@triton.jit
+def super_number(block, word, SUPER_BLOCKS: tl.constexpr):
+    """Return which of a row's super-scales a thread needs."""
+    if SUPER_BLOCKS == 0:
+        return block * 4 + word // 4
+    else:
+        return block // SUPER_BLOCKS + word * 0
+
+
+@triton.jit
+def join_extra(extra, factors, SUPER_BLOCKS: tl.constexpr):
+    """Return the extra bits of words: with `has_thread_supers` int32 whose upper half is that of the thread's."""
+    if SUPER_BLOCKS == 0:
+        extra = (extra.to(tl.int32) & 0xFFFF) | (tl.expand_dims(factors, len(factors.shape)) & -0x10000)
+    return extra
 
 
 # ---- kernel functions that several formats share
