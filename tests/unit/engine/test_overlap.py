@@ -405,6 +405,7 @@ def test_a_conversation_that_cannot_be_copied_is_computed_again(
     limits = replace(LIMITS, num_pages=8, **states)
     runner = runner_class(limits)
     store = OffloadStore(tmp_path, runner, lambda: "model")
+    monkeypatch.setattr(store._writer, "submit", run_at_once)  # the stand-in's queue is that of one thread
     sampler = None if runner_class is HashedRunner else DeviceSampler(runner.device, VOCAB)
     engine = Engine(runner, limits, offload_store=store, device_sampler=sampler)
 
@@ -471,6 +472,10 @@ def test_logits_that_run_out_of_memory_end_no_request_with_drafts(monkeypatch: p
     assert next(count) > 12
     for request, wish in zip(requests, wishes, strict=True):
         assert request.generated == expected_output(wish, CONTEXT).tokens
+
+
+def run_at_once(job: Callable[..., object], *arguments: object) -> None:
+    job(*arguments)
 
 
 def refuse_fetch(handle: Any) -> np.ndarray:
