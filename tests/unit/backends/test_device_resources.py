@@ -232,7 +232,9 @@ def test_a_shortage_in_any_verb_is_reported_and_loses_no_buffer(
             for name in ("to", "copy_", "index_select"):
                 patch.setattr(torch.Tensor, name, fail)
             for _ in range(3):
-                with pytest.raises(MemoryShortage, match=r"^device cpu: out of memory\. Tried to allocate 2 GB\. Try "):
+                with pytest.raises(
+                    MemoryShortage, match=r"^device cpu: out of memory\. Tried to allocate 2 GB\. Lower "
+                ):
                     verb()
         device_torch.late.finish()
         assert np.array_equal(device_torch.start_fetch(handle).result(), rows_of(1))
