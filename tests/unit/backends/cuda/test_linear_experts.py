@@ -143,6 +143,7 @@ def test_tiles_use_tensor_cores(name: str, tokens: int, card: int) -> None:
         assert code.registers <= 255
         assert code.uses_tensor_cores
         assert any("128" in each.split()[0] for each in code.instructions("LDG") + code.instructions("LDGSTS"))
+        assert len(code.instructions("LDG.E.U16")) <= 40  # scales: not numbers of x
 
 
 def test_pairs_are_sorted_by_two_launches() -> None:
