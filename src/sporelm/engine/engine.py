@@ -152,7 +152,7 @@ class Engine:
             except BaseException as failure:
                 self._recover(failure)
                 if isinstance(failure, MemoryShortage) and self._shorten_steps(failure):
-                    return []
+                    return [] if self.overlap is None else self.overlap.take_outputs()
                 raise
 
     def _step(self) -> list[StepOutput]:

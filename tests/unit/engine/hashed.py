@@ -68,6 +68,7 @@ class HashedRunner:
         self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
         self.inputs = InputArrays(limits)
         self.fail: str | None = None
+        self.failure: type[BaseException] = KeyboardInterrupt
         self.poison: int | None = None  # the row of the next step that is NaN
         self.poisoned: set[int] = set()  # requests that had such a row
 
@@ -138,10 +139,10 @@ class HashedRunner:
         return scores_after(cells)
 
     def interrupt(self, when: str) -> None:
-        """Raise KeyboardInterrupt if that is wanted at this place."""
+        """Raise `failure` if that is wanted at this place."""
         if self.fail == when:
             self.fail = None
-            raise KeyboardInterrupt
+            raise self.failure
 
     def _poison(self, step: Step, logits: np.ndarray) -> None:
         wanted = [scheduled.request_id for scheduled in step.sequences for _ in range(scheduled.num_outputs)]

@@ -4,6 +4,7 @@ would say alone, and every page is accounted for."""
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -350,6 +351,19 @@ class EngineMachine(RuleBasedStateMachine):
             except KeyboardInterrupt:
                 break
         self.runner.fail = None
+
+    @precondition(lambda self: not self.engine.scheduler.is_idle and not self.texts)
+    @rule(when=st.sampled_from(["before", "copying", "after", "sampled"]))
+    def run_out_of_memory(self, when: str) -> None:
+        """The device has too little memory for a step, for its sampling or for its results: no request ends."""
+        if when == "sampled" and not self.overlapped:
+            return  # the host has changed the states of requests then
+        self.runner.fail, self.runner.failure = when, MemoryShortage
+        for _ in range(8):
+            with suppress(MemoryShortage):  # of a step of one token
+                self._step()
+        self.runner.fail, self.runner.failure = None, KeyboardInterrupt
+        self.engine.scheduler.token_budget = self.engine.limits.token_budget
 
     @precondition(lambda self: self.wishes and self.runner.poison is None)
     @rule(row=wholes)
