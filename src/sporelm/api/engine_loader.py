@@ -64,7 +64,7 @@ class EngineOptions:
     num_states  recurrent states, as in the recorded run
     dtype       the number type of activations, an option of the back-end
     strict      refuse to run ops by the reference where the back-end has no kernel
-    batch_invariant  compute each row in one order of sums, whatever runs beside it
+    batch_invariant  compute products in one order of sums, whatever runs beside a row
     device_memory  bytes of the device for weights, caches and a step's values; None: all that is free
     experts_on  "cpu": experts' matrices are on the CPU, everything else on the device
     any_kind    ignore options that this kind of model does not use, instead of refusing them
@@ -362,7 +362,7 @@ def open_device(
     """Open a back-end on a device, which computes in numbers of `dtype`. Raises BackendError.
 
     strict            an op for which it has no kernel is an error, instead of a fallback to the reference
-    batch_invariant   a row's result depends on no other row of its step; on the host's back-ends that holds anyway
+    batch_invariant   a product's row depends on no other row of its step; on the host's back-ends that holds anyway
     """
     options: dict[str, str | int] = {"threads": threads}
     device = normalize_device(device)

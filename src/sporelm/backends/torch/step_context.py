@@ -12,7 +12,7 @@ class StepContext(local):
     """Set by `TorchBackend.on_device` around each step and each eager op.
 
     row_block           rows of a block in padded steps (ADR 0045)
-    is_batch_invariant  whether a row's sums must have one order, whatever the other rows are
+    is_batch_invariant  whether a product's sums must have one order, whatever the other rows are
     """
 
     row_block: int = 1

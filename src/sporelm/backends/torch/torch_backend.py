@@ -66,8 +66,8 @@ class TorchBackend(FunctionBackend):
                      it, else f16
     weights          "dense": matrices in the type of activations; "packed": quantized ones as int8 blocks, which are
                      dequantized at each product, 16-bit ones as they are; "auto": dense on the CPU, else packed
-    batch_invariant  compute each row's sums in one order. Without it a row's last bits may change with the number of
-                     rows beside it: torch's products choose their order by shape
+    batch_invariant  compute the sums of products in one order. Without it a row's last bits may change with the number
+                     of rows beside it: torch's products choose their order by shape
     """
 
     name = "torch"
