@@ -47,6 +47,30 @@ def test_copies_are_made_one_after_the_other(backend: Backend) -> None:
     backend.free_states(caches)
 
 
+def test_torch_makes_copies_at_once_where_their_order_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is launched ahead copies the state of each of its requests."""
+    backend = open_available("torch", threads=1)
+    import torch
+
+    caches = backend.allocate_states(6, LAYERS)
+    given = [np.random.default_rng(3).standard_normal((6, *shape), np.float32) for shape in SHAPES]
+    backend.import_states(caches, range(6), given)
+    copy, counts = torch.Tensor.index_copy_, list[int]()
+
+    def count_rows(array: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        counts.append(len(index))
+        return copy(array, dim, index, source)
+
+    monkeypatch.setattr(torch.Tensor, "index_copy_", count_rows)
+    backend.copy_states(caches, [(0, 3), (1, 4), (0, 5)])
+    backend.copy_states(caches, [])
+    assert counts == [3] * len(SHAPES)
+    for before, after in zip(given, backend.export_states(caches, range(6)), strict=True):
+        assert np.array_equal(after, before[[0, 1, 2, 0, 1, 0]])
+    backend.free_states(caches)
+    backend.close()
+
+
 def test_a_state_has_the_bytes_that_are_counted(backend: Backend) -> None:
     numbers = sum(int(np.prod(shape)) for shape in SHAPES)
     assert 4 * numbers <= backend.state_bytes(LAYERS) <= 4 * numbers + 64 * len(SHAPES)

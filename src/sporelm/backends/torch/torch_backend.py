@@ -250,14 +250,21 @@ class TorchBackend(FunctionBackend):
 
     @enters_context
     def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
-        """Copy all pages at once unless the order of the copies matters."""
+        self._copy_rows([cache_bits(cache.storage.values) for cache in caches], copies)
+
+    @enters_context
+    def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
+        self._copy_rows([tensor.storage.values for cache in caches for tensor in cache], copies)
+
+    def _copy_rows(self, arrays: Sequence[torch.Tensor], copies: Sequence[tuple[int, int]]) -> None:
+        """Copy rows (source, target) in each array, all at once unless the order of the copies matters."""
         sources, targets = zip(*copies, strict=True) if copies else ((), ())
         is_ordered = len({*targets}) < len(targets) or not {*sources}.isdisjoint(targets)
         steps = [[copy] for copy in copies] if is_ordered else [copies] if copies else []
         for step in steps:
-            source, target = (self.copy_in(np.array(pages, np.int64)) for pages in zip(*step, strict=True))
-            for bits in [cache_bits(cache.storage.values) for cache in caches]:
-                bits.index_copy_(0, target, bits.index_select(0, source))
+            source, target = (self.copy_in(np.array(rows, np.int64)) for rows in zip(*step, strict=True))
+            for array in arrays:
+                array.index_copy_(0, target, array.index_select(0, source))
 
     # ---- outputs of programs
 
