@@ -1,6 +1,7 @@
 """`--backend auto`: measures the host and every other device, and picks the fastest one that holds the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sporelm.backends.backend_registry import find_devices, normalize_device
@@ -100,22 +101,31 @@ def _time_token(
 ) -> tuple[float, str]:
     """Return the least seconds of a token on a device, and the layers on it if it has only some. Raises SporeError if
     it cannot be opened or is too small."""
-    backend = open_candidate(name, device)
+    with _translate_errors("opening it"):
+        backend = open_candidate(name, device)
     try:
-        work, free = cost_on(backend), available_on(backend)
+        with _translate_errors("asking for its memory"):
+            work, free = cost_on(backend), available_on(backend)
         if free is not None and free < work.memory_bytes:
             raise BackendError(f"the model needs {in_units(work.memory_bytes)}, {in_units(free)} are free")
-        try:
+        with _translate_errors("measuring its speed"):
             rates = backend.measure_limits()
-        except SporeError:
-            raise
-        except Exception as error:  # each vendor's library has errors of its own
-            reason = " ".join(str(error).split())[:300]
-            raise BackendError(f"measuring its speed failed: {type(error).__name__}: {reason}") from error
         seconds = max(work.stream_bytes / rates["stream_bytes_s"], work.operations / rates["f32_ops_s"], 1e-12)
         return seconds + work.host_seconds, work.placement
     finally:
         backend.close()
+
+
+@contextmanager
+def _translate_errors(work: str) -> Iterator[None]:
+    """Turn errors of a vendor's library, which has classes of its own, into BackendError."""
+    try:
+        yield
+    except SporeError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BackendError(f"{work} failed: {type(error).__name__}: {reason}") from error
 
 
 def label(name: str, device: str) -> str:

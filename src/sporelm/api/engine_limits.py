@@ -34,6 +34,8 @@ def choose_limits(options: "EngineOptions", model: ModelLoader, draft: ModelLoad
     if free is not None:
         draft_step_bytes = draft.step_bytes(max_step_tokens) if draft is not None else 0
         free = max(0, free - model.step_bytes(token_budget) - draft_step_bytes)
+        if backend.traits.input_buckets is not None:  # the page and the state of padded rows
+            free = max(0, free - sum(loader.page_bytes + loader.state_bytes for loader in loaders))
     page_bytes = sum(loader.page_bytes for loader in loaders)
     cache_bytes = options.kv_bytes
     num_states, state_bytes = _choose_num_states(options, model, draft, free, share)

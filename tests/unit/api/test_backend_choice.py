@@ -157,6 +157,17 @@ def test_a_device_that_cannot_be_measured_is_passed_over(monkeypatch: pytest.Mon
     assert expected in choice.reason
 
 
+def test_any_error_while_a_device_is_opened_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_candidate(name: str, place: str) -> Backend:
+        if name == "gpu":
+            raise RuntimeError("no\nmemory")
+        return open_device(name, place, 1)
+
+    choice = choose_backend("cpu", open_candidate, lambda backend: TokenCost(GB))
+    assert choice.name == "cpu"
+    assert "gpu on gpu:1 cannot be used: opening it failed: RuntimeError: no memory" in choice.reason
+
+
 def test_too_little_memory_is_an_error_if_strict() -> None:
     with pytest.raises(BackendError, match=r"^the option strict: gpu on gpu:1 cannot be used: the model needs 9\.0 GB"):
         choose(6 * GB, 9 * GB, strict=True)

@@ -13,10 +13,13 @@ from sporelm.cli.main import main
     ("options", "problem"),
     [
         (["--device", "cuda:99"], r"no back-end can run on device 'cuda:99' \(torch: .*"),
-        (["--backend", "cpu", "--device", "cuda:99"], r"back-end 'cpu' has no device 'cuda:99'\. Leave out --device\."),
+        (
+            ["--backend", "cpu", "--device", "cuda:99"],
+            r"back-end 'cpu': no such device \(got 'cuda:99'; allowed cpu\)\. Leave out --device\.",
+        ),
         (
             ["--backend", "reference", "--dtype", "bf16"],
-            r"back-end 'reference' has no dtype 'bf16'\. Leave out --dtype\.",
+            r"back-end 'reference': no such dtype \(got 'bf16'; allowed auto, f32\)\. Leave out --dtype\.",
         ),
     ],
 )

@@ -44,12 +44,14 @@ def check_backends(
     for name, backend in found.items():
         if isinstance(backend, Missing) or (name == "reference" and not only):
             continue
-        rows += [
-            check_case(name, case, backend, reference, timed=not every_case)
-            for case in cases
-            if is_within_types(case, backend)
-        ]
-        backend.close()
+        try:
+            rows += [
+                check_case(name, case, backend, reference, timed=not every_case)
+                for case in cases
+                if is_within_types(case, backend)
+            ]
+        finally:
+            backend.close()
     return rows
 
 
@@ -65,7 +67,10 @@ def _check_host_options(name: str, options: Mapping[str, str]) -> None:
     allowed = {"device": (HOST_DEVICE,), "dtype": ("auto", "f32")}
     for option, value in options.items():
         if value not in allowed[option]:
-            raise BackendError(f"back-end {name!r} has no {option} {value!r}. Leave out --{option}.")
+            raise BackendError(
+                f"back-end {name!r}: no such {option} (got {value!r}; allowed {', '.join(allowed[option])}). Leave out"
+                f" --{option}."
+            )
 
 
 def _check_device(found: Mapping[str, Backend | Missing], device: str) -> None:

@@ -65,7 +65,8 @@ def run_draws(on: On, options: tuple[float, ...], vocab: int, kind: str, k: int)
     with np.errstate(all="ignore"):
         expected = ops.draw_tokens.reference(*arguments, k=k, whole=is_whole)
     found = ops.draw_tokens(*map(on.tensor, arguments), k=k, whole=is_whole).numpy()
-    return np.where(expected[:, 1:] != 0, found, expected)
+    token = np.where(expected[:, 1] != 0, found[:, 0], expected[:, 0])  # of an uncertain draw the token is free
+    return np.stack([token, *found[:, 1:].T], axis=1)
 
 
 def run_border_draws(on: On, options: tuple[float, ...], vocab: int, k: int) -> Any:
