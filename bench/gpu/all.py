@@ -2,9 +2,9 @@
 
 Usage: PYTHONPATH=src python3 bench/gpu/all.py [--minutes 8] [--out gpu-bench] [--only NAME,..] [--json]
 
-Writes OUT.json (the run, its bars, all rows) and OUT.md (the same as tables) after each part, so that what was measured
-is there when something ends the run. Parts run in order of importance, each in a process of its own: one that fails, or
-takes too long, becomes a row with its error, and the next ones go on.
+Writes OUT.json (the run, its bars, all rows) and OUT.md (the same as tables) after each part, so that finished
+parts are kept if the run is interrupted. Parts run in order of importance, each in a process of its own: a part that fails, or
+takes too long, becomes a row with its error, and the next parts go on.
 """
 
 import argparse
@@ -30,7 +30,7 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class BenchPart:
-    """One run of a script, and the most seconds that it may take."""
+    """One run of a script, and its time limit."""
 
     name: str
     script: str
@@ -118,7 +118,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure that is to be reached: of a row, or relative to that of another row."""
+    """A target for a figure of a row, or for its ratio to that of another row."""
 
     text: str
     row: str

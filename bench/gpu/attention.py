@@ -1,14 +1,14 @@
-"""Attention over a paged KV cache, as a decode step and a prompt need it.
+"""Attention over a paged KV cache, in the shapes of a decode step and of a prompt (prefill).
 
 Usage: PYTHONPATH=src python3 bench/gpu/attention.py [--contexts 1024,8192,32768] [--batches 1,16] [--kv f16,bf16,fp8]
        [--prompt 4096] [--heads 32/8x128] [--json]
 
 decode    one row of each sequence, all with the same context. `share` is the bytes of keys and values a second, as a
           part of the card's read bandwidth in this run
-prompt    all rows of one prompt, in blocks as the engine cuts them. `share` is the operations that causality
-          leaves, a second, as a part of the bf16 matmul rate
+prompt    all rows of one prompt, in blocks as the engine cuts them. `share` is the operations under the
+          causal mask, a second, as a part of the bf16 matmul rate
 
-Pages lie scattered. Several caches are used in turns, so that none lies in the card's caches.
+Pages are scattered. Several KV caches are used in turns, so that none is in the card's L2 cache.
 """
 
 import argparse

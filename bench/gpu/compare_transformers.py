@@ -1,4 +1,4 @@
-"""Decoding one stream beside transformers with a static cache and a compiled step, in alternating rounds.
+"""Decoding one stream, compared with transformers with a static cache and a compiled step, in alternating rounds.
 
 Usage: PYTHONPATH=src python3 bench/gpu/compare_transformers.py [--models 8b,1b] [--tokens 128] [--repeat 5] [--json]
 

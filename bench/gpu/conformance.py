@@ -1,4 +1,4 @@
-"""Whether the CUDA back-end computes on this card as it should.
+"""Conformance of the CUDA back-end on this card.
 
 Usage: PYTHONPATH=src python3 bench/gpu/conformance.py [--dtypes f32,bf16] [--ops NAME,..] [--every-case]
        [--only cases,tokens] [--jobs 8] [--seconds 120] [--json]
@@ -9,7 +9,7 @@ tokens   greedy tokens of small models with random weights, against the CPU back
          apart the two best logits were. The models are those of `random_models.py`
 
 A row is the cases of an op in a number type, or a model in a number format. Cases are taken in turns from all ops, so
-that each op is covered before --seconds are over. --jobs processes compile kernels side by side.
+that each op is covered before --seconds are over. --jobs processes compile kernels in parallel.
 """
 
 import argparse

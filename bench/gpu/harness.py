@@ -1,4 +1,4 @@
-"""The frame of the GPU benchmarks: options, the device, timing, and rows of results.
+"""Shared code of the GPU benchmarks: options, the device, timing, and rows of results.
 
 Each script imports it first: on the CPU it turns on Triton's interpreter, which must happen before Triton is imported.
 """

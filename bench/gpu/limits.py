@@ -1,11 +1,11 @@
-"""The physical limits of a card, beside which the other benchmarks put their figures.
+"""The physical limits of a card (its roofline), with which the other benchmarks compare their figures.
 
 Usage: PYTHONPATH=src python3 bench/gpu/limits.py [--repeat 5] [--write FILE] [--json]
 
-read      bytes a second that a kernel reads, which adds up an array larger than the caches
+read      bytes a second read by a kernel that adds up an array larger than the caches
 copy      bytes a second that a copy reads and writes, both counted
-matmul    products of square matrices of normal random numbers by the vendor's library: bf16, and fp8 where there is
-          one
+matmul    operations a second on square matrices of normal random numbers by the vendor's library: bf16, and fp8
+          where the card has it
 launch    seconds of the host to launch an empty kernel; of the device between the empty kernels of a CUDA graph
 """
 

@@ -1,4 +1,4 @@
-"""Products with packed weights, as a decode step and a prompt need them.
+"""Matrix multiplications ("products") with packed weights, in the shapes of a decode step and of a prompt.
 
 Usage: PYTHONPATH=src python3 bench/gpu/linear.py [--shapes 8b,1b] [--formats bf16,fp8,q4_0,..] [--rows 1,2,8,64,4096]
        [--products qkv,o,gate_up,down,head] [--json]
@@ -6,7 +6,7 @@ Usage: PYTHONPATH=src python3 bench/gpu/linear.py [--shapes 8b,1b] [--formats bf
 For each shape, product and number of rows: bf16 first, then the other formats. Few rows are bound by reading: `share`
 is the bytes of the packed weight a second, as a part of the card's read bandwidth in this run. From --compute-rows rows
 on it is the operations a second, as a part of the bf16 matmul rate (for fp8 of the fp8 rate). `ratio` is how many times
-faster than bf16. Several copies of a weight are used in turns, so that none lies in a cache.
+faster than bf16. Several copies of a weight are used in turns, so that none is in a cache.
 
 qkv       query, key and value, as one call
 gate_up   both halves of a gated MLP with the activation between, as one call

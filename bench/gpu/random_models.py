@@ -1,7 +1,7 @@
-"""Models with random weights in memory: a GGUF file's tensors without the file, loaded as from one.
+"""Models with random weights in memory: tensors as in a GGUF file, loaded the same way, without a file.
 
 Tensors of one shape and number format share their blocks on the host, so that a model of 16 GB takes 3 GB there. On the
-device each has memory of its own.
+device each tensor has memory of its own.
 """
 
 from collections.abc import Mapping

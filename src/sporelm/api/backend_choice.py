@@ -19,7 +19,7 @@ class TokenCost:
     """The work of one token of a model on a back-end, and the memory that the model takes.
 
     stream_bytes   read for each token: the weights
-    operations     of a product, for each token of a model that is limited by them
+    operations     of the matrix multiplications, for each token of a model that is limited by them (encoders)
     memory_bytes   of the weights, a context of the KV cache, and a step
     host_seconds   of reading the weights that are on the CPU, for a model that is split between a device and the CPU
     placement      the layers on the device, for such a model
@@ -55,7 +55,7 @@ def choose_backend(
     allows_host: bool = True,
     strict: bool = False,
 ) -> BackendChoice:
-    """Return the back-end and device on which a token takes the least time.
+    """Return the back-end and device with the lowest estimated time per token.
 
     device        "cpu" allows every device; another name only that one
     allows_host   whether the host has the number type that is asked for

@@ -23,11 +23,11 @@ TABLE_BYTES = 4 * 2  # of the rotary table, for each position and column: a floa
 class DeviceBudget:
     """The memory of the device, and what has to fit beside the weights.
 
-    nbytes      of weights, caches, tables and a step's values; None: there is no limit
+    nbytes      of weights, caches, RoPE tables and a step's activations; None: there is no limit
     num_pages   of the KV cache
     num_states  recurrent states
     num_tokens  of a step
-    context     positions of the rotary table
+    context     positions of the RoPE table
     """
 
     nbytes: int | None
@@ -43,7 +43,7 @@ class DeviceSplit:
 
     device          the name of the device
     device_map      the part of each weight and cache
-    layers          the layers whose weights are on the device, but for experts if these are on the host
+    layers          the layers whose weights are on the device, except experts if these are on the host
     has_output      whether the output matrix is on the device
     experts_on_host whether all experts are on the host
     weight_bytes    on the device and on the host

@@ -455,7 +455,7 @@ def _load(
 
 
 def _make_device_sampler(options: EngineOptions, backend: Backend, limits: EngineConfig) -> DeviceSampler | None:
-    """Return a sampler for a device that runs by itself; None for others, and for single ops (--eager)."""
+    """Return a sampler for an asynchronous device; None for others, and for single ops (--eager)."""
     if options.eager or not backend.traits.is_async:
         return None
     return DeviceSampler(backend, limits.vocab, max(limits.max_batch, limits.token_budget))

@@ -1,9 +1,9 @@
-"""The context of a device that runs by itself: it is current in one thread at a time (ADR 0048).
+"""The context of an asynchronous device: it is current in one thread at a time (ADR 0048).
 
 `DeviceContext.current` makes it current in the calling thread, and keeps other threads out until the block ends. It
-stays current there until another thread enters. Verbs of a back-end enter by themselves; a resource never does: it is
-used in the thread in which its context is current. A `DeviceResource` can be handed over to a thread that works beside
-that one: `sporulate` here, `sprout` there.
+stays current there until another thread enters. Methods of a back-end enter it themselves; a resource never does: it is
+used in the thread in which its context is current. A `DeviceResource` can be handed over to another thread:
+`sporulate` (detach) here, `sprout` (attach) there.
 """
 
 from collections.abc import Callable

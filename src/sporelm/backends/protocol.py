@@ -146,7 +146,7 @@ class InputBuckets:
 class DeviceTraits:
     """The properties of a device from which an engine takes its defaults.
 
-    is_async        whether programs are launched and run by themselves, so that the next step can be prepared meanwhile
+    is_async        whether a launch returns before it is complete, so that the next step can be prepared meanwhile
     input_buckets   the padded shapes of inputs; None: inputs have exact extents
     max_batch       requests that run together
     token_budget    tokens of a step

@@ -66,7 +66,7 @@ class Engine:
     ) -> None:
         """Without an offload store, evicted sequences are recomputed.
 
-        device_sampler   samples on a device that runs by itself: the next step is launched while one runs (`overlap`).
+        device_sampler   samples on an asynchronous device: the next step is launched while one runs (`overlap`).
                          Speculation and recordings need one step after the other, and the host's sampler.
         context          of the worker's back-end: current in the thread that is inside a call, so during each step
         """
@@ -163,7 +163,7 @@ class Engine:
         scheduled = perf_counter()
         self.last_step = step
         model_output = self.runner.run(step)
-        self.sampler.read(model_output, step)  # a device that runs by itself computes until then, or fails
+        self.sampler.read(model_output, step)  # an asynchronous device computes until then, or fails
         computed = perf_counter()
         self.sampling_step = step
         sampled = self.sampler.sample(model_output, step)

@@ -1,11 +1,11 @@
-"""Overlap: the next step is scheduled and launched while one runs, on devices that run by themselves (ADR 0047).
+"""Overlap: the next step is scheduled and launched while one runs, on asynchronous devices (ADR 0047).
 
     schedule n+1 | launch n+1 | read the tokens of n, commit n | sample n+1 | schedule n+2 | ...
                                 while n+1 runs
 
-A step continues from the one in flight. The token that is sampled there is UNKNOWN, and taken on the device. The row of
+A step continues from the one in flight. The token that is sampled there is UNKNOWN, and read on the device. The row of
 a request that turns out to have ended, or to go on with other tokens, is discarded: nothing of it is committed, so its
-pages never enter the prefix cache. The device runs launches in their order: what reuses its pages is launched later.
+pages never enter the prefix cache. The device runs launches in order, and only later launches reuse the pages.
 """
 
 from collections.abc import Collection

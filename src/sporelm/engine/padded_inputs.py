@@ -1,4 +1,4 @@
-"""The inputs of a step padded to buckets, for devices that replay few shapes (ADR 0045)."""
+"""The inputs of a step padded to buckets, for devices that replay few shapes, as with CUDA graphs (ADR 0045)."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -80,7 +80,7 @@ class Scheduler:
         self.was_hidden = False  # whether the last step computed hidden states
         self.adapter_identities: dict[int, str] = {0: ""}  # of the loaded adapters, by id; 0 is none
         self.adapter_names: Mapping[int, str] = {}  # as users know them
-        # Of devices that run by themselves (overlap.py): the rows of the step in flight, by request id, and whether the
+        # Of asynchronous devices (overlap.py): the rows of the step in flight, by request id, and whether the
         # next step must wait for it.
         self.in_flight: Mapping[int, ScheduledSequence] = {}
         self.must_drain = False

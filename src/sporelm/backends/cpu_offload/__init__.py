@@ -1,4 +1,4 @@
-"""A device and the CPU as one back-end: the weights, caches and calls of a model are divided between the two."""
+"""CPU offload: a device and the CPU as one back-end, which divides a model's weights, caches and calls between them."""
 
 from sporelm.backends.cpu_offload.cpu_offload_backend import CpuOffloadBackend, shared_buckets
 from sporelm.backends.cpu_offload.device_map import DEVICE, HOST, DeviceMap

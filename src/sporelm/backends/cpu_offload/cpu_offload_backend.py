@@ -1,4 +1,4 @@
-"""A device and the CPU as one back-end: each weight, each cache and each call belongs to one of the two (ADR 0050)."""
+"""CPU offload: a device and the CPU as one back-end. Each weight, cache and call belongs to one of them (ADR 0050)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -65,7 +65,7 @@ class CpuOffloadBackend:
         return cast(Backend, WeightPart(self, self.weight_part(name)))
 
     def part_of_call(self, call: Call) -> int | None:
-        """See `CompositeBackend`. With weights on several parts, the ones that cannot be copied decide."""
+        """See `CompositeBackend`. With weights on several parts, the weights that cannot be copied decide."""
         homes: dict[bool, int] = {}  # the first one found, by whether its tensor can be copied
         for tensor in leaves(call.args):
             if isinstance(tensor, Tensor) and tensor.storage.home is not None:

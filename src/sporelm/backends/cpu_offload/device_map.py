@@ -1,4 +1,4 @@
-"""The device map of a model: which of its weights and caches lie on the device, and which on the host."""
+"""The device map of a model: which of its weights and caches are on the device, and which on the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""LoRA with rows of several adapters in one launch of each product.
+"""LoRA with rows of several adapters in one launch of each matrix multiplication (as Punica's SGMV).
 
 Rows are sorted by slot in tiles of TILE rows, once a step (`row_groups.py`). The first product is cut into runs of
-columns, which programs add up by themselves and the second product in order: a row's sums depend on no other row.
+columns: a program adds up one run, the second product adds the runs in order. A row's sums depend on no other row.
 Adapters in a tuple, each with its rank, are left to torch.
 """
 

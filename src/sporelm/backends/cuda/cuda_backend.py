@@ -49,7 +49,7 @@ class CudaBackend(TorchBackend):
         weights: str = "auto",
         batch_invariant: bool = False,
     ) -> None:
-        """Open a GPU. "cpu", which `--device` is unless it is given, means the first one."""
+        """Open a GPU. "cpu", the default of `--device`, means the first GPU."""
         if device == "cpu" and not IS_INTERPRETED:
             device = "cuda"
         self.graph_device: GraphDevice | None = None  # of captured launches; None: programs run call by call
@@ -81,11 +81,11 @@ class CudaBackend(TorchBackend):
 
     @enters_context
     def pack(self, weight: WeightArray) -> ArrayTensor:
-        """Store a matrix as planes if its format has some, else as numbers of its own type or that of activations. A
+        """Store a matrix as planes if its format has planes, else as floats of its own type or that of activations. A
         vector is an ordinary tensor of float32.
 
-        Planes keep columns in the order of their groups: those of x are sorted likewise. Experts with other orders are
-        stored as numbers.
+        Planes keep columns in the order of their groups: the columns of x are sorted likewise. Experts with
+        other orders are stored as floats.
         """
         form, shape = weight.format, weight.shape
         if len(shape) == 1:

@@ -1,8 +1,8 @@
-"""Programs that replay CUDA graphs: one graph for each shape of a step's inputs, captured when the shape comes again.
+"""Programs that replay CUDA graphs: one graph for each shape of a step's inputs, captured when the shape recurs.
 
-A captured graph reads its inputs where they lay at its capture, and writes its outputs to the same memory each time. So
-inputs are copied into the graph's own, and outputs are copied out. All graphs of a back-end share one memory pool: they
-run one after the other.
+A captured graph has fixed addresses: it reads its inputs where they were at capture, and always writes its outputs to
+the same memory. So inputs are copied into the graph's own, and outputs are copied out. All graphs of a back-end share
+one memory pool: they run one after the other.
 """
 
 from collections import OrderedDict

@@ -2,7 +2,7 @@
 
 `CudaWeight` offers what `TorchWeight` does, so that torch's functions for ops without a kernel work with it: `shape`,
 `device`, `dtype`, `activation`, `values`, `select` and `multiply`. Kernels read `stored`: a tensor [out, in] or
-[experts, out, in], or a `Planes`, whose tensors have a row per row of the matrix. Experts lie after each other there.
+[experts, out, in], or a `Planes`, whose tensors have a row per row of the matrix, expert after expert.
 
 `plane_args(planes)` are the arguments that every kernel takes, and `plane_constants(format)` the constants:
 `codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic` and `LEVEL, STEPS, BITS, GROUP_FIELDS,

@@ -1,7 +1,7 @@
-"""Pairs of rows and experts, sorted by expert into tiles that one program multiplies.
+"""Pairs of rows and experts, sorted by expert into tiles that one program multiplies (vLLM: `moe_align_block_size`).
 
-Two launches, whose programs each look at all pairs for one expert. The number of tiles follows from the numbers of
-pairs and experts alone: those beyond the last one have no expert.
+There are two launches, with a program for each expert that looks at all pairs. The number of tiles follows from the
+numbers of pairs and experts alone: unused tiles at the end have no expert.
 """
 
 from typing import NamedTuple

@@ -2,7 +2,7 @@
 
 Row by row, results do not depend on how a sequence is cut into steps. Prompts in bfloat16 whose heads have one decay go
 through chunks of 64 rows on tensor cores: a chunk begins where the step's rows of its sequence begin, so cuts change
-results by roundings. Batch-invariant steps go row by row.
+results by rounding errors. Batch-invariant steps go row by row.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Launches kernels, or records launches: kernels are compiled from a record where there is no GPU."""
+"""Launches kernels, or records launches: where there is no GPU, kernels are compiled from the record."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,8 @@
-"""Products with the matrices of experts, and their weighted sum.
+"""Matrix multiplications with the matrices of experts (grouped GEMM), and the weighted sum of the results.
 
-A pair is a row and one of its experts. Few pairs are multiplied each by itself: a program reads rows of its expert's
-matrix where they lie, and is bound by memory. More pairs are sorted by expert on the device, and multiplied in tiles
-on the tensor cores. Nothing is read on the host: grids follow from shapes alone.
+A pair is a row and one of its experts. Few pairs are multiplied one by one: a program reads rows of its expert's matrix
+in place, and is bound by memory. More pairs are sorted by expert on the device, and multiplied in tiles on the tensor
+cores. Nothing is read on the host: grids follow from shapes alone.
 """
 
 from typing import Any
@@ -318,7 +318,7 @@ def _multiply_tiles(
 
 
 def _uses_few(ids: Tensor, experts: int) -> bool:
-    """Return whether so few pairs share an expert that each may read its matrix by itself."""
+    """Return whether so few pairs share an expert that each pair may read its expert's matrix separately."""
     tokens, k = ids.shape
     is_spread = tokens == 1 or tokens * k <= experts // 2
     return is_spread and tokens * k <= MAX_FEW_PAIRS and not STEP.is_batch_invariant

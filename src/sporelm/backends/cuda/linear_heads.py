@@ -1,4 +1,4 @@
-"""Products with a matrix for each head: one launch reads each head's matrix once for a tile of tokens."""
+"""Matrix multiplications with a matrix for each head: one launch reads each head's matrix once for a tile of tokens."""
 
 import torch
 import triton

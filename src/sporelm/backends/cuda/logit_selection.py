@@ -1,10 +1,10 @@
 """The greatest logits of rows: argmax, and the k greatest in order.
 
-A row is read by many programs, CHUNK numbers each. Logits are compared by keys: whole numbers in the same order. A
-logit with its place, the lower ids first among equals, is one int64, so that results depend on no order of reduction.
+A row is read by many programs, CHUNK logits each. Logits are compared by keys: integers in the same order. A logit and
+its token id, the lower ids first among equals, are one int64, so that results depend on no order of reduction.
 
-The k greatest are found without sorting rows: DIGIT_BITS of the k-th greatest key are found by each pass over the rows,
-which counts the keys by their next digit. Then the logits from that key on are gathered, and only these are sorted.
+The k greatest are found without sorting rows (radix select). Each pass over the rows counts the keys by their next digit,
+and so finds DIGIT_BITS of the k-th greatest key. Then the logits from that key on are gathered, and only these sorted.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
-"""How kernels read, write and multiply numbers of any float type.
+"""Loads, stores and tile products of values of any float type, for kernels.
 
-Kernels compute in float32, read narrow numbers through `load_wide` and round results with `narrow`. Products of tiles
-go through `dot`. Triton's interpreter cuts bits off where it rounds to bfloat16, and multiplies bfloat16 wrongly: these
-functions work around both.
+Kernels compute in float32, read narrow values (16 bits) through `load_wide` and round results with `narrow`. Products
+of tiles go through `dot`. Triton's interpreter truncates where it should round to bfloat16, and multiplies bfloat16
+wrongly: these functions work around both.
 """
 
 import triton

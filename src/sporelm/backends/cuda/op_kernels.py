@@ -1,7 +1,7 @@
 """The registry of functions that launch Triton kernels. Ops without one are computed by plain torch.
 
-A function lies in the file with the name of the op's file in `sporelm.ops`. It takes and returns the same as torch's
-function for the op (`backends/torch/op_functions.py`): tensors of the device, narrow numbers as they are.
+A function is in the file with the name of the op's file in `sporelm.ops`. It takes and returns the same as torch's
+function for the op (`backends/torch/op_functions.py`): tensors of the device, 16-bit floats without conversion.
 """
 
 from collections.abc import Callable, Mapping

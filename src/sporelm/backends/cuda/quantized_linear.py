@@ -1,11 +1,11 @@
-"""Products with weights of any format.
+"""Matrix multiplications ("products") with weights of any format.
 
-Few rows of x are multiplied by a kernel that reads each weight once and computes with plain float32 instructions: it is
-bound by memory. More rows are multiplied in tiles on the tensor cores. With very many, weights are first written out in
-the type of activations, and torch's own product is used. Where results must not depend on the number of rows (STEP),
-tiles multiply any number of them, and add up in one order.
+Few rows of x are multiplied by a GEMV kernel that reads each weight once and computes with plain float32 instructions.
+It is bound by memory. More rows are multiplied in tiles on the tensor cores. With very many, weights are first
+dequantized to memory in the type of activations, and torch's own matmul is used. If a step is batch-invariant (STEP),
+tiles multiply any number of rows, and add up in one order.
 
-Weights that one x is multiplied by become the rows of one matrix at their first use (`join_rows`).
+Weights with the same input x become the rows of one matrix at their first use (`join_rows`).
 """
 
 from typing import Any, NamedTuple

@@ -1,9 +1,9 @@
 """Tiles of query rows over pages, shared by attention kernels: which rows a program has, and how splits are merged.
 
-The rows of a sequence in a step, its chunk, stand in the order (row, head of the group): a tile is a run of BLOCK_M of
-these. Short chunks, such as decoded rows and drafts, are split at fixed positions of their sequence, so that a few rows
-use the whole GPU; long ones fill it by their tiles. Which of both is used, where splits begin, and the order in which
-they are merged depend on nothing but the chunk: a row's result is the same in any company.
+The rows of a sequence in a step, its chunk, have the order (row, head of the group): a tile is a run of BLOCK_M of
+them. Short chunks, such as decoded rows and drafts, are split at fixed positions of their sequence (Flash-Decoding), so
+that a few rows use the whole GPU; long chunks fill it with their tiles. Whether a chunk is split, where splits begin,
+and the order in which they are merged depend only on the chunk: a row's result is the same in any batch.
 """
 
 from collections.abc import Iterator, Sequence

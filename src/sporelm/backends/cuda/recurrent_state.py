@@ -2,12 +2,12 @@
 
 Kernels go through a sequence's rows one by one, with a slice of the columns of its state in registers. A state is read
 and written once a step. Columns are independent and a row's sums have one order, so a sequence's results do not depend
-on how it is cut into steps, or on the sequences beside it.
+on how it is cut into steps, or on the other sequences.
 
-In a step with exact extents `starts`, `lengths` and `states` are numpy arrays. In a padded step (ADR 0045) they are on
+In an unpadded step `starts`, `lengths` and `states` are numpy arrays. In a padded step (ADR 0045) they are on
 the device: first D sequences of one row, then N blocks of `row_block` rows. Adjacent blocks with one slot are a chunk,
-unless a block begins a sequence. A padded sequence has a dump slot, which no sequence has. Results of padded rows in
-blocks are 0.
+unless a block begins a sequence. A padded sequence has a dump slot, which no real sequence has. Results of padded rows
+in blocks are 0.
 """
 
 from dataclasses import dataclass

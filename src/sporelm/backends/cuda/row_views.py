@@ -6,7 +6,7 @@ MAX_INDEX = 1 << 31
 
 
 def view_rows(x: Tensor) -> Tensor:
-    """Return x as [rows, width] with columns beside each other: a view where that is possible, else a copy."""
+    """Return x as [rows, width] with contiguous columns: a view where that is possible, else a copy."""
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     return rows if rows.stride(1) == 1 or rows.shape[1] == 1 else rows.contiguous()
 

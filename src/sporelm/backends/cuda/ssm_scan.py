@@ -1,8 +1,8 @@
 """Mamba 2's scan: a program for each slice of columns of each head of each sequence.
 
 Row by row, results do not depend on how a sequence is cut into steps. Prompts in bfloat16 go through chunks of 64 rows
-on tensor cores: a chunk begins where the step's rows of its sequence begin, so cuts change results by roundings.
-Batch-invariant steps go row by row.
+on tensor cores: a chunk begins where the step's rows of its sequence begin, so cuts change results by rounding
+errors. Batch-invariant steps go row by row.
 """
 
 import math

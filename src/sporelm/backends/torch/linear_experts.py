@@ -1,4 +1,4 @@
-"""Products with the matrices of experts, and their weighted sum, through plain torch.
+"""Matrix multiplications with the matrices of experts, and the weighted sum, through plain torch.
 
 A pair is a row and one of its experts. Nothing is read from the device: the shapes of all products follow from the
 numbers of pairs and experts alone.

@@ -1,4 +1,4 @@
-"""Products with a matrix for each head through plain torch."""
+"""Matrix multiplications with a matrix for each head, through plain torch."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Products with packed weights through plain torch."""
+"""Matrix multiplications with packed weights, through plain torch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rows sorted by the matrix that multiplies them: all rows of one matrix after each other, or in tiles of its rows.
+"""Rows sorted by the matrix that multiplies them: all rows of one matrix in sequence, or in tiles of its rows.
 
 Nothing is read from the device: all shapes follow from the numbers of rows and matrices.
 """

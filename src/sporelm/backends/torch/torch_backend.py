@@ -123,7 +123,7 @@ class TorchBackend(FunctionBackend):
         self._open_context()
 
     def _open_context(self) -> None:
-        """Create the context of the device, and its streams and buffers if it runs by itself."""
+        """Create the context of the device, and its streams and buffers if it is asynchronous."""
         if self.resources is not None:
             self.resources.close()
         self.context, self.resources = Context(self.name), None
@@ -131,7 +131,7 @@ class TorchBackend(FunctionBackend):
             self.context, self.resources = self.open_device(TorchDevice(self.device))
 
     def open_device(self, device: TorchDevice) -> tuple[DeviceContext, TorchResources | None]:
-        """Return the context of a device that runs by itself, and its resources; None if it has no streams, events or
+        """Return the context of an asynchronous device, and its resources; None if it has no streams, events or
         pinned memory."""
         context = DeviceContext(self.name, device.enter, self.explain_shortage)
         with context.current():

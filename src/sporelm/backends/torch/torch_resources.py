@@ -46,7 +46,7 @@ class TorchDevice:
         return self.module.stream(stream)
 
     def allocate_host(self, nbytes: int) -> Tensor:
-        """Return memory of the host that the device reads and writes by itself: uint8 [nbytes]."""
+        """Return pinned memory of the host, for copies by DMA: uint8 [nbytes]."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.device.type != "cpu")
 
 

@@ -1,6 +1,6 @@
-"""The sampler of devices that run by themselves (ADR 0046): tokens are drawn there, and fetched when they are needed.
+"""The sampler of asynchronous devices (ADR 0046): tokens are sampled there, and fetched when they are needed.
 
-The result is that of `Sampler`: a draw that the device cannot prove, and the rare samplers, are left to the host, which
+The result is that of `Sampler`: uncertain draws (within the error bound), and the rare samplers, are left to the host. It
 fetches the rows of logits that it needs and continues with the same random numbers.
 """
 

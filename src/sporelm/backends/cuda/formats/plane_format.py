@@ -1,4 +1,4 @@
-"""How quantized weights lie on the device, and how kernels read them.
+"""The layout of quantized weights on the device (a structure of arrays), and the kernel functions that read it.
 
 A matrix [rows, width] is kept as planes, each with a row per row of the matrix:
 
@@ -11,7 +11,7 @@ supers   factors of the scales of a super-block, for formats that have them: one
 table    levels that codes stand for, for formats whose levels no formula gives: one for all rows
 
 Formats with a codebook have words of 16 values: a thread has runs of eight values of a block, not of four, and their
-table is of integers. `codebook.py` says how they lie. `first_column`, `thread_column` and `group_number` tell kernels.
+table is of integers. `codebook.py` describes the order, and `first_column`, `thread_column` and `group_number` give it.
 
 A value is `level * step + offset`, computed in float32: bit for bit what `QuantFormat.dequantize` returns. A format
 gives two functions for kernels:
