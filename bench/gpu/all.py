@@ -3,8 +3,8 @@
 Usage: PYTHONPATH=src python3 bench/gpu/all.py [--minutes 8] [--out gpu-bench] [--only NAME,..] [--json]
 
 Writes OUT.json (the run, its bars, all rows) and OUT.md (the same as tables) after each part, so that finished
-parts are kept if the run is interrupted. Parts run in order of importance, each in a process of its own: a part that fails, or
-takes too long, becomes a row with its error, and the next parts go on.
+parts are kept if the run is interrupted. Parts run in order of importance, each in its own process: a part that fails,
+or takes too long, becomes a row with its error, and the next parts go on.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 A row is read by many programs, CHUNK logits each. Logits are compared by keys: integers in the same order. A logit and
 its token id, the lower ids first among equals, are one int64, so that results depend on no order of reduction.
 
-The k greatest are found without sorting rows (radix select). Each pass over the rows counts the keys by their next digit,
+The k greatest are found without sorting rows (radix select). Each pass over the rows counts the keys by the next digit,
 and so finds DIGIT_BITS of the k-th greatest key. Then the logits from that key on are gathered, and only these sorted.
 """
 

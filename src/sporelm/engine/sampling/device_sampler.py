@@ -1,7 +1,7 @@
 """The sampler of asynchronous devices (ADR 0046): tokens are sampled there, and fetched when they are needed.
 
-The result is that of `Sampler`: uncertain draws (within the error bound), and the rare samplers, are left to the host. It
-fetches the rows of logits that it needs and continues with the same random numbers.
+The result is that of `Sampler`: uncertain draws (within the error bound), and the rare samplers, are left to the host.
+It fetches the rows of logits that it needs and continues with the same random numbers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
