@@ -101,7 +101,7 @@ class PartitionedProgram:
 
 
 def localize(graph: Graph, backend: CompositeBackend, part: int) -> Graph:
-    """Return a segment with the part's tensors in the place of the composite's."""
+    """Return a segment with the tensors of the part instead of the composite's."""
 
     def local(value: Any) -> Any:
         return backend.local(value, part) if isinstance(value, Tensor) else value

@@ -46,8 +46,8 @@ FEW_TOKENS = 2  # rows of x that are multiplied without tensor cores: the arithm
 FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
 MIN_PROGRAMS = 264  # two for each multiprocessor of a large GPU: with fewer, the columns are split
 MAX_SPLITS = 8
-MANY_TOKENS = 192  # rows from which on planes are written out first: that costs as much as 30 rows of a product
-SCRATCH_VALUES = 1 << 26  # of a matrix that are written out at a time
+MANY_TOKENS = 192  # rows from which on planes are dequantized first: that costs as much as 30 rows of a product
+SCRATCH_VALUES = 1 << 26  # of a matrix that are dequantized to memory at a time
 MAX_SUMS = 16  # of a thread for few tokens
 INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each program
 THREADS = 128  # of a program for few tokens
@@ -486,7 +486,7 @@ def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _multiply_written_out(x: Tensor, planes: Planes, rows: int) -> Tensor:
-    """Multiply by numbers of the activation type, which are written out some rows at a time."""
+    """Dequantize some rows at a time to memory, in the activation type, and multiply by them with torch's matmul."""
     step = max(1, SCRATCH_VALUES // planes.width)
     parts = [planes.narrow(start, min(step, rows - start)) for start in range(0, rows, step)]
     products = [torch_linear(x, dequantize_rows(part, None, x.dtype)) for part in parts]

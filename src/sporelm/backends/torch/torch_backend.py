@@ -93,7 +93,7 @@ class TorchBackend(FunctionBackend):
                 raise BackendError(f"back-end 'torch': {name} is {value!r}; it must be one of {', '.join(allowed)}")
         self.threads, self.requested_device, self.batch_invariant = threads, device, batch_invariant
         self._requested_dtype, self._requested_weights = dtype, weights
-        self._rounded: dict[str, Callable[..., Any]] = {}  # functions by the op's name, for narrow activations
+        self._rounded: dict[str, Callable[..., Any]] = {}  # functions by the op's name, for 16-bit activations
         self.resources: TorchResources | None = None  # None: the device has no streams; copies wait
         self.use_device(torch.device("cpu"))
 
@@ -277,7 +277,7 @@ class TorchBackend(FunctionBackend):
         return self._start_copy(self.to_output(handle)) if self.resources is not None else Fetched(self.fetch(handle))
 
     def _start_copy(self, stored: torch.Tensor) -> Fetch:
-        """Begin to copy a tensor to the host: narrow numbers as their bits."""
+        """Begin to copy a tensor to the host: bfloat16 and FP8 as their bits."""
         return Fetched(as_array(stored.cpu())) if self.resources is None else TorchFetch(self.resources, stored)
 
     # ---- running

@@ -11,7 +11,7 @@ from sporelm.backends.torch.torch_resources import HostBuffer, TorchResources
 class TorchFetch(DeviceResource):
     """A copy of a tensor to the host, through a pinned buffer. It is freed by `result`; the array stays.
 
-    An exact copy: narrow numbers are given as their bits. What is launched later does not change it, except to the
+    An exact copy: bfloat16 and FP8 are given as their bits. What is launched later does not change it, except to the
     tensor itself, which must be a result that no other launch writes.
     """
 
