@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 # Compute capabilities: A100, RTX 30, RTX 40 and L4, H100, RTX 50. Without --all only the most different ones are tried.
-COMMON_CARDS = (86, 90, 120)
+COMMON_CARDS = (86, 90)
 CARDS = [pytest.param(card, marks=[] if card in COMMON_CARDS else [pytest.mark.all]) for card in (80, 86, 89, 90, 120)]
 SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 120: 99 << 10}  # that a program may have
 ALIGNMENT = 16
