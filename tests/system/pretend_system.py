@@ -43,7 +43,7 @@ LINUX_CONSTANTS = (
     "MAP_POPULATE",
 )
 
-OPTIONAL = ("sporelm.backends.torch", "sporelm.backends.opencl")
+OPTIONAL = ("sporelm.backends.torch", "sporelm.backends.cuda", "sporelm.backends.opencl")
 
 
 def remove(module: Any, names: Any) -> None:

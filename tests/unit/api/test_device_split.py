@@ -164,6 +164,7 @@ def test_a_split_model_is_announced_before_it_is_loaded(story: Path, expected: l
 
 
 def test_a_device_with_room_holds_the_whole_model(story: Path) -> None:
+    open_available("torch").close()
     with LLM(story, backend="torch", device_memory="1G", **SMALL) as llm:
         assert llm.split is None
         assert llm.backend.name == "torch"

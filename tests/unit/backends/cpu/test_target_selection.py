@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sporelm.backends.cpu import targets
-from sporelm.backends.cpu.targets.amx import amx_targets
+from sporelm.backends.cpu.targets.amx import amx_targets, request_tiles
 from sporelm.backends.cpu.targets.arm import arm_targets
 from sporelm.backends.cpu.targets.arm_features import arm_features
 from sporelm.backends.cpu.targets.x86 import AVX2, AVX512, x86_targets
@@ -114,5 +114,6 @@ def test_a_system_that_refuses_tiles_is_told_in_one_line(monkeypatch: pytest.Mon
 
     on(monkeypatch, "x86_64", SAPPHIRE_RAPIDS)
     monkeypatch.setattr("ctypes.CDLL", Refusing)
+    request_tiles.cache_clear()  # an earlier test may have had the real system's permission
     with pytest.raises(BackendError, match="does not permit AMX tiles"):
         targets.select_target("amx")
