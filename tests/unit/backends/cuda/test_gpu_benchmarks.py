@@ -66,6 +66,7 @@ def test_conformance(tmp_path: Path, jobs: int) -> None:
     assert "hidden: nothing" in errors
 
 
+@pytest.mark.all
 def test_products(tmp_path: Path) -> None:
     words = ("--products", "qkv,gate_up", "--formats", "bf16,q4_0", "--rows", "1")
     found, errors = run_script("linear", tmp_path, *words)
@@ -74,6 +75,7 @@ def test_products(tmp_path: Path) -> None:
     assert "hidden: nothing" in errors
 
 
+@pytest.mark.all
 def test_attention(tmp_path: Path) -> None:
     found, errors = run_script("attention", tmp_path, "--kv", "fp8")
     names = ["decode fp8 context 70 batch 1", "decode fp8 context 70 batch 2", "prompt fp8 tokens 128"]
@@ -81,6 +83,7 @@ def test_attention(tmp_path: Path) -> None:
     assert "hidden: nothing" in errors
 
 
+@pytest.mark.all
 def test_models(tmp_path: Path) -> None:
     words = ("--models", "mini", "--formats", "bf16", "--figures", "load,decode,idle")
     found, errors = run_script("model", tmp_path, *words)
