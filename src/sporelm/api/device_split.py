@@ -23,7 +23,7 @@ TABLE_BYTES = 4 * 2  # of the rotary table, for each position and column: a floa
 class DeviceBudget:
     """The memory of the device, and what has to fit beside the weights.
 
-    nbytes      of weights, caches, RoPE tables and a step's activations; None: there is no limit
+    nbytes      of weights, caches, RoPE tables and a step's activations; None: unlimited
     num_pages   of the KV cache
     num_states  recurrent states
     num_tokens  of a step
@@ -47,7 +47,7 @@ class DeviceSplit:
     has_output      whether the output matrix is on the device
     experts_on_host whether all experts are on the host
     weight_bytes    on the device and on the host
-    room            bytes that the device has for caches; None: there is no limit
+    room            bytes that the device has for caches; None: unlimited
     rates           bytes per second that the device and the host read; None: not measured
     """
 

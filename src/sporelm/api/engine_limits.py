@@ -165,7 +165,7 @@ def _pool(
     loaders = [loader for loader in (model, draft) if loader is not None]
     draft_bytes = draft.state_bytes_by_part[part] * count_draft_states(draft, options.batch_limit) if draft else 0
     page_bytes = sum(loader.page_bytes_by_part[part] for loader in loaders)
-    if part == DEVICE:  # the draft model and a step are no longer in the room of a split
+    if part == DEVICE:  # the room of a split excludes the draft model and a step
         return MemoryPool(split.room, page_bytes, model.state_bytes_by_part[part], draft_bytes, 1.0)
     backend = parts_of(model.backend)[part]
     available = available_on(backend)

@@ -54,7 +54,7 @@ class Mask(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tiles:
+class QueryTiles:
     """Tiles of one launch, or of several.
 
     table       int32 [tiles, TILE_FIELDS]
@@ -80,7 +80,7 @@ class Tiles:
 
 def find_tiles(
     starts: Any, lengths: Any, pages: Tensor, num_tokens: int, group: int, mask: Mask, block_rows: int
-) -> Sequence[Tiles]:
+) -> Sequence[QueryTiles]:
     """Return the tiles of a step.
 
     group       query heads that attend to the same keys
@@ -90,7 +90,7 @@ def find_tiles(
     order: sequences of one row, and then blocks of `row_block` rows.
     """
 
-    def build() -> list[Tiles]:
+    def build() -> list[QueryTiles]:
         if isinstance(starts, np.ndarray):
             return _exact(starts, lengths, pages, group, mask, block_rows)
         return _padded(starts, lengths, pages, num_tokens, group, mask, block_rows)
@@ -104,7 +104,7 @@ def split_block_rows(rows: int, group: int, max_block: int) -> int:
     return min(max(triton.next_power_of_2(group), least), 64, max_block)
 
 
-def _exact(starts: Any, lengths: Any, pages: Tensor, group: int, mask: Mask, block_rows: int) -> list[Tiles]:
+def _exact(starts: Any, lengths: Any, pages: Tensor, group: int, mask: Mask, block_rows: int) -> list[QueryTiles]:
     counts, held = np.diff(starts).astype(np.int64), np.asarray(lengths, np.int64)
     found = []
     for least, most in ((1, 1), (2, SHORT_ROWS), (SHORT_ROWS + 1, None)):
@@ -120,13 +120,15 @@ def _exact(starts: Any, lengths: Any, pages: Tensor, group: int, mask: Mask, blo
         table = torch.from_numpy(np.stack(fields, axis=1).astype(np.int32)).to(pages.device)
         lowest = mask.lowest(held[chosen] - counts[chosen])
         splits = 0 if most is None else int((-(-held[chosen] // SPLIT) - lowest // SPLIT).max())
-        found.append(Tiles(table, block, min(block, (most or block) * group), splits, least, most or int(counts.max())))
+        found.append(
+            QueryTiles(table, block, min(block, (most or block) * group), splits, least, most or int(counts.max()))
+        )
     return found
 
 
 def _padded(
     starts: Tensor, lengths: Tensor, pages: Tensor, num_tokens: int, group: int, mask: Mask, block_rows: int
-) -> list[Tiles]:
+) -> list[QueryTiles]:
     block, total, columns = STEP.row_block, len(lengths), pages.shape[1]
     num_blocks = (num_tokens - total) // (block - 1) if block > 1 else 0
     decodes = total - num_blocks
@@ -137,15 +139,15 @@ def _padded(
         size = split_block_rows(1, group, block_rows)
         row, one = numbers[:decodes], torch.ones_like(numbers[:decodes])
         table = _repeat((row, row, one, lengths[:decodes].int(), one), triton.cdiv(group, size), size)
-        found.append(Tiles(table, size, min(size, group), mask.max_splits(columns, 1), 1, 1))
+        found.append(QueryTiles(table, size, min(size, group), mask.max_splits(columns, 1), 1, 1))
     if num_blocks:
         row = decodes + (numbers[decodes:] - decodes) * block
         fields = (numbers[decodes:], row, counts[decodes:], lengths[decodes:].int(), torch.full_like(row, block))
         size = split_block_rows(SHORT_ROWS, group, block_rows)
         table, held = _repeat(fields, triton.cdiv(SHORT_ROWS * group, size), size), min(size, SHORT_ROWS * group)
-        found.append(Tiles(table, size, held, mask.max_splits(columns, SHORT_ROWS), 1, SHORT_ROWS))
+        found.append(QueryTiles(table, size, held, mask.max_splits(columns, SHORT_ROWS), 1, SHORT_ROWS))
         table = _repeat(fields, triton.cdiv(block * group, block_rows), block_rows)
-        found.append(Tiles(table, block_rows, block_rows, 0, SHORT_ROWS + 1, block))
+        found.append(QueryTiles(table, block_rows, block_rows, 0, SHORT_ROWS + 1, block))
     return found
 
 
@@ -267,7 +269,7 @@ def merge_splits_kernel(
     tl.store(place, narrow(mixed / total, out.dtype.element_ty), mask=column < WIDTH)
 
 
-def allocate_partials(table: Tensor, tiles: Tiles, kv_heads: int, width: int) -> tuple[Tensor, Tensor]:
+def allocate_partials(table: Tensor, tiles: QueryTiles, kv_heads: int, width: int) -> tuple[Tensor, Tensor]:
     """Return memory for the weighted sums of each row in each split, and for the greatest scores and sums of
     weights."""
     shape = (len(table), kv_heads, tiles.num_splits, tiles.held_rows)
@@ -280,7 +282,7 @@ def allocate_partials(table: Tensor, tiles: Tiles, kv_heads: int, width: int) ->
 def merge_splits(
     partials: tuple[Tensor, Tensor],
     table: Tensor,
-    tiles: Tiles,
+    tiles: QueryTiles,
     out: Tensor,
     sinks: Tensor | None,
     group: int,
