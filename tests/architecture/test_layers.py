@@ -16,7 +16,7 @@ LAYERS = [
     {"api"},
     {"engine", "checkpoints", "text"},
     {"models"},
-    {"plan", "files"},
+    {"plan", "files", "processes"},
     {"backends"},
     {"distributed"},
     {"ops"},

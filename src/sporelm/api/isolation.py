@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sporelm.errors import BackendError
+from sporelm.processes.isolated_process import IsolatedProcess
 from sporelm.text.chat_templates.chat_template import NeedsIsolation, without_waiting
 from sporelm.text.chat_templates.render_budget import RENDER_SECONDS
 from sporelm.text.grammar.grammar import Grammar
 from sporelm.text.grammar.grammar_checks import GRAMMAR_SECONDS
 from sporelm.text.grammar.grammar_trials import GrammarTrials, raise_failure
-from sporelm.text.isolated_process import IsolatedProcess
 from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 MAX_THREADS = 4  # threads that wait for renderings; their own pool, so that slow templates delay nothing else

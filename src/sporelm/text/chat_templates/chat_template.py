@@ -34,7 +34,7 @@ from sporelm.text.error_summary import summarize_error
 from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from sporelm.text.isolated_process import IsolatedProcess, SharedResource
+    from sporelm.processes.isolated_process import IsolatedProcess, SharedResource
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
 PROBE_SECONDS = 1.0  # of CPU time, for all probes of a template's features together
@@ -147,7 +147,7 @@ class ChatTemplate:
     def with_process(self, process: "IsolatedProcess | None", seconds: float = RENDER_SECONDS) -> "ChatTemplate":
         """Return the same template with a limit of `seconds` of CPU time for a rendering, and MESSAGE_SECONDS for each
         message. Renderings that are not short run in `process`."""
-        from sporelm.text.isolated_process import SharedResource
+        from sporelm.processes.isolated_process import SharedResource
 
         template = copy.copy(self)
         template.seconds = seconds
@@ -155,7 +155,7 @@ class ChatTemplate:
         template._max_inline_size = float("inf")
         tokens = {name: plain(text) for name, text in self._special_tokens.items()}
         data = (self.source, tokens, self.label, self.dated)
-        template._resource = SharedResource(next(_keys), "template", lambda: data)
+        template._resource = SharedResource(next(_keys), "sporelm.text.isolated_jobs:load_template", lambda: data)
         return template
 
     def probe_features(self) -> None:
@@ -337,7 +337,7 @@ class ChatTemplate:
 
     def _render_isolated(self, chat: RenderInput, size: int) -> RenderedPrompt:
         """Render a chat in the isolated process."""
-        from sporelm.text.isolated_process import OverBudget, ProcessDied
+        from sporelm.processes.isolated_process import OverBudget, ProcessDied
 
         assert self._process is not None
         assert self._resource is not None

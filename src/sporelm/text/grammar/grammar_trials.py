@@ -18,7 +18,7 @@ from sporelm.text.grammar.grammar_vocabulary import make_plain_vocabulary
 from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from sporelm.text.isolated_process import IsolatedProcess
+    from sporelm.processes.isolated_process import IsolatedProcess
 
 MAX_REMEMBERED_TRIALS = 512
 
@@ -45,11 +45,13 @@ class GrammarTrials:
 
     def __init__(self, tokenizer: Tokenizer, process: "IsolatedProcess", seconds: float = GRAMMAR_SECONDS) -> None:
         """`seconds` is the CPU time of a trial."""
-        from sporelm.text.isolated_process import SharedResource
+        from sporelm.processes.isolated_process import SharedResource
 
         self._process = process
         self.seconds = seconds
-        self._resource = SharedResource(next(_keys), "vocabulary", lambda: make_plain_vocabulary(tokenizer))
+        self._resource = SharedResource(
+            next(_keys), "sporelm.text.isolated_jobs:load_vocabulary", lambda: make_plain_vocabulary(tokenizer)
+        )
         self._trials: OrderedDict[bytes, _Trial] = OrderedDict()  # by digests of sources
         self._lock = Lock()
 
@@ -88,7 +90,7 @@ class GrammarTrials:
 
     def _finish_job(self, key: bytes, trial: _Trial, tenant: str, error: BaseException | None) -> None:
         """Set the result of a trial, unless the job says nothing about the grammar and another tenant's is pending."""
-        from sporelm.text.isolated_process import OverBudget, ProcessDied
+        from sporelm.processes.isolated_process import OverBudget, ProcessDied
 
         if isinstance(error, OverBudget):
             problem = f"its compilation takes more than {self.seconds:g} s of CPU time"

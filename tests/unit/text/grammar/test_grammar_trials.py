@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from sporelm.errors import BackendError, QueueFull, RequestError
-from sporelm.text import isolated_process, load_tokenizer
+from sporelm.processes import isolated_process
+from sporelm.processes.isolated_process import IsolatedProcess
+from sporelm.text import load_tokenizer
 from sporelm.text.grammar.grammar import Grammar
 from sporelm.text.grammar.grammar_matcher import compile_grammar
 from sporelm.text.grammar.grammar_trials import GrammarTrials
-from sporelm.text.isolated_process import IsolatedProcess
 
 
 def bomb(number: int = 40) -> Grammar:

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
-from sporelm.text import ChatTemplate, isolated_process
+from sporelm.processes import isolated_process
+from sporelm.processes.isolated_process import IsolatedProcess, OverBudget, ProcessDied, SharedResource
+from sporelm.text import ChatTemplate
 from sporelm.text.chat_templates import chat_template
 from sporelm.text.chat_templates.chat_template import NeedsIsolation, TemplateStopped, without_waiting
 from sporelm.text.chat_templates.marked_text import MarkedText
-from sporelm.text.isolated_process import IsolatedProcess, OverBudget, ProcessDied, SharedResource
 
 NESTED = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 PLAIN = "{% for m in messages %}{{ '<' ~ m.role ~ '>' }}{{ m.content }}{% endfor %}"
+TEMPLATE_JOB = "sporelm.text.isolated_jobs:load_template"
 USER = [{"role": "user", "content": "Hi"}]
-TEMPLATE = SharedResource(-1, "template", lambda: (PLAIN, {}, "a template"))
+TEMPLATE = SharedResource(-1, TEMPLATE_JOB, lambda: (PLAIN, {}, "a template"))
 CHAT = (USER, [], True, {})
 
 
@@ -60,7 +62,7 @@ def test_any_text_comes_back_as_it_is(process: IsolatedProcess) -> None:
 
 
 def test_a_job_over_its_time_is_killed_and_the_next_one_runs(process: IsolatedProcess) -> None:
-    endless = SharedResource(-2, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-2, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
     pid = process.pid
     assert pid is not None
@@ -75,7 +77,7 @@ def test_a_job_over_its_time_is_killed_and_the_next_one_runs(process: IsolatedPr
 
 def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> None:
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
-    endless = SharedResource(-3, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-3, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     running = process.submit(endless, (60.0, *CHAT), 60.0)
     while not running.running():
         time.sleep(0.005)
@@ -88,7 +90,7 @@ def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> No
 
 def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the child's output must not be seen before the reason for it is known."""
-    endless = SharedResource(-30, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-30, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
     monkeypatch.setattr(isolated_process, "STALL_SECONDS", 0.1)
     for _ in range(3):
@@ -99,7 +101,7 @@ def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess, monkeypa
 @pytest.mark.skipif(not hasattr(signal, "SIGXCPU"), reason="a signal of POSIX")
 def test_a_limit_of_the_shell_is_one_of_time(process: IsolatedProcess) -> None:
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
-    running = process.submit(SharedResource(-31, "template", lambda: (NESTED, {}, "a template")), (60.0, *CHAT), 60.0)
+    running = process.submit(SharedResource(-31, TEMPLATE_JOB, lambda: (NESTED, {}, "a template")), (60.0, *CHAT), 60.0)
     while not running.running():
         time.sleep(0.005)
     assert process.pid is not None
@@ -136,9 +138,9 @@ def test_a_template_that_fails_without_tools_says_so() -> None:
 
 
 def test_errors_of_a_job_come_back(process: IsolatedProcess) -> None:
-    refusing = SharedResource(-4, "template", lambda: ("{{ raise_exception('no!') }}", {}, "this template"))
-    failing = SharedResource(-5, "template", lambda: ("{{ 1 / 0 }}", {}, "this template"))
-    broken = SharedResource(-6, "template", lambda: ("{% if %}", {}, "this template"))
+    refusing = SharedResource(-4, TEMPLATE_JOB, lambda: ("{{ raise_exception('no!') }}", {}, "this template"))
+    failing = SharedResource(-5, TEMPLATE_JOB, lambda: ("{{ 1 / 0 }}", {}, "this template"))
+    broken = SharedResource(-6, TEMPLATE_JOB, lambda: ("{% if %}", {}, "this template"))
     for _ in range(2):
         with pytest.raises(RequestError, match="this template refuses the messages: no!"):
             process.run(refusing, (1.0, *CHAT), 5.0)
@@ -159,7 +161,7 @@ def test_threads_share_a_process(process: IsolatedProcess) -> None:
 
 def test_close_ends_what_runs_and_what_waits() -> None:
     process = IsolatedProcess("test")
-    endless = SharedResource(-7, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-7, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     jobs = [process.submit(endless, (60.0, *CHAT), 60.0) for _ in range(3)]
     jobs[1].cancel()
     while process.pid is None:
@@ -177,7 +179,7 @@ def test_close_ends_what_runs_and_what_waits() -> None:
 
 def test_too_many_jobs_are_refused(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 1)
-    endless = SharedResource(-8, "template", lambda: (NESTED, {}, "a template"))
+    endless = SharedResource(-8, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     running = process.submit(endless, (60.0, *CHAT), 60.0)
     while not running.running():
         time.sleep(0.005)
@@ -189,7 +191,7 @@ def test_too_many_jobs_are_refused(process: IsolatedProcess, monkeypatch: pytest
 def test_tenants_are_served_round_robin(process: IsolatedProcess) -> None:
     """Each tenant's jobs in their order; one tenant's many jobs do not delay another's."""
     finished: list[str] = []
-    slow = SharedResource(-9, "template", lambda: (NESTED, {}, "a template"))
+    slow = SharedResource(-9, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     blocking = process.submit(slow, (60.0, *CHAT), 0.3)
     jobs = []
     for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
@@ -205,7 +207,7 @@ def test_tenants_are_served_round_robin(process: IsolatedProcess) -> None:
 
 def test_a_full_queue_makes_room_for_another_tenant(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 3)
-    slow = SharedResource(-10, "template", lambda: (NESTED, {}, "a template"))
+    slow = SharedResource(-10, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     running = process.submit(slow, (60.0, *CHAT), 60.0, "a")
     while not running.running():
         time.sleep(0.01)
@@ -231,9 +233,9 @@ def test_a_script_without_a_guard_may_use_it_and_leave_it_open(tmp_path: Path) -
     """Nothing of the script runs again in the process, which ends with it."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from sporelm.text.isolated_process import IsolatedProcess, SharedResource\n"
+        "from sporelm.processes.isolated_process import IsolatedProcess, SharedResource\n"
         "process = IsolatedProcess('x')\n"
-        f"resource = SharedResource(1, 'template', lambda: ({PLAIN!r}, {{}}, 'a template'))\n"
+        f"resource = SharedResource(1, {TEMPLATE_JOB!r}, lambda: ({PLAIN!r}, {{}}, 'a template'))\n"
         f"print(process.run(resource, (1.0, {USER!r}, [], True, {{}}), 5.0)[0], process.pid)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)

@@ -1,7 +1,8 @@
 """A child process for work of unpredictable duration: it is killed when a job exceeds its budget.
 
 Threads of one interpreter share its lock, and native code cannot be interrupted in a thread. So a server renders slow
-templates and tries new grammars in a process of low priority, which does not slow down the engine and the event loop.
+templates, tries new grammars and decodes pictures in processes of low priority, which do not slow down the engine and
+the event loop.
 `isolated_worker` is the code of the child.
 """
 
@@ -20,7 +21,7 @@ from threading import Condition, Event, Thread, Timer, current_thread
 from typing import Any
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
-from sporelm.text.tenant_queue import TenantQueue
+from sporelm.processes.tenant_queue import TenantQueue
 
 MAX_WAITING_JOBS = 256  # of one process; more are refused
 STALL_SECONDS = 60.0  # of the wall clock; then a job that neither ends nor uses its CPU time is stopped
@@ -29,9 +30,8 @@ MAX_REPLY_BYTES = 256 << 20  # a child that announces a longer reply has been ta
 LENGTH = struct.Struct("<I")  # of the following frame; frames go over the child's standard input and output
 
 # The child has the module search path of this process; it does not process site directories again.
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sporelm.text.isolated_worker import main; main()"
-)
+_WORKER = "sporelm.processes.isolated_worker"
+_START = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {_WORKER} import main; main()"
 
 
 class OverBudget(Exception):
@@ -46,12 +46,12 @@ class ProcessDied(Exception):
 class SharedResource:
     """Data that jobs refer to by `key`, sent once to each child: the source of a template, the tokens of a vocabulary.
 
-    kind   the name of its loader in `isolated_worker`
-    data   returns the loader's arguments, when a child needs them: plain values that `marshal` writes
+    loader   the function that makes its job in the child, as "module:function"
+    data     returns the loader's arguments, when a child needs them: plain values that `marshal` writes
     """
 
     key: int
-    kind: str
+    loader: str
     data: Callable[[], tuple[Any, ...]]
 
 
@@ -180,7 +180,7 @@ class IsolatedProcess:
         timer.start()
         try:
             if job.resource.key not in self._loaded_keys:
-                self._send(process, ("load", job.resource.kind, job.resource.key, job.resource.data()))
+                self._send(process, ("load", job.resource.loader, job.resource.key, job.resource.data()))
                 self._loaded_keys.add(job.resource.key)
             self._send(process, ("run", job.resource.key, job.seconds, job.arguments))
             reply = _read_reply(process)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sporelm.text.tenant_queue import TenantQueue
+from sporelm.processes.tenant_queue import TenantQueue
 
 
 def test_tenants_take_turns() -> None:

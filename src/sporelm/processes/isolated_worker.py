@@ -1,4 +1,4 @@
-"""The code of an `IsolatedProcess`: it renders templates and tries grammars, each within limits of CPU time and memory.
+"""The code of an `IsolatedProcess`: it runs jobs, each within limits of CPU time and memory.
 
 A job that exceeds its time ends the process: by a timer of the system, or by a thread where there is no such timer.
 """
@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from threading import Event, Thread, stack_size
 from typing import Any, BinaryIO
 
 from sporelm.errors import SporeError
-from sporelm.text.isolated_process import LENGTH, OUT_OF_TIME
+from sporelm.processes.isolated_process import LENGTH, OUT_OF_TIME
 
 NICENESS = 10
 STACK_BYTES = 64 << 20  # of the thread that runs jobs: compilers of grammars recurse as deep as a grammar is
@@ -49,9 +50,9 @@ def _serve(jobs: BinaryIO, replies: BinaryIO) -> None:
     while (message := _read_message(jobs)) is not None:
         name, *rest = message
         if name == "load":
-            kind, key, data = rest
+            loader, key, data = rest
             try:
-                resources[key] = LOADERS[kind](*data)
+                resources[key] = _import(loader)(*data)
             except Exception as error:  # the reply to each job that needs the resource
                 failures[key] = _make_error_reply(error)
             continue
@@ -65,6 +66,12 @@ def _serve(jobs: BinaryIO, replies: BinaryIO) -> None:
         replies.write(LENGTH.pack(len(data)) + data)
         replies.flush()
     os._exit(0)
+
+
+def _import(loader: str) -> Callable[..., Job]:
+    module, _, name = loader.partition(":")
+    function: Callable[..., Job] = getattr(import_module(module), name)
+    return function
 
 
 def _run(job: Job, arguments: tuple[Any, ...]) -> JobReply:
@@ -88,45 +95,6 @@ def _read_message(jobs: BinaryIO) -> Any:
     (length,) = LENGTH.unpack(head)
     data = jobs.read(length)
     return marshal.loads(data) if len(data) == length else None
-
-
-def load_template(source: str, special_tokens: dict[str, str], label: str, dated: bool = False) -> Job:
-    """Load a chat template; a job renders one chat."""
-    from sporelm.text.chat_templates.chat_template import ChatTemplate, RenderInput, TemplateStopped, unpack_marked
-
-    template = ChatTemplate(source, special_tokens, label=label, dated=dated)
-
-    def render(seconds: float, *chat: Any) -> tuple[Any, str, float]:
-        """Return the spans; the reason if the rendering was stopped; its CPU time in seconds."""
-        start = time.thread_time()
-        spans: Any = ()
-        stop_reason = ""
-        try:
-            spans = template.render_locally(RenderInput(*unpack_marked(list(chat))), seconds).spans
-        except TemplateStopped as reason:
-            stop_reason = str(reason)
-        return spans, stop_reason, time.thread_time() - start
-
-    return render
-
-
-def load_vocabulary(
-    tokens: list[bytes], eos_id: int, bos_id: int | None, special_ids: list[int], stop_ids: list[int]
-) -> Job:
-    """Load a vocabulary; a job compiles a grammar for it and takes its first step."""
-    from sporelm.text.grammar.grammar_matcher import compile_matcher
-    from sporelm.text.grammar.grammar_vocabulary import PlainVocabulary
-
-    vocabulary = PlainVocabulary(tokens, eos_id, bos_id, special_ids).to_llguidance(stop_ids)
-    ends = frozenset(stop_ids)
-
-    def try_grammar(source: str) -> None:
-        compile_matcher(vocabulary, source, ends, tokens)
-
-    return try_grammar
-
-
-LOADERS: dict[str, Callable[..., Job]] = {"template": load_template, "vocabulary": load_vocabulary}
 
 
 def _forbid_core_files() -> None:
