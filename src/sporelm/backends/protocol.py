@@ -114,6 +114,15 @@ class SlotWriter(Protocol):
         others. Programs that are launched later read it."""
 
 
+@runtime_checkable
+class ArenaSharer(Protocol):
+    """An optional part of a back-end: many programs, which run one after the other, with their values in one memory."""
+
+    def sharing_arena(self) -> "Backend":
+        """Return the same back-end whose programs keep their values in one memory, apart from that of its other
+        programs: the outputs of one are valid until another runs. Only the original is closed."""
+
+
 class Fetch(Protocol):
     """A copy from the device to the host that has begun: a resource of the back-end's context (`DeviceResource`)."""
 

@@ -338,6 +338,25 @@ class Unflatten(Transform):
 
 
 @dataclass(frozen=True)
+class FlattenKernel(Transform):
+    """Load a matrix [out, in * ...] from the weight of a convolution whose kernels do not overlap, [out, in, ...].
+
+    inner   function of the configuration: the stored shape of one output's weight
+    """
+
+    inner: Callable[[Any], Shape]
+
+    def shape(self, shape: Shape) -> Shape:
+        return (shape[0], *self.inner(self.config))
+
+    def load(self, tensor: StoredTensor) -> StoredTensor:
+        return _reshape(tensor, self.loaded_shape)
+
+    def save(self, tensor: StoredTensor) -> StoredTensor:
+        return _reshape(tensor, self.shape(tensor.shape))
+
+
+@dataclass(frozen=True)
 class Squeeze(Transform):
     """Load without axes of length 1.
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -301,6 +302,12 @@ class CpuBackend:
         program = CpuProgram(graph, placement, self.compiler, self.thread_pool, self.context, arena)
         self.compiler.rest()
         return program
+
+    def sharing_arena(self) -> "CpuBackend":
+        """Return the same back-end whose programs keep their values in one memory, see `ArenaSharer`."""
+        shared = copy(self)
+        shared._shares_arena, shared._arena = True, None
+        return shared
 
     def _shared_arena(self, nbytes: int) -> Region:
         """Return memory for the values of a program: that of an earlier program if it is large enough."""

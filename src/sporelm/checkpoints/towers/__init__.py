@@ -1,0 +1,1 @@
+"""Schemas of the files of vision towers."""

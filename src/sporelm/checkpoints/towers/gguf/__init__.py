@@ -1,0 +1,1 @@
+"""Schemas of vision towers in mmproj GGUF files, one file each."""

@@ -1,0 +1,1 @@
+"""Schemas of vision towers in Hugging Face folders, one file each."""

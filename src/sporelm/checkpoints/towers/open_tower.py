@@ -1,0 +1,104 @@
+"""Opens the vision tower of a model: a part of its Hugging Face folder, or an mmproj GGUF file."""
+
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from sporelm.checkpoints.config_values import ConfigValues, format_value
+from sporelm.checkpoints.gguf_schema import GgufModel
+from sporelm.checkpoints.loader import ModelSource
+from sporelm.checkpoints.quantized import with_quantized
+from sporelm.checkpoints.towers.supported_towers import TOWERS, SupportedTower
+from sporelm.checkpoints.towers.tower_schema import CLIP, TowerGgufSchema, TowerHfSchema
+from sporelm.errors import UnsupportedModel
+from sporelm.files.gguf import open_gguf
+from sporelm.files.json_object import read_object
+from sporelm.files.safetensors import open_safetensors
+
+PROJECTOR_KEYS = ("clip.projector_type", "clip.vision.projector_type")
+Schema = TypeVar("Schema", bound="type[TowerHfSchema] | type[TowerGgufSchema]")
+_HF: dict[str, type[TowerHfSchema]] = {}  # by module
+_GGUF: dict[str, type[TowerGgufSchema]] = {}
+
+
+def register_tower(schema: Schema) -> Schema:
+    """Register the schema of a module."""
+    schema.module = schema.__module__.rpartition(".")[2]
+    if issubclass(schema, TowerHfSchema):
+        _HF[schema.module] = schema
+    else:
+        _GGUF[schema.module] = schema
+    return schema
+
+
+def find_tower(folder: Path) -> SupportedTower | None:
+    """Return the family of a Hugging Face folder, if it is one of models that see."""
+    classes = read_object(folder / "config.json").get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    return next((tower for tower in TOWERS if name in tower.classes), None)
+
+
+def tower_hf_schema(module: str) -> TowerHfSchema:
+    """Return the schema of folders of a family."""
+    import_module(f"sporelm.checkpoints.towers.hf.{module}")
+    return _HF[module]()
+
+
+def tower_gguf_schema(module: str) -> TowerGgufSchema:
+    """Return the schema of mmproj files of a family."""
+    import_module(f"sporelm.checkpoints.towers.gguf.{module}")
+    return _GGUF[module]()
+
+
+def open_tower(path: Path) -> ModelSource:
+    """Open the tower in an mmproj file, or in a folder of a multimodal model.
+
+    Raises ModelNotFound, ModelFileError, and UnsupportedModel for a model that cannot see, or a family that is not
+    supported.
+    """
+    return _open_folder(path) if path.is_dir() else _open_file(path)
+
+
+def _open_folder(folder: Path) -> ModelSource:
+    where = str(folder / "config.json")
+    values = read_object(folder / "config.json")
+    tower = find_tower(folder)
+    if tower is None:
+        name = format_value(values.get("architectures"))
+        known = ", ".join(each.title for each in TOWERS)
+        raise UnsupportedModel(f"{where}: its vision tower is not supported (got {name}; allowed {known})")
+    files = with_quantized(open_safetensors(folder), values)
+    schema = tower_hf_schema(tower.module)
+    config = schema.config_from_json(ConfigValues(values, where))
+    return ModelSource("hf", folder, files, config, _as_model_schema(schema.for_file(files.tensors)))
+
+
+def _as_model_schema(schema: TowerHfSchema | TowerGgufSchema) -> Any:
+    """Return the schema for a `ModelSource`, whose readers use only the tensor half of a tower's schema."""
+    return cast(Any, schema)
+
+
+def _open_file(path: Path) -> ModelSource:
+    gguf = open_gguf(path)
+    kind = gguf.metadata.get("general.architecture")
+    if kind != CLIP:
+        raise UnsupportedModel(
+            f"{path}: not an mmproj file (general.architecture is {format_value(kind)}; allowed 'clip'). Give the file"
+            " with the vision tower, which usually has mmproj in its name"
+        )
+    projector = next((gguf.metadata[key] for key in PROJECTOR_KEYS if key in gguf.metadata), None)
+    tower = next((each for each in TOWERS if projector in each.projectors), None)
+    if tower is None:
+        known = ", ".join(name for each in TOWERS for name in each.projectors)
+        raise UnsupportedModel(
+            f"{path}: clip.projector_type is not supported (got {format_value(projector)}; allowed {known})"
+        )
+    shapes = {name: info.shape for name, info in gguf.tensors.items()}
+    counts: dict[str, int] = {}
+    for info in gguf.tensors.values():
+        counts[info.type_name] = counts.get(info.type_name, 0) + prod(info.shape)
+    dtype = max(counts, key=lambda name: counts[name], default="F32")
+    schema = tower_gguf_schema(tower.module)
+    config = schema.config_from_metadata(GgufModel(gguf.metadata, shapes, str(path), {}, dtype))
+    return ModelSource("gguf", path, gguf, config, _as_model_schema(schema.for_file(gguf.tensors)))

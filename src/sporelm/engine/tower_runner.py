@@ -1,0 +1,143 @@
+"""The runner of a vision tower: computes the rows of one picture, piece by piece."""
+
+from collections.abc import Generator, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.backends.protocol import ArenaSharer, Backend
+from sporelm.errors import RequestError
+from sporelm.models.tower import Tower, TowerStage
+from sporelm.models.tower_inputs import ImageInput
+from sporelm.ops import Spec, Symbol, trace
+from sporelm.plan import Plan
+from sporelm.tensor.dtype import F32, I32
+
+PIECE_ROWS = 256  # of the first pieces; later ones take the time that their caller allows
+MIN_PIECE_ROWS = 32
+MAX_ROWS = 1 << 15  # patches of one picture
+Arrays = dict[str, NDArray[Any]]
+
+
+class TowerRunner:
+    """One tower on one back-end. The result of a row does not depend on the pieces."""
+
+    def __init__(self, tower: Tower, weights: Mapping[str, Any], backend: Backend, *, eager: bool = False) -> None:
+        self.tower, self.weights, self.eager = tower, weights, eager
+        self.backend = backend.sharing_arena() if isinstance(backend, ArenaSharer) else backend
+        self.stages = tower.stages()
+        self.host = {name: np.asarray(weights[name].numpy(), np.float32) for name in tower.host_weights}
+        self.max_piece_rows = max(backend.step_buckets.values())
+        self.piece_rows = min(PIECE_ROWS, self.max_piece_rows)
+        self.compile_s = 0.0  # seconds spent tracing and compiling programs
+        self._plans: dict[int, Plan] = {}  # by the index of the stage
+
+    def start(self, image: ImageInput) -> "TowerJob":
+        """Return the computation of a picture, which has not begun. Raises RequestError for too many patches."""
+        if len(image.patches) > MAX_ROWS:
+            raise RequestError(
+                f"image: too many patches (got {len(image.patches)}; allowed {MAX_ROWS}). Send a smaller picture."
+            )
+        return TowerJob(self, image)
+
+    def compute(self, image: ImageInput) -> NDArray[np.float32]:
+        """Return the rows of a picture: float32 [num_rows, columns]."""
+        job = self.start(image)
+        job.advance(None)
+        assert job.rows is not None
+        return job.rows
+
+    def close(self) -> None:
+        """Free the programs."""
+        for plan in self._plans.values():
+            plan.close()
+
+    def run_piece(self, index: int, inputs: Arrays) -> Arrays:
+        """Return the arrays that one stage returns for a piece of rows. They are copies."""
+        stage = self.stages[index]
+        if self.eager:
+            arrays = {name: self.backend.tensor(np.ascontiguousarray(array)) for name, array in inputs.items()}
+            return {name: np.array(result.numpy()) for name, result in stage.compute(arrays, self.weights).items()}
+        began = perf_counter()
+        plan = self._plans.get(index)
+        if plan is None:
+            plan = self._plans[index] = self._trace_plan(stage, inputs)
+        extents = {"tokens": len(inputs[stage.rows[0]])}
+        extents |= {f"rows of {name}": len(inputs[name]) for name in stage.whole}
+        plan.bucket_program(plan.find_bucket(extents))
+        self.compile_s += perf_counter() - began
+        return {name: np.array(array) for name, array in plan.run(inputs, extents).items()}
+
+    def _trace_plan(self, stage: TowerStage, inputs: Arrays) -> Plan:
+        tokens = Symbol("tokens", self.max_piece_rows)
+        specs = {}
+        for name, array in inputs.items():
+            rows = tokens if name in stage.rows else Symbol(f"rows of {name}", MAX_ROWS)
+            specs[name] = Spec((rows, *array.shape[1:]), I32 if array.dtype == np.int32 else F32)
+        graph = trace(lambda **arrays: stage.compute(arrays, self.weights), specs)
+        return Plan(graph, self.backend)
+
+
+class TowerJob:
+    """The computation of the rows of one picture."""
+
+    def __init__(self, runner: TowerRunner, image: ImageInput) -> None:
+        self.runner, self.image = runner, image
+        self.rows: NDArray[np.float32] | None = None  # float32 [num_rows, columns] once it is done
+        self.num_pieces = 0
+        self._pieces: Generator[None, int, NDArray[np.float32]] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.rows is not None
+
+    def advance(self, seconds: float | None) -> None:
+        """Compute for about this time; None: to the end. Pieces become shorter if one takes longer."""
+        runner, began = self.runner, perf_counter()
+        if seconds is None:
+            runner.piece_rows = runner.max_piece_rows
+        while self.rows is None:
+            piece_began = perf_counter()
+            try:
+                if self._pieces is None:
+                    self._pieces = self._compute()
+                next(self._pieces)
+            except StopIteration as end:
+                self.rows, self._pieces = end.value, None
+                return
+            self.num_pieces += 1
+            if seconds is None:
+                continue
+            taken, now = perf_counter() - piece_began, perf_counter()
+            if taken > seconds:
+                runner.piece_rows = max(MIN_PIECE_ROWS, runner.piece_rows // 2)
+            elif taken < seconds / 3:
+                runner.piece_rows = min(runner.max_piece_rows, runner.piece_rows * 2)
+            if now - began + taken / 2 > seconds:
+                return
+
+    def _compute(self) -> Generator[None, int, NDArray[np.float32]]:
+        runner = self.runner
+        arrays: Arrays = runner.tower.prepare(self.image, runner.host)
+        for index, stage in enumerate(runner.stages):
+            inputs = {name: group_rows(arrays[name], stage.group) for name in stage.rows}
+            whole = {name: arrays[name] for name in stage.whole}
+            num_rows, first, results = len(inputs[stage.rows[0]]), 0, dict[str, NDArray[Any]]()
+            while first < num_rows:
+                last = min(num_rows, first + max(1, runner.piece_rows // stage.group))
+                piece = {name: np.ascontiguousarray(array[first:last]) for name, array in inputs.items()}
+                for name, result in runner.run_piece(index, {**piece, **whole}).items():
+                    if name not in results:
+                        results[name] = np.empty((num_rows, *result.shape[1:]), result.dtype)
+                    results[name][first:last] = result
+                first = last
+                yield
+            arrays |= results
+        return np.ascontiguousarray(runner.tower.finish(arrays["rows"], self.image, runner.host))
+
+
+def group_rows(array: NDArray[Any], group: int) -> NDArray[Any]:
+    """Return an array [rows, width] as [rows / group, group * width]."""
+    return array if group == 1 else array.reshape(len(array) // group, group * array.shape[1])

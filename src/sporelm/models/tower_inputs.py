@@ -1,0 +1,40 @@
+"""The inputs of a vision tower: the patches of a picture, and their grids."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class ImageInput:
+    """One run of image rows of a prompt: the patches of its tiles, as a tower reads them.
+
+    patches   float32 [patches, values], tile after tile; values in the order of a flattened convolution weight:
+              (channel, [time,] y, x) of a patch
+    grids     (time, height, width) in patches, of each tile. Patches are row-major, unless the family's processor in
+              transformers orders them otherwise (Qwen2-VL: the patches that are merged are adjacent)
+    num_rows  rows that the tower and its projector return, and that stand in the prompt
+    layout    further integers of a family, such as the unpadded size of LLaVA-NeXT
+    """
+
+    patches: NDArray[np.float32]
+    grids: tuple[tuple[int, int, int], ...]
+    num_rows: int
+    layout: tuple[int, ...] = ()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of all of it: two inputs with one digest cannot be constructed."""
+        numbers = np.array([len(self.patches), self.num_rows, len(self.grids), *np.ravel(self.grids), *self.layout])
+        digest = blake2b(numbers.astype("<i8").tobytes(), digest_size=DIGEST_BYTES, person=b"image rows")
+        digest.update(np.ascontiguousarray(self.patches).data)
+        return digest.digest()
+
+    def tile_starts(self) -> NDArray[np.int64]:
+        """Return the first patch of each tile, and their number after the last: int64 [tiles + 1]."""
+        return np.concatenate([[0], np.cumsum([time * height * width for time, height, width in self.grids])])

@@ -1,0 +1,1 @@
+"""Vision towers with their projectors, one file each."""

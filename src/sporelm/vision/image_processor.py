@@ -1,0 +1,50 @@
+"""Image processors: a picture's pixels become the patches that a tower reads, and the text that stands for them."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.models.tower_inputs import ImageInput
+
+
+class ProcessedImage(NamedTuple):
+    """A picture for a model.
+
+    text    what replaces the processor's `placeholder` in a prompt: `row_token` once for each image row, with the
+            family's tokens around and between
+    images  one for each maximal run of `row_token` in `text`, in order
+    """
+
+    text: str
+    images: tuple[ImageInput, ...]
+
+
+class ImageProcessor(ABC):
+    """Turns pictures into tower inputs as the processor of a family in transformers does.
+
+    placeholder  the text by which the model's chat template stands for one picture
+    row_token    the token that a prompt has once for each image row
+    """
+
+    placeholder: str
+    row_token: str
+
+    @abstractmethod
+    def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:
+        """Return a picture, [height, width, 3] RGB, as the tower reads it. Raises RequestError for impossible sizes."""
+
+    @abstractmethod
+    def count_rows(self, width: int, height: int) -> int:
+        """Return the number of image rows of a picture of this size, in pixels."""
+
+
+def cut_patches(pixels: NDArray[np.float32], patch: int) -> NDArray[np.float32]:
+    """Return the patches of a picture [channels, height, width], row by row: float32 [patches, channels * patch ** 2].
+
+    The values of a patch are in the order (channel, y, x). Height and width are multiples of `patch`.
+    """
+    channels, height, width = pixels.shape
+    parts = pixels.reshape(channels, height // patch, patch, width // patch, patch)
+    return np.ascontiguousarray(parts.transpose(1, 3, 0, 2, 4).reshape(-1, channels * patch**2))

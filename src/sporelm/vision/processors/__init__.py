@@ -1,0 +1,1 @@
+"""Image processors, one file for each family of models that see."""
