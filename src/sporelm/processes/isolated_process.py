@@ -13,21 +13,20 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Event, Thread, Timer, current_thread
-from typing import Any
+from typing import IO, Any
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
 from sporelm.processes.tenant_queue import TenantQueue
 
-MAX_WAITING_JOBS = 256  # of one process; more are refused
-STALL_SECONDS = 60.0  # of the wall clock; then a job that neither ends nor uses its CPU time is stopped
 OUT_OF_TIME = 75  # exit code of a child that stopped itself, where no signal does
 MAX_REPLY_BYTES = 256 << 20  # a child that announces a longer reply has been taken over or is broken
 LENGTH = struct.Struct("<I")  # of the following frame; frames go over the child's standard input and output
+REPLY_LENGTHS = struct.Struct("<II")  # of a reply's JSON, and of the bytes after it
 
 # The child has the module search path of this process; it does not process site directories again.
 _WORKER = "sporelm.processes.isolated_worker"
@@ -40,6 +39,33 @@ class OverBudget(Exception):
 
 class ProcessDied(Exception):
     """The process ended in the middle of a job: it needed more memory or stack than it may use."""
+
+
+@dataclass(frozen=True)
+class ProcessLimits:
+    """Limits of an `IsolatedProcess`.
+
+    job_memory_bytes   that a job may allocate in addition to the process's memory (Linux only)
+    stall_seconds      of the wall clock; then a job that neither ends nor uses up its CPU time is stopped
+    max_waiting_jobs   more are refused
+    max_result_bytes   of the bytes of a `BinaryResult`
+    """
+
+    job_memory_bytes: int = 512 << 20
+    stall_seconds: float = 60.0
+    max_waiting_jobs: int = 256
+    max_result_bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryResult:
+    """The result of a job that returns bytes: they are sent as they are, after the `value`, which is sent as JSON.
+
+    In the child `parts` are any number of buffers; the owner gets them joined into one bytearray.
+    """
+
+    value: Any
+    parts: Sequence[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True)
@@ -70,9 +96,17 @@ class IsolatedProcess:
     Any thread may submit jobs. The owner closes it; a child whose owner has died ends by itself.
     """
 
-    def __init__(self, name: str) -> None:
-        """`name` is the name of the thread that talks to the child."""
+    def __init__(
+        self,
+        name: str,
+        limits: ProcessLimits | None = None,
+        closed_message: str = "the model was closed; open it again",
+    ) -> None:
+        """`name` is the name of the thread that talks to the child; `closed_message` the error of jobs that the end of
+        this process prevents."""
+        self.limits = limits or ProcessLimits()
         self._name = name
+        self._closed_message = closed_message
         self._jobs: TenantQueue[_Job] = TenantQueue()
         self._changed = Condition()
         self._thread: Thread | None = None
@@ -103,9 +137,9 @@ class IsolatedProcess:
                 self._jobs.clear()
                 self._loaded_keys.clear()
             if self._closed:
-                raise BackendError("the model was closed; open it again")
+                raise BackendError(self._closed_message)
             evicted = None
-            if len(self._jobs) >= MAX_WAITING_JOBS:
+            if len(self._jobs) >= self.limits.max_waiting_jobs:
                 evicted = self._jobs.evict_for(tenant)
                 if evicted is None:
                     raise self._make_queue_error()
@@ -123,7 +157,8 @@ class IsolatedProcess:
         return self.submit(resource, arguments, seconds).result()
 
     def _make_queue_error(self) -> QueueFull:
-        return QueueFull(f"{MAX_WAITING_JOBS} jobs wait for the {self._name} process already: try again later")
+        count = self.limits.max_waiting_jobs
+        return QueueFull(f"{count} jobs wait for the {self._name} process already: try again later")
 
     @property
     def pid(self) -> int | None:
@@ -165,7 +200,7 @@ class IsolatedProcess:
             waiting = self._jobs.clear()
         for job in waiting:
             if job.result.set_running_or_notify_cancel():
-                job.result.set_exception(BackendError("the model was closed; open it again"))
+                job.result.set_exception(BackendError(self._closed_message))
 
     def _run(self, job: _Job) -> Any:
         process = self._get_process()
@@ -175,15 +210,15 @@ class IsolatedProcess:
             stalled.set()  # before the kill: the end of the child's output is seen at once
             process.kill()
 
-        timer = Timer(STALL_SECONDS, stop)
+        timer = Timer(self.limits.stall_seconds, stop)
         timer.daemon = True
         timer.start()
         try:
             if job.resource.key not in self._loaded_keys:
                 self._send(process, ("load", job.resource.loader, job.resource.key, job.resource.data()))
                 self._loaded_keys.add(job.resource.key)
-            self._send(process, ("run", job.resource.key, job.seconds, job.arguments))
-            reply = _read_reply(process)
+            self._send(process, ("run", job.resource.key, job.seconds, self.limits.job_memory_bytes, job.arguments))
+            reply = _read_reply(process, self.limits.max_result_bytes)
         except (OSError, EOFError):
             raise self._explain_end(has_stalled=stalled.is_set()) from None
         except BaseException:
@@ -241,7 +276,7 @@ class IsolatedProcess:
         code = process.wait()
         self._end()
         if closed:
-            return BackendError("the model was closed; open it again")
+            return BackendError(self._closed_message)
         # SIGPROF is the limit of the job, SIGXCPU that of `ulimit -t`.
         is_out_of_time = os.name == "posix" and code in (-signal.SIGPROF, -signal.SIGXCPU)
         if code == OUT_OF_TIME or has_stalled or is_out_of_time:
@@ -264,21 +299,35 @@ class IsolatedProcess:
                     pipe.close()
 
 
-def _read_reply(process: "subprocess.Popen[bytes]") -> tuple[str, str, Any]:
-    """Return the child's next reply: the name of an error, or "", its message, and the value. It is JSON, which is
-    harmless even if a template or a grammar has taken over the child. Raises EOFError if the child has ended, or sends
-    no valid reply, or one longer than MAX_REPLY_BYTES.
+def _read_reply(process: "subprocess.Popen[bytes]", max_result_bytes: int) -> tuple[str, str, Any]:
+    """Return the child's next reply: the name of an error, or "", its message, and the value. It is JSON and bytes,
+    which are harmless even if a template, a grammar or a picture has taken over the child. Raises EOFError if the child
+    has ended, or sends no valid reply, or one longer than its limit.
     """
     assert process.stdout is not None
-    head = process.stdout.read(LENGTH.size)
-    if len(head) < LENGTH.size:
+    head = process.stdout.read(REPLY_LENGTHS.size)
+    if len(head) < REPLY_LENGTHS.size:
         raise EOFError
-    (length,) = LENGTH.unpack(head)
-    if length > MAX_REPLY_BYTES:
+    text_length, result_length = REPLY_LENGTHS.unpack(head)
+    if text_length > MAX_REPLY_BYTES or result_length > max_result_bytes:
         raise EOFError
-    data = process.stdout.read(length)
+    text = process.stdout.read(text_length)
     try:
-        error, message, value = json.loads(data)
+        error, message, value = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise EOFError from None
+    if result_length:
+        value = BinaryResult(value, [_read_exactly(process.stdout, result_length)])
     return str(error), str(message), value
+
+
+def _read_exactly(stream: IO[bytes], length: int) -> bytearray:
+    """Return the next `length` bytes of a buffered stream. Raises EOFError."""
+    data = bytearray(length)
+    view = memoryview(data)
+    while view:
+        count = stream.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError
+        view = view[count:]
+    return data

@@ -9,22 +9,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from threading import Event, Thread, stack_size
 from typing import Any, BinaryIO
 
 from sporelm.errors import SporeError
-from sporelm.processes.isolated_process import LENGTH, OUT_OF_TIME
+from sporelm.processes.isolated_process import LENGTH, OUT_OF_TIME, REPLY_LENGTHS, BinaryResult
 
 NICENESS = 10
 STACK_BYTES = 64 << 20  # of the thread that runs jobs: compilers of grammars recurse as deep as a grammar is
-JOB_MEMORY_BYTES = 512 << 20  # that a job may allocate in addition to the process's memory
 WATCH_SECONDS = 0.01  # between two checks of the clock where the system has no timer
 
 Job = Callable[..., Any]
-JobReply = tuple[str, str, Any]  # the name of an error, or "", its message, and a value that JSON can represent
+JobReply = tuple[str, str, Any]  # the name of an error, or "", its message, and the value: for JSON, or a BinaryResult
 
 
 def main() -> None:
@@ -56,16 +55,27 @@ def _serve(jobs: BinaryIO, replies: BinaryIO) -> None:
             except Exception as error:  # the reply to each job that needs the resource
                 failures[key] = _make_error_reply(error)
             continue
-        key, seconds, arguments = rest
+        key, seconds, memory_bytes, arguments = rest
         if key in failures:
             reply = failures[key]
         else:
-            with _limit(seconds):
+            with _limit(seconds, memory_bytes):
                 reply = _run(resources[key], arguments)
-        data = json.dumps(reply).encode()
-        replies.write(LENGTH.pack(len(data)) + data)
-        replies.flush()
+        _write_reply(replies, reply)
+        del reply, arguments, rest, message  # not kept in memory until the next job
     os._exit(0)
+
+
+def _write_reply(replies: BinaryIO, reply: JobReply) -> None:
+    error, text, value = reply
+    parts: Sequence[bytes | bytearray | memoryview] = ()
+    if isinstance(value, BinaryResult):
+        value, parts = value.value, value.parts
+    data = json.dumps((error, text, value)).encode()
+    replies.write(REPLY_LENGTHS.pack(len(data), sum(map(len, parts))) + data)
+    for part in parts:
+        replies.write(part)
+    replies.flush()
 
 
 def _import(loader: str) -> Callable[..., Job]:
@@ -105,9 +115,9 @@ def _forbid_core_files() -> None:
 
 
 @contextmanager
-def _limit(seconds: float) -> Iterator[None]:
+def _limit(seconds: float, memory_bytes: int) -> Iterator[None]:
     """End the process if the block takes more than its CPU time; make it fail to allocate more than its memory."""
-    with _limit_memory(), _limit_time(seconds):
+    with _limit_memory(memory_bytes), _limit_time(seconds):
         yield
 
 
@@ -138,7 +148,7 @@ def _limit_time(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _limit_memory() -> Iterator[None]:
+def _limit_memory(job_bytes: int) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
@@ -147,7 +157,7 @@ def _limit_memory() -> Iterator[None]:
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-    limit = used + JOB_MEMORY_BYTES
+    limit = used + job_bytes
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))

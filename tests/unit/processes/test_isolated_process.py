@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +14,14 @@ import pytest
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
 from sporelm.processes import isolated_process
-from sporelm.processes.isolated_process import IsolatedProcess, OverBudget, ProcessDied, SharedResource
+from sporelm.processes.isolated_process import (
+    BinaryResult,
+    IsolatedProcess,
+    OverBudget,
+    ProcessDied,
+    ProcessLimits,
+    SharedResource,
+)
 from sporelm.text import ChatTemplate
 from sporelm.text.chat_templates import chat_template
 from sporelm.text.chat_templates.chat_template import NeedsIsolation, TemplateStopped, without_waiting
@@ -55,6 +62,40 @@ def test_a_job_gives_what_it_gives_here(process: IsolatedProcess) -> None:
     assert process.pid == pid, "one process for all jobs"
 
 
+def load_repeater() -> Callable[..., BinaryResult]:
+    """Load a job that returns bytes in parts."""
+    return lambda data, count: BinaryResult({"count": count}, [data] * count)
+
+
+def test_bytes_come_back_as_they_are(process: IsolatedProcess) -> None:
+    process.limits = ProcessLimits(max_result_bytes=3 << 20)
+    repeater = SharedResource(-40, f"{__name__}:load_repeater", lambda: ())
+    data = bytes(range(256)) * 4096
+    result = process.run(repeater, (data, 3), 5.0)
+    assert result.value == {"count": 3}
+    assert bytes(result.parts[0]) == data * 3
+    with pytest.raises(ProcessDied):  # more than the owner accepts
+        process.run(repeater, (data, 4), 5.0)
+    assert bytes(process.run(repeater, (b"ab", 2), 5.0).parts[0]) == b"abab"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a job")
+def test_a_job_gets_the_memory_of_its_limits(process: IsolatedProcess) -> None:
+    repeater = SharedResource(-41, f"{__name__}:load_repeater", lambda: ())
+    allocator = SharedResource(-42, f"{__name__}:load_allocator", lambda: ())
+    process.run(repeater, (b"", 0), 5.0)
+    process.limits = ProcessLimits(job_memory_bytes=64 << 20)
+    with pytest.raises(RequestError, match="more memory is needed"):
+        process.run(allocator, (128 << 20,), 5.0)
+    process.limits = ProcessLimits(job_memory_bytes=256 << 20)
+    assert process.run(allocator, (128 << 20,), 5.0) == 128 << 20
+
+
+def load_allocator() -> Callable[..., int]:
+    """Load a job that allocates bytes."""
+    return lambda count: len(bytearray(count))
+
+
 def test_any_text_comes_back_as_it_is(process: IsolatedProcess) -> None:
     content = "\ud800 \x00 é 😶\u200d🌫️ \n" * 1000
     spans, *_ = process.run(TEMPLATE, (1.0, [{"role": "user", "content": content}], [], True, {"n": 1 << 80}), 5.0)
@@ -88,11 +129,11 @@ def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> No
     assert process.run(TEMPLATE, (1.0, *CHAT), 5.0)[0][1] == ["Hi", False]
 
 
-def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess) -> None:
     """The end of the child's output must not be seen before the reason for it is known."""
     endless = SharedResource(-30, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     process.run(TEMPLATE, (1.0, *CHAT), 5.0)
-    monkeypatch.setattr(isolated_process, "STALL_SECONDS", 0.1)
+    process.limits = ProcessLimits(stall_seconds=0.1)
     for _ in range(3):
         with pytest.raises(OverBudget):
             process.run(endless, (60.0, *CHAT), 60.0)
@@ -177,8 +218,8 @@ def test_close_ends_what_runs_and_what_waits() -> None:
         process.submit(TEMPLATE, (1.0, *CHAT), 5.0)
 
 
-def test_too_many_jobs_are_refused(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 1)
+def test_too_many_jobs_are_refused(process: IsolatedProcess) -> None:
+    process.limits = ProcessLimits(max_waiting_jobs=1)
     endless = SharedResource(-8, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     running = process.submit(endless, (60.0, *CHAT), 60.0)
     while not running.running():
@@ -205,8 +246,8 @@ def test_tenants_are_served_round_robin(process: IsolatedProcess) -> None:
     assert finished == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
 
 
-def test_a_full_queue_makes_room_for_another_tenant(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 3)
+def test_a_full_queue_makes_room_for_another_tenant(process: IsolatedProcess) -> None:
+    process.limits = ProcessLimits(max_waiting_jobs=3)
     slow = SharedResource(-10, TEMPLATE_JOB, lambda: (NESTED, {}, "a template"))
     running = process.submit(slow, (60.0, *CHAT), 60.0, "a")
     while not running.running():

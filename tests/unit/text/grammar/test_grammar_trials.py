@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sporelm.errors import BackendError, QueueFull, RequestError
-from sporelm.processes import isolated_process
-from sporelm.processes.isolated_process import IsolatedProcess
+from sporelm.processes.isolated_process import IsolatedProcess, ProcessLimits
 from sporelm.text import load_tokenizer
 from sporelm.text.grammar.grammar import Grammar
 from sporelm.text.grammar.grammar_matcher import compile_grammar
@@ -124,10 +123,8 @@ def test_a_grammar_that_waits_among_bombs_is_tried_for_another_tenant(process: I
     trials.check(common, "c")
 
 
-def test_a_grammar_that_one_tenant_cannot_queue_is_tried_for_another(
-    process: IsolatedProcess, story: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolated_process, "MAX_WAITING_JOBS", 2)
+def test_a_grammar_that_one_tenant_cannot_queue_is_tried_for_another(process: IsolatedProcess, story: Path) -> None:
+    process.limits = ProcessLimits(max_waiting_jobs=2)
     trials = GrammarTrials(load_tokenizer(story), process, 0.5)
     common = Grammar(choice=["yes", "no"])
     running = trials.submit(BOMB, "a")
