@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 LIMITS = (
     ("max-waiting", int, "N", "maximum waiting requests of a model; more get 429; default: 256"),
     ("max-prompts", int, "N", "maximum completions that one request may ask for; default: 1024"),
-    ("max-body", str, "SIZE", "maximum size of a request body; default: 8M"),
+    ("max-body", str, "SIZE", "maximum size of a request body without its images; default: 8M"),
+    ("max-image-body", str, "SIZE", "maximum size of a request body with images; default: 32M"),
     ("max-connections", int, "N", "maximum open connections; default: 1024"),
     ("request-seconds", float, "S", "maximum time to answer a request; default: 600"),
     ("render-seconds", float, "S", "maximum CPU time for rendering a chat; default: 0.2"),
@@ -74,6 +75,12 @@ def make_parser() -> Parser:
     access.add_argument("--api-keys-file", metavar="FILE", help="one key per line (SPORE_API_KEYS_FILE)")
     access.add_argument("--cors-origin", action="append", metavar="URL", help="an origin whose pages may send requests")
     access.add_argument("--allowed-host", action="append", metavar="NAME", help="a host name of this server")
+    access.add_argument(
+        "--allow-image-host",
+        action="append",
+        metavar="NAME",
+        help="a host from which images at http(s) URLs are fetched; may be repeated; default: none",
+    )
     access.add_argument("--tls-cert", metavar="FILE", help="certificate in PEM format")
     access.add_argument("--tls-key", metavar="FILE", help="private key in PEM format")
     limits = parser.add_argument_group("limits")
@@ -134,6 +141,7 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
         "api_keys_file": args.api_keys_file,
         "cors_origins": tuple(args.cors_origin) if args.cors_origin else None,
         "allowed_hosts": tuple(args.allowed_host) if args.allowed_host else None,
+        "allow_image_hosts": tuple(args.allow_image_host) if args.allow_image_host else None,
     }
     for name in ("session_dir", "tls_cert", "tls_key"):
         flags[name] = Path(getattr(args, name)).expanduser() if getattr(args, name) else None

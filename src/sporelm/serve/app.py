@@ -120,9 +120,11 @@ def owner_of(request: Request) -> str:
 
 def middleware(server: Server) -> list[Middleware]:
     """Return the middleware: CORS, which answers preflight requests of browsers, then the limits."""
+    image_paths = frozenset(each.path for each in server.endpoints if each.takes_images)
     limits = Middleware(
         RequestLimitsMiddleware,
         config=server.config,
+        image_paths=image_paths,
         access=server.access,
         on_response=server.metrics.count_request,
     )

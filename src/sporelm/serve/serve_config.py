@@ -77,7 +77,8 @@ class ServeConfig:
     max_prompts       answers that one request may ask for, prompts times n
     max_messages      of one chat
     max_tokens        of one answer; None: what the context has room for
-    max_body          bytes of a request's body
+    max_body          bytes of a request's body, without the data of its images
+    max_image_body    bytes of a request's body with the data of its images, on routes that take images
     max_bodies        bytes of the bodies of all requests in progress; more get 503. None: 256 MiB, or four of the
                       largest bodies, if that is more
     max_headers       bytes of a request's headers, its first line included
@@ -92,6 +93,7 @@ class ServeConfig:
     max_connections   open connections; more get 503
     max_sessions      sessions of /infer in memory; the least recently used are saved to files, or dropped
     session_dir       where sessions and conversations are stored; None: conversations in the user's data folder
+    allow_image_hosts  host names from which images at remote URLs are fetched; none: such images are refused
     cors_origins      web origins whose pages may send requests; none: only the server's own
     allowed_hosts     host names that requests may use, besides those of the server's address
     tls_cert          certificate in PEM form, with tls_key
@@ -113,6 +115,7 @@ class ServeConfig:
     max_messages: int = 4096
     max_tokens: int | None = None
     max_body: int = 8 << 20
+    max_image_body: int = 32 << 20
     max_bodies: int | None = None
     max_headers: int = 32 << 10
     head_seconds: float = 10.0
@@ -126,6 +129,7 @@ class ServeConfig:
     max_connections: int = 1024
     max_sessions: int = 64
     session_dir: Path | None = None
+    allow_image_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     tls_cert: Path | None = None
@@ -162,16 +166,21 @@ class ServeConfig:
         for origin in self.cors_origins:
             if re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin) is None:
                 raise RequestError(f"a CORS origin is {safe_repr(origin)}: give scheme://host[:port], without a path")
-        for name in self.allowed_hosts:
-            if HOST_NAME.fullmatch(name) is None and not _is_address(name):
-                raise RequestError(
-                    f"an allowed host is {safe_repr(name)}: give a name alone, without scheme, port or path"
-                )
+        for title, hosts in (("an allowed host", self.allowed_hosts), ("an image host", self.allow_image_hosts)):
+            for name in hosts:
+                if HOST_NAME.fullmatch(name) is None and not _is_address(name):
+                    raise RequestError(f"{title} is {safe_repr(name)}: give a name alone, without scheme, port or path")
 
     @property
     def max_bodies_bytes(self) -> int:
         """`max_bodies`, or its default."""
-        return max(256 << 20, 4 * self.max_body) if self.max_bodies is None else self.max_bodies
+        return max(256 << 20, 4 * self.image_body_bytes) if self.max_bodies is None else self.max_bodies
+
+    @property
+    def image_body_bytes(self) -> int:
+        """Bytes of the largest body with images: at least `max_body`, and at most those of all bodies together."""
+        largest = max(self.max_body, self.max_image_body)
+        return largest if self.max_bodies is None else min(largest, self.max_bodies)
 
     @property
     def is_loopback(self) -> bool:
@@ -208,6 +217,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_messages": (1, 1_000_000),
     "max_tokens": (1, (1 << 31) - 1),
     "max_body": (1 << 10, 1 << 30),
+    "max_image_body": (1 << 10, 1 << 30),
     "max_bodies": (1 << 10, 1 << 40),
     "max_headers": (1 << 10, 1 << 20),
     "max_connections": (1, 1_000_000),
@@ -220,8 +230,8 @@ RANGES: dict[str, tuple[float, float]] = {
 _STRINGS = ("host", "log")
 _PATHS = ("session_dir", "tls_cert", "tls_key")
 _BOOLEANS = ("any_model_name",)
-_LISTS = ("cors_origins", "allowed_hosts", "keep_alive_keys", "adapters")
-_SIZES = ("model_memory", "max_body", "max_bodies")
+_LISTS = ("cors_origins", "allowed_hosts", "allow_image_hosts", "keep_alive_keys", "adapters")
+_SIZES = ("model_memory", "max_body", "max_image_body", "max_bodies")
 
 
 def load_config(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:

@@ -73,7 +73,7 @@ def test_errors_have_the_shape_that_the_client_knows(client: anthropic.Anthropic
         client.messages.create(model="claude", max_tokens=1, messages=ASK)
     assert refused.value.request_id
     image = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}
-    with pytest.raises(anthropic.BadRequestError, match="only text is supported here"):
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\] is at .*--allow-image-host"):
         client.messages.create(model="story", max_tokens=1, messages=[{"role": "user", "content": [image]}])
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
         client.messages.create(model="story", max_tokens=0, messages=ASK)

@@ -74,7 +74,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [TOOL]}, "not among the tools"),
     ({"tool_choice": {"type": "allowed_tools"}, "tools": [TOOL]}, "needs a mode"),
     ({"tools": [{"type": "web_search"}]}, "is not a function"),
-    ({"messages": [{"role": "user", "content": [wrap("x"), {"type": "image_url", "image_url": {}}]}]}, "only 'text'"),
+    ({"messages": [{"role": "user", "content": [wrap("x"), {"type": "image_url", "image_url": {}}]}]}, "image URL"),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "only 'text'"),
     ({"response_format": {"type": "json_object", "schema": {"type": "nonsense"}}}, "grammar"),
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.chat.answer_stream import AnswerStream, merge_streams, run_in_thread_if
 from sporelm.serve.chat.chat_format import ChatFormat, ends_with_answer
+from sporelm.serve.chat.image_parts import has_images
+from sporelm.serve.chat.remote_images import fetch_remote_images
 from sporelm.serve.chat.token_usage import Usage, check_finished, usage_of
 from sporelm.serve.http.api_call import LARGE_BYTES, ApiCall
 from sporelm.serve.model_pool.served_model import ServedModel
@@ -163,8 +165,11 @@ async def render_chat(
     add_generation_prompt: bool = True,
     continue_last: bool = False,
 ) -> RenderedPrompt:
-    """Render messages for the model. Raises RequestError, also where its template fails on them."""
+    """Render messages for the model, with their remote images. Raises RequestError, also where its template fails on
+    them."""
     variables = check_variables(template_variables)
+    messages = await fetch_remote_images(call, messages)
+    call.is_large = call.is_large or has_images(messages)
 
     def render() -> RenderedPrompt:
         checked = with_known_roles(messages)

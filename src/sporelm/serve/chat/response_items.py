@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.errors import RequestError, safe_repr
+from sporelm.serve.chat.image_parts import Content, Part, check_image_role, join_text, responses_image, text_part
 
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
@@ -23,14 +24,14 @@ def messages_from_items(instructions: str | None, items: str | Sequence[Mapping[
             role = item.get("role")
             if role not in ("user", "assistant", "system", "developer"):
                 raise RequestError(f"{path}.role is {safe_repr(role)}: it must be user, assistant, system or developer")
-            messages.append({"role": role, "content": content_text(item.get("content"), path)})
+            messages.append({"role": role, "content": _item_content(role, item.get("content"), f"{path}.content")})
         elif kind == "reasoning":
-            reasoning = content_text(item.get("content") or [], path, ("reasoning_text",))
+            reasoning = content_text(item.get("content") or [], f"{path}.content", ("reasoning_text",))
             continue
         elif kind == "function_call":
             add_call(messages, item, path)
         elif kind == "function_call_output":
-            output = content_text(item.get("output"), path)
+            output = _item_content("tool", item.get("output"), f"{path}.output")
             messages.append({"role": "tool", "content": output, "tool_call_id": str(item.get("call_id", ""))})
         else:
             raise RequestError(f"{path} is of type {safe_repr(kind)}, which is not supported: give messages and calls")
@@ -60,16 +61,37 @@ def content_text(content: Any, path: str, kinds: Sequence[str] = TEXT_PARTS) -> 
     """Return the text of a content. Raises RequestError for content of another kind."""
     if isinstance(content, str):
         return content
+    return "".join(_part_text(part, f"{path}[{index}]", kinds) for index, part in enumerate(_part_list(content, path)))
+
+
+def _item_content(role: str, content: Any, path: str) -> Content:
+    """Return the content of a message or of a tool's result: one text unless there are images."""
+    if isinstance(content, str):
+        return content
+    parts: list[Part] = []
+    for index, part in enumerate(_part_list(content, path)):
+        place = f"{path}[{index}]"
+        if isinstance(part, Mapping) and part.get("type") == "input_image":
+            check_image_role(role, place)
+            parts.append(responses_image(part, place))
+        else:
+            parts.append(text_part(_part_text(part, place, TEXT_PARTS)))
+    return join_text(parts)
+
+
+def _part_list(content: Any, path: str) -> list[Any]:
     if not isinstance(content, list):
-        raise RequestError(f"{path} has the content {safe_repr(content)}: it must be a string or a list of parts")
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get("text", part.get("refusal")) if kind in kinds else None
-        if not isinstance(text, str):
-            raise RequestError(f"{path} has a part of type {safe_repr(kind)}: only text is supported")
-        texts.append(text)
-    return "".join(texts)
+        raise RequestError(f"{path} is {safe_repr(content)}: it must be a string or a list of parts")
+    return content
+
+
+def _part_text(part: Any, path: str, kinds: Sequence[str]) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("text", part.get("refusal")) if kind in kinds else None
+    if not isinstance(text, str):
+        allowed = "text and input_image are" if kinds == TEXT_PARTS else "text is"
+        raise RequestError(f"{path} is a part of type {safe_repr(kind)}: only {allowed} supported")
+    return text
 
 
 def tools_from_responses(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:

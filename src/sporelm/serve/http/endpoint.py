@@ -33,6 +33,7 @@ class Endpoint:
     reply              the type of the JSON answer, for the description
     stream_media_type  the media type of a streamed answer, if the route has one
     error_format       how the route's API writes errors
+    takes_images       whether its body may contain images, and so be larger
     alias_of           the path that this one is an alias of
     """
 
@@ -44,6 +45,7 @@ class Endpoint:
     stream_media_type: str | None = None
     error_format: ErrorFormat = openai_error_body
     tag: str = "OpenAI"
+    takes_images: bool = False
     alias_of: str | None = None
 
     def alias(self, path: str) -> "Endpoint":

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextlib import AsyncExitStack
 from secrets import token_hex
 from time import perf_counter
@@ -18,6 +18,7 @@ from sporelm.serve.http.api_errors import (
     api_error_from,
     error_format_for,
 )
+from sporelm.serve.http.image_bytes import TextByteCounter
 from sporelm.serve.http.request_log import log_request
 from sporelm.serve.serve_config import ServeConfig
 
@@ -46,10 +47,19 @@ class RequestLimitsMiddleware:
     whatever reason."""
 
     def __init__(
-        self, app: App, config: ServeConfig, access: AccessControl, on_response: Callable[[str, str, int], None]
+        self,
+        app: App,
+        config: ServeConfig,
+        access: AccessControl,
+        on_response: Callable[[str, str, int], None],
+        image_paths: Collection[str] = (),
     ) -> None:
-        """`on_response` gets the path of each request's route ("" for none), its method and its status."""
+        """
+        on_response  gets the path of each request's route ("" for none), its method and its status
+        image_paths  paths whose bodies may contain images
+        """
         self.app = app
+        self.image_paths = image_paths
         self.config = config
         self.access = access
         self.on_response = on_response
@@ -93,7 +103,9 @@ class RequestLimitsMiddleware:
                     key = self.access.check(scope["method"], scope["path"], headers)
                     owner = key.owner
                     scope.setdefault("state", {}).update(key=key, resources=resources, request_id=request_id)
-                    await self.app(scope, self._limit_body(headers, receive, resources), send_with_headers)
+                    await self.app(
+                        scope, self._limit_body(scope["path"], headers, receive, resources), send_with_headers
+                    )
                 except Exception as error:
                     if isinstance(error, ClientDisconnected) or status:
                         raise
@@ -132,14 +144,14 @@ class RequestLimitsMiddleware:
         if num_hosts > 1 or (num_hosts == 0 and scope["http_version"] == "1.1"):
             raise ApiError(400, f"the request has {num_hosts} Host headers: send exactly one", code="wrong_host")
 
-    def _limit_body(self, headers: dict[str, str], receive: Receive, resources: AsyncExitStack) -> Receive:
+    def _limit_body(self, path: str, headers: dict[str, str], receive: Receive, resources: AsyncExitStack) -> Receive:
         """Return `receive`, wrapped to raise ApiError for a body that is too large, arrives too slowly, or exceeds the
         memory for all bodies. Received bytes count until the request ends, since they are held until then."""
-        max_bytes = self.config.max_body
+        takes_images = path in self.image_paths
+        max_bytes = self.config.image_body_bytes if takes_images else self.config.max_body
+        counter = TextByteCounter() if takes_images else None
         seconds = self.config.body_seconds
-        too_large = ApiError(
-            413, f"the body has more than {max_bytes} bytes, which is the limit (max_body)", code="body_too_large"
-        )
+        too_large = body_too_large(max_bytes, "max_image_body" if takes_images else "max_body")
         if headers.get("content-length", "").isdecimal() and int(headers["content-length"][:20]) > max_bytes:
             raise too_large
         loop = asyncio.get_running_loop()
@@ -165,6 +177,8 @@ class RequestLimitsMiddleware:
             is_complete = not message.get("more_body", False)
             if num_received + size > max_bytes:
                 raise too_large
+            if counter is not None and counter.add(message.get("body", b"")) > self.config.max_body:
+                raise body_too_large(self.config.max_body, "max_body, without the data of images")
             self._check_body_memory(size)
             num_received += size
             self.body_bytes += size
@@ -184,6 +198,13 @@ class RequestLimitsMiddleware:
                 "bodies_too_large",
                 {"retry-after": str(RETRY_SECONDS), "connection": "close"},
             )
+
+
+def body_too_large(max_bytes: int, limit: str) -> ApiError:
+    """Return the error for a body of more bytes than a limit."""
+    return ApiError(
+        413, f"the body has more than {max_bytes} bytes, which is the limit ({limit})", code="body_too_large"
+    )
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

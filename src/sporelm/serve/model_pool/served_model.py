@@ -35,6 +35,11 @@ class ServedModel:
     def llm(self) -> LLM:
         return self.async_llm.llm
 
+    @property
+    def can_see(self) -> bool:
+        """Whether messages may contain images."""
+        return bool(getattr(self.llm, "can_see", False))
+
     @cached_property
     def fingerprint(self) -> str:
         """The `system_fingerprint` of replies: a hash of everything that can change the answer to the same request and

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from sporelm.errors import RequestError
+from sporelm.serve.chat.answer_stream import run_in_thread_if
 from sporelm.serve.chat.chat_stream import ChatStream, start_chat
+from sporelm.serve.chat.image_parts import check_image_role, ollama_content
 from sporelm.serve.chat.ollama_options import model_name_from_ollama
 from sporelm.serve.chat.ollama_replies import (
     NDJSON,
@@ -34,7 +35,7 @@ class OllamaMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str
     content: str | None = ""
     thinking: str | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None  # base64
     tool_calls: list[dict[str, Any]] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -46,10 +47,12 @@ class OllamaChatRequest(OllamaFields, kw_only=True):
 
 
 def template_message(message: OllamaMessage, index: int) -> dict[str, Any]:
-    """Return a message for chat templates. Raises RequestError for images."""
+    """Return a message for chat templates, its images before its text. Raises RequestError for invalid images."""
+    path = f"messages[{index}].images"
     if message.images:
-        raise RequestError(f"messages[{index}] has images, which the models of this server cannot read: leave them out")
-    fields: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+        check_image_role(message.role, f"{path}[0]")
+    content = ollama_content(message.content or "", message.images, path)
+    fields: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking:
         fields["reasoning_content"] = message.thinking
     if message.tool_calls:
@@ -73,7 +76,12 @@ async def chat(call: ApiCall, body: OllamaChatRequest) -> Response | OllamaReply
         return OllamaReply(keep_alive.name, timestamp(), True, message=empty, done_reason=reason)
     model = await call.model(name)
     stopwatch.mark_loaded()
-    messages = [template_message(each, index) for index, each in enumerate(body.messages)]
+    given = body.messages
+
+    def template_messages() -> list[dict[str, Any]]:
+        return [template_message(each, index) for index, each in enumerate(given)]
+
+    messages = await run_in_thread_if(call.is_large, template_messages)
     stream = await start_chat(call, model, ollama_chat_request(model, body, messages, body.tools))
     logprobs = ChatLogprobs(model, stream.streams[0], enabled=bool(body.logprobs))
     if body.stream is not False:
@@ -128,6 +136,7 @@ ENDPOINTS: list[Endpoint] = [
         "/api/chat",
         chat,
         body=OllamaChatRequest,
+        takes_images=True,
         reply=OllamaReply,
         stream_media_type=NDJSON,
         error_format=ollama_error_body,

@@ -12,6 +12,7 @@ from sporelm.errors import RequestError
 from sporelm.serve.chat.answer_stream import run_in_thread_if
 from sporelm.serve.chat.chat_stream import ChatStream, start_chat
 from sporelm.serve.chat.fim import fim_tokens
+from sporelm.serve.chat.image_parts import ollama_content
 from sporelm.serve.chat.ollama_options import max_tokens_from_options, model_name_from_ollama
 from sporelm.serve.chat.ollama_replies import (
     NDJSON,
@@ -44,47 +45,51 @@ class OllamaGenerateRequest(OllamaFields, kw_only=True):
     suffix: str | None = None
     template: str | None = None
     context: list[int] | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None  # base64
 
 
 def check_supported(body: OllamaGenerateRequest) -> None:
     """Raise RequestError for fields that are not supported, or not together."""
-    for name, reason in (
-        ("template", "the model's own is used; with raw the prompt is taken as it is"),
-        ("images", "the models of this server cannot read images"),
-    ):
-        if getattr(body, name):
-            raise RequestError(f"{name} is not supported: {reason}; leave it out")
-    for one, others in (("raw", ("system", "context")), ("suffix", ("system", "context", "think"))):
+    if body.template:
+        raise RequestError(
+            "template is not supported: the model's own is used; with raw the prompt is taken as it is; leave it out"
+        )
+    for one, others in (("raw", ("system", "context", "images")), ("suffix", ("system", "context", "think", "images"))):
         for other in others:
             if getattr(body, one) and getattr(body, other):
                 raise RequestError(
                     f"{one} and {other} are given together: with {one} the prompt is not a chat; leave out one"
                 )
+    if body.context and body.images:
+        raise RequestError("context and images are given together: send the whole chat to /api/chat; leave out one")
 
 
 async def generate(call: ApiCall, body: OllamaGenerateRequest) -> Response | OllamaReply:
-    """The answer to a prompt, as a chat of one message that continues `context`. With `raw`, or a model without a
-    template, the prompt is continued as it is; with `suffix` the gap between both is filled. Without a prompt the model
-    is only loaded, or unloaded if `keep_alive` is 0."""
+    """The answer to a prompt and its images, as a chat of one message that continues `context`. With `raw`, or a model
+    without a template, the prompt is continued as it is; with `suffix` the gap between both is filled. Without a prompt
+    the model is only loaded, or unloaded if `keep_alive` is 0."""
     check_supported(body)
     stopwatch = Stopwatch()
     name = model_name_from_ollama(call.server.models, body.model)
     keep_alive = KeepAlive(call, name, body.keep_alive)
-    if not body.prompt and not body.suffix:
+    if not body.prompt and not body.suffix and not body.images:
         reason = await keep_alive.load_or_unload()
         return OllamaReply(keep_alive.name, timestamp(), True, response="", done_reason=reason)
     model = await call.model(name)
     stopwatch.mark_loaded()
+    if body.images and model.llm.tokenizer.chat_template is None:
+        raise RequestError("images cannot be placed in a prompt: this model has no chat template; leave them out")
     if body.raw or body.suffix or model.llm.tokenizer.chat_template is None:
         replies = _completion_replies(call, model, body, stopwatch)
     else:
-        messages = [{"role": "system", "content": body.system}] if body.system else []
-        messages.append({"role": "user", "content": body.prompt or ""})
+        messages: list[dict[str, Any]] = [{"role": "system", "content": body.system}] if body.system else []
+        prompt = body.prompt or ""
+        content = await run_in_thread_if(call.is_large, lambda: ollama_content(prompt, body.images, "images"))
+        messages.append({"role": "user", "content": content})
         request = ollama_chat_request(model, body, messages, context_ids=body.context or ())
         stream = await start_chat(call, model, request)
         logprobs = ChatLogprobs(model, stream.streams[0], enabled=bool(body.logprobs))
-        replies = _chat_replies(stream, logprobs, stopwatch)
+        replies = _chat_replies(stream, logprobs, stopwatch, returns_context=not body.images)
     if body.stream is not False:
         first = await anext(replies)
         return StreamedResponse(_lines(first, replies), NDJSON, ollama_error_line, call)
@@ -121,8 +126,9 @@ def _context_ids(completion: Completion) -> list[int]:
 
 
 async def _chat_replies(
-    stream: ChatStream, chat_logprobs: ChatLogprobs, stopwatch: Stopwatch
+    stream: ChatStream, chat_logprobs: ChatLogprobs, stopwatch: Stopwatch, *, returns_context: bool
 ) -> AsyncGenerator[OllamaReply, None]:
+    """Yield an answer. A chat with images has no `context`: ids alone cannot bring the images back."""
     name = stream.model.name
     async for chunk in stream.chunks():
         content = "".join(delta.text for delta in chunk.deltas if isinstance(delta, Content))
@@ -132,7 +138,8 @@ async def _chat_replies(
             yield OllamaReply(name, timestamp(), False, response=content, thinking=thinking or None, logprobs=logprobs)
         completion = chunk.piece.completion
         if completion is not None:
-            yield last_reply(stream.model, completion, stopwatch, response="", context=_context_ids(completion))
+            context = _context_ids(completion) if returns_context else None
+            yield last_reply(stream.model, completion, stopwatch, response="", context=context)
 
 
 async def _completion_replies(
@@ -177,6 +184,7 @@ ENDPOINTS: list[Endpoint] = [
         "/api/generate",
         generate,
         body=OllamaGenerateRequest,
+        takes_images=True,
         reply=OllamaReply,
         stream_media_type=NDJSON,
         error_format=ollama_error_body,

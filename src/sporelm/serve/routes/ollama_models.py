@@ -213,8 +213,8 @@ def default_parameters(model: ServedModel) -> list[str]:
 
 
 def capabilities(model: ServedModel) -> list[str]:
-    """Return a model's capabilities in Ollama's terms: `tools` and `thinking` if its template supports them, `insert`
-    if it has tokens for fill-in-the-middle."""
+    """Return a model's capabilities in Ollama's terms: `tools` and `thinking` if its template supports them, `vision`
+    if it reads images, `insert` if it has tokens for fill-in-the-middle."""
     llm = model.llm
     if not llm.can_generate:
         return ["embedding"]
@@ -224,6 +224,8 @@ def capabilities(model: ServedModel) -> list[str]:
             names.append("tools")
         if ChatFormat(llm, None, None).supports_reasoning:
             names.append("thinking")
+        if model.can_see:
+            names.append("vision")
     return [*names, "insert"] if find_fim_tokens(llm.tokenizer) is not None else names
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from sporelm.errors import RequestError
+from sporelm.serve.chat.answer_stream import run_in_thread_if
 from sporelm.serve.chat.chat_stream import (
     ChatChunk,
     ChatRequest,
@@ -17,6 +18,7 @@ from sporelm.serve.chat.chat_stream import (
     check_continued,
     start_chat,
 )
+from sporelm.serve.chat.image_parts import messages_from_openai
 from sporelm.serve.chat.reasoning_effort import checked_effort
 from sporelm.serve.chat.response_format import request_grammar
 from sporelm.serve.chat.sampling_fields import MaxTokens, SamplingFields, StreamOptions, num_logprobs, sampling_from
@@ -132,7 +134,7 @@ def chat_request(body: ChatCompletionRequest) -> ChatRequest:
     if body.add_generation_prompt is not None and body.add_generation_prompt is continue_last:
         raise RequestError("add_generation_prompt is false with continue_final_message, and true without: leave it out")
     return ChatRequest(
-        messages=body.messages,
+        messages=messages_from_openai(body.messages),
         continue_last=continue_last,
         sampling=sampling,
         max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
@@ -163,7 +165,7 @@ async def chat_completions(call: ApiCall, body: ChatCompletionRequest) -> Respon
     max_answers = call.server.config.max_prompts
     if (body.n or 1) > max_answers:
         raise ApiError(400, f"n is {body.n}: at most {max_answers} completions are allowed (max_prompts)", param="n")
-    request = chat_request(body)
+    request = await run_in_thread_if(call.is_large, lambda: chat_request(body))
     model = await call.model(body.model)
     chat = await start_chat(call, model, request)
     events = ChatEvents(f"chatcmpl-{call.request_id}", int(time()), chat, body)
@@ -293,6 +295,7 @@ ENDPOINTS: list[Endpoint] = [
         "/v1/chat/completions",
         chat_completions,
         body=ChatCompletionRequest,
+        takes_images=True,
         reply=ChatCompletion,
         stream_media_type="text/event-stream",
     )

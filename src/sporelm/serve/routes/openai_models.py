@@ -27,6 +27,7 @@ class ModelCard(msgspec.Struct):
     max_input_tokens: int | None = None  # the same, for Anthropic's clients
     adapters: list[str] = []  # LoRA adapters that requests may name; the first one is the default
     chat: bool | None = None  # whether it has a chat template; None where its files are missing or damaged
+    vision: bool | None = None  # whether messages may contain images; None where that is known only after loading
 
 
 class ModelList(msgspec.Struct):
@@ -59,6 +60,7 @@ async def model_card(call: ApiCall, spec: ModelSpec) -> ModelCard:
         max_input_tokens=llm.max_context,
         adapters=llm.adapters.names,
         chat=bool(llm.tokenizer.chat_template),
+        vision=model.can_see,
     )
 
 

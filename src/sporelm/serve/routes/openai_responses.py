@@ -227,6 +227,7 @@ ENDPOINTS: list[Endpoint] = [
         "/v1/responses",
         responses,
         body=ResponseRequest,
+        takes_images=True,
         reply=ResponseObject,
         stream_media_type="text/event-stream",
     )

@@ -14,6 +14,7 @@ from sporelm.errors import RequestError
 from sporelm.serve.chat.answer_stream import run_in_thread_if
 from sporelm.serve.chat.chat_format import ChatFormat
 from sporelm.serve.chat.chat_stream import check_continued, render_chat
+from sporelm.serve.chat.image_parts import messages_from_openai
 from sporelm.serve.http.api_call import ApiCall
 from sporelm.serve.http.endpoint import Endpoint
 from sporelm.serve.http.json_body import RequestBody
@@ -91,8 +92,9 @@ async def tokenize(call: ApiCall, body: TokenizeRequest) -> TokenizeReply:
         raise RequestError(f"{' and '.join(given)} are given together: give one of them")
     add_special = body.add_special_tokens if body.add_special is None else body.add_special
     llm = (await call.model(body.model)).llm
-    if body.messages is not None:
-        prompt = await render_chat(call, ChatFormat(llm, None, None), body.messages)
+    if (given_messages := body.messages) is not None:
+        messages = await run_in_thread_if(call.is_large, lambda: messages_from_openai(given_messages))
+        prompt = await render_chat(call, ChatFormat(llm, None, None), messages)
         parts: Sequence[str | int | RenderedPrompt] = [prompt]
     elif body.prompt is not None:
         parts = [body.prompt]
@@ -168,11 +170,12 @@ async def apply_template(call: ApiCall, body: TemplateRequest) -> TemplateReply:
     check_continued(body.messages, continue_last=continue_last)
     if continue_last and body.add_generation_prompt:
         raise RequestError("add_generation_prompt and continue_final_message are both true: give one of them")
+    messages = await run_in_thread_if(call.is_large, lambda: messages_from_openai(body.messages))
     llm = (await call.model(body.model)).llm
     prompt = await render_chat(
         call,
         ChatFormat(llm, body.tools, None),
-        body.messages,
+        messages,
         body.chat_template_kwargs,
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_last=continue_last,
@@ -181,7 +184,7 @@ async def apply_template(call: ApiCall, body: TemplateRequest) -> TemplateReply:
 
 
 ENDPOINTS: list[Endpoint] = [
-    Endpoint("POST", path, handler, body=body, reply=reply, tag="Tokens")
+    Endpoint("POST", path, handler, body=body, reply=reply, tag="Tokens", takes_images=body is not DetokenizeRequest)
     for path, handler, body, reply in (
         ("/tokenize", tokenize, TokenizeRequest, TokenizeReply),
         ("/v1/tokenize", tokenize, TokenizeRequest, TokenizeReply),
