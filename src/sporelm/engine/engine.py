@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
 from sporelm.engine.engine_config import EngineConfig
+from sporelm.engine.image_rows import ImageEncoder, PromptImage
 from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
@@ -27,6 +28,7 @@ from sporelm.engine.step import Step
 from sporelm.errors import MemoryShortage, RequestError
 
 log = logging.getLogger(__name__)
+MAX_TOWER_SECONDS = 0.05  # of a vision tower between two steps
 
 
 class StepRunner(Protocol):
@@ -83,9 +85,15 @@ class Engine:
         self.sampling_step: Step | None = None  # whose sampling changes the states of requests; None once committed
         self._closed = False
         self.lock = (context or Context("engine")).lock()
+        self.image_encoder: ImageEncoder | None = None
         self.overlap: Overlap | None = None
         if device_sampler is not None and speculation is None:
             self.overlap = Overlap(self, device_sampler)
+
+    def use_image_encoder(self, encoder: ImageEncoder, *, attends_both_ways: bool) -> None:
+        """Take images from now on; `attends_both_ways`: the rows of an image attend to all of it."""
+        self.image_encoder = self.scheduler.image_encoder = encoder
+        self.scheduler.attends_images_both_ways = attends_both_ways
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +134,7 @@ class Engine:
         stop_ids = sorted(request.stop_ids)
         vocab, constraint = self.limits.vocab, request.constraint
         try:
-            self.sampler.add(request.id, request.sampling, request.all_token_ids, stop_ids, vocab, constraint)
+            self.sampler.add(request.id, request.sampling, request.vocabulary_ids, stop_ids, vocab, constraint)
         except BaseException:  # without its sampler state it would be continued greedily
             self.scheduler.end(request, "error")
             raise
@@ -148,7 +156,11 @@ class Engine:
             if self.scheduler.is_idle:
                 return [] if self.overlap is None else self.overlap.take_outputs()
             try:
-                return self._step() if self.overlap is None else self.overlap.step()
+                began = perf_counter()
+                outputs = self._step() if self.overlap is None else self.overlap.step()
+                if self.image_encoder is not None:
+                    outputs += self._encode_images(perf_counter() - began)
+                return outputs
             except BaseException as failure:
                 self._recover(failure)
                 if isinstance(failure, MemoryShortage) and self._shorten_steps(failure):
@@ -158,6 +170,8 @@ class Engine:
     def _step(self) -> list[StepOutput]:
         start = perf_counter()
         step = self.scheduler.next_step()
+        if not step.sequences:  # requests wait for their images
+            return []
         if not step.sequences[0].is_sampled:
             return self.step_rows(step, start)
         scheduled = perf_counter()
@@ -177,6 +191,24 @@ class Engine:
         self.record_step(step, num_tokens, (start, scheduled, computed, sampled_time, perf_counter()))
         self.forget_ended(outputs)
         return outputs
+
+    def _encode_images(self, step_seconds: float) -> list[StepOutput]:
+        """Work on the images that requests wait for, for as long as a step takes; alone, for MAX_TOWER_SECONDS.
+
+        If the tower fails, the requests that wait for that image end with the error.
+        """
+        encoder, scheduler = self.image_encoder, self.scheduler
+        if encoder is None or not encoder.has_work:
+            return []
+        seconds = min(MAX_TOWER_SECONDS, step_seconds) if scheduler.running else MAX_TOWER_SECONDS
+        users = encoder.users_of_first()
+        try:
+            encoder.advance(seconds, scheduler.is_waiting)
+        except Exception as error:
+            outputs = [scheduler.fail_rows(each, error) for each in list(scheduler.waiting) if each.id in users]
+            self.forget_ended(outputs)
+            return outputs
+        return []
 
     def _shorten_steps(self, shortage: MemoryShortage) -> bool:
         """Halve the steps after one for which the device had too little memory; False if they have one token.
@@ -421,23 +453,30 @@ class Engine:
                 self.kv_cache.release(sequence)
             return sequence, session.notes
 
-    def logits(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
+    def logits(
+        self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0, images: Sequence[PromptImage] = ()
+    ) -> Generator[None, None, None]:
         """Compute the logits at every position of a prompt, while the caller steps the engine after each yield.
 
         `on_rows` is called with the rows of a step, float32 [chunk, vocab], a view that is valid during the call.
         Closing the generator cancels the prompt. Raises ContextOverflow, RequestError for no tokens or unknown ones,
         and what `on_rows` or a step of such prompts raised.
         """
-        return self._stream_rows("logits", tokens, on_rows, adapter_id)
+        return self._stream_rows("logits", tokens, on_rows, adapter_id, images)
 
     def hidden(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
         """Compute the last hidden state at every position, float32 [chunk, width]; else as `logits`."""
         return self._stream_rows("hidden", tokens, on_rows, adapter_id)
 
     def _stream_rows(
-        self, output: OutputKind, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int
+        self,
+        output: OutputKind,
+        tokens: Sequence[int],
+        on_rows: RowsCallback,
+        adapter_id: int,
+        images: Sequence[PromptImage] = (),
     ) -> Generator[None, None, None]:
-        request = self.add(Request(tokens, adapter_id=adapter_id, output=output, on_rows=on_rows))
+        request = self.add(Request(tokens, adapter_id=adapter_id, output=output, on_rows=on_rows, images=images))
         try:
             while request.finish_reason is None:
                 yield
@@ -457,6 +496,8 @@ class Engine:
                 self.cancel(request)
             if self.overlap is not None:
                 self.overlap.close()
+            if self.image_encoder is not None:
+                self.image_encoder.close()
             if self.kv_cache.offload_store is not None:
                 self.kv_cache.offload_store.close()
             self.metrics.close()

@@ -92,11 +92,15 @@ class LoraRuntime:
             tables = table.matrices
         self.weights = {**weights, **{adapters_name(name): tables[name] for name in sorted(tables)}}
 
-    def plan(self, forward: Forward, tokens: Any) -> Plan | None:
-        """Return the plan of a model's `forward` (or `embed`) for steps of at most `tokens` tokens; None if eager."""
-        name = forward.__name__
+    def plan(self, forward: Forward, tokens: Any, extra_specs: Mapping[str, Spec] | None = None) -> Plan | None:
+        """Return the plan of a model's `forward` (or `embed`) for steps of at most `tokens` tokens; None if eager.
+
+        extra_specs   of the inputs that steps with images have besides
+        """
+        name = f"{forward.__name__} with images" if extra_specs else forward.__name__
         if name not in self.plans and self._trace_plan is not None:
-            self.plans[name] = self._trace_plan(forward, self.weights, {ADAPTERS: Spec((tokens,), I32)})
+            specs = {ADAPTERS: Spec((tokens,), I32), **(extra_specs or {})}
+            self.plans[name] = self._trace_plan(forward, self.weights, specs)
         return self.plans.get(name)
 
     def adapter_rows(self, step: Step) -> NDArray[np.int32]:

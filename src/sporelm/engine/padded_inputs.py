@@ -9,7 +9,7 @@ import numpy as np
 from sporelm.backends.protocol import InputBuckets
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.step import ScheduledSequence, Step
+from sporelm.engine.step import ScheduledSequence, Step, vocabulary_ids
 from sporelm.errors import BackendError
 from sporelm.ops.paged_attention import PAGE
 
@@ -87,7 +87,7 @@ class PaddedInputs:
         tokens, positions, slots, lengths, pages, states, counts = padded
         first_rows = [0] * len(step.sequences)
         for row, index in enumerate(singles):
-            _, ids, position, page_table, _, _, state_slot, _ = step.sequences[index]
+            _, ids, position, page_table, _, _, state_slot, *_ = step.sequences[index]
             first_rows[index] = row
             tokens[row], positions[row], lengths[row] = ids[0], position, position + 1
             slots[row] = page_table[position // PAGE] * PAGE + position % PAGE
@@ -115,7 +115,7 @@ class PaddedInputs:
         first = decodes + number * block
         span = np.arange(scheduled.position, scheduled.position + count, dtype=np.int32)
         table = np.asarray(scheduled.page_table, np.int32)[: padded.pages.shape[1]]
-        padded.tokens[first : first + count] = scheduled.tokens
+        padded.tokens[first : first + count] = vocabulary_ids(scheduled)
         padded.positions[first : first + count] = span
         padded.slots[first : first + count] = table[span // PAGE] * PAGE + span % PAGE
         ends = np.minimum(np.arange(1, num_blocks + 1) * block, count)

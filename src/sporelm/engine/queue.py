@@ -1,12 +1,14 @@
 """The queue of requests that wait: urgent ones first, then those of the tenant with the fewest running requests."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from sporelm.engine.request import Request
 from sporelm.errors import QueueFull
 
 QueueKey = tuple[int, str]  # priority, tenant
+MAX_SKIPPED = 16  # requests of a queue that are looked at
 
 
 class WaitingQueue:
@@ -58,11 +60,16 @@ class WaitingQueue:
     def next(self, num_running: Callable[[str], int], is_ready: Callable[[Request], bool]) -> Request | None:
         """Return the request that runs next; None if none is ready. Changes nothing.
 
-        Of the first ones of all queues that are ready it is the most urgent, then the one whose tenant has the fewest
-        `num_running`, then the one that came first.
+        Of the first ones of all queues that are ready (others may wait for their images) it is the most urgent, then
+        the one whose tenant has the fewest `num_running`, then the one that came first.
         """
-        heads = [queue[0] for queue in self.queues.values() if is_ready(queue[0])]
+        heads = [head for queue in self.queues.values() if (head := _first_ready(queue, is_ready)) is not None]
         return min(heads, key=lambda head: (head.priority, num_running(head.tenant), head.id), default=None)
+
+
+def _first_ready(queue: Iterable[Request], is_ready: Callable[[Request], bool]) -> Request | None:
+    """Return the first request of a queue that is ready, among the first MAX_SKIPPED."""
+    return next((request for request in islice(queue, MAX_SKIPPED) if is_ready(request)), None)
 
 
 def queue_key(request: Request) -> QueueKey:

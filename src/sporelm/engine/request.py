@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
+from sporelm.engine.image_rows import PromptImage, RopePositions, insert_image_ids, is_image_id
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.sampling import Sampling, TokenLogprobs
@@ -81,6 +82,7 @@ class Request:
         "first_token_time",
         "has_known_ids",
         "id",
+        "images",
         "is_temporary",
         "last_token_time",
         "logprobs",
@@ -97,6 +99,7 @@ class Request:
         "parent",
         "priority",
         "roll",
+        "rope_positions",
         "sampling",
         "sequence",
         "start_time",
@@ -121,6 +124,7 @@ class Request:
         adapter_id: int = 0,
         output: OutputKind = "tokens",
         on_rows: RowsCallback | None = None,
+        images: Sequence[PromptImage] = (),
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
@@ -134,6 +138,7 @@ class Request:
         adapter_id  of a loaded LoRA adapter, 0 for none
         output      "logits" or "hidden": nothing is generated, and `on_rows` gets a row of logits, or the last hidden
                     state, of each position
+        images      runs of image rows in the prompt, in order; a text with images does not roll
         on_rows     called with the new rows of each step, float32 [rows, width], a view that is valid during the call
 
         Raises RequestError for an empty prompt or max_tokens < 1.
@@ -144,10 +149,16 @@ class Request:
             raise RequestError("the prompt has no tokens: give at least one")
         if max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
+        self.images = tuple(image.copy() for image in images)
+        self.rope_positions: RopePositions | None = None
+        if self.images:
+            self.all_token_ids[:] = insert_image_ids(self.all_token_ids, self.images)
+            if self.images[0].positions is not None:
+                self.rope_positions = RopePositions(self.images)
         self.num_prompt = len(self.all_token_ids)
         self.num_context_prompt = self.num_prompt  # tokens of the prompt that are in the context
         self.num_dropped = 0  # tokens of the text that were dropped to make room
-        self.roll = roll
+        self.roll = roll and not images
         self.sampling = sampling or Sampling()
         self.logprobs: list[TokenLogprobs] = []  # of each generated token, if the sampling options ask for them
         self.max_tokens = max_tokens
@@ -195,7 +206,17 @@ class Request:
 
     @property
     def prompt(self) -> list[int]:
-        return self.all_token_ids[: self.num_prompt]
+        """The ids of the prompt; rows of images have that of the token that stands for them."""
+        prompt = self.all_token_ids[: self.num_prompt]
+        for image in self.images:
+            prompt[image.start : image.stop] = [image.token_id] * image.num_rows
+        return prompt
+
+    @property
+    def vocabulary_ids(self) -> list[int]:
+        """All ids but those of image rows."""
+        ids = self.all_token_ids
+        return [token for token in ids if not is_image_id(token)] if self.images else ids
 
     @property
     def generated(self) -> list[int]:

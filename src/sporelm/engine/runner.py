@@ -15,9 +15,9 @@ from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.lora_runtime import AdapterTable, LoraRuntime, LoraWeights, fill_table, unknown_adapter_error
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.padded_inputs import PaddedInputs
-from sporelm.engine.step import UNKNOWN, Step
+from sporelm.engine.step import UNKNOWN, Step, vocabulary_ids
 from sporelm.models import StepInputs, compute, input_specs, trace_model
-from sporelm.models.inputs import ADAPTERS, SAMPLED, SOURCES, Forward, sampled_specs
+from sporelm.models.inputs import ADAPTERS, SAMPLED, SOURCES, Forward, image_specs, sampled_specs
 from sporelm.ops import Spec
 from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
@@ -31,6 +31,10 @@ class Model(Protocol):
     @property
     def config(self) -> Any: ...
     def memory(self) -> Sequence[Any]: ...
+    @property
+    def has_rope_positions(self) -> bool: ...
+    @property
+    def attends_images_both_ways(self) -> bool: ...
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
     def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
 
@@ -61,7 +65,8 @@ class InputArrays:
         tokens, positions, slots = cells["tokens"], cells["positions"], cells["slots"]
         starts, lengths, rows, states = cells["starts"], cells["lengths"], cells["rows"], cells["states"]
         row = num_rows = 0
-        for index, (_, ids, position, page_table, num_outputs, _, state_slot, _) in enumerate(step.sequences):
+        for index, scheduled in enumerate(step.sequences):
+            _, ids, position, page_table, num_outputs, _, state_slot, _, images, _ = scheduled
             if self.page_tables[index] is not page_table:
                 arrays["pages"][index, : len(page_table)] = page_table
                 self.page_tables[index] = page_table
@@ -72,7 +77,7 @@ class InputArrays:
                 slots[row] = page_table[position // PAGE] * PAGE + position % PAGE
             else:
                 span = np.arange(position, position + count, dtype=np.int32)
-                arrays["tokens"][row : row + count] = ids
+                arrays["tokens"][row : row + count] = vocabulary_ids(scheduled) if images else ids
                 arrays["positions"][row : row + count] = span
                 arrays["slots"][row : row + count] = arrays["pages"][index, span // PAGE] * PAGE + span % PAGE
             row += count
@@ -126,6 +131,8 @@ class Runner:
             self._pad_inputs()
             self.plan = self._trace_plan(model.forward)
         self.embedding_plan: Plan | None = None  # traced when it is first needed
+        self.image_plans: dict[str, Plan] = {}  # of steps with images, by the name of the forward function; likewise
+        self.image_columns = 0  # values of a row of an image; 0: the model takes no images
         self.lora_runtime: LoraRuntime | None = None  # in use, if any adapter is loaded
         self.adapter_table: AdapterTable | None = None  # of it, or of the one before
 
@@ -238,6 +245,13 @@ class Runner:
             arrays, extents = self.inputs.fill(step)
             first_rows = None
         weights = self.weights
+        extra_specs: dict[str, Spec] = {}
+        if step.has_images:
+            rows = first_rows or np.cumsum([0, *[len(each.tokens) for each in step.sequences[:-1]]]).tolist()
+            arrays = {**arrays, **self._image_inputs(step, rows, np.asarray(arrays["positions"]))}
+            extents = {**extents, "image_rows": len(arrays["image_values"])}
+            extra_specs = self._image_specs()
+            plan = self._find_image_plan(forward, extra_specs) if plan is not None else None
         if any(scheduled.adapter_id for scheduled in step.sequences):
             if self.lora_runtime is None:
                 raise unknown_adapter_error(max(scheduled.adapter_id for scheduled in step.sequences))
@@ -247,7 +261,8 @@ class Runner:
             is_stacked = self.lora_runtime.table is not None and plan is not None
             is_uploaded = is_stacked and "add_lora" in self.backend.padded_ops
             arrays = {**arrays, ADAPTERS: self.backend.upload(adapter_rows) if is_uploaded else adapter_rows}
-            weights, plan = self.lora_runtime.weights, self.lora_runtime.plan(forward, self.specs["tokens"].shape[0])
+            weights = self.lora_runtime.weights
+            plan = self.lora_runtime.plan(forward, self.specs["tokens"].shape[0], extra_specs)
         if plan is not None and self.is_async:
             arrays = {**arrays, **sampled_inputs(step, previous, first_rows, extents["tokens"])}
             extents = {**extents, "sampled": len(arrays[SAMPLED])}
@@ -262,9 +277,51 @@ class Runner:
             self.compile_s += perf_counter() - began
         return plan.launch(arrays, extents)
 
+    def _image_specs(self) -> dict[str, Spec]:
+        """Return the specs of the inputs that steps with images have besides."""
+        return image_specs(
+            self.specs["tokens"].shape[0],
+            self.limits.token_budget,
+            self.image_columns,
+            rope_positions=self.model.has_rope_positions,
+            spans=self.model.attends_images_both_ways,
+        )
+
+    def _find_image_plan(self, forward: Forward, extra_specs: Mapping[str, Spec]) -> Plan:
+        """Return the plan of a forward function for steps with images, traced when it is first needed."""
+        name = forward.__name__
+        if name not in self.image_plans:
+            self.image_plans[name] = self._trace_plan(forward, extra_specs=extra_specs)
+        return self.image_plans[name]
+
+    def _image_inputs(
+        self, step: Step, first_rows: Sequence[int], positions: NDArray[np.int32]
+    ) -> dict[str, NDArray[Any]]:
+        """Return the inputs of images, by name; `first_rows` of each sequence, and all rows' `positions`."""
+        image_rows = np.full(len(positions), -1, np.int32)
+        spans = np.zeros((len(positions), 2), np.int32)
+        rope_positions = np.repeat(positions[:, None], 3, axis=1)
+        values, count = list[NDArray[np.float32]](), 0
+        for scheduled, row in zip(step.sequences, first_rows, strict=True):
+            if scheduled.rope_positions is not None:
+                rope_positions[row : row + len(scheduled.tokens)] = scheduled.rope_positions
+            for each in scheduled.images:
+                rows = slice(row + each.first, row + each.first + len(each.values))
+                image_rows[rows] = np.arange(count, count + len(each.values))
+                spans[rows] = each.start, each.stop
+                values.append(each.values)
+                count += len(each.values)
+        joined = np.concatenate(values) if values else np.zeros((1, self.image_columns), np.float32)
+        arrays = {"image_rows": image_rows, "image_values": joined}
+        arrays |= {"rope_positions": rope_positions} if self.model.has_rope_positions else {}
+        return arrays | ({"spans": spans} if self.model.attends_images_both_ways else {})
+
     def close(self) -> None:
         """Free the programs."""
-        for owner in (self.plan, self.embedding_plan, self.lora_runtime, self.adapter_table):
+        for owner in (
+            *(self.plan, self.embedding_plan, self.lora_runtime, self.adapter_table),
+            *self.image_plans.values(),
+        ):
             if owner is not None:
                 owner.close()
 

@@ -14,10 +14,15 @@ from collections.abc import Collection, Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sporelm.engine.engine_config import EngineConfig
+from sporelm.engine.image_rows import ImageEncoder, ScheduledImage
 from sporelm.engine.kv.kv_cache import KvCache, PageCopies
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
+from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.metrics import Load, Metrics
 from sporelm.engine.prefill_budget import PrefillBudget
 from sporelm.engine.queue import WaitingQueue
@@ -84,6 +89,8 @@ class Scheduler:
         # next step must wait for it.
         self.in_flight: Mapping[int, ScheduledSequence] = {}
         self.must_drain = False
+        self.image_encoder: ImageEncoder | None = None  # of a model that sees
+        self.attends_images_both_ways = False  # so that an image must be in one step
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -107,12 +114,26 @@ class Scheduler:
             raise RequestError(f"adapter {request.adapter_id} is not loaded: load it first")
         if request.has_known_ids:
             return
-        lowest, highest = min(request.context_ids), max(request.context_ids)
+        if request.images:
+            self._check_images(request)
+        known_ids = request.vocabulary_ids if request.images else request.context_ids
+        lowest, highest = min(known_ids, default=0), max(known_ids, default=0)
         request.has_known_ids = lowest >= 0 and highest < self.limits.vocab
         if not request.has_known_ids:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(
                 f"the prompt holds token {safe_repr(wrong)}: the model knows 0 to {self.limits.vocab - 1}"
+            )
+
+    def _check_images(self, request: Request) -> None:
+        """Raise RequestError for images if the model does not see, or one that is longer than a step."""
+        if self.image_encoder is None:
+            raise RequestError("this model does not see images: load one with a vision tower (--mmproj for GGUF files)")
+        largest = max(image.num_rows for image in request.images)
+        if self.attends_images_both_ways and largest > self.limits.token_budget:
+            raise RequestError(
+                f"image: too many rows for a step (got {largest}; allowed {self.limits.token_budget}). Raise "
+                "token_budget, or send a smaller picture."
             )
 
     def uses_adapter(self, adapter_id: int) -> bool:
@@ -144,11 +165,20 @@ class Scheduler:
                 break
             builder.is_hidden = not builder.is_hidden
         if not builder.scheduled:
-            if not self.in_flight:
+            if not self.in_flight and not self.waits_for_images:
                 raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
             return Step([], [])
         self.was_hidden = builder.is_hidden
         return builder.build(self.kv_cache.pop_state_copies())
+
+    @property
+    def waits_for_images(self) -> bool:
+        """Whether a request waits for the rows of its images."""
+        return self.image_encoder is not None and self.image_encoder.has_work
+
+    def is_waiting(self, request_id: int) -> bool:
+        """Return whether a request waits for its first step, or to be recomputed."""
+        return any(request.id == request_id for request in self.waiting)
 
     def _fill(self, builder: StepBuilder) -> None:
         """Schedule requests that decode, then running prompts, then waiting requests."""
@@ -380,6 +410,8 @@ class Scheduler:
         if sequence is None or request.id not in self.running:
             return True  # it has just been preempted
         held = len(sequence.tokens)
+        if request.rope_positions is not None:
+            return False
         if held + 1 != len(context_ids) or builder.budget <= 0 or not self.kv_cache.is_writable(sequence, held):
             return False
         builder.add(
@@ -404,6 +436,10 @@ class Scheduler:
         held = len(sequence.tokens)
         num_wanted = min(len(request.context_ids) - held, builder.budget)
         count = self.kv_cache.max_step_end(sequence, held + num_wanted) - held
+        if request.images:
+            count = self._fit_images(request, held, count, builder)
+            if not count:
+                return request.id in self.running
         draft = self.kv_cache.fit_drafts(sequence, held + count, draft[: builder.budget - count])
         if draft and not self.kv_cache.begin_draft(sequence):
             draft = ()
@@ -434,9 +470,50 @@ class Scheduler:
                 request.adapter_id,
                 sequence.state_slot,
                 is_sampled,
+                *self._image_fields(request, held, held + len(tokens)),
             )
         )
         return True
+
+    def _fit_images(self, request: Request, held: int, count: int, builder: StepBuilder) -> int:
+        """Return how many of the next `count` tokens a step may compute.
+
+        An image that is attended both ways is in one step, whose budget may grow for it; 0 if there is no room. A
+        request whose image has lost its rows is preempted, so that they are computed again.
+        """
+        end = held + count
+        for image in request.images:
+            if image.stop <= held or image.start >= end:
+                continue
+            if image.rows is None:
+                builder.drop(request.id)
+                self._preempt(request)
+                return 0
+            if self.attends_images_both_ways and image.stop > end:
+                num_used = sum(len(scheduled.tokens) for scheduled in builder.scheduled.values())
+                if image.start > held:
+                    end = image.start
+                elif image.stop - held <= self.token_budget - num_used:
+                    end = image.stop
+                else:
+                    return 0
+        return end - held
+
+    def _image_fields(
+        self, request: Request, begin: int, end: int
+    ) -> tuple[tuple[ScheduledImage, ...], NDArray[np.int32] | None]:
+        """Return the last fields of a `ScheduledSequence`: images and rotary positions of a context's tokens."""
+        if not request.images:
+            return (), None
+        images = []
+        for image in request.images:
+            first, last = max(image.start, begin), min(image.stop, end)
+            if first < last:
+                assert image.rows is not None
+                values = image.rows[first - image.start : last - image.start]
+                images.append(ScheduledImage(first - begin, values, image.start, image.stop))
+        rope = request.rope_positions
+        return tuple(images), None if rope is None else rope.between(begin, end)
 
     def _schedule_ahead(self, request: Request, scheduled: ScheduledSequence, builder: StepBuilder) -> None:
         """Add the tokens of a request after the tokens that the step in flight computes, within the step's budget.
@@ -455,6 +532,8 @@ class Scheduler:
             num_known = len(request.context_ids)
             num_wanted = min(num_known - held, builder.budget)
             count = self.kv_cache.max_step_end(sequence, held + num_wanted, held) - held
+            if request.images:
+                count = self._fit_images(request, held, count, builder)
         if count <= 0 or builder.budget <= 0:
             return
         is_writable = self.kv_cache.states is None and count == 1 and self.kv_cache.is_writable(sequence, held)
@@ -472,6 +551,8 @@ class Scheduler:
                 int(held + count == num_known),
                 request.adapter_id,
                 state_slot,
+                True,
+                *self._image_fields(request, held, held + count),
             )
         )
 
@@ -500,13 +581,46 @@ class Scheduler:
         return request.context_ids[scheduled.position : end] == list(scheduled.tokens)
 
     def _is_ready(self, request: Request) -> bool:
-        """Return whether a request need wait neither for its parent nor, while others run, for an offloaded file."""
+        """Return whether a request need wait neither for its parent, nor for the rows of its images, nor, while others
+        run, for an offloaded file."""
         parent = request.parent
         if parent is not None and parent.finish_reason is None and parent.num_computed < parent.num_context_prompt:
+            return False
+        if request.images and not self._has_image_rows(request):
             return False
         if self.kv_cache.offload_store is None or request.sequence is None or not self.running:
             return True
         return self.kv_cache.offload_store.is_ready(request.sequence)
+
+    def _has_image_rows(self, request: Request) -> bool:
+        """Return whether the rows of all images are computed whose KV no cache holds. Enqueues the others."""
+        assert self.image_encoder is not None
+        num_cached = self._count_cached(request)
+        needed = [image for image in request.images if image.stop > num_cached]
+        missing = [image for image in needed if not self.image_encoder.find(image)]
+        for image in missing:
+            self.image_encoder.enqueue(image, request.id)
+        return not missing
+
+    def _count_cached(self, request: Request) -> int:
+        """Return how many positions of a waiting request's context are cached: as `_attach_cached_prefix` will find
+        them. Changes nothing."""
+        if request.output != "tokens":
+            return 0
+        context_ids, adapter = request.context_ids, self.adapter_identities[request.adapter_id]
+        sequence = request.sequence
+        if sequence is None and request.parent is not None:
+            sequence = request.parent.sequence
+        page_hashes, num_held = PageHashes(request.cache_salt, adapter), 0
+        if sequence is not None and sequence.page_hashes.adapter == adapter:
+            page_hashes.root = sequence.page_hashes.root
+            num_equal = min(sequence.match_length(context_ids), len(context_ids) - 1)
+            num_held = self.kv_cache.usable_length(sequence, num_equal)
+        elif sequence is not None:
+            page_hashes = PageHashes(sequence.page_hashes.cache_salt, adapter)
+        page_hashes.extend(context_ids)
+        pages = self.kv_cache.find_prefix(page_hashes.hashes[: (len(context_ids) - 1) // PAGE])
+        return max(num_held, len(pages) * PAGE)
 
     def _admit(self, request: Request, builder: StepBuilder) -> bool:
         """Let a waiting request run, if its context fits. Changes the cache and the queue."""

@@ -3,6 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.engine.image_rows import IMAGE_IDS, ScheduledImage
+from sporelm.errors import RequestError
+
 UNKNOWN = -1  # in place of an id: the token that the step in flight samples for the same request
 # The tokens of a sequence with such an id, which has no other. The scheduler finds them by identity; a step that was
 # read or sent has a copy, so the runner compares ids.
@@ -20,6 +26,8 @@ class ScheduledSequence(NamedTuple):
     adapter_id: int = 0  # 0: no adapter
     state_slot: int = 0  # of its recurrent states
     is_sampled: bool = True  # whether tokens are sampled from its outputs
+    images: tuple[ScheduledImage, ...] = ()  # whose rows are among the tokens
+    rope_positions: NDArray[np.int32] | None = None  # [tokens, 3], behind or in an image of a model that has them
 
     def to_json(self) -> dict[str, Any]:
         """Return the values under the keys of recordings, which are older than the field names."""
@@ -34,11 +42,21 @@ class ScheduledSequence(NamedTuple):
         }
         if not self.is_sampled:
             values["sampled"] = False
+        if self.images:  # without their values
+            values["images"] = [[each.first, len(each.values), each.start, each.stop] for each in self.images]
+        if self.rope_positions is not None:
+            values["rope_positions"] = self.rope_positions.tolist()
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ScheduledSequence":
-        """Return what `to_json` wrote; earlier versions wrote neither "adapter" nor "state" nor "sampled"."""
+        """Return what `to_json` wrote; earlier versions wrote neither "adapter" nor "state" nor "sampled".
+
+        Raises RequestError for a sequence with rows of images, whose values are not recorded.
+        """
+        if values.get("images"):
+            raise RequestError("the recording holds images, whose rows are not recorded: it cannot be replayed")
+        rope_positions = values.get("rope_positions")
         return cls(
             request_id=values["request"],
             tokens=values["tokens"],
@@ -48,7 +66,16 @@ class ScheduledSequence(NamedTuple):
             adapter_id=values.get("adapter", 0),
             state_slot=values.get("state", 0),
             is_sampled=values.get("sampled", True),
+            rope_positions=None if rope_positions is None else np.array(rope_positions, np.int32),
         )
+
+
+def vocabulary_ids(scheduled: ScheduledSequence) -> Sequence[int] | NDArray[np.int32]:
+    """Return the tokens of a sequence with 0 in place of the ids of image rows."""
+    if not scheduled.images:
+        return scheduled.tokens
+    ids = np.array(scheduled.tokens, np.int64)
+    return np.where(ids < IMAGE_IDS, ids, 0).astype(np.int32)
 
 
 class Step(NamedTuple):
@@ -57,6 +84,11 @@ class Step(NamedTuple):
     sequences: list[ScheduledSequence]  # the sampled ones first
     copies: list[tuple[int, int]]  # pages: (source, target)
     state_copies: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the step needs the inputs of images."""
+        return any(scheduled.images or scheduled.rope_positions is not None for scheduled in self.sequences)
 
     @property
     def num_tokens(self) -> int:

@@ -18,6 +18,7 @@ from sporelm.tensor.dtype import F32, I32
 PIECE_ROWS = 256  # of the first pieces; later ones take the time that their caller allows
 MIN_PIECE_ROWS = 32
 MAX_ROWS = 1 << 15  # patches of one picture
+ALL_ROWS = "all rows"  # the symbol of arrays that a piece reads whole
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -25,8 +26,8 @@ class TowerRunner:
     """One tower on one back-end. The result of a row does not depend on the pieces."""
 
     def __init__(self, tower: Tower, weights: Mapping[str, Any], backend: Backend, *, eager: bool = False) -> None:
-        self.tower, self.weights, self.eager = tower, weights, eager
-        self.backend = backend.sharing_arena() if isinstance(backend, ArenaSharer) else backend
+        self.tower, self.weights, self.backend, self.eager = tower, weights, backend, eager
+        self.plan_backend = backend.sharing_arena() if isinstance(backend, ArenaSharer) else backend
         self.stages = tower.stages()
         self.host = {name: np.asarray(weights[name].numpy(), np.float32) for name in tower.host_weights}
         self.max_piece_rows = max(backend.step_buckets.values())
@@ -65,7 +66,7 @@ class TowerRunner:
         if plan is None:
             plan = self._plans[index] = self._trace_plan(stage, inputs)
         extents = {"tokens": len(inputs[stage.rows[0]])}
-        extents |= {f"rows of {name}": len(inputs[name]) for name in stage.whole}
+        extents |= {ALL_ROWS: len(inputs[stage.whole[0]])} if stage.whole else {}
         plan.bucket_program(plan.find_bucket(extents))
         self.compile_s += perf_counter() - began
         return {name: np.array(array) for name, array in plan.run(inputs, extents).items()}
@@ -74,10 +75,10 @@ class TowerRunner:
         tokens = Symbol("tokens", self.max_piece_rows)
         specs = {}
         for name, array in inputs.items():
-            rows = tokens if name in stage.rows else Symbol(f"rows of {name}", MAX_ROWS)
+            rows = tokens if name in stage.rows else Symbol(ALL_ROWS, MAX_ROWS)
             specs[name] = Spec((rows, *array.shape[1:]), I32 if array.dtype == np.int32 else F32)
         graph = trace(lambda **arrays: stage.compute(arrays, self.weights), specs)
-        return Plan(graph, self.backend)
+        return Plan(graph, self.plan_backend)
 
 
 class TowerJob:

@@ -15,6 +15,7 @@ from sporelm.models.dense_layers import dense_params
 from sporelm.models.inputs import StepInputs
 from sporelm.models.params import Param
 from sporelm.models.position_tables import position_tables
+from sporelm.models.tower_inputs import ImageInput
 
 CLASSIFIER = "classifier.weight"  # the classification head of a reranker's file
 
@@ -29,6 +30,8 @@ class Decoder(Generic[Config]):
     config_class: type[ModelConfig] = ModelConfig
     norms: NormKind = RMSNorm  # the kind of its norms
     passes = 1  # how often a token passes the layers
+    has_rope_positions = False  # rows have three rotary positions: time, height and width (M-RoPE)
+    attends_images_both_ways = False  # the rows of an image attend to all of it
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -68,7 +71,13 @@ class Decoder(Generic[Config]):
 
     def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
         """Return the input of the first layer: float32 [tokens, width]."""
-        return scale_rows(self.embedding(step.tokens, weights), self.config.scales.embedding)
+        x = scale_rows(self.embedding(step.tokens, weights), self.config.scales.embedding)
+        return x if step.image_rows is None else ops.replace_rows(x, step.image_values, step.image_rows)
+
+    def image_positions(self, image: ImageInput) -> np.ndarray:
+        """Return the rotary positions of an image's rows from that of the first, int32 [num_rows, 3]; for models with
+        `has_rope_positions`."""
+        raise NotImplementedError
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """Return the last hidden states of the requested rows: float32 [rows, width]."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sporelm.ops import Graph, Spec, Symbol, take_sampled, trace
-from sporelm.tensor.dtype import I32
+from sporelm.tensor.dtype import F32, I32
 
 ROPE = "rope"  # the name of the rotary table among the weights
 LOCAL = "rope_local"  # the rotary table of layers with a window, if they have their own
@@ -12,6 +12,7 @@ SLOPES = "alibi_slopes"  # the slopes of linear biases: float32 [heads]
 BIASES = "distance_biases"  # the biases of scores by distance: float32 [heads, 2 * far]
 ADAPTERS = "adapters"  # in steps with adapters: int32 [tokens], the number of each row's adapter, -1 for none
 SOURCES = "sources"  # on asynchronous devices: int32 [tokens], the row of SAMPLED that has each row's id, -1: `tokens`
+IMAGE_INPUTS = ("image_rows", "image_values", "rope_positions", "spans")
 SAMPLED = "sampled"  # the tokens that the step before has sampled: int32 [sampled]
 
 
@@ -29,6 +30,11 @@ class StepInputs(NamedTuple):
     pages: Any  # [sequences, max_pages] the sequence's pages in order, the rest is not read
     rows: Any  # [rows] the rows whose logits are computed
     states: Any  # [sequences] the slot of each sequence's recurrent states, if layers have them
+    # In steps with images; None in others:
+    image_rows: Any = None  # [tokens] the row of `image_values` that is each row's input; -1: its token is
+    image_values: Any = None  # float32 [image_rows, columns] from the vision tower
+    rope_positions: Any = None  # [tokens, 3] rotary positions, of models with three (M-RoPE)
+    spans: Any = None  # [tokens, 2] positions of the image of each row, where images attend in both directions
 
 
 def input_specs(tokens: int, sequences: int, rows: int, max_pages: int, *, padded: bool = False) -> dict[str, Spec]:
@@ -62,7 +68,7 @@ def compute(
 
     With SOURCES and SAMPLED, ids that the host does not know are taken from the tokens of the step before.
     """
-    step = StepInputs(**{name: inputs[name] for name in StepInputs._fields})
+    step = StepInputs(**{name: inputs[name] for name in StepInputs._fields if name in inputs})
     if SOURCES in inputs:
         step = step._replace(tokens=take_sampled(step.tokens, inputs[SOURCES], inputs[SAMPLED]))
     adapters = {ADAPTERS: inputs[ADAPTERS]} if ADAPTERS in inputs else {}
@@ -75,6 +81,16 @@ def sampled_specs(tokens: int, sampled: int) -> dict[str, Spec]:
         SOURCES: Spec((Symbol("tokens", tokens),), I32),
         SAMPLED: Spec((Symbol("sampled", sampled),), I32),
     }
+
+
+def image_specs(
+    tokens: int | Symbol, max_rows: int, columns: int, *, rope_positions: bool, spans: bool
+) -> dict[str, Spec]:
+    """Return the specs of the inputs of steps with images: at most `max_rows` rows of `columns` values."""
+    token = Symbol("tokens", tokens) if isinstance(tokens, int) else tokens
+    specs = {"image_rows": Spec((token,), I32), "image_values": Spec((Symbol("image_rows", max_rows), columns), F32)}
+    specs |= {"rope_positions": Spec((token, 3), I32)} if rope_positions else {}
+    return specs | ({"spans": Spec((token, 2), I32)} if spans else {})
 
 
 def trace_model(

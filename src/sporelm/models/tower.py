@@ -35,7 +35,7 @@ class TowerStage(NamedTuple):
 
     compute  (arrays, weights) -> arrays by name, of as many rows as the arrays in pieces
     rows     the arrays of which a piece has some rows
-    whole    the arrays of which each piece has all rows
+    whole    the arrays of which each piece has all rows; they have equally many
     group    adjacent rows of the arrays in pieces that are one row of a piece: [rows, width] is read as [rows / group,
              group * width]
     """

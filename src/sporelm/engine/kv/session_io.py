@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.engine.image_rows import IMAGE_IDS
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.errors import ModelError, ModelFileError, RequestError
 from sporelm.files.atomic_write import Job, write_beside
@@ -156,7 +157,7 @@ def read_session(
         adapter = metadata.get("adapter", "")
         _check_hash(path, files, _begin_digest(model, notes, adapter), expected_sha256 or metadata.get("sha256"))
         tokens = files.raw("tokens").view("<i8")
-        if length and not 0 <= tokens.min() <= tokens.max() < vocab:
+        if length and not ((tokens >= 0) & ((tokens < vocab) | (tokens >= IMAGE_IDS))).all():
             raise _damaged(path, "it has tokens outside the model's vocabulary")
         layers = [
             files.raw(f"layers.{number}").view(each.dtype).reshape(count_pages(length), *each.shape[1:])

@@ -5,7 +5,9 @@ of the text it continues from its own beginning: a loop, a table or a list repea
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
+from sporelm.engine.image_rows import is_image_id
 from sporelm.engine.request import Request
 from sporelm.engine.speculative.drafter import DraftTokens
 
@@ -73,7 +75,9 @@ class _Text:
             start = positions.get(tuple(ids[-size:])) if len(ids) >= size and limit > 0 else None
             if start is not None:
                 self.num_matching = count_matches(ids, start, size)
-                tokens = ids[start : start + limit]
+                tokens = list(takewhile(lambda token: not is_image_id(token), ids[start : start + limit]))
+                if not tokens:
+                    break
                 while len(tokens) < limit:
                     tokens += tokens[: limit - len(tokens)]
                 self.draft = tokens

@@ -99,6 +99,8 @@ class Attention:
         more = [weights[sinks.name] for sinks in self.sinks]
         if self.biased:
             more = [*(more or [None]), weights[SLOPES]]
+        if step.spans is not None:
+            more = [*[*more, None, None][:2], step.spans]
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
         if self.widened:
             mixed = ops.select_columns(mixed, weights[NARROWED])
