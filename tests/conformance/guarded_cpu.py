@@ -55,7 +55,13 @@ class GuardedCpu(CpuBackend):
 
     def run(self, op: Op, args: Any, options: Any) -> Any:
         for arg in args:
-            if isinstance(arg, Tensor) and arg.dtype is F32 and len(arg.shape) == 2 and not is_view(arg):
+            if (
+                isinstance(arg, Tensor)
+                and arg.dtype is F32
+                and len(arg.shape) == 2
+                and arg.shape[0]
+                and not is_view(arg)
+            ):
                 self._poison_padding(arg)
         return super().run(op, args, options)
 

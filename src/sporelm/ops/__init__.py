@@ -14,6 +14,7 @@ from sporelm.ops.altup_streams import (
 )
 from sporelm.ops.block_conversion import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.causal_conv1d import causal_conv1d
+from sporelm.ops.cross_attention import cross_attention
 from sporelm.ops.disentangled_attention import disentangled_attention
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
 from sporelm.ops.encoder_attention import encoder_attention
@@ -24,6 +25,7 @@ from sporelm.ops.gated_linear_attention import gated_linear_attention
 from sporelm.ops.gated_lru import gated_lru
 from sporelm.ops.gated_rms_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
+from sporelm.ops.image_rows import add_rows, replace_rows
 from sporelm.ops.lightning_attn import lightning_attention
 from sporelm.ops.linear_experts import combine_experts, linear_experts, linear_experts_silu_mul
 from sporelm.ops.linear_heads import linear_heads
@@ -70,6 +72,7 @@ __all__ = [
     "add_layer_norm",
     "add_lora",
     "add_rms_norm",
+    "add_rows",
     "altup_correct",
     "altup_first",
     "altup_predict",
@@ -82,6 +85,7 @@ __all__ = [
     "clip",
     "combine_experts",
     "count_nonfinite",
+    "cross_attention",
     "cut_slots",
     "dequantize_blocks",
     "disentangled_attention",
@@ -114,6 +118,7 @@ __all__ = [
     "place_tokens",
     "quantize_blocks",
     "quantize_rows",
+    "replace_rows",
     "rms_norm",
     "rope",
     "rope_store",

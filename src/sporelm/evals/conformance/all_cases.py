@@ -7,7 +7,9 @@ from sporelm.evals.conformance import (
     add_lora,
     altup_streams,
     block_conversion,
+    cross_attention,
     encoder_attention,
+    image_rows,
     linear_experts,
     mla,
     paged_attention,
@@ -36,6 +38,8 @@ PARTS = (
     selective_scan,
     sparse_mla,
     encoder_attention,
+    cross_attention,
+    image_rows,
     block_conversion,
 )
 

@@ -1,0 +1,50 @@
+"""Rows of pictures in a prompt: a tower's results take the place of rows, or are added to them."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm.ops.argument_checks import check_ints, check_range, check_rows
+from sporelm.ops.op import op, require
+from sporelm.ops.spec import Spec, require_fixed
+
+
+def _image_rows_spec(x: Any, values: Any, rows: Any, *, first: int = 0) -> Spec:
+    given, held, wanted = check_rows("x", x), check_rows("values", values), check_ints("rows", rows)
+    require(wanted.shape[0] == given.shape[0], f"rows {wanted} must have one element for each row of x {given}")
+    require(first >= 0, f"first {first} must not be negative")
+    columns = require_fixed(held.shape[1]) - first
+    require(
+        require_fixed(given.shape[1]) <= columns, f"values {held} must have the columns of x {given} from {first} on"
+    )
+    return given
+
+
+def _check_image_rows(x: Any, values: Any, rows: Any, **options: Any) -> None:
+    check_range("rows", rows.numpy(), -1, values.shape[0])
+
+
+@op(_image_rows_spec, indices=_check_image_rows)
+def replace_rows(x, values, rows, *, first=0):  # x [tokens, width], values [image_rows, columns], rows int32 [tokens]
+    """Return values[rows[i], first : first + width] in place of row i of x where rows[i] is not -1, else row i.
+
+    A prompt's embeddings get the rows of its pictures in this way (LLaVA, Liu et al. 2023). `first` selects among
+    results that stand side by side in `values`, one block of `width` columns for each use (Qwen3-VL's DeepStack).
+    """
+    return np.where((rows >= 0)[:, None], _picture_rows(x, values, rows, first), x)
+
+
+@op(_image_rows_spec, indices=_check_image_rows)
+def add_rows(x, values, rows, *, first=0):  # x [tokens, width], values [image_rows, columns], rows int32 [tokens]
+    """Return x[i] + values[rows[i], first : first + width] where rows[i] is not -1, else exactly row i of x.
+
+    DeepStack (Meng et al. 2024) adds a tower's results to the residual stream of further layers in this way.
+    """
+    return np.where((rows >= 0)[:, None], x + _picture_rows(x, values, rows, first), x)
+
+
+def _picture_rows(x: Any, values: Any, rows: Any, first: int) -> Any:
+    """Return the row of `values` for each row of x; any row, or zeros if `values` has none, where there is none."""
+    if not len(values):
+        return np.zeros_like(x)
+    return values[np.maximum(rows, 0), first : first + x.shape[1]]
