@@ -22,6 +22,7 @@ from sporelm.serve.http.request_limits import RequestLimitsMiddleware
 from sporelm.serve.model_pool.model_pool import ModelOpener
 from sporelm.serve.routes import (
     anthropic_messages,
+    conversation_tokens,
     health,
     infer,
     ollama_chat,
@@ -55,6 +56,7 @@ _CANONICAL: list[Endpoint] = [
     *ollama_generate.ENDPOINTS,
     *ollama_models.ENDPOINTS,
     *infer.ENDPOINTS,
+    *conversation_tokens.ENDPOINTS,
     *operations.ENDPOINTS,
 ]
 

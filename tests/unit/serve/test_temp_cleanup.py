@@ -14,6 +14,9 @@ def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
         f"sessions/.sporelm-{TOKEN}.lock": True,
         f"conversations/0f/.b.json.{TOKEN}.1.part": True,
         f"conversations/0f/.sporelm-{TOKEN}.lock": True,
+        f"conversations/0f/images/.c.png.{TOKEN}.1.part": True,
+        f"conversations/0f/images/.sporelm-{TOKEN}.lock": True,
+        "conversations/0f/images/c.png": False,
         "sessions/a.session": False,
         "sessions/a.part": False,
         "sessions/.c.session.13-00112233.0.part": False,  # without a lock file its process is unknown
@@ -30,7 +33,7 @@ def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
         fresh.write_text("x")
         for name in goes:  # what was there was removed at the first path_for of this process
             (tmp_path / name).write_text("x")
-        assert remove_partial_files(folders) == 2
+        assert remove_partial_files(folders) == 3
         assert {name: not (tmp_path / name).exists() for name in goes} == goes
         assert fresh.exists()
         assert remove_partial_files(folders) == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.errors import ContextOverflow, QueueFull, RequestError
 from sporelm.serve.chat.chat_stream import ChatChunk, ChatRequest, ChatStream, start_chat
+from sporelm.serve.chat.image_parts import has_images
 from sporelm.serve.chat.sampling_fields import sampling_from
 from sporelm.serve.chat.token_usage import timings_of
 from sporelm.serve.conversations.answer_job import AnswerFailed, AnswerRequest
@@ -39,7 +40,8 @@ class AnswerGenerator:
         """
         async with AsyncExitStack() as resources:
             call = ApiCall(self.server, self.key, resources, token_hex(8))
-            call.is_large = sum(len(each["content"]) for each in request.messages) > LARGE_BYTES
+            sees_images = has_images(request.messages)
+            call.is_large = sees_images or sum(len(each["content"]) for each in request.messages) > LARGE_BYTES
             try:
                 async with call.before_deadline():
                     yield Progress(status="waiting")
@@ -48,6 +50,8 @@ class AnswerGenerator:
                     model = await call.model(request.model)
                     yield Progress(status="waiting")
                     check_template(model)
+                    if sees_images and not model.can_see:
+                        raise AnswerFailed({"code": "cannot_see", "model": model.name})
                     while True:
                         try:
                             chat = await start_chat(call, model, chat_request(request))

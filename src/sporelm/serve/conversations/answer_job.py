@@ -45,7 +45,8 @@ class AnswerFailed(Exception):
 class AnswerRequest:
     """A request for an answer.
 
-    messages       {"role", "content"}; with `continue_last`, the last one is the assistant's message to continue
+    messages       {"role", "content"}; with `continue_last`, the last one is the assistant's message to continue. The
+                   content of a question with pictures is a list of parts
     settings       sampling fields of a request, including `max_tokens`
     """
 

@@ -10,9 +10,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import RequestError
+from sporelm.serve.chat.image_parts import has_images
 from sporelm.serve.conversations.answer_events import AnswerFollower, Channel, answer_event
 from sporelm.serve.conversations.answer_job import (
     AnswerFailed,
@@ -84,7 +86,7 @@ class AnswerJobs:
         self._channels[owner, conversation_id] = channel
         channel.version = job.version = after["version"]
         job.initial_lengths = job.lengths
-        job.generation = asyncio.ensure_future(self._generate(channel, job, source))
+        job.generation = asyncio.ensure_future(self._generate(owner, channel, job, source))
         task = spawn(self._supervise(owner, conversation_id, channel, job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -141,8 +143,15 @@ class AnswerJobs:
         job.is_dropped = True
         job.cancel()
 
-    async def _generate(self, channel: Channel, job: AnswerJob, source: AnswerSource) -> None:
-        async with aclosing(source(job.request)) as increments:
+    async def _generate(self, owner: str, channel: Channel, job: AnswerJob, source: AnswerSource) -> None:
+        request = job.request
+        if has_images(request.messages):
+            try:
+                messages = await asyncio.to_thread(self.store.with_images, owner, request.messages)
+            except RequestError as reason:
+                raise AnswerFailed({"code": "image_missing", "detail": str(reason)[:1000]}) from None
+            request = replace(request, messages=messages)
+        async with aclosing(source(request)) as increments:
             async for progress in increments:
                 job.add(progress)
                 channel.notify()

@@ -3,12 +3,15 @@
 A conversation is {"id", "title", "created", "updated", "version", "kind", "model", "system", "settings", "messages",
 "current"}; times are milliseconds since 1970. Its messages form a tree: each names its `parent`, an earlier message in
 the list, or None. `current` is the last message of the branch that was shown. Ids are 32 hexadecimal digits.
+A question may have `images`, {"id", "name", "width", "height"}; `stored_images` keeps the pictures themselves.
 The `error` of an answer is an object with a `code` and the code's parameters; older files have a sentence.
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from sporelm.errors import RequestError, safe_repr
@@ -18,11 +21,14 @@ Json = dict[str, Any]
 FORMAT = "sporelm-conversations"
 FORMAT_VERSION = 1
 ID = re.compile(r"[0-9a-f]{32}")
+IMAGE_ID = re.compile(r"[0-9a-f]{64}")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 KINDS = ("chat", "completion")
 ROLES = ("user", "assistant")
 MAX_TIME = 1 << 53  # the largest integer that every JSON reader represents exactly
 MAX_ENTRIES = 32  # of settings, or of one message's stats
+MAX_IMAGES = 32  # of one message
+MAX_IMAGE_SIDE = 1 << 20  # pixels
 MAX_BASE_VERSIONS = 4  # that one change may name
 APPENDABLE = ("content", "reasoning")  # a change may send only the end of these fields
 
@@ -50,7 +56,8 @@ class ConversationLimits:
     messages: int = 4_000
     conversation_bytes: int = 4 << 20
     conversations: int = 5_000
-    owner_bytes: int = 512 << 20
+    owner_bytes: int = 512 << 20  # pictures included
+    image_bytes: int = 16 << 20
     import_bytes: int = 64 << 20
 
 
@@ -85,7 +92,10 @@ def check_message(value: object, limits: ConversationLimits) -> Json:
     for name in ("id", "role", "content"):
         if name not in given:
             raise InvalidConversation(f"a message has no {name}: it needs id, role and content", "messages")
-    return {"parent": None} | {name: MESSAGE_FIELDS[name](field, name, limits) for name, field in given.items()}
+    message = {"parent": None} | {name: MESSAGE_FIELDS[name](field, name, limits) for name, field in given.items()}
+    if message.get("images") and message["role"] != "user":
+        raise InvalidConversation("a message of the assistant has images: only those of the user have any", "messages")
+    return message
 
 
 def check_tree(messages: list[Json], limits: ConversationLimits) -> list[Json]:
@@ -185,8 +195,28 @@ def _with_kept_text(value: object, messages: Mapping[object, Json]) -> object:
     return joined
 
 
+def images_of_export(value: object, limits: ConversationLimits) -> list[bytes]:
+    """Return the pictures of an exported file, whose `images` are base64 by their ids. Raises InvalidConversation,
+    TooLarge."""
+    images = value.get("images", {}) if isinstance(value, dict) else {}
+    if not isinstance(images, dict):
+        raise InvalidConversation(f"images is {safe_repr(images)}: it must be an object", "images")
+    decoded = []
+    for name, text in images.items():
+        try:
+            data = b64decode(text, validate=True)
+        except (ValueError, TypeError):
+            raise InvalidConversation(f"image {safe_repr(name)} is not valid base64", "images") from None
+        if sha256(data).hexdigest() != name:
+            raise InvalidConversation(f"image {safe_repr(name)} has other bytes than its id says", "images")
+        if len(data) > limits.image_bytes:
+            raise TooLarge(f"an image has {len(data)} bytes: at most {limits.image_bytes} are stored")
+        decoded.append(data)
+    return decoded
+
+
 def conversations_of_export(value: object) -> list[object]:
-    """Return the conversations of an exported file: {"format", "format_version", "conversations"}.
+    """Return the conversations of an exported file: {"format", "format_version", "conversations", "images"}.
 
     Raises InvalidConversation.
     """
@@ -283,6 +313,30 @@ def _check_entries(value: object, name: str, limits: ConversationLimits) -> Json
     return value
 
 
+def _check_images(value: object, name: str, limits: ConversationLimits) -> list[Json]:
+    """Return the pictures of a message: an id, and optionally a name and the size in pixels. Raises
+    InvalidConversation, TooLarge."""
+    if not isinstance(value, list):
+        raise InvalidConversation(f"{name} is {safe_repr(value)}: it must be a list", name)
+    if len(value) > MAX_IMAGES:
+        raise TooLarge(f"a message has {len(value)} images: at most {MAX_IMAGES} are stored")
+    for image in value:
+        given = check_object(image, "an image", {"id", "name", "width", "height"})
+        if not isinstance(given.get("id"), str) or not IMAGE_ID.fullmatch(given["id"]):
+            raise InvalidConversation(
+                f"the id of an image is {safe_repr(given.get('id'))}: it must be 64 hexadecimal digits", name
+            )
+        if "name" in given:
+            string_check(lambda limits: limits.title)(given["name"], "the name of an image", limits)
+        for side in ("width", "height"):
+            size = given.get(side, 1)
+            if type(size) is not int or not 1 <= size <= MAX_IMAGE_SIDE:
+                raise InvalidConversation(
+                    f"the {side} of an image is {safe_repr(size)}: it must be from 1 to {MAX_IMAGE_SIDE}", name
+                )
+    return value
+
+
 def _check_error(value: object, name: str, limits: ConversationLimits) -> str | Json:
     """Return an answer's error: {"code", parameters}, or a sentence, as in older files. Raises InvalidConversation."""
     if isinstance(value, str):
@@ -315,4 +369,5 @@ MESSAGE_FIELDS: dict[str, Check] = {
     "context_start": check_id,
     "created": check_time,
     "stats": _check_entries,
+    "images": _check_images,
 }

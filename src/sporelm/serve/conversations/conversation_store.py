@@ -1,4 +1,4 @@
-"""ConversationStore: the web chat's conversations as JSON files, in a folder for each API key.
+"""ConversationStore: the web chat's conversations as JSON files, in a folder for each API key, with their pictures.
 
 A folder's name is a hash of the key's owner. A file's name is the conversation's id, which must be 32 hexadecimal
 digits: no name in a request becomes a path. Files are written to a temporary file and renamed, with mode 0600 in
@@ -11,7 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -36,6 +37,7 @@ from sporelm.serve.conversations.conversation_schema import (
     check_conversation,
     check_id,
     conversations_of_export,
+    images_of_export,
 )
 from sporelm.serve.conversations.conversation_search import (
     find_hit,
@@ -44,6 +46,20 @@ from sporelm.serve.conversations.conversation_search import (
     searched_texts,
     shown_branch,
     signature_of,
+)
+from sporelm.serve.conversations.stored_images import (
+    IMAGE_FOLDER,
+    MEDIA_TYPE_OF,
+    ImageMissing,
+    StoredImage,
+    delete_images,
+    find_image,
+    image_files,
+    image_ids,
+    new_image_path,
+    referenced_ids,
+    unused_ids,
+    with_image_bytes,
 )
 
 LOCK_SECONDS = 12.0  # to wait for another process that changes the same owner's conversations
@@ -69,17 +85,31 @@ class ConversationPage(NamedTuple):
     total: int
 
 
+class _CachedFile(NamedTuple):
+    """A file of a conversation, as it was last read; `summary`, its entry in the list, is None for an invalid one.
+
+    stamp   its time and size
+    images  the ids of its pictures
+    """
+
+    stamp: tuple[int, int]
+    summary: Json | None
+    images: frozenset[str]
+
+
 @dataclass
 class _OwnerCache:
     """The cached state of an owner's files.
 
-    summaries   size and time of each file, and its entry in the list
-    signatures  of the files that were searched, each with the file's size and time
+    files        by the ids of the conversations
+    signatures   of the files that were searched, each with the file's time and size
+    image_bytes  of all pictures, with the time of their folder
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    summaries: dict[str, tuple[int, int, Json | None]] = field(default_factory=dict)
+    files: dict[str, _CachedFile] = field(default_factory=dict)
     signatures: dict[str, tuple[tuple[int, int], bytes]] = field(default_factory=dict)
+    image_bytes: tuple[int, int] = (0, 0)
 
 
 def default_folder() -> Path:
@@ -194,8 +224,13 @@ class ConversationStore:
     def _put(self, folder: Path, cache: _OwnerCache, before: Json, after: Json) -> Json:
         """Write a changed conversation. The caller holds the lock of the cache and of the folder."""
         data = self._encode(after)
+        images_before = image_ids(before)
+        images_after = image_ids(after)
+        _check_images_exist(folder, images_after - images_before)
         self._check_room(folder, cache, len(data) - len(self._encode(before)), 0)
         _write(self._path(folder, after["id"]), data)
+        if images_before - images_after:
+            self._delete_unused_images(folder, cache, images_before - images_after)
         return after
 
     def delete(self, owner: str, conversation_id: str) -> None:
@@ -203,12 +238,78 @@ class ConversationStore:
         folder, cache = self._of(owner)
         path = self._path(folder, conversation_id)
         with cache.lock, _folder_lock(folder):  # or a change by another server would restore it
+            stored = self._read(path)
             try:
                 path.unlink()
             except FileNotFoundError:
                 raise ConversationNotFound(f"there is no conversation {safe_repr(conversation_id)}") from None
             except OSError as reason:
                 raise _disk_error("deleted", path, reason) from None
+            if stored is not None:
+                self._delete_unused_images(folder, cache, image_ids(stored))
+
+    def add_image(self, owner: str, data: bytes) -> str:
+        """Store a picture; return its id, to which messages refer. Raises InvalidConversation, TooLarge."""
+        folder, cache = self._of(owner)
+        if len(data) > self.limits.image_bytes:
+            raise TooLarge(f"the image has {len(data)} bytes: at most {self.limits.image_bytes} are stored")
+        path = new_image_path(folder, data)
+        _make_folder(self.folder)
+        _make_folder(folder)
+        with cache.lock, _folder_lock(folder):
+            self._summaries(folder, cache)
+            if all(file.summary is not None for file in cache.files.values()):
+                used = set[str]().union(*(file.images for file in cache.files.values()))
+                delete_images(folder, unused_ids(folder, used))
+            self._add_images(folder, cache, [data], 0)
+        return path.stem
+
+    def image(self, owner: str, identity: str) -> StoredImage:
+        """Return a picture. Raises ConversationNotFound."""
+        folder, _ = self._of(owner)
+        path = find_image(folder, identity)
+        try:
+            if path is not None:
+                return StoredImage(path.read_bytes(), MEDIA_TYPE_OF[path.suffix[1:]])
+        except FileNotFoundError:
+            pass  # deleted meanwhile
+        except OSError as reason:
+            raise _disk_error("read", folder / IMAGE_FOLDER, reason) from None
+        raise ConversationNotFound(f"there is no image {safe_repr(identity)}")
+
+    def with_images(self, owner: str, messages: Sequence[Json]) -> list[Json]:
+        """Return messages of a prompt with the bytes of their pictures. Raises ConversationNotFound."""
+        images = {identity: self.image(owner, identity).data for identity in referenced_ids(messages)}
+        return with_image_bytes(messages, images)
+
+    def _add_images(self, folder: Path, cache: _OwnerCache, images: Sequence[bytes], more_bytes: int) -> list[Path]:
+        """Store pictures, those that are not stored yet; return their files. `more_bytes` will be written besides. The
+        caller holds the lock of the cache and of the folder."""
+        paths = [new_image_path(folder, data) for data in images]
+        new = {path: data for path, data in zip(paths, images, strict=True) if not path.exists()}
+        self._check_room(folder, cache, sum(map(len, new.values())) + more_bytes, 0)
+        if images:
+            _make_folder(folder / IMAGE_FOLDER)
+        try:
+            for path, data in new.items():
+                _write(path, data)
+        except RequestError:
+            _remove(new)
+            raise
+        for path in paths:
+            if path not in new:
+                with suppress(OSError):
+                    os.utime(path)  # its day begins again
+        return list(new)
+
+    def _delete_unused_images(self, folder: Path, cache: _OwnerCache, ids: frozenset[str]) -> None:
+        """Delete those pictures that no conversation shows any more; none if a file cannot be read."""
+        if not ids:
+            return
+        self._summaries(folder, cache)
+        if any(file.summary is None for file in cache.files.values()):
+            return
+        delete_images(folder, ids.difference(*(file.images for file in cache.files.values())))
 
     def export(self, owner: str, conversation_id: str | None = None) -> Iterator[str]:
         """Return one conversation, or all of them, as the text of a file for `import_all`, piece by piece.
@@ -216,18 +317,21 @@ class ConversationStore:
         Raises ConversationNotFound, before the first piece.
         """
         if conversation_id is not None:
-            return self._export(iter([self.get(owner, conversation_id)]))
+            return self._export(owner, iter([self.get(owner, conversation_id)]))
         folder, _ = self._of(owner)
         ids = [summary["id"] for summary in self.page(owner, limit=self.limits.conversations).conversations]
         conversations = (self._read(self._path(folder, each)) for each in ids)
-        return self._export(each for each in conversations if each is not None)
+        return self._export(owner, (each for each in conversations if each is not None))
 
     def import_all(self, owner: str, value: object) -> list[Json]:
-        """Add an export's conversations under new ids. Raises InvalidConversation, TooLarge; then none is added."""
-        conversations = [check_conversation(each, self.limits) for each in conversations_of_export(value)]
-        return self._add(owner, conversations)
+        """Add an export's conversations under new ids, with their pictures: those in the export, or stored already.
 
-    def _add(self, owner: str, conversations: list[Json]) -> list[Json]:
+        Raises InvalidConversation, TooLarge; then none is added.
+        """
+        conversations = [check_conversation(each, self.limits) for each in conversations_of_export(value)]
+        return self._add(owner, conversations, images_of_export(value, self.limits))
+
+    def _add(self, owner: str, conversations: list[Json], images: Sequence[bytes] = ()) -> list[Json]:
         folder, cache = self._of(owner)
         complete = [_with_defaults(conversation) for conversation in conversations]
         texts = [self._encode(conversation) for conversation in complete]
@@ -241,13 +345,13 @@ class ConversationStore:
                     stored = self._read(path)
                     version = stored["version"] if stored is not None else 0
                     raise VersionConflict(f"conversation {path.stem} is stored already: change that one", version)
+            new_images = self._add_images(folder, cache, images, sum(map(len, texts)))
             try:
+                _check_images_exist(folder, frozenset[str]().union(*map(image_ids, complete)))
                 for path, text in zip(paths, texts, strict=True):
                     _write(path, text)
             except RequestError:
-                for path in paths:
-                    with suppress(OSError):
-                        path.unlink(missing_ok=True)
+                _remove([*paths, *new_images])
                 raise
         return complete
 
@@ -264,23 +368,23 @@ class ConversationStore:
 
     def _summaries(self, folder: Path, cache: _OwnerCache) -> dict[str, Json]:
         """Return the list's entry of each file; unchanged files are not read again. The caller holds the cache lock."""
-        summaries: dict[str, tuple[int, int, Json | None]] = {}
+        files: dict[str, _CachedFile] = {}
         for conversation_id, entry in _files(folder):
             with suppress(OSError):  # deleted by another process meanwhile
                 stat = entry.stat()
                 stamp = (stat.st_mtime_ns, stat.st_size)
-                before = cache.summaries.get(conversation_id)
-                if before is not None and before[:2] == stamp:
-                    summaries[conversation_id] = before
+                before = cache.files.get(conversation_id)
+                if before is not None and before.stamp == stamp:
+                    files[conversation_id] = before
+                elif (conversation := self._read(Path(entry.path))) is None:
+                    files[conversation_id] = _CachedFile(stamp, None, frozenset())
                 else:
-                    conversation = self._read(Path(entry.path))
-                    summary = summary_of(conversation) if conversation is not None else None
-                    summaries[conversation_id] = (*stamp, summary)
-        cache.summaries = summaries
+                    files[conversation_id] = _CachedFile(stamp, summary_of(conversation), image_ids(conversation))
+        cache.files = files
         for conversation_id in list(cache.signatures):  # another thread may be searching
-            if conversation_id not in summaries:
+            if conversation_id not in files:
                 cache.signatures.pop(conversation_id, None)
-        return {name: summary for name, (_, _, summary) in summaries.items() if summary is not None}
+        return {name: file.summary for name, file in files.items() if file.summary is not None}
 
     def _search(self, folder: Path, cache: _OwnerCache, summaries: list[Json], words: list[str]) -> list[Json]:
         """Return the conversations that contain every word. A file is read if it changed since it was last searched, or
@@ -288,7 +392,8 @@ class ConversationStore:
         hits = []
         for summary in summaries:
             conversation_id = summary["id"]
-            stamp = cache.summaries.get(conversation_id, (0, 0, None))[:2]
+            file = cache.files.get(conversation_id)
+            stamp = file.stamp if file is not None else (0, 0)
             entry = cache.signatures.get(conversation_id)
             signature = entry[1] if entry is not None and entry[0] == stamp else None
             if signature is not None and not may_contain(signature, words):
@@ -311,13 +416,16 @@ class ConversationStore:
     def _check_room(self, folder: Path, cache: _OwnerCache, more_bytes: int, more_conversations: int) -> None:
         """Raise TooLarge if the owner's conversations would exceed the limits."""
         self._summaries(folder, cache)
-        total_bytes = sum(size for _, size, _ in cache.summaries.values()) + more_bytes
-        total = len(cache.summaries) + more_conversations
+        total_bytes = sum(file.stamp[1] for file in cache.files.values()) + more_bytes
+        if more_bytes > 0:
+            total_bytes += _image_bytes(folder, cache)
+        total = len(cache.files) + more_conversations
         if more_conversations and total > self.limits.conversations:
             raise TooLarge(f"{total} conversations: at most {self.limits.conversations} are stored; delete some")
         if more_bytes > 0 and total_bytes > self.limits.owner_bytes:
             raise TooLarge(
-                f"{total_bytes} bytes of conversations: at most {self.limits.owner_bytes} are stored; delete some"
+                f"{total_bytes} bytes of conversations and images: at most {self.limits.owner_bytes} are stored; "
+                "delete some"
             )
 
     def _encode(self, conversation: Json) -> bytes:
@@ -343,13 +451,23 @@ class ConversationStore:
             log.warning("conversation %s is ignored: %s", path, safe_repr(str(reason), 200))
             return None
 
-    @staticmethod
-    def _export(conversations: Iterator[Json]) -> Iterator[str]:
+    def _export(self, owner: str, conversations: Iterator[Json]) -> Iterator[str]:
+        images: dict[str, None] = {}
         head = {"format": FORMAT, "format_version": FORMAT_VERSION, "exported": _now()}
         yield json.dumps(head)[:-1] + ', "conversations": ['
         for index, conversation in enumerate(conversations):
             yield (",\n" if index else "\n") + json.dumps(conversation, ensure_ascii=False)
-        yield "\n]}\n"
+            images |= dict.fromkeys(sorted(image_ids(conversation)))
+        yield "\n]"
+        if images:
+            yield ', "images": {'
+            mark = "\n"
+            for identity in images:
+                with suppress(ConversationNotFound):  # deleted meanwhile
+                    yield f'{mark}"{identity}": "{b64encode(self.image(owner, identity).data).decode()}"'
+                    mark = ",\n"
+            yield "\n}"
+        yield "}\n"
 
 
 def _now() -> int:
@@ -381,6 +499,34 @@ def _files(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
         return
     except OSError as reason:
         raise _disk_error("read", folder, reason) from None
+
+
+def _check_images_exist(folder: Path, ids: frozenset[str]) -> None:
+    """Raise ImageMissing for a picture that is not stored."""
+    for identity in sorted(ids):
+        if find_image(folder, identity) is None:
+            raise ImageMissing(f"image {identity} is not stored: upload it first", "messages")
+
+
+def _image_bytes(folder: Path, cache: _OwnerCache) -> int:
+    """Return the bytes of all pictures; they are measured again only after one was added or deleted."""
+    try:
+        changed_ns = (folder / IMAGE_FOLDER).stat().st_mtime_ns
+    except OSError:
+        return 0
+    if cache.image_bytes[0] != changed_ns:
+        total = 0
+        for _, entry in image_files(folder):
+            with suppress(OSError):
+                total += entry.stat().st_size
+        cache.image_bytes = (changed_ns, total)
+    return cache.image_bytes[1]
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _disk_error(action: str, path: Path, reason: OSError) -> RequestError:

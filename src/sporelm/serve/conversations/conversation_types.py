@@ -6,9 +6,19 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+ImageId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Time = Annotated[int, Meta(ge=0, le=(1 << 53) - 1, description="milliseconds since 1970")]
 Entries = dict[str, bool | int | float | str | None]
 Kind = Literal["chat", "completion"]
+
+
+class MessageImage(msgspec.Struct, forbid_unknown_fields=True):
+    """A picture of a message, by the id that `POST /api/ui/images` returned; name and size are for showing it."""
+
+    id: ImageId
+    name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    width: Annotated[int, Meta(ge=1, le=1 << 20)] | UnsetType = UNSET
+    height: Annotated[int, Meta(ge=1, le=1 << 20)] | UnsetType = UNSET
 
 
 class StoredMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,6 +39,7 @@ class StoredMessage(msgspec.Struct, forbid_unknown_fields=True):
     context_start: Id | UnsetType = UNSET
     created: Time | UnsetType = UNSET
     stats: Entries | UnsetType = UNSET
+    images: Annotated[list[MessageImage], Meta(max_length=32)] | UnsetType = UNSET
 
 
 class ConversationFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,6 +156,7 @@ class ConversationExport(msgspec.Struct):
     format: Literal["sporelm-conversations"]
     format_version: Literal[1]
     conversations: list[StoredConversation]
+    images: dict[str, str] | UnsetType = UNSET  # base64 of the pictures, by their ids
     exported: Any = UNSET  # the time of the export, ignored by an import
 
 
@@ -152,6 +164,14 @@ class ImportReply(msgspec.Struct):
     """The new ids of the imported conversations."""
 
     imported: list[Id]
+
+
+class ImageReply(msgspec.Struct):
+    """A stored picture."""
+
+    id: ImageId
+    type: str
+    bytes: int
 
 
 class DeleteReply(msgspec.Struct):

@@ -28,23 +28,34 @@ from sporelm.serve.conversations.conversation_types import (
     ConversationReply,
     ConversationSummary,
     DeleteReply,
+    ImageReply,
     ImportReply,
     NewAnswer,
     NewConversation,
     StoredConversation,
 )
+from sporelm.serve.conversations.stored_images import ImageMissing, media_type_of
 from sporelm.serve.http.api_errors import RETRY_SECONDS, ApiError, openai_error_body
 from sporelm.serve.http.endpoint import Endpoint
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 PATH = "/api/ui/conversations"
+IMAGE_PATH = "/api/ui/images"
+IMPORT_PATH = "/api/ui/import"
+IMAGE_HEADERS = {  # a picture that a browser opens by itself is shown, and nothing in it is run
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+}
 MAX_LISTED = 500
 MAX_ANSWER_REQUEST_BYTES = 64 << 10
 STATUS: list[tuple[type[RequestError], int, str]] = [
     (ConversationNotFound, 404, "not_found"),
     (VersionConflict, 409, "version_conflict"),
     (TooLarge, 413, "too_large"),
+    (ImageMissing, 400, "image_missing"),
     (InvalidConversation, 400, "invalid_value"),
     (RequestError, 507, "not_written"),
 ]
@@ -71,7 +82,9 @@ def conversation_routes(
         ("GET", one + "/events", handlers.events),
         ("GET", one + "/export", handlers.export),
         ("GET", "/api/ui/export", handlers.export),
-        ("POST", "/api/ui/import", handlers.import_all),
+        ("POST", IMPORT_PATH, handlers.import_all),
+        ("POST", IMAGE_PATH, handlers.add_image),
+        ("GET", IMAGE_PATH + "/{image}", handlers.image),
     ]
     return [Route(path, _with_json_errors(handler), methods=[method]) for method, path, handler in routes]
 
@@ -183,6 +196,20 @@ class _Handlers:
         conversations = await run_in_threadpool(self.store.import_all, self.owner_of(request), value)
         return _json({"imported": [conversation["id"] for conversation in conversations]})
 
+    async def add_image(self, request: Request) -> Response:
+        """Store a picture, to which messages refer by the id in the answer. The body is the file itself."""
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not media_type.startswith("image/"):
+            raise InvalidConversation("the body must be an image: send the header content-type: image/png or another")
+        data = await _read_body(request, self.store.limits.image_bytes)
+        identity = await run_in_threadpool(self.store.add_image, self.owner_of(request), data)
+        return _json({"id": identity, "type": media_type_of(data), "bytes": len(data)})
+
+    async def image(self, request: Request) -> Response:
+        """A stored picture, as it was uploaded."""
+        image = await run_in_threadpool(self.store.image, self.owner_of(request), request.path_params["image"])
+        return Response(image.data, media_type=image.media_type, headers=IMAGE_HEADERS)
+
 
 def conversation_endpoints() -> list[Endpoint]:
     """Return the routes for the description at /docs and /openapi.json."""
@@ -204,7 +231,9 @@ def conversation_endpoints() -> list[Endpoint]:
         endpoint("GET", one + "/events", _Handlers.events, None, stream_media_type="text/event-stream"),
         endpoint("GET", one + "/export", _Handlers.export, ConversationExport),
         endpoint("GET", "/api/ui/export", _Handlers.export, ConversationExport),
-        endpoint("POST", "/api/ui/import", _Handlers.import_all, ImportReply, ConversationExport),
+        endpoint("POST", IMPORT_PATH, _Handlers.import_all, ImportReply, ConversationExport, takes_images=True),
+        endpoint("POST", IMAGE_PATH, _Handlers.add_image, ImageReply),
+        endpoint("GET", IMAGE_PATH + "/{image}", _Handlers.image, None),
     ]
 
 
@@ -243,10 +272,8 @@ def _number(request: Request, name: str, default: int, maximum: int) -> int:
     return int(text)
 
 
-async def _body(request: Request, max_bytes: int) -> object:
-    """Return a request's JSON; at most `max_bytes` are read. Raises InvalidConversation, TooLarge."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise InvalidConversation("the body must be JSON: send the header content-type: application/json")
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    """Return a request's body; at most `max_bytes` are read. Raises InvalidConversation, TooLarge."""
     data = bytearray()
     try:
         async for piece in request.stream():
@@ -255,7 +282,15 @@ async def _body(request: Request, max_bytes: int) -> object:
                 raise TooLarge(f"the body has more than {max_bytes} bytes, which is the limit")
     except ClientDisconnect:
         raise InvalidConversation("the body ended early") from None
+    return bytes(data)
+
+
+async def _body(request: Request, max_bytes: int) -> object:
+    """Return a request's JSON; at most `max_bytes` are read. Raises InvalidConversation, TooLarge."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidConversation("the body must be JSON: send the header content-type: application/json")
+    data = await _read_body(request, max_bytes)
     try:
-        return await run_in_threadpool(json.loads, bytes(data))
+        return await run_in_threadpool(json.loads, data)
     except (ValueError, RecursionError) as error:
         raise InvalidConversation(f"request body is not valid JSON: {safe_repr(str(error), 100)}") from None
