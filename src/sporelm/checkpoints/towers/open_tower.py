@@ -1,5 +1,6 @@
 """Opens the vision tower of a model: a part of its Hugging Face folder, or an mmproj GGUF file."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -74,6 +75,11 @@ def _open_folder(folder: Path) -> ModelSource:
     return ModelSource("hf", folder, files, config, _as_model_schema(schema.for_file(files.tensors)))
 
 
+def has_key(metadata: Mapping[str, Any], key: str) -> bool:
+    """Return whether metadata has a key; so it has ""."""
+    return not key or key in metadata
+
+
 def _as_model_schema(schema: TowerHfSchema | TowerGgufSchema) -> Any:
     """Return the schema for a `ModelSource`, whose readers use only the tensor half of a tower's schema."""
     return cast(Any, schema)
@@ -88,7 +94,14 @@ def _open_file(path: Path) -> ModelSource:
             " with the vision tower, which usually has mmproj in its name"
         )
     projector = next((gguf.metadata[key] for key in PROJECTOR_KEYS if key in gguf.metadata), None)
-    tower = next((each for each in TOWERS if projector in each.projectors), None)
+    tower = next(
+        (
+            each
+            for each in TOWERS
+            if isinstance(projector, str) and projector in each.projectors and has_key(gguf.metadata, each.metadata_key)
+        ),
+        None,
+    )
     if tower is None:
         known = ", ".join(name for each in TOWERS for name in each.projectors)
         raise UnsupportedModel(

@@ -13,6 +13,7 @@ class SupportedTower(NamedTuple):
     classes           its classes in transformers, or in the code of its authors
     verified_against  references for its logits: "transformers", "mtmd" (llama.cpp), "lmdeploy", or "numpy" (a plain
                       forward pass in the tests)
+    metadata_key      of its mmproj files, if a later entry has the same projector, for files without the key
     """
 
     module: str
@@ -20,8 +21,44 @@ class SupportedTower(NamedTuple):
     projectors: tuple[str, ...]
     classes: tuple[str, ...]
     verified_against: tuple[str, ...]
+    metadata_key: str = ""
 
 
+PINPOINTS_KEY = "clip.vision.image_grid_pinpoints"
 TOWERS: tuple[SupportedTower, ...] = (
+    SupportedTower(
+        "llava_next",
+        "LLaVA-NeXT, Granite Vision",
+        ("mlp",),
+        ("LlavaNextForConditionalGeneration",),
+        ("transformers",),
+        PINPOINTS_KEY,
+    ),
     SupportedTower("llava", "LLaVA 1.5", ("mlp",), ("LlavaForConditionalGeneration",), ("transformers",)),
+    SupportedTower("gemma3", "Gemma 3", ("gemma3",), ("Gemma3ForConditionalGeneration",), ("transformers",)),
+    SupportedTower("qwen2vl", "Qwen2-VL", ("qwen2vl_merger",), ("Qwen2VLForConditionalGeneration",), ("transformers",)),
+    SupportedTower(
+        "qwen25vl", "Qwen2.5-VL", ("qwen2.5vl_merger",), ("Qwen2_5_VLForConditionalGeneration",), ("transformers",)
+    ),
+    SupportedTower(
+        "qwen3vl",
+        "Qwen3-VL",
+        ("qwen3vl_merger",),
+        ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+        ("transformers",),
+    ),
+    SupportedTower(
+        "idefics3",
+        "Idefics3, SmolVLM, SmolVLM2",
+        ("idefics3",),
+        ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+        ("transformers",),
+    ),
+    SupportedTower(
+        "internvl",
+        "InternVL 1.5, 2, 2.5, 3, 3.5",
+        ("internvl",),
+        ("InternVLForConditionalGeneration", "InternVLChatModel"),
+        ("transformers", "lmdeploy"),
+    ),
 )

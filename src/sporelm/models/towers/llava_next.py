@@ -1,0 +1,75 @@
+"""LLaVA-NeXT's tower: LLaVA's, for tiles of a picture in its own shape, and a learned row after each line (Liu et al.
+2024)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.models.params import Param
+from sporelm.models.tower_inputs import ImageInput
+from sporelm.models.tower_registry import tower
+from sporelm.models.towers.llava import LlavaTowerConfig, LlavaTowers
+
+NEWLINE: Final = "newline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlavaNextConfig(LlavaTowerConfig):
+    """The fields of LLaVA-NeXT.
+
+    pinpoints     the sizes in pixels, (height, width), one of which a picture is resized into
+    has_newline   rows of the padding are left out, and a learned row follows each line; else all tiles' rows follow one
+                  another
+    """
+
+    pinpoints: tuple[tuple[int, int], ...]
+    has_newline: bool = True
+
+
+class TileLayout(NamedTuple):
+    """How the tiles after the first lie in a picture, in patches: `ImageInput.layout`.
+
+    down, across          tiles
+    top, left             patches of padding
+    height, width         patches of the picture itself
+    """
+
+    down: int
+    across: int
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@tower("llava_next", LlavaNextConfig)
+class LlavaNextTower(LlavaTowers[LlavaNextConfig]):
+    """The first tile is the whole picture; the others are parts of a larger copy."""
+
+    host_weights = (NEWLINE,)
+
+    def __init__(self, config: LlavaNextConfig) -> None:
+        super().__init__(config)
+        self.host_weights = (NEWLINE,) if config.has_newline else ()
+
+    def params(self) -> list[Param]:
+        newline = [Param(NEWLINE, (self.config.out_width,), plain=True)] if self.config.has_newline else []
+        return [*super().params(), *newline]
+
+    def finish(
+        self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """Put the rows of the tiles into lines, without those of the padding, and add the row that ends a line."""
+        rows = super().finish(rows, image, host)
+        if not image.layout:
+            return rows
+        layout, grid = TileLayout(*image.layout), self.config.grid
+        whole, parts = rows[: grid**2], rows[grid**2 :]
+        lines = parts.reshape(layout.down, layout.across, grid, grid, -1).swapaxes(1, 2)
+        lines = lines.reshape(layout.down * grid, layout.across * grid, -1)
+        lines = lines[layout.top : layout.top + layout.height, layout.left : layout.left + layout.width]
+        ends = np.broadcast_to(host[NEWLINE], (layout.height, 1, lines.shape[2]))
+        return np.concatenate([whole, np.concatenate([lines, ends], axis=1).reshape(-1, lines.shape[2])])
