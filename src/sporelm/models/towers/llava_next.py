@@ -49,11 +49,10 @@ class TileLayout(NamedTuple):
 class LlavaNextTower(LlavaTowers[LlavaNextConfig]):
     """The first tile is the whole picture; the others are parts of a larger copy."""
 
-    host_weights = (NEWLINE,)
-
     def __init__(self, config: LlavaNextConfig) -> None:
         super().__init__(config)
-        self.host_weights = (NEWLINE,) if config.has_newline else ()
+        if config.has_newline:
+            self.host_weights = (NEWLINE,)
 
     def params(self) -> list[Param]:
         newline = [Param(NEWLINE, (self.config.out_width,), plain=True)] if self.config.has_newline else []

@@ -19,6 +19,7 @@ from sporelm.checkpoints.towers.open_tower import register_tower
 from sporelm.checkpoints.towers.tower_schema import inner_values
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.config import MAX_WIDTH
+from sporelm.models.tower import Tower
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.towers.llava import LlavaTower
 
@@ -41,9 +42,11 @@ MAX_FEATURES: Final = 16  # layers that the projector reads
 class LlavaHf(ClipHfSchema):
     """`LlavaForConditionalGeneration` with the tower of CLIP or SigLIP."""
 
-    architecture = LlavaTower
-    prefixes = tuple(f"{front}{name}" for front in FRONTS for name in (TOWER, "multi_modal_projector."))
-    optional_prefixes = ("model.",)
+    architecture: type[Tower[Any]] = LlavaTower
+    prefixes: tuple[str, ...] = tuple(
+        f"{front}{name}" for front in FRONTS for name in (TOWER, "multi_modal_projector.")
+    )
+    optional_prefixes: tuple[str, ...] = ("model.",)
     prefix_variants = spell_prefix(TOWER, FRONTS, INNER)
     ignored_tensors = spell_names(TOWER, FRONTS, INNER, ("embeddings.position_ids", "post_layernorm.*", "head.*"))
     tensors = {
