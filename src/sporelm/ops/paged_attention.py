@@ -62,6 +62,7 @@ def attention_spec(
     pages: Any,
     sinks: Any = None,
     slopes: Any = None,
+    spans: Any = None,
     *,
     scale: float,
     window: int | None = None,
@@ -86,10 +87,41 @@ def attention_spec(
     require(chunk is None or chunk > 0, f"chunk {chunk} must be positive")
     require(window is None or chunk is None, f"window {window} and chunk {chunk}: a row has one of them at most")
     require(softcap is None or 0 < softcap < np.inf, f"softcap {softcap} must be positive")
+    if spans is not None:
+        images = check_ints("spans", spans, rank=2)
+        require(images.shape == (queries.shape[0], 2), f"spans {images} must have two elements a row of q {queries}")
+        require(slopes is None, f"spans {images} and slopes: a score falls with the distance to earlier positions only")
+        require(chunk is None, f"spans {images} and chunk {chunk}: an image may lie in several chunks")
     return queries
 
 
-def check_pages(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, *numbers: Any, **options: Any) -> None:
+def check_attention(
+    q: Any,
+    cache: Any,
+    starts: Any,
+    lengths: Any,
+    pages: Any,
+    sinks: Any = None,
+    slopes: Any = None,
+    spans: Any = None,
+    **options: Any,
+) -> None:
+    """Raise OpError for what `check_pages` rejects, or for a row outside its image or an image outside its
+    sequence."""
+    check_pages(q, cache, starts, lengths, pages)
+    if spans is None:
+        return
+    first, stop = spans.numpy().astype(np.int64).T
+    counts = np.diff(starts.numpy().astype(np.int64))
+    held = np.repeat(lengths.numpy().astype(np.int64), counts)
+    place = held - np.repeat(starts.numpy()[1:], counts) + np.arange(len(held))
+    is_text = (first == 0) & (stop == 0)
+    for row in np.flatnonzero(~(is_text | ((first >= 0) & (first <= place) & (place < stop) & (stop <= held)))):
+        allowed = f"(0, 0), or an image with position {place[row]} among {held[row]} positions"
+        raise OpError(f"spans[{row}] ({first[row]}, {stop[row]}) must be {allowed}")
+
+
+def check_pages(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any) -> None:
     """Raise OpError for rows outside q, lengths beyond the page table, or pages outside the cache."""
     first, held, table = starts.numpy(), lengths.numpy(), pages.numpy()
     counts = np.diff(first.astype(np.int64))
@@ -113,9 +145,21 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
     return ()
 
 
-@op(attention_spec, indices=check_pages, host=("starts", "lengths"))
+@op(attention_spec, indices=check_attention, host=("starts", "lengths"))
 def attention(
-    q, cache, starts, lengths, pages, sinks=None, slopes=None, *, scale, window=None, softcap=None, chunk=None
+    q,
+    cache,
+    starts,
+    lengths,
+    pages,
+    sinks=None,
+    slopes=None,
+    spans=None,
+    *,
+    scale,
+    window=None,
+    softcap=None,
+    chunk=None,
 ):
     """Attend causally to each sequence's own pages: softmax(scale * q k) v, with grouped queries (Ainslie et al. 2023).
 
@@ -127,6 +171,13 @@ def attention(
     sinks float32 [heads] add one score per row and head, of a key whose value is zero (gpt-oss, after Xiao et al.
     2024). softcap bounds scores: softcap * tanh(score / softcap) (Gemma 2). slopes float32 [heads] then lower the score
     of a key by slope * (p - i) (ALiBi, Press et al. 2022).
+
+    spans int32 [tokens, 2] let the rows of an image attend to each other in both directions: the positions, in the
+    row's sequence, of the image's first row and past its last; (0, 0) for a row of text. Such a row sees positions
+    p - window < i < max(p + 1, spans[row, 1]). The keys of the whole image must be in the cache. So the window hides
+    the beginning of an image that is longer, as in Gemma 3 (Gemma Team 2025): `create_attention_mask` of gemma_pytorch,
+    `create_masks_for_vision_model` of transformers and LLAMA_NON_CAUSAL_TYPE_ALL of llama.cpp all intersect the window
+    with the union of the causal range and the image. Spans exclude slopes and chunks.
     """
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     out = np.zeros(q.shape, np.float32)
@@ -144,7 +195,8 @@ def attention(
         place, row = np.arange(length), np.arange(length - count, length)[:, None]
         if slopes is not None:
             scores = scores + slopes.reshape(kv_heads, -1, 1) * (place - row).astype(np.float32)[:, None, None]
-        seen = place <= row if window is None else (place <= row) & (place > row - window)
+        seen = place <= row if spans is None else (place <= row) | (place < spans[new, 1:])
+        seen = seen if window is None else seen & (place > row - window)
         seen = seen if chunk is None else seen & (place >= row // chunk * chunk)
         scores = np.where(seen[:, None, None], scores, -np.inf)
         peak, total = scores.max(axis=-1, keepdims=True), np.float32(0)

@@ -25,6 +25,7 @@ from sporelm.backends.cuda.query_tiles import (
     Mask,
     add_keys,
     allocate_partials,
+    find_last,
     find_lowest,
     find_span,
     find_tiles,
@@ -43,11 +44,12 @@ _LOG2_E: tl.constexpr = tl.constexpr(LOG2_E)
 
 @triton.jit
 def _attend_range(
-    queries, peak, total, mixed, start, stop, lowest, position, values, scales, table, kv_head, kv_heads, scale, slope,
-    SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, HAS_SLOPES: tl.constexpr, IS_MASKED: tl.constexpr,
-    KIND: tl.constexpr, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
+    queries, peak, total, mixed, start, stop, lowest, position, last, values, scales, table, kv_head, kv_heads, scale,
+    slope, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, HAS_SLOPES: tl.constexpr,
+    IS_MASKED: tl.constexpr, KIND: tl.constexpr, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Add the keys at start : stop, where `start` is a multiple of BLOCK_N. Keys below `lowest` are not read.
+    """Add the keys at start : stop, where `start` is a multiple of BLOCK_N. Keys below `lowest` are not read. Rows at
+    `position` see those up to `last`.
 
     Without IS_MASKED each row sees all of them, and `stop` is a multiple of BLOCK_N.
     """
@@ -73,7 +75,7 @@ def _attend_range(
         if HAS_SLOPES:
             scores += slope[:, None] * (key[None, :] - position[:, None]).to(tl.float32)
         if IS_MASKED:
-            is_seen = (key[None, :] <= position[:, None]) & is_inside[None, :]
+            is_seen = (key[None, :] <= last[:, None]) & is_inside[None, :]
             if WINDOW > 0 or CHUNK > 0:
                 is_seen &= key[None, :] >= find_lowest(position, WINDOW, CHUNK)[:, None]
             scores = tl.where(is_seen, scores, float("-inf"))
@@ -87,7 +89,7 @@ def _attend_range(
 
 @triton.jit
 def attention_kernel(
-    q, values, scales, tiles, tables, sinks, slopes, out, partial, statistics,
+    q, values, scales, tiles, tables, sinks, slopes, spans, out, partial, statistics,
     q_stride, out_stride, table_stride, kv_heads, num_splits, min_rows, max_rows, scale,
     SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
     HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HELD: tl.constexpr,
@@ -115,10 +117,14 @@ def attention_kernel(
         return
     low, high, lowest = find_span(rows, length, first, GROUP, BLOCK_M, WINDOW, CHUNK)
     position = length - rows + row
-    start, stop = lowest, high + 1
+    last, lowest_last, highest_last = position, low, high
+    if spans is not None:
+        last = find_last(spans, first_row, row, position)
+        lowest_last, highest_last = tl.min(last, 0), tl.max(last, 0)
+    start, stop = lowest, highest_last + 1
     if SPLIT_SIZE > 0:
         split_start = (lowest // SPLIT_SIZE + tl.program_id(2)) * SPLIT_SIZE
-        if split_start > high:
+        if split_start > highest_last:
             return
         start, stop = tl.maximum(start, split_start), tl.minimum(stop, split_start + SPLIT_SIZE)
     start = start // BLOCK_N * BLOCK_N
@@ -136,20 +142,20 @@ def attention_kernel(
         # Between keys that only some rows see, all rows see all keys.
         highest_lowest = find_lowest(high, WINDOW, CHUNK)
         open_start = tl.minimum(tl.maximum(tl.cdiv(highest_lowest, BLOCK_N) * BLOCK_N, start), stop)
-        open_stop = tl.maximum((low + 1) // BLOCK_N * BLOCK_N, open_start)
+        open_stop = tl.maximum((lowest_last + 1) // BLOCK_N * BLOCK_N, open_start)
         if WINDOW > 0 or CHUNK > 0:
             peak, total, mixed = _attend_range(
-                queries, peak, total, mixed, start, open_start, lowest, position, values, scales, table, kv_head,
+                queries, peak, total, mixed, start, open_start, lowest, position, last, values, scales, table, kv_head,
                 kv_heads, scale, slope, SOFTCAP, WINDOW, CHUNK, slopes is not None, True, KIND, HEAD_DIM, COLUMNS,
                 BLOCK_N,
             )  # fmt: skip
         peak, total, mixed = _attend_range(
-            queries, peak, total, mixed, open_start, open_stop, lowest, position, values, scales, table, kv_head,
+            queries, peak, total, mixed, open_start, open_stop, lowest, position, last, values, scales, table, kv_head,
             kv_heads, scale, slope, SOFTCAP, WINDOW, CHUNK, slopes is not None, False, KIND, HEAD_DIM, COLUMNS, BLOCK_N,
         )  # fmt: skip
         open_start = open_stop
     peak, total, mixed = _attend_range(
-        queries, peak, total, mixed, open_start, stop, lowest, position, values, scales, table, kv_head,
+        queries, peak, total, mixed, open_start, stop, lowest, position, last, values, scales, table, kv_head,
         kv_heads, scale, slope, SOFTCAP, WINDOW, CHUNK, slopes is not None, True, KIND, HEAD_DIM, COLUMNS, BLOCK_N,
     )  # fmt: skip
     if SPLIT_SIZE > 0:
@@ -199,6 +205,7 @@ def attention(
     pages: Tensor,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    spans: Tensor | None = None,
     *,
     scale: float,
     window: int | None = None,
@@ -208,6 +215,7 @@ def attention(
     """Attend causally to each sequence's pages. `starts` and `lengths` are numpy arrays, or on the device in a padded
     step."""
     q, pages = (x if x.stride(1) == 1 else x.contiguous() for x in (q, pages))
+    spans = None if spans is None else spans.contiguous()
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     group = q.shape[1] // (kv_heads * head_dim)
     columns = max(triton.next_power_of_2(head_dim), MIN_DOT)
@@ -216,15 +224,16 @@ def attention(
     mask = Mask(window or 0, chunk or 0)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     long_block = _choose_block(is_wide, held.kind, columns, group)
-    for tiles in find_tiles(starts, lengths, pages, q.shape[0], group, mask, long_block):
+    for tiles in find_tiles(starts, lengths, pages, q.shape[0], group, mask, long_block, has_spans=spans is not None):
         is_split = tiles.num_splits > 0
+        images = None if tiles.max_rows == 1 else spans  # no image goes on behind the only row of a sequence
         block_n, num_warps, num_stages = _choose_tile(tiles.block_rows, is_split, is_wide, held.kind, columns)
         for table in tiles.slices(kv_heads * head_dim) if is_split else (tiles.table,):
             partials = allocate_partials(table, tiles, kv_heads, head_dim) if is_split else (None, None)
             launch(
                 attention_kernel,
                 (len(table), kv_heads, max(tiles.num_splits, 1)),
-                *(q, held.values, held.scales, table, pages, sinks, slopes, out, *partials),
+                *(q, held.values, held.scales, table, pages, sinks, slopes, images, out, *partials),
                 *(q.stride(0), out.stride(0), pages.stride(0), kv_heads, tiles.num_splits),
                 *(tiles.min_rows, tiles.max_rows, scale),
                 SOFTCAP=softcap or 0.0,
@@ -242,7 +251,7 @@ def attention(
                 num_stages=num_stages,
             )
             if partials[0] is not None and partials[1] is not None:
-                merge_splits((partials[0], partials[1]), table, tiles, out, sinks, group, mask)
+                merge_splits((partials[0], partials[1]), table, tiles, out, sinks, group, mask, images)
     return out
 
 

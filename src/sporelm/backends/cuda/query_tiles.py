@@ -79,12 +79,21 @@ class QueryTiles:
 
 
 def find_tiles(
-    starts: Any, lengths: Any, pages: Tensor, num_tokens: int, group: int, mask: Mask, block_rows: int
+    starts: Any,
+    lengths: Any,
+    pages: Tensor,
+    num_tokens: int,
+    group: int,
+    mask: Mask,
+    block_rows: int,
+    *,
+    has_spans: bool = False,
 ) -> Sequence[QueryTiles]:
     """Return the tiles of a step.
 
     group       query heads that attend to the same keys
     block_rows  numbers of a tile of a long chunk, and of any tile at most
+    has_spans   whether rows may see positions behind their own: those of their image
 
     `starts` and `lengths` are numpy arrays, or on the device in a padded step (ADR 0045), where rows lie in the shapes'
     order: sequences of one row, and then blocks of `row_block` rows.
@@ -93,9 +102,10 @@ def find_tiles(
     def build() -> list[QueryTiles]:
         if isinstance(starts, np.ndarray):
             return _exact(starts, lengths, pages, group, mask, block_rows)
-        return _padded(starts, lengths, pages, num_tokens, group, mask, block_rows)
+        return _padded(starts, lengths, pages, num_tokens, group, mask, block_rows, has_spans)
 
-    return STEP.share("tiles of queries", (starts, lengths, pages), (num_tokens, group, mask, block_rows), build)
+    options = (num_tokens, group, mask, block_rows, has_spans)
+    return STEP.share("tiles of queries", (starts, lengths, pages), options, build)
 
 
 def split_block_rows(rows: int, group: int, max_block: int) -> int:
@@ -127,7 +137,14 @@ def _exact(starts: Any, lengths: Any, pages: Tensor, group: int, mask: Mask, blo
 
 
 def _padded(
-    starts: Tensor, lengths: Tensor, pages: Tensor, num_tokens: int, group: int, mask: Mask, block_rows: int
+    starts: Tensor,
+    lengths: Tensor,
+    pages: Tensor,
+    num_tokens: int,
+    group: int,
+    mask: Mask,
+    block_rows: int,
+    has_spans: bool,
 ) -> list[QueryTiles]:
     block, total, columns = STEP.row_block, len(lengths), pages.shape[1]
     num_blocks = (num_tokens - total) // (block - 1) if block > 1 else 0
@@ -145,7 +162,8 @@ def _padded(
         fields = (numbers[decodes:], row, counts[decodes:], lengths[decodes:].int(), torch.full_like(row, block))
         size = split_block_rows(SHORT_ROWS, group, block_rows)
         table, held = _repeat(fields, triton.cdiv(SHORT_ROWS * group, size), size), min(size, SHORT_ROWS * group)
-        found.append(QueryTiles(table, size, held, mask.max_splits(columns, SHORT_ROWS), 1, SHORT_ROWS))
+        reach = Mask() if has_spans else mask  # an image may go on in later blocks
+        found.append(QueryTiles(table, size, held, reach.max_splits(columns, SHORT_ROWS), 1, SHORT_ROWS))
         table = _repeat(fields, triton.cdiv(block * group, block_rows), block_rows)
         found.append(QueryTiles(table, block_rows, block_rows, 0, SHORT_ROWS + 1, block))
     return found
@@ -196,6 +214,16 @@ def find_span(
 
 
 @triton.jit
+def find_last(spans, first_row, row, position):
+    """Return the last position that each row of a tile sees: its own, or the last of its image.
+
+    spans  int32 [tokens, 2]: the position past an image's last, after that of its first; zeros for text
+    """
+    stop = tl.load(spans + (first_row + row).to(tl.int64) * 2 + 1)
+    return tl.maximum(position, stop - 1)
+
+
+@triton.jit
 def add_keys(scores, values, peak, total, mixed):
     """Return the greatest score, the sum of weights and the weighted sum of values with more keys added.
 
@@ -226,7 +254,7 @@ def store_partial(
 
 @triton.jit
 def merge_splits_kernel(
-    partial, statistics, tiles, sinks, out, out_stride, kv_heads, num_splits, min_rows, max_rows,
+    partial, statistics, tiles, sinks, spans, out, out_stride, kv_heads, num_splits, min_rows, max_rows,
     GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, HELD: tl.constexpr, WINDOW: tl.constexpr,
     CHUNK: tl.constexpr, SPLIT_SIZE: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -239,6 +267,9 @@ def merge_splits_kernel(
     if rows < min_rows or rows > max_rows or number >= rows * GROUP:
         return
     _, high, lowest = find_span(rows, length, first, GROUP, BLOCK_M, WINDOW, CHUNK)
+    if spans is not None:  # the splits are those of the whole tile
+        rows_of_tile = tl.minimum((first + tl.arange(0, BLOCK_M)) // GROUP, rows - 1)
+        high = tl.max(find_last(spans, tl.load(fields + 1), rows_of_tile, length - rows + rows_of_tile), 0)
     count = high // SPLIT_SIZE + 1 - lowest // SPLIT_SIZE
     base = (tile.to(tl.int64) * kv_heads + kv_head) * num_splits
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -287,6 +318,7 @@ def merge_splits(
     sinks: Tensor | None,
     group: int,
     mask: Mask,
+    spans: Tensor | None = None,
 ) -> None:
     """Write the results of the tiles in `table` from those of their splits."""
     partial, statistics = partials
@@ -295,7 +327,8 @@ def merge_splits(
     launch(
         merge_splits_kernel,
         (len(table), kv_heads * held_rows, triton.cdiv(width, columns)),
-        *(partial, statistics, table, sinks, out, out.stride(0), kv_heads, num_splits, tiles.min_rows, tiles.max_rows),
+        *(partial, statistics, table, sinks, spans, out, out.stride(0), kv_heads, num_splits),
+        *(tiles.min_rows, tiles.max_rows),
         GROUP=group,
         WIDTH=width,
         BLOCK_M=tiles.block_rows,

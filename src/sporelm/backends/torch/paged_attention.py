@@ -28,6 +28,7 @@ def attention(
     pages: Tensor,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    spans: Tensor | None = None,
     *,
     scale: float,
     window: int | None = None,
@@ -40,7 +41,7 @@ def attention(
     group = heads.shape[2]
     parts = [
         part
-        for batch in batches(starts, lengths, pages, q.shape[0], num_pages, window, chunk)
+        for batch in batches(starts, lengths, pages, q.shape[0], num_pages, window, chunk, spans)
         for part in batch.split(2 * kv_heads * PAGE * head_dim)
     ]
     out = heads if len(parts) == 1 and parts[0].num_tokens == q.shape[0] else torch.zeros_like(heads)

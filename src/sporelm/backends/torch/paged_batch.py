@@ -34,6 +34,7 @@ class PagedBatch:
     positions     int64 [sequences, rows each] of the rows
     places        int64 [sequences, columns * PAGE] positions of the keys
     lengths       int64 [sequences, 1]
+    ends          int64 [sequences, rows each] the position past the row's image, 0 for text; None: no images
     """
 
     num_rows: int  # of each sequence
@@ -46,6 +47,7 @@ class PagedBatch:
     rows: Tensor | None = None
     length: int | None = None
     skipped: int = 0
+    ends: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -82,6 +84,7 @@ class PagedBatch:
                 self.first + start * rows,
                 self.first + min(start + count, self.table.shape[0]) * rows,
                 None if self.rows is None else self.rows[start : start + count],
+                ends=None if self.ends is None else self.ends[start : start + count],
             )
             for start in starts
         ]
@@ -118,7 +121,8 @@ class PagedBatch:
 
     def _compare_positions(self, window: int | None, chunk: int | None) -> Tensor:
         place, row = self.places.unsqueeze(1), self.positions.unsqueeze(2)
-        seen = place <= row if window is None else (place <= row) & (place > row - window)
+        seen = place <= row if self.ends is None else (place <= row) | (place < self.ends.unsqueeze(2))
+        seen = seen if window is None else seen & (place > row - window)
         return seen if chunk is None else seen & (place >= row // chunk * chunk)
 
     def mask(self, window: int | None, chunk: int | None, repeats: int, dtype: torch.dtype) -> Tensor | None:
@@ -137,25 +141,41 @@ class PagedBatch:
 
     def is_causal(self, window: int | None, chunk: int | None) -> bool:
         """Return whether these are all positions of one sequence, and each row sees all positions up to its own."""
-        whole = self.length == self.num_rows > 1
+        whole = self.length == self.num_rows > 1 and self.ends is None
         return whole and all(limit is None or limit >= self.num_rows for limit in (window, chunk))
 
 
 def batches(
-    starts: Any, lengths: Any, pages: Tensor, num_tokens: int, num_pages: int, window: int | None, chunk: int | None
+    starts: Any,
+    lengths: Any,
+    pages: Tensor,
+    num_tokens: int,
+    num_pages: int,
+    window: int | None,
+    chunk: int | None,
+    spans: Tensor | None = None,
 ) -> Sequence[PagedBatch]:
-    """Return the batches of a step, in any order of its rows. Each row with a result is in one of them."""
+    """Return the batches of a step, in any order of its rows. Each row with a result is in one of them.
+
+    spans  int32 [tokens, 2] of `ops.attention`. Sequences of one row have no use for it: no image goes on behind them.
+    """
 
     def build() -> list[PagedBatch]:
         if isinstance(starts, np.ndarray):
-            return _exact(starts, lengths, pages, num_pages, window, chunk)
-        return _padded(starts, lengths, pages, num_tokens, num_pages, window, chunk)
+            return _exact(starts, lengths, pages, num_pages, window, chunk, spans)
+        return _padded(starts, lengths, pages, num_tokens, num_pages, window, chunk, spans)
 
-    return STEP.share("batches", (starts, lengths, pages), (num_tokens, num_pages, window, chunk), build)
+    return STEP.share("batches", (starts, lengths, pages, spans), (num_tokens, num_pages, window, chunk), build)
 
 
 def _exact(
-    starts: Any, lengths: Any, pages: Tensor, num_pages: int, window: int | None, chunk: int | None
+    starts: Any,
+    lengths: Any,
+    pages: Tensor,
+    num_pages: int,
+    window: int | None,
+    chunk: int | None,
+    spans: Tensor | None,
 ) -> list[PagedBatch]:
     counts = np.diff(starts)
     decodes = np.flatnonzero(counts == 1)
@@ -185,7 +205,7 @@ def _exact(
             )
         )
     return found + [
-        _single(int(sequence), starts, lengths, pages, window, chunk) for sequence in np.flatnonzero(counts > 1)
+        _single(int(sequence), starts, lengths, pages, window, chunk, spans) for sequence in np.flatnonzero(counts > 1)
     ]
 
 
@@ -196,7 +216,13 @@ def _lowest(positions: Any, window: int | None, chunk: int | None) -> Any:
 
 
 def _single(
-    sequence: int, starts: Any, lengths: Any, pages: Tensor, window: int | None, chunk: int | None
+    sequence: int,
+    starts: Any,
+    lengths: Any,
+    pages: Tensor,
+    window: int | None,
+    chunk: int | None,
+    spans: Tensor | None = None,
 ) -> PagedBatch:
     """Return the batch of one sequence, with what its first row sees and all after that."""
     first, stop, length = int(starts[sequence]), int(starts[sequence + 1]), int(lengths[sequence])
@@ -212,6 +238,7 @@ def _single(
         stop,
         length=length - page * PAGE,
         skipped=lowest - page * PAGE,
+        ends=None if spans is None else spans[first:stop, 1].long().unsqueeze(0),
     )
 
 
@@ -233,6 +260,7 @@ def _padded(
     num_pages: int,
     window: int | None,
     chunk: int | None,
+    spans: Tensor | None,
 ) -> list[PagedBatch]:
     block, total = STEP.row_block, len(lengths)
     blocks = (num_tokens - total) // (block - 1) if block > 1 else 0
@@ -245,12 +273,14 @@ def _padded(
         begins = part - (1 if rows == 1 else (starts[first + 1 : stop + 1] - starts[first:stop]).long())
         row = torch.arange(rows, device=pages.device)
         positions = torch.minimum(begins.clamp(min=0).unsqueeze(1) + row, part.unsqueeze(1) - 1)
-        columns = pages.shape[1]
-        if window is not None or chunk is not None:
+        columns, start, ends = pages.shape[1], first if rows == 1 else decodes, None
+        if spans is not None and rows > 1:  # an image may go on in later blocks, whose keys are in the same pages
+            ends = spans[start : start + (stop - first) * rows, 1].long().unflatten(0, (-1, rows))
+            part = torch.maximum(part, ends.amax(dim=1))
+        elif window is not None or chunk is not None:
             reach = min(limit for limit in (window, chunk) if limit is not None) + rows - 1
             columns = min(columns, -(-(reach - 1) // PAGE) + 1)
         first_pages = _lowest(positions[:, 0], window, chunk) // PAGE
-        start = first if rows == 1 else decodes
         found.append(
             _batch(
                 pages[first:stop],
@@ -261,6 +291,7 @@ def _padded(
                 num_pages,
                 first=start,
                 stop=start + (stop - first) * rows,
+                ends=ends,
             )
         )
     return found

@@ -17,6 +17,14 @@ LENGTHS = (700, 130, 64, 1)  # several splits of 256; a page and some; a whole p
 WINDOWS = (None, 1, 64, 100, 300)
 # rows of each sequence in the step: all decoded; prefill beside decode; a tile of 16 exactly, one more, several tiles
 STEPS = ((1, 1, 1, 1), (7, 1, 2, 1), (16, 17, 64, 1), (33, 130, 1, 1), (121, 2, 33, 1))
+# rows of each sequence, and the images among them: (sequence, first position, past-last position)
+IMAGES = {
+    "of no rows": (STEPS[2], ()),
+    "in several places": (STEPS[4], ((0, 579, 600), (0, 620, 660), (0, 690, 700), (1, 128, 130), (2, 31, 64))),
+    "side by side": (STEPS[3], ((0, 675, 676), (1, 0, 70), (1, 70, 130), (2, 63, 64))),
+    "in short chunks": (STEPS[1], ((0, 694, 700), (2, 62, 64), (3, 0, 1))),
+    "of many pages": ((600, 1, 33, 1), ((0, 110, 690),)),
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,16 @@ def filled(on: On, heads: Heads) -> Any:
     return cache
 
 
+def image_spans(step: tuple[int, ...], images: tuple[tuple[int, int, int], ...]) -> np.ndarray:
+    """The span of each row: that of the image that it belongs to, else (0, 0)."""
+    ends = np.cumsum(step)
+    spans = np.zeros((int(ends[-1]), 2), np.int32)
+    for sequence, first, stop in images:
+        row = ends[sequence] - LENGTHS[sequence]
+        spans[row + first : row + stop] = first, stop
+    return spans
+
+
 def attend(
     on: On,
     heads: Heads,
@@ -90,8 +108,10 @@ def attend(
     softcap: float | None = None,
     slope: float | None = None,
     chunk: int | None = None,
+    images: tuple[tuple[int, int, int], ...] | None = None,
 ) -> Any:
-    """`sinks` is about how high the scores of these are, `slope` how fast those of the last head fall."""
+    """`sinks` is about how high the scores of these are, `slope` how fast those of the last head fall; `images` are
+    those of IMAGES."""
     tables = page_tables(on, LENGTHS)
     cache = filled(on, heads)
     starts = np.concatenate([[0], np.cumsum(step)])
@@ -102,6 +122,8 @@ def attend(
     if slope is not None:
         falls = np.linspace(0, slope, heads.group * heads.kv_heads + 1, dtype=np.float32)[1:]
         given += [None] * (sinks is None) + [on.tensor(falls)]
+    if images is not None:
+        given += [None] * (5 - len(given)) + [on.ints(image_spans(step, images))]
     options = {"scale": heads.head_dim**-0.5, "window": window, "softcap": softcap, "chunk": chunk}
     return ops.attention(q, cache, *given, **options)
 
@@ -199,3 +221,16 @@ def cases() -> Iterator[Case]:
             for window in (None, 100):
                 name = f"every {heads} {step} window {window}"
                 yield case("attention", name, attend, heads, step, window, 1.0, rare=True)
+    for heads in (CHOSEN[6], CHOSEN[12], CHOSEN[14], *COMMON):
+        for kind, (step, images) in IMAGES.items():
+            for window in (None, 8, 100):
+                name = f"{heads} images {kind} window {window}"
+                marks = {"common": heads in COMMON, "rare": heads not in COMMON and window != 100}
+                yield case("attention", name, attend, heads, step, window, 1.0, None, None, None, None, images, **marks)
+    for sinks, softcap in ((2.0, None), (None, 2.0), (2.0, 0.5)):
+        for kind, (step, images) in IMAGES.items():
+            name = f"{COMMON[0]} images {kind} sinks of {sinks} softcap {softcap}"
+            marks = {"common": softcap == 2.0}
+            yield case(
+                "attention", name, attend, COMMON[0], step, 100, 3.0, sinks, softcap, None, None, images, **marks
+            )

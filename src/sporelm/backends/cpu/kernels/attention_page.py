@@ -24,18 +24,21 @@ class AttentionShape:
     chunked: bool = False  # a row sees its own chunk of `window` positions
     biases: bool = False  # each distance has a bias that is added to scores
     disentangled: bool = False  # rows and keys have scores for each distance
+    spans: bool = False  # rows of an image see its end
 
     @property
     def name(self) -> str:
         options = "_sinks" * self.sinks + "_softcap" * self.softcap + "_slopes" * self.slopes
         options += "_chunked" * self.chunked + "_biases" * self.biases + "_disentangled" * self.disentangled
+        options += "_spans" * self.spans
         return f"{self.pages.name}_{self.group}{options}"
 
     def fields(self, more: str) -> tuple[KernelField, ...]:
         text = (
             "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
         )
-        return parse_fields(text + "softcap:f " * self.softcap + "slopes:p " * self.slopes + more + self.sink_field)
+        text += "softcap:f " * self.softcap + "slopes:p " * self.slopes + "spans:p " * self.spans
+        return parse_fields(text + more + self.sink_field)
 
     @property
     def sink_field(self) -> str:
@@ -50,10 +53,17 @@ class AttentionShape:
         return position // f.window * f.window if self.chunked else k.max(position + 1 - f.window, 0)
 
     def span(
-        self, k: Builder, f: Any, head: Val, base: Val, positions: Val, place: Callable[[Any], Val]
+        self,
+        k: Builder,
+        f: Any,
+        head: Val,
+        base: Val,
+        positions: Val,
+        place: Callable[[Any], Val],
+        last: Callable[[Any], Val] | None = None,
     ) -> "VisibleSpan":
         """Return the visible span of a page for rows of the kv head `head`; `group` consecutive rows belong to one
-        token."""
+        token. `place` gives a row's position, `last` the last one that it sees, if that is another."""
 
         def slope(row: Any) -> Val:
             return k.load(f32, f.slopes, (head * self.group + row % self.group) * 4)
@@ -62,8 +72,8 @@ class AttentionShape:
             return self.lowest(k, f, place(row)) - 1
 
         softcap, slope_of = f.softcap if self.softcap else None, slope if self.slopes else None
-        own = below if self.chunked else None
-        return VisibleSpan(base, positions, f.scale, f.window, place, softcap, slope_of, below=own)
+        own = below if self.chunked or last is not None else None
+        return VisibleSpan(base, positions, f.scale, f.window, last or place, softcap, slope_of, below=own)
 
 
 class AttentionRows:
@@ -299,7 +309,7 @@ class VisibleSpan:
     positions: Val  # i64, at most 64
     scale: Val  # f32
     window: Val  # i64
-    position: Any  # row -> its position, i64
+    position: Any  # row -> its position, or the last that it sees where this is another, i64
     softcap: Val | None = None  # f32
     slope: Any = None  # row -> the decrease of a score per position, f32
     centre: Any = None  # row -> the position from which scores decrease on both sides, if not `position`

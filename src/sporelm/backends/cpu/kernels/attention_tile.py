@@ -37,9 +37,18 @@ def attention_tile(target: Any, heads: AttentionShape) -> Kernel:
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
             lowest = heads.lowest(k, f, token + shift)
             used = ((stop - token) * group + (largest - 1)) // largest * largest
-            with k.range(lowest // SPLIT * SPLIT, stop + shift, SPLIT) as split:
+            seen_stop = find_seen_stop(k, f, token, stop, shift) if heads.spans else stop + shift
+
+            def position(row: Any) -> Val:
+                return token + row // group + shift
+
+            def last_seen(row: Any) -> Val:
+                own = k.min(token + row // group, stop - 1)  # rows past the tile's last token have no span
+                return k.max(own + shift, image_stop(k, f, own) - 1)
+
+            with k.range(lowest // SPLIT * SPLIT, seen_stop, SPLIT) as split:
                 rows.start_split()
-                split_stop = k.min(stop + shift, split + SPLIT)
+                split_stop = k.min(seen_stop, split + SPLIT)
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
                     keys = key_address(k, f, pages, sequence, head, base)
                     values = k.at(keys, pages.half_bytes)
@@ -47,7 +56,7 @@ def attention_tile(target: Any, heads: AttentionShape) -> Kernel:
                         pages.widen(k, keys, widened)
                         keys, values = widened, k.at(widened, wide.half_bytes)
                     filled = k.min(split_stop - base, PAGE)
-                    span = heads.span(k, f, head, base, filled, lambda row: token + row // group + shift)
+                    span = heads.span(k, f, head, base, filled, position, last_seen if heads.spans else None)
                     with k.range(0, used, largest) as row:
                         q = k.at(queries, row * (4 * pages.padded))
                         add_page(k, rows, row, largest, q, 4 * pages.padded, keys, values, wide, span)
@@ -78,6 +87,19 @@ def locate_tile(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
     token = k.load(i32, f.starts, sequence.value * 4).sext(i64) + left.value * TILE_TOKENS
     end = k.load(i32, f.starts, sequence.value * 4 + 4).sext(i64)
     return sequence.value, token, k.min(end, token + TILE_TOKENS)
+
+
+def image_stop(k: Builder, f: Any, token: Val) -> Val:
+    """Return the position past the last of the image that a token belongs to; 0 for text."""
+    return k.load(i32, f.spans, token * 8 + 4).sext(i64)
+
+
+def find_seen_stop(k: Builder, f: Any, token: Val, stop: Val, shift: Val) -> Val:
+    """Return the position past the last that one of the tokens `token` to `stop` sees."""
+    highest = k.var(stop + shift)
+    with k.range(token, stop) as row:
+        highest.set(k.max(highest.value, image_stop(k, f, row)))
+    return highest.value
 
 
 def gather_queries(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pages: KvPages, group: int) -> None:

@@ -1,5 +1,6 @@
 """Lowering of attention over a paged KV cache."""
 
+from dataclasses import replace
 from typing import Any
 
 from sporelm import ops
@@ -36,9 +37,9 @@ def _lower_store_kv(emitter: Emitter, call: Call) -> None:
 @lowers(ops.attention)
 def _lower_attention(emitter: Emitter, call: Call) -> None:
     """Lower attention: splits of the positions for the leading sequences with one row each, tiles of rows for the
-    others."""
+    others. The only row of a sequence in a step is the last of its positions: no image goes on behind it."""
     q, cache, starts, lengths, table = call.args[:5]
-    sinks, slopes = (*call.args[5:], None, None)[:2]
+    sinks, slopes, spans = (*call.args[5:], None, None, None)[:3]
     softcap = call.options.get("softcap")
     pages, kv_heads = kv_page_layout(cache)
     sequences, max_pages = spec_of(table).shape
@@ -63,6 +64,7 @@ def _lower_attention(emitter: Emitter, call: Call) -> None:
         shared["softcap"] = float(softcap)
     if slopes is not None:
         shared["slopes"] = emitter.address(slopes)
+    images = {} if spans is None else {"spans": emitter.address(spans)}
     out = {"out": emitter.address(call.results[0]), "out_stride": row_stride(q)}
     if sinks is not None:
         out["sinks"] = emitter.address(sinks)
@@ -82,8 +84,9 @@ def _lower_attention(emitter: Emitter, call: Call) -> None:
         merged | out,
         merged_rows, factor=kv_heads * heads.group, grain=heads.group, guard=merging,
     )  # fmt: skip
+    tile_heads = replace(heads, spans=spans is not None)
     emitter.emit(
-        attention_tile(target, heads),
-        shared | {"decoding": decoding, "tiles": tiled} | out,
+        attention_tile(target, tile_heads),
+        shared | images | {"decoding": decoding, "tiles": tiled} | out,
         tiled, factor=kv_heads, guard=tiling,
     )  # fmt: skip
