@@ -66,10 +66,12 @@ class Stepper:
         lists = (tokens, positions, slots, starts, lengths, pages, list(wanted), [sequence for sequence, _ in parts])
         inputs = StepInputs(*(np.ascontiguousarray(values, np.int32) for values in lists))
         if self.plan is None:
-            results = self.model.forward(StepInputs(*map(self.backend.tensor, inputs)), self.weights, self.caches)
+            tensors = (None if array is None else self.backend.tensor(array) for array in inputs)
+            results = self.model.forward(StepInputs(*tensors), self.weights, self.caches)
             return {name: np.array(tensor.numpy()) for name, tensor in results.items()}
         extents = {"tokens": len(tokens), "sequences": len(parts), "starts": len(starts), "rows": len(inputs.rows)}
-        return {name: np.array(array) for name, array in self.plan.run(inputs._asdict(), extents).items()}
+        given = {name: array for name, array in inputs._asdict().items() if array is not None}
+        return {name: np.array(array) for name, array in self.plan.run(given, extents).items()}
 
     def go_on(self, source: int, target: int) -> None:
         """Let a sequence go on from the whole first pages of another, whose states it gets."""
