@@ -44,6 +44,7 @@ class Attention:
     values      width of the values of a head, if smaller than that of keys; pages pad them
     value_scale factor of values
     gated       outputs are multiplied by a sigmoid gate, element by element (Qiu et al. 2025)
+    streams     the position that each pair takes in steps whose rows have three, see `ops.rope` (M-RoPE)
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Attention:
         chunked: bool = False,
         values: int = 0,
         value_scale: float = 1.0,
+        streams: tuple[int, ...] = (),
     ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
@@ -81,7 +83,7 @@ class Attention:
         self.style, self.biased = config.rope_style, config.alibi > 0
         turned = self.table if rotates and config.rotary else ""
         self.norms_last, self.query_table, self.key_table = norms_last, query_table or turned, turned
-        self.limit = config.qkv_limit
+        self.limit, self.streams = config.qkv_limit, streams
 
     def params(self) -> list[Param]:
         parts = (self.q, *self.gate, self.k, self.v, self.o, *self.norms)
@@ -117,8 +119,11 @@ class Attention:
 
     def _rotate_qk(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
         how: dict[str, Any] = {"head_dim": self.memory.head_dim, "style": self.style}
+        positions = step.positions
+        if self.streams and step.rope_positions is not None:
+            positions, how["streams"] = step.rope_positions, self.streams
         q, k = (
-            ops.rope(x, step.positions, weights[table], **how) if table else x
+            ops.rope(x, positions, weights[table], **how) if table else x
             for x, table in ((q, self.query_table), (k, self.key_table))
         )
         return q, k
