@@ -181,6 +181,40 @@ class TakePart(Cut):
 
 
 @dataclass(frozen=True)
+class TakeFrame(Cut):
+    """Load a matrix [out, channels * height * width] with one frame of a convolution over pictures in time, [out,
+    channels, frames, height, width], whose kernels do not overlap.
+
+    index    of the frame
+    kernel   function of the configuration: the stored shape of one output's weight
+    """
+
+    index: int
+    kernel: Callable[[Any], Shape]
+
+    @property
+    def lora_conflict(self) -> str:
+        return STACKED
+
+    def join_shapes(self, shapes: Sequence[Shape]) -> Shape:
+        return (shapes[0][0], *self.kernel(self.config))
+
+    def load(self, tensor: StoredTensor) -> StoredTensor:
+        tensor = as_f32(tensor) if tensor.format.values > 1 else tensor
+        out, channels, frames = tensor.shape[:3]
+        blocks = tensor.blocks.reshape(out, channels, frames, -1)[:, :, self.index]
+        return StoredTensor(tensor.name, tensor.format, self.loaded_shape, np.ascontiguousarray(blocks).reshape(-1))
+
+    def join(self, others: Sequence[Cut], tensors: Sequence[StoredTensor]) -> StoredTensor:
+        tensors = _unify_formats(tensors)
+        shape = self.join_shapes([tensor.shape for tensor in tensors])
+        places = [cut.index for cut in others if isinstance(cut, TakeFrame)]
+        frames = [tensors[places.index(frame)].blocks.reshape(*shape[:2], -1) for frame in range(shape[2])]
+        whole = np.stack(frames, axis=2).reshape(-1)
+        return StoredTensor(tensors[0].name, tensors[0].format, shape, whole)
+
+
+@dataclass(frozen=True)
 class PermuteRotary(Transform):
     """Load the rows of each head as two halves that rotate together. Files store them as adjacent pairs.
 
@@ -397,6 +431,29 @@ class Squeeze(Transform):
         return _reshape(tensor, self.shape(tensor.shape))
 
 
+@dataclass(frozen=True)
+class LeadingOnes(Transform):
+    """Load a tensor that files store with any number of leading axes of length 1. It is written without them.
+
+    stored   the shape in the file, set by `for_tensor`
+    """
+
+    stored: Shape = ()
+
+    def for_tensor(self, values_per_block: int, shape: Shape) -> Self:
+        is_same = _drop_leading_ones(shape) == _drop_leading_ones(self.loaded_shape)
+        return replace(self, stored=shape) if is_same else self
+
+    def shape(self, shape: Shape) -> Shape:
+        return self.stored or _drop_leading_ones(shape)
+
+    def load(self, tensor: StoredTensor) -> StoredTensor:
+        return _reshape(tensor, self.loaded_shape)
+
+    def save(self, tensor: StoredTensor) -> StoredTensor:
+        return _reshape(tensor, _drop_leading_ones(tensor.shape))
+
+
 class Computation(Transform):
     """A transform that changes values, in float32."""
 
@@ -542,6 +599,13 @@ def tensor_of_values(name: str, values: NDArray[np.float32]) -> StoredTensor:
     """Return an F32 tensor of these values."""
     values = np.asarray(values, np.float32, order="C")
     return StoredTensor(name, F32, values.shape, values.reshape(-1).view(np.uint8))
+
+
+def _drop_leading_ones(shape: Shape) -> Shape:
+    """Return a shape without leading axes of length 1, but with one axis at least."""
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape
 
 
 def _reshape(tensor: StoredTensor, shape: Shape) -> StoredTensor:
