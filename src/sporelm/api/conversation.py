@@ -10,6 +10,7 @@ from sporelm.api.sampling_params import SamplingParams, check_single
 from sporelm.api.text_generation import TextGeneration
 from sporelm.api.user_paths import parse_path
 from sporelm.engine import KvSequence
+from sporelm.engine.image_rows import PromptIds
 from sporelm.engine.request import parse_int
 from sporelm.errors import ModelFileError, RequestError, safe_repr
 from sporelm.text import Detokenizer, RenderedPrompt
@@ -71,6 +72,8 @@ class Conversation:
         with other tokens than the tokenizer would use, the generated tokens are kept.
         """
         fresh = self.llm.chat_ids(rendered)
+        if isinstance(fresh, PromptIds):  # its images stand at places of the fresh ids
+            return fresh
         prefix = self._prefixes[-1] if self._prefixes else EMPTY_PREFIX
         if fresh[: len(prefix.ids)] == prefix.ids or not rendered.text.startswith(prefix.text):
             return fresh

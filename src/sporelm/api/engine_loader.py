@@ -16,6 +16,7 @@ from sporelm.api.device_split import DeviceSplit
 from sporelm.api.draft_model import check_vocabularies, load_draft_worker
 from sporelm.api.encoder_loading import check_options, drop_unused_options, encoder_limits, load_encoder_engine
 from sporelm.api.engine_limits import choose_limits, choose_split_limits
+from sporelm.api.image_inputs import ImageReader
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.split_loading import (
     check_device_option,
@@ -24,6 +25,7 @@ from sporelm.api.split_loading import (
     shorten_steps,
     split_if_needed,
 )
+from sporelm.api.tower_loading import connect_tower, load_tower
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.backend_registry import HOST_BACKENDS, normalize_device, open_backend
 from sporelm.backends.memory_residency import trim_heap
@@ -67,6 +69,7 @@ class EngineOptions:
     batch_invariant  compute products in one order of sums, whatever runs beside a row
     device_memory  bytes of the device for weights, caches and a step's values; None: all that is free
     experts_on  "cpu": experts' matrices are on the CPU, everything else on the device
+    mmproj      the file of the vision tower; None: the tower in the model's folder, if it has one that is supported
     any_kind    ignore options that this kind of model does not use, instead of refusing them
     """
 
@@ -94,6 +97,7 @@ class EngineOptions:
     batch_invariant: bool = False
     device_memory: int | str | None = None
     experts_on: str | None = None
+    mmproj: str | Path | None = None
 
     def check(self) -> None:
         """Raise RequestError for an invalid value."""
@@ -179,6 +183,7 @@ class LoadedEngine:
     notes: tuple[str, ...]
     draft: Worker | None = None  # the draft model's worker
     split: DeviceSplit | None = None  # between a device and the CPU
+    image_reader: ImageReader | None = None  # of a model that sees
 
     @property
     def decoder_engine(self) -> Engine:
@@ -206,6 +211,8 @@ class LoadedEngine:
 
     def close(self) -> None:
         """Free the memory and the threads."""
+        if self.image_reader is not None:
+            self.image_reader.close()
         self.engine.close()
         self.worker.close()
         if self.draft is not None:
@@ -307,8 +314,15 @@ def load_engine(
                 if announce is not None:
                     announce(str(found.split))
             split = None if found is None else found.split
+            # Before the KV cache is sized: the tower's weights take memory, too.
+            tower = load_tower(options.mmproj, source, backend, threads, progress, dequantize=options.dequantize)
             loaded = _load(options, model, draft, threads, start, progress, split)
-            return replace(loaded, notes=(*notes, *loaded.notes), split=split)
+            reader = None
+            if tower is not None:
+                reader = connect_tower(
+                    tower, loaded.decoder_worker, loaded.decoder_engine, loaded.tokenizer, options.eager
+                )
+            return replace(loaded, notes=(*notes, *loaded.notes), split=split, image_reader=reader)
         except BaseException:
             backend.close()
             raise

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from sporelm.api.user_paths import parse_path
 from sporelm.backends.memory_residency import available_bytes
 from sporelm.backends.protocol import Progress
 from sporelm.engine import KvSequence
+from sporelm.engine.image_rows import PromptIds
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.request import MAX_TOKEN_IDS, length_of, parse_token_ids
 from sporelm.errors import MemoryShortage, RequestError
@@ -62,6 +64,7 @@ class LLM(LoadedLLM):
     device_memory memory of the device for weights, KV cache and a step: bytes, or a size such as "20G"; layers that do
                   not fit are on the CPU. None: all of its free memory
     experts_on    "cpu": experts' matrices are on the CPU, everything else on the device
+    mmproj        GGUF file with the model's vision tower; folders of models that see hold theirs
     announce      called with a line about the split between device and CPU, with the expected speed, before weights are
                   loaded; `notes` have it, too
     """
@@ -96,6 +99,7 @@ class LLM(LoadedLLM):
         device_memory: int | str | None = None,
         experts_on: str | None = None,
         announce: Callable[[str], None] | None = None,
+        mmproj: str | Path | None = None,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -105,7 +109,7 @@ class LLM(LoadedLLM):
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
             dtype=dtype, strict=strict, batch_invariant=batch_invariant, device_memory=device_memory,
-            experts_on=experts_on,
+            experts_on=experts_on, mmproj=mmproj,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters, announce)
         self._chat: KvSequence | None = None  # the KV cache that `chat` keeps between calls
@@ -169,12 +173,32 @@ class LLM(LoadedLLM):
         """
         return Conversation.restore(self, parse_path("the path of a session", path))
 
+    def prompt_with_images(self, text: str, images: Sequence[Any]) -> list[int]:
+        """Return the ids of raw text with pictures, for `generate`, `stream` and `logits`.
+
+        text     with the model's placeholder once for each picture; without any, pictures stand in front of it
+        images   paths, bytes, PIL images, uint8 arrays [height, width, 3], or lists of frames
+
+        Raises RequestError, also for a model that does not see; ContextOverflow.
+        """
+        taken = self.take_images([{"role": "user", "content": [{"type": "image", "image": image} for image in images]}])
+        if not taken.pictures:
+            return self.prompt_ids(text)
+        assert self.image_reader is not None
+        ids = self.chat_ids(self.image_reader.insert_into_text(text, taken.pictures))
+        prefix = list(self.tokenizer.special.prefix)
+        if isinstance(ids, PromptIds) and prefix and ids[: len(prefix)] != prefix:
+            images_at = [replace(image, start=image.start + len(prefix)) for image in ids.images]
+            return PromptIds([*prefix, *ids], images_at)
+        return ids
+
     def logits(self, ids: Sequence[int], adapter: str | None = None) -> NDArray[np.float32]:
         """Return the logits of the next token at every position, as a new array: float32 [len(ids), vocab].
 
         Raises ContextOverflow, RequestError, MemoryShortage.
         """
         self.check_can_generate()
+        images = ids.images if isinstance(ids, PromptIds) else ()
         ids = parse_token_ids("the prompt", ids)
         needed = len(ids) * self.config.vocab * 4
         available = available_bytes()
@@ -192,7 +216,7 @@ class LLM(LoadedLLM):
             logits[done : done + len(chunk)] = chunk
             done += len(chunk)
 
-        run_to_completion(self.engine.logits(ids, copy_chunk, self.adapters.adapter_id(adapter)), self.engine)
+        run_to_completion(self.engine.logits(ids, copy_chunk, self.adapters.adapter_id(adapter), images), self.engine)
         return logits
 
     def embed(

@@ -9,6 +9,7 @@ from sporelm.api.completion import Timings
 from sporelm.api.device_split import DeviceSplit
 from sporelm.api.embeddings import truncate_ids
 from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
+from sporelm.api.image_inputs import ImageReader, TakenImages, has_pictures
 from sporelm.api.lora_adapters import AdapterRegistry, LoraAdapter, parse_adapters
 from sporelm.api.trace_and_record import TraceAndRecord
 from sporelm.backends.protocol import Backend, Progress
@@ -16,6 +17,7 @@ from sporelm.checkpoints.prompts import Prompts, read_prompts
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.engine.encoder_engine import EncoderEngine
+from sporelm.engine.image_rows import PromptIds
 from sporelm.engine.request import parse_token_ids
 from sporelm.errors import ContextOverflow, RequestError, safe_repr
 from sporelm.models.config import ModelConfig
@@ -26,6 +28,7 @@ from sporelm.text.chat_templates.chat_messages import with_known_roles
 if TYPE_CHECKING:
     from sporelm.api.isolation import Isolation
     from sporelm.text import ChatTemplate
+    from sporelm.vision.image_processor import ProcessedImage
 
 MAX_UNCHECKED_CHARS = 1 << 20  # a text up to this length is tokenized whatever the context
 Prompt = str | Sequence[int] | RenderedPrompt
@@ -78,6 +81,16 @@ class LoadedLLM:
         if self._loaded_engine is None:
             raise RequestError("this model is closed: open it again")
         return self._loaded_engine
+
+    @property
+    def image_reader(self) -> ImageReader | None:
+        """What turns pictures into inputs of the model; None if it does not see."""
+        return self.loaded_engine.image_reader
+
+    @property
+    def can_see(self) -> bool:
+        """Whether the model takes pictures."""
+        return self.image_reader is not None
 
     @property
     def is_open(self) -> bool:
@@ -169,6 +182,8 @@ class LoadedLLM:
 
         self.check_can_generate()
         template = ChatTemplate.of(self.tokenizer, tools=tools)
+        if self.image_reader is not None:
+            template = template.with_images(self.image_reader.processor.placeholder, self.image_reader.image_text)
         if self.isolation is None:
             return template
         if template.source not in self._templates:
@@ -247,6 +262,8 @@ class LoadedLLM:
         """Return the token ids of a complete text, with the model's prefix and suffix. Raises like `prompt_ids`."""
         if isinstance(text, RenderedPrompt):
             return self.chat_ids(text)
+        if isinstance(text, PromptIds):
+            return text
         if not isinstance(text, str):
             return parse_token_ids("the prompt", text)
         self.check_text_length(text)
@@ -287,7 +304,30 @@ class LoadedLLM:
 
         The result separates the template's own text from content, which never becomes a control token.
         """
-        return self.template.render(with_known_roles(messages), add_generation_prompt=True)
+        messages, pictures = self.take_images(with_known_roles(messages))
+        return self.expand_images(self.template.render(messages, add_generation_prompt=True), pictures)
+
+    def take_images(self, messages: Any) -> TakenImages:
+        """Return messages without the data of their pictures, and the pictures as the model reads them.
+
+        Raises RequestError for a picture that cannot be read, or if the model does not see.
+        """
+        if self.image_reader is not None:
+            return self.image_reader.take_images(messages)
+        if has_pictures(messages):
+            raise RequestError(f"image: {self.config.name} does not see. {self._describe_towers()}")
+        return TakenImages(messages, [])
+
+    def expand_images(self, rendered: RenderedPrompt, pictures: "Sequence[ProcessedImage]") -> RenderedPrompt:
+        """Return a rendered chat with the rows of its pictures. Raises RequestError if the template has dropped one."""
+        return rendered if self.image_reader is None else self.image_reader.expand(rendered, pictures)
+
+    def _describe_towers(self) -> str:
+        """Return the remedy for a model that does not see: a file beside it that may hold its tower."""
+        files = sorted(path.name for path in self.path.parent.glob("*mmproj*.gguf")) if self.path.is_file() else []
+        if files:
+            return f"Load it with --mmproj {files[0]}, which lies beside it."
+        return "Load a model that does, with --mmproj FILE if its vision tower is in a file of its own."
 
     def chat_ids(self, rendered: RenderedPrompt) -> list[int]:
         """Return the token ids of a rendered chat. BOS is added only if the template has written it.
@@ -300,7 +340,12 @@ class LoadedLLM:
                 " tokenizer.encode"
             )
         self.check_text_length(rendered.text)
-        ids = self.tokenizer.encode_prompt(rendered)
+        ids: list[int]
+        if rendered.images:
+            assert self.image_reader is not None
+            ids = self.image_reader.encode(rendered, self.max_context)
+        else:
+            ids = self.tokenizer.encode_prompt(rendered)
         if not ids:
             raise RequestError(
                 f"{self.tokenizer.template_label} renders no tokens for these messages: use another chat template"

@@ -5,7 +5,7 @@ vocabularies. So prefixes, sessions and forks compare images as they compare tex
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import shake_128
 from time import perf_counter
@@ -67,6 +67,14 @@ class PromptImage:
     def copy(self) -> "PromptImage":
         """Return the same run for another request."""
         return PromptImage(self.start, self.image, self.key, self.token_id, self.positions, self.rows)
+
+
+class PromptIds(list[int]):
+    """The ids of a prompt with images: rows of images have ids of their own (`image_row_ids`)."""
+
+    def __init__(self, ids: Iterable[int], images: Sequence[PromptImage]) -> None:
+        super().__init__(ids)
+        self.images = tuple(images)
 
 
 class ScheduledImage(NamedTuple):

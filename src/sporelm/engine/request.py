@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
-from sporelm.engine.image_rows import PromptImage, RopePositions, insert_image_ids, is_image_id
+from sporelm.engine.image_rows import PromptIds, PromptImage, RopePositions, insert_image_ids, is_image_id
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.sampling import Sampling, TokenLogprobs
@@ -138,7 +138,8 @@ class Request:
         adapter_id  of a loaded LoRA adapter, 0 for none
         output      "logits" or "hidden": nothing is generated, and `on_rows` gets a row of logits, or the last hidden
                     state, of each position
-        images      runs of image rows in the prompt, in order; a text with images does not roll
+        images      runs of image rows in the prompt, in order, unless it is a `PromptIds`, which has them; a text with
+                    images does not roll
         on_rows     called with the new rows of each step, float32 [rows, width], a view that is valid during the call
 
         Raises RequestError for an empty prompt or max_tokens < 1.
@@ -149,6 +150,8 @@ class Request:
             raise RequestError("the prompt has no tokens: give at least one")
         if max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
+        if isinstance(prompt, PromptIds):
+            images = prompt.images
         self.images = tuple(image.copy() for image in images)
         self.rope_positions: RopePositions | None = None
         if self.images:

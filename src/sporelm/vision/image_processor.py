@@ -26,10 +26,12 @@ class ImageProcessor(ABC):
 
     placeholder  the text by which the model's chat template stands for one picture
     row_token    the token that a prompt has once for each image row
+    prompt_text  what stands for a picture in a message whose template does not write it; "": the placeholder
     """
 
     placeholder: str
     row_token: str
+    prompt_text: str = ""
 
     @abstractmethod
     def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:

@@ -62,7 +62,9 @@ class ChatFormat:
         if continue_last:
             messages = [*messages[:-1], {**messages[-1], "content": answer_text(messages[-1]) + mark}]
             variables["add_generation_prompt"] = False
+        messages, pictures = self.llm.take_images(messages)
         prompt = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
+        prompt = self.llm.expand_images(prompt, pictures)
         if continue_last:
             end = prompt.text.rfind(mark)
             if end < 0:

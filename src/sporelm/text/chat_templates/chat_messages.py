@@ -15,13 +15,15 @@ MAX_TOOL_CALLS = 128  # of one message
 MAX_TOOLS_CHARACTERS = 1 << 18  # of all tools together
 REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")  # of the reasoning in messages, in templates
 
+IMAGE = "image"  # the type of parts that stand for a picture
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")  # OpenAI takes 64, Anthropic 128
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """Return the messages as new plain data: a template must not get objects of the caller.
 
-    Each is a mapping with a `role` (text) and a `content`: a text, or a list of parts {"type": "text", "text": ...}.
+    Each is a mapping with a `role` (text) and a `content`: a text, or a list of parts {"type": "text", "text": ...} and
+    {"type": "image"}, which stands for a picture.
     A message with `tool_calls` may go without content; its calls are checked too, and arguments that are the
     text of a JSON object become that object, as templates expect. `tool_call_id` is a text. Other keys
     pass through if they are plain data.
@@ -62,7 +64,7 @@ def _check_message(message: Any, where: str) -> dict[str, Any]:
 def _check_texts(content: Any, where: str) -> None:
     """Raise RequestError for text that is not valid Unicode, with its position in that text: the tokenizer would report
     the position in the rendered chat."""
-    for text in [content] if isinstance(content, str) else [part["text"] for part in content or ()]:
+    for text in [content] if isinstance(content, str) else [part.get("text", "") for part in content or ()]:
         if (invalid := find_invalid_character(text)) is not None:
             raise RequestError(f"{where} contains {invalid}; remove it")
 
@@ -164,8 +166,10 @@ def _check_part(part: Any, where: str) -> None:
     if not isinstance(part, Mapping):
         raise RequestError(f"{where} is a {type(part).__name__}; it must be an object with type and text")
     kind = part.get("type")
+    if kind == IMAGE and part.keys() == {"type"}:
+        return
     if kind != "text":
-        raise RequestError(f"{where} has type {kind!r:.60}; only 'text' is supported")
+        raise RequestError(f"{where} has type {kind!r:.60}; only 'text' and 'image' are supported")
     if not isinstance(part.get("text"), str):
         raise RequestError(f"{where}: text is a {type(part.get('text')).__name__}; it must be a string")
 
@@ -220,10 +224,26 @@ def _rename_developer(message: Any) -> Any:
     return {**message, "role": "system"} if is_developer else message
 
 
-def join_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def is_image_part(part: Any) -> bool:
+    """Return whether a part of a checked message stands for a picture."""
+    return isinstance(part, Mapping) and part.get("type") == IMAGE
+
+
+def count_images(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of pictures in checked messages."""
+    contents = [message.get("content") for message in messages]
+    return sum(is_image_part(part) for content in contents if isinstance(content, list) for part in content)
+
+
+def join_content(parts: Sequence[Mapping[str, Any]], image_text: str) -> str:
+    """Return parts as one text, with `image_text` for each picture."""
+    return join_marked(image_text if is_image_part(part) else part["text"] for part in parts)
+
+
+def join_parts(messages: list[dict[str, Any]], image_text: str = "") -> list[dict[str, Any]]:
     """Return the messages with each list of parts as one text, for templates that do not support parts."""
     return [
-        {**message, "content": join_marked(part["text"] for part in message["content"])}
+        {**message, "content": join_content(message["content"], image_text)}
         if isinstance(message.get("content"), list)
         else message
         for message in messages

@@ -17,6 +17,7 @@ from sporelm.text.chat_templates.chat_messages import (
     add_reasoning,
     check_messages,
     check_tools,
+    count_images,
     join_parts,
     measure_size,
     to_plain_data,
@@ -121,6 +122,8 @@ class ChatTemplate:
         self.dated = dated and _DATE in source
         self._special_tokens = {name: template_text(text) for name, text in (special_tokens or {}).items()}
         self._template = self._compile()
+        self.image_placeholder = ""  # the template's text for a picture; "": the model does not see
+        self.image_text = template_text("")  # what stands for a picture where the template does not write it
         self.seconds = RENDER_SECONDS
         self._probe_seconds = PROBE_SECONDS  # remaining
         self._process: IsolatedProcess | None = None
@@ -156,6 +159,17 @@ class ChatTemplate:
         tokens = {name: plain(text) for name, text in self._special_tokens.items()}
         data = (self.source, tokens, self.label, self.dated)
         template._resource = SharedResource(next(_keys), "sporelm.text.isolated_jobs:load_template", lambda: data)
+        return template
+
+    def with_images(self, placeholder: str, text: str = "") -> "ChatTemplate":
+        """Return the same template for a model that sees.
+
+        placeholder   the text by which the template stands for a picture
+        text          stands for a picture in a message if the template does not render pictures; "": the placeholder
+        """
+        template = copy.copy(self)
+        template.image_placeholder = placeholder
+        template.image_text = template_text(text or placeholder)
         return template
 
     def probe_features(self) -> None:
@@ -199,10 +213,17 @@ class ChatTemplate:
         checked = add_reasoning(messages, self._reasoning_names, self._rejected_reasoning_names)
         if any(message.get("content") is None for message in checked) and not self._supports_no_content:
             checked = add_empty_content(checked)
-        if any(isinstance(message.get("content"), list) for message in checked) and not self._supports_parts:
-            checked = join_parts(checked)
+        num_images = count_images(checked)
+        if num_images and not self.image_placeholder:
+            raise RequestError(f"image: {self.label} belongs to a model that does not see. Leave pictures out.")
         extra = {name: to_plain_data(value, f"the template's variable {name!r}") for name, value in kwargs.items()}
         extra = self._translate_thinking(extra)
+        if any(isinstance(message.get("content"), list) for message in checked):
+            if self._supports_parts:
+                rendered = self._run(RenderInput(checked, list(tools), add_generation_prompt, extra))
+                if rendered.count_template_text(self.image_placeholder) == num_images:
+                    return rendered
+            checked = join_parts(checked, self.image_text)
         return self._run(RenderInput(checked, list(tools), add_generation_prompt, extra))
 
     @cached_property

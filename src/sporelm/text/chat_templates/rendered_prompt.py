@@ -3,9 +3,10 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 CONTENT, TEMPLATE = 0, 1  # the mark of a character
 _RUNS = re.compile(b"\x00+|\x01+")
@@ -17,9 +18,11 @@ class RenderedPrompt:
 
     spans    (text, is_template), none empty, neighbours of different origin. Only text with is_template may become a
              control token; all other text (contents, names, roles, results and descriptions of tools) stays plain text.
+    images   the runs of image rows in the text, in order, as the caller knows them
     """
 
     spans: tuple[tuple[str, bool], ...] = ()
+    images: tuple[Any, ...] = ()
 
     @classmethod
     def join(cls, spans: Iterable[tuple[str, bool]]) -> "RenderedPrompt":
@@ -49,23 +52,37 @@ class RenderedPrompt:
         return len(self.text)
 
     def __add__(self, other: "RenderedPrompt") -> "RenderedPrompt":
-        return RenderedPrompt.join([*self.spans, *other.spans])
+        return replace(RenderedPrompt.join([*self.spans, *other.spans]), images=(*self.images, *other.images))
+
+    def count_template_text(self, text: str) -> int:
+        """Return how often the template wrote this text; 0 for an empty one."""
+        return sum(part.count(text) for part, is_template in self.spans if is_template) if text else 0
+
+    def replace_template_text(self, text: str, replacements: Iterable[str]) -> "RenderedPrompt":
+        """Return the prompt with the template's occurrences of a text replaced, each by the next replacement."""
+        following, spans = iter(replacements), list[tuple[str, bool]]()
+        for part, is_template in self.spans:
+            if is_template:
+                first, *others = part.split(text)
+                part = first + "".join(next(following) + other for other in others)
+            spans.append((part, is_template))
+        return replace(RenderedPrompt.join(spans), images=self.images)
 
     def up_to(self, length: int) -> "RenderedPrompt":
-        """Return the first `length` characters."""
+        """Return the first `length` characters, with all images: some may stand behind them."""
         spans = []
         for text, is_template in self.spans:
             if length <= 0:
                 break
             spans.append((text[:length], is_template))
             length -= len(text)
-        return RenderedPrompt(tuple(spans))
+        return RenderedPrompt(tuple(spans), self.images)
 
-    def __getstate__(self) -> tuple[tuple[str, bool], ...]:
-        return self.spans  # not the cached properties
+    def __getstate__(self) -> tuple[tuple[tuple[str, bool], ...], tuple[Any, ...]]:
+        return self.spans, self.images  # not the cached properties
 
-    def __setstate__(self, spans: tuple[tuple[str, bool], ...]) -> None:
-        self.__dict__["spans"] = spans
+    def __setstate__(self, state: tuple[tuple[tuple[str, bool], ...], tuple[Any, ...]]) -> None:
+        self.__dict__["spans"], self.__dict__["images"] = state
 
 
 class Origins:

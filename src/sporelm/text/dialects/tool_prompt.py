@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Any
 
 from sporelm.errors import RequestError, safe_repr
-from sporelm.text.chat_templates.chat_messages import check_messages, check_tools
+from sporelm.text.chat_templates.chat_messages import check_messages, check_tools, join_content
 from sporelm.text.chat_templates.chat_template import ChatTemplate
 from sporelm.text.chat_templates.marked_text import join_marked, template_text
 from sporelm.text.chat_templates.rendered_prompt import RenderedPrompt
@@ -72,12 +72,12 @@ def render_with_tools(
     definitions = [_fill_in(tool) for tool in check_tools(tools)] if tools else []
     checked = [_with_normalized_ids(message, dialect) for message in checked]
     if not template.renders_tool_calls:
-        checked = [_with_calls_as_text(message, dialect) for message in checked]
+        checked = [_with_calls_as_text(message, dialect, template.image_text) for message in checked]
     if not template.renders_tool_results or not (template.supports_tools or template.renders_tool_calls):
-        checked = _with_results_as_text(checked)
+        checked = _with_results_as_text(checked, template.image_text)
     if definitions and not template.supports_tools:
         role = "system" if template.supports_system_role else "user"
-        checked = _with_instructions(checked, write_instructions(dialect, definitions), role)
+        checked = _with_instructions(checked, write_instructions(dialect, definitions), role, template.image_text)
         definitions = []
     return template.render_checked(checked, definitions, **variables)
 
@@ -119,12 +119,12 @@ def _with_normalized_ids(message: dict[str, Any], dialect: Dialect) -> dict[str,
     return found
 
 
-def _with_calls_as_text(message: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+def _with_calls_as_text(message: dict[str, Any], dialect: Dialect, image_text: str) -> dict[str, Any]:
     if not message.get("tool_calls"):
         return message
     written = format_marked_calls(dialect, [call.get("function", call) for call in message["tool_calls"]])
     found = {name: value for name, value in message.items() if name != "tool_calls"}
-    content = _text(message.get("content"))
+    content = _text(message.get("content"), image_text)
     return {**found, "content": join_marked([content, "\n", written]) if content else written}
 
 
@@ -171,7 +171,7 @@ def _list_spellings(text: str) -> set[str]:
     return {text, *quoted, *(each[1:-1] for each in quoted)}
 
 
-def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_results_as_text(messages: Sequence[dict[str, Any]], image_text: str) -> list[dict[str, Any]]:
     """Join successive tool results into one user message: many templates require alternating turns."""
     found: list[dict[str, Any]] = []
     open_result = False
@@ -180,7 +180,7 @@ def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, 
             found.append(message)
             open_result = False
             continue
-        text = join_marked([_RESULT_START, _text(message.get("content")), _RESULT_END])
+        text = join_marked([_RESULT_START, _text(message.get("content"), image_text), _RESULT_END])
         if open_result:
             found[-1]["content"] = join_marked([found[-1]["content"], "\n", text])
         else:
@@ -189,10 +189,12 @@ def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, 
     return found
 
 
-def _with_instructions(messages: Sequence[dict[str, Any]], text: str, role: str) -> list[dict[str, Any]]:
+def _with_instructions(
+    messages: Sequence[dict[str, Any]], text: str, role: str, image_text: str
+) -> list[dict[str, Any]]:
     """The instructions after what the system says, or, where only a user may speak, before what that says first."""
     first, others = messages[0], messages[1:]
-    text_content = _text(first.get("content"))
+    text_content = _text(first.get("content"), image_text)
     if first["role"] in ("system", "developer"):
         return [{**first, "content": join_marked([text_content, "\n\n", text])}, *others]
     if role == first["role"]:
@@ -200,7 +202,5 @@ def _with_instructions(messages: Sequence[dict[str, Any]], text: str, role: str)
     return [{"role": role, "content": text}, *messages]
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return join_marked(part["text"] for part in content)
-    return content or ""
+def _text(content: Any, image_text: str) -> str:
+    return join_content(content, image_text) if isinstance(content, list) else content or ""

@@ -53,8 +53,8 @@ class TokenizerFolder:
     def read_ids(self, name: str) -> list[int]:
         """Return the ids that generation_config.json, or else config.json, gives for `name`: one, several or none.
         Multimodal models may give them in the configuration of their text model only."""
-        text_config = self.model.get("text_config")
-        sources = (self.generation, self.model, text_config if isinstance(text_config, dict) else {})
+        inner = [self.model.get(key) for key in ("text_config", "llm_config")]
+        sources = (self.generation, self.model, *(each for each in inner if isinstance(each, dict)))
         value = next((source[name] for source in sources if source.get(name) is not None), None)
         values = value if isinstance(value, list) else [] if value is None else [value]
         for token in values:

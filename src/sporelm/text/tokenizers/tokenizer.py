@@ -89,6 +89,11 @@ class Tokenizer:
         """The source of the model's chat template, if it has one."""
         return self.chat_templates.get("default")
 
+    def control_id(self, text: str) -> int | None:
+        """Return the id of a control token; None if the vocabulary has none of this text."""
+        ids = self.encode(text, add_special_tokens=False)
+        return ids[0] if len(ids) == 1 and ids[0] in self.special.control else None
+
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Return the ids of `text`.
 

@@ -1,0 +1,249 @@
+"""Pictures in prompts: from messages to ids of image rows, and to the inputs of the vision tower."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.engine.image_rows import PromptIds, PromptImage, image_row_ids
+from sporelm.errors import ContextOverflow, RequestError, safe_repr
+from sporelm.models.tower_inputs import ImageInput
+from sporelm.text import RenderedPrompt, Tokenizer
+from sporelm.text.chat_templates.chat_messages import IMAGE
+from sporelm.vision.image_decoding import ImageDecoder
+from sporelm.vision.image_processor import ImageProcessor, ProcessedImage
+from sporelm.vision.image_sources import load_frames
+
+MAX_CACHE_BYTES = 128 << 20  # of patches of pictures that are kept
+IMAGE_URL = "image_url"  # the type of OpenAI's parts
+Message = Mapping[str, Any]
+PositionsOf = Callable[[ImageInput], NDArray[np.int32]]
+
+
+class TakenImages(NamedTuple):
+    """Messages without the data of their pictures, and the pictures in order."""
+
+    messages: Sequence[Message]
+    pictures: list[ProcessedImage]
+
+
+class ImageReader:
+    """Turns the pictures of one model's prompts into tower inputs. Threads may share it."""
+
+    def __init__(
+        self,
+        processor: ImageProcessor,
+        tower_key: bytes,
+        tokenizer: Tokenizer,
+        positions_of: PositionsOf | None,
+    ) -> None:
+        """
+        tower_key      a hash of the tower, without which equal pictures of two towers would be taken for one
+        positions_of   the rotary positions of an image's rows, for models with three of them
+        """
+        self.processor, self.tower_key, self.tokenizer = processor, tower_key, tokenizer
+        self.positions_of = positions_of
+        self.decoder = ImageDecoder(isolated=False)
+        self.is_isolated = False  # whether a child process decodes, and pictures are given as bytes only
+        row_token = tokenizer.control_id(processor.row_token)
+        self.is_row_token_known = row_token is not None
+        self.row_token_id = 0 if row_token is None else row_token
+        self._cache: OrderedDict[bytes, list[ProcessedImage]] = OrderedDict()
+        self._lock = Lock()
+
+    def isolate(self) -> None:
+        """Decode in a child process from now on, as pictures of strangers need."""
+        self.decoder, self.is_isolated = ImageDecoder(), True
+
+    def close(self) -> None:
+        """End the child process."""
+        self.decoder.close()
+
+    def take_images(self, messages: Any) -> TakenImages:
+        """Return messages whose pictures are read and processed; a part of several frames becomes as many parts.
+
+        Parts are {"type": "image", "image": ...}, or {"type": "image_url", "image_url": {"url": "data:..."}}. Raises
+        RequestError, which names the message and the part.
+        """
+        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+            return TakenImages(messages, [])  # type: ignore[arg-type]  # `check_messages` refuses it
+        taken, pictures = [], list[ProcessedImage]()
+        for index, message in enumerate(messages):
+            content = message.get("content") if isinstance(message, Mapping) else None
+            if not isinstance(content, list | tuple):
+                taken.append(message)
+                continue
+            parts = []
+            for place, part in enumerate(content):
+                if not is_picture(part):
+                    parts.append(part)
+                    continue
+                try:
+                    found = self.read(picture_of(part))
+                except RequestError as error:
+                    raise type(error)(f"message {index}, part {place}: {error}") from None
+                pictures += found
+                parts += [{"type": IMAGE}] * len(found)
+            taken.append({**message, "content": parts})
+        return TakenImages(taken, pictures)
+
+    def read(self, value: Any) -> list[ProcessedImage]:
+        """Return the frames of a picture, as the tower reads them. Raises RequestError."""
+        is_file = isinstance(value, bytes | bytearray | memoryview)
+        if self.is_isolated and not is_file:
+            raise RequestError(f"image: not bytes (got {safe_repr(type(value).__name__)}). Send the picture's data.")
+        key = blake2b(value, digest_size=16).digest() if is_file else b""
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        frames = load_frames(value, decoder=self.decoder)
+        pictures = [self.processor.process(frame) for frame in frames]
+        if key:
+            self._keep(key, pictures)
+        return pictures
+
+    def _keep(self, key: bytes, pictures: list[ProcessedImage]) -> None:
+        with self._lock:
+            self._cache[key] = pictures
+            total = sum(map(count_bytes, self._cache.values()))
+            while total > MAX_CACHE_BYTES and self._cache:
+                total -= count_bytes(self._cache.popitem(last=False)[1])
+
+    def expand(self, rendered: RenderedPrompt, pictures: Sequence[ProcessedImage]) -> RenderedPrompt:
+        """Return a rendered chat in which each placeholder is replaced by the rows of its picture.
+
+        Raises RequestError if the template has dropped some pictures.
+        """
+        num_places = rendered.count_template_text(self.processor.placeholder)
+        if num_places != len(pictures):
+            raise RequestError(
+                f"image: the chat template renders {num_places} of {len(pictures)} pictures. Put pictures into messages"
+                " of the user."
+            )
+        if not pictures:
+            return rendered
+        expanded = rendered.replace_template_text(self.processor.placeholder, [each.text for each in pictures])
+        return replace(expanded, images=tuple(image for each in pictures for image in each.images))
+
+    def insert_into_text(self, text: str, pictures: Sequence[ProcessedImage]) -> RenderedPrompt:
+        """Return raw text with pictures at its placeholders; in front of it if it has none. All of it is template text.
+
+        Raises RequestError if the text has another number of placeholders.
+        """
+        num_places = text.count(self.processor.placeholder)
+        if num_places == 0:
+            text = self.image_text * len(pictures) + text
+        elif num_places != len(pictures):
+            raise RequestError(
+                f"image: the text has {num_places} placeholders {self.processor.placeholder} for {len(pictures)} "
+                "pictures. Write one for each, or none."
+            )
+        return self.expand(RenderedPrompt(((text, True),)), pictures)
+
+    @property
+    def image_text(self) -> str:
+        """The text for a picture where a template does not write it."""
+        return self.processor.prompt_text or self.processor.placeholder
+
+    def encode(self, rendered: RenderedPrompt, max_context: int) -> PromptIds:
+        """Return the ids of an expanded prompt, with those of image rows, and the images.
+
+        Raises ContextOverflow, with the number of the picture, for more rows than the context has.
+        """
+        ids = self._encode_rows(rendered)
+        images, place = list[PromptImage](), 0
+        num_rows = sum(token == self.row_token_id for token in ids) if self.is_row_token_known else 0
+        for number, image in enumerate(rendered.images, 1):
+            if self.is_row_token_known and num_rows < image.num_rows:
+                break  # the text ends before
+            place = self._find_rows(ids, place)
+            if place < 0:
+                break
+            key = blake2b(image.digest + self.tower_key, digest_size=16).digest()
+            positions = None if self.positions_of is None else self.positions_of(image)
+            images.append(PromptImage(place, image, key, self.row_token_id, positions))
+            ids[place : place + image.num_rows] = image_row_ids(key, image.num_rows)
+            place += image.num_rows
+            num_rows -= image.num_rows
+            if place > max_context:
+                raise ContextOverflow(
+                    f"image {number} of {len(rendered.images)}: the prompt is too long (got {len(ids)} tokens, "
+                    f"{image.num_rows} of this picture; allowed {max_context}). Send fewer or smaller pictures, or "
+                    "raise the option max_context.",
+                    context=max_context,
+                )
+        if num_rows and self.is_row_token_known:
+            raise RequestError("image: the prompt ends inside a picture, or names its rows itself. Render it again.")
+        return PromptIds(ids, images)
+
+    def _find_rows(self, ids: list[int], place: int) -> int:
+        """Return the position of the next id of an image row; -1 if there is none."""
+        row_id = self.row_token_id if self.is_row_token_known else UNKNOWN_ROW
+        try:
+            return ids.index(row_id, place)
+        except ValueError:
+            return -1
+
+    def _encode_rows(self, rendered: RenderedPrompt) -> list[int]:
+        """Return the ids of a prompt; UNKNOWN_ROW for image rows if the vocabulary has no token for them.
+
+        Then the texts between images are encoded one by one, as llama.cpp's mtmd does.
+        """
+        if self.is_row_token_known:
+            return self.tokenizer.encode_prompt(rendered)
+        row_token = self.processor.row_token
+        ids, spans, is_first = list[int](), list[tuple[str, bool]](), True
+        for text, is_template in rendered.spans:
+            pieces = text.split(row_token) if is_template else [text]
+            for number, piece in enumerate(pieces):
+                if number:
+                    ids += self._encode_part(spans, is_first=is_first) if spans else []
+                    ids.append(UNKNOWN_ROW)
+                    spans, is_first = [], False
+                if piece:
+                    spans.append((piece, is_template))
+        return ids + (self._encode_part(spans, is_first=is_first) if spans else [])
+
+    def _encode_part(self, spans: list[tuple[str, bool]], *, is_first: bool) -> list[int]:
+        ids = self.tokenizer.encode_prompt(RenderedPrompt.join(spans))
+        return ids[1:] if not is_first and ids[:1] == [self.tokenizer.bos_id] else ids
+
+
+UNKNOWN_ROW = -1  # in place of an id
+
+
+def is_picture(part: Any) -> bool:
+    """Return whether a part of a message is a picture with its data."""
+    if not isinstance(part, Mapping):
+        return False
+    return (part.get("type") == IMAGE and IMAGE in part) or part.get("type") == IMAGE_URL
+
+
+def has_pictures(messages: Any) -> bool:
+    """Return whether messages have pictures with their data."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        return False
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    return any(is_picture(part) for content in contents if isinstance(content, list | tuple) for part in content)
+
+
+def picture_of(part: Mapping[str, Any]) -> Any:
+    """Return the data of a part with a picture. Raises RequestError for an address without a URL."""
+    if part["type"] == IMAGE:
+        return part[IMAGE]
+    address = part.get(IMAGE_URL)
+    url = address.get("url") if isinstance(address, Mapping) else address
+    if not isinstance(url, str):
+        raise RequestError(f"image_url is {safe_repr(address)}: it must have a url, data:image/png;base64,...")
+    return url
+
+
+def count_bytes(pictures: Sequence[ProcessedImage]) -> int:
+    """Return the bytes of the patches of pictures."""
+    return sum(image.patches.nbytes for each in pictures for image in each.images)

@@ -1,0 +1,102 @@
+"""Loads the vision tower of a model, and connects it with the model's engine."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sporelm.api.image_inputs import ImageReader
+from sporelm.api.user_paths import parse_path
+from sporelm.backends.backend_parts import parts_of
+from sporelm.backends.protocol import Backend, Progress
+from sporelm.checkpoints.loader import ModelSource, load_parameters
+from sporelm.checkpoints.towers.open_tower import find_tower, open_tower
+from sporelm.engine import Engine, Worker
+from sporelm.engine.image_rows import ImageEncoder
+from sporelm.engine.tower_runner import TowerRunner
+from sporelm.errors import RequestError, UnsupportedModel
+from sporelm.files.store import resolve
+from sporelm.models.decoder import Decoder
+from sporelm.models.tower import Tower
+from sporelm.models.tower_config import TowerConfig
+from sporelm.models.tower_registry import build_tower
+from sporelm.text import Tokenizer
+from sporelm.vision.processor_registry import open_processor
+
+SAMPLE_BYTES = 64  # of each tensor
+
+
+class LoadedTower(NamedTuple):
+    """A tower whose weights are loaded; its files stay open until it is connected."""
+
+    source: ModelSource
+    tower: Tower[Any]
+    weights: Mapping[str, Any]
+    backend: Backend
+
+
+def load_tower(
+    mmproj: str | Path | None,
+    source: ModelSource,
+    backend: Backend,
+    threads: int,
+    progress: Progress | None,
+    *,
+    dequantize: bool = False,
+) -> LoadedTower | None:
+    """Return the tower in an mmproj file, or in the model's folder; None if there is none.
+
+    Raises ModelNotFound, ModelFileError, UnsupportedModel, MemoryShortage; RequestError for a file and a folder that
+    has a tower itself.
+    """
+    has_own = source.path.is_dir() and find_tower(source.path) is not None
+    if mmproj is None and not has_own:
+        return None
+    if mmproj is not None and has_own:
+        raise RequestError(f"mmproj: {source.path} has a vision tower of its own. Leave the option mmproj out.")
+    path = source.path if mmproj is None else resolve(parse_path("mmproj", mmproj), progress)
+    with ExitStack() as files:
+        tower_source = files.enter_context(closing(open_tower(path)))
+        config = tower_source.config
+        assert isinstance(config, TowerConfig)
+        tower = build_tower(config)
+        if tower.config.columns % source.config.width:
+            raise UnsupportedModel(
+                f"{path}: a vision tower of another model (its rows have {tower.config.columns} values; the model's "
+                f"{source.config.width}). Give the mmproj file that was made with this model."
+            )
+        place = parts_of(backend)[-1]  # of a split model: the CPU
+        weights: dict[str, Any] = dict(
+            load_parameters(tower_source, tower.params(), place, progress, dequantize=dequantize, threads=threads)
+        )
+        weights |= {name: place.tensor(table) for name, table in tower.tables().items()}
+        files.pop_all()
+    return LoadedTower(tower_source, tower, weights, place)
+
+
+def connect_tower(
+    loaded: LoadedTower, worker: Worker, engine: Engine, tokenizer: Tokenizer, eager: bool
+) -> ImageReader:
+    """Let an engine take images, and return what reads them. Closes the tower's files."""
+    with closing(loaded.source):
+        processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
+        key = tower_key(loaded.source)
+    model = worker.runner.model
+    assert isinstance(model, Decoder)
+    runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
+    worker.runner.image_columns = loaded.tower.config.columns
+    engine.use_image_encoder(ImageEncoder(runner), attends_both_ways=model.attends_images_both_ways)
+    positions_of = model.image_positions if model.has_rope_positions else None
+    return ImageReader(processor, key, tokenizer, positions_of)
+
+
+def tower_key(source: ModelSource) -> bytes:
+    """Return a hash of a tower's configuration and of samples of its tensors, which tells towers apart in session files
+    and in prefix caches."""
+    digest = blake2b(repr(source.config).encode(), digest_size=16)
+    for name in sorted(source.files.tensors):
+        info = source.files.tensors[name]
+        digest.update(repr((name, info.shape, info.type_name)).encode())
+        digest.update(source.files.tensor(name).blocks.reshape(-1)[:SAMPLE_BYTES].tobytes())
+    return digest.digest()
