@@ -128,7 +128,8 @@ class ImageReader:
             )
         if not pictures:
             return rendered
-        expanded = rendered.replace_template_text(self.processor.placeholder, [each.text for each in pictures])
+        texts = [self.processor.text_in_prompt(each, number) for number, each in enumerate(pictures)]
+        expanded = rendered.replace_template_text(self.processor.placeholder, texts)
         return replace(expanded, images=tuple(image for each in pictures for image in each.images))
 
     def insert_into_text(self, text: str, pictures: Sequence[ProcessedImage]) -> RenderedPrompt:

@@ -37,6 +37,10 @@ class ImageProcessor(ABC):
     def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:
         """Return a picture, [height, width, 3] RGB, as the tower reads it. Raises RequestError for impossible sizes."""
 
+    def text_in_prompt(self, picture: ProcessedImage, number: int) -> str:
+        """Return the text of a picture that is this one of a prompt, from 0 (MiniCPM-V numbers its pictures)."""
+        return picture.text
+
     @abstractmethod
     def count_rows(self, width: int, height: int) -> int:
         """Return the number of image rows of a picture of this size, in pixels."""
