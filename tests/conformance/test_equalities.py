@@ -22,6 +22,7 @@ from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.ops.paged_attention import PAGE
 
 MAX_ROWS = 131  # rows of the whole batch: one past a block of tokens, and some
+IMAGES = ((100, 180), (190, 192), (230, 520))  # positions of images in prompts
 BATCHES = (1, 2, 3, 7, FEW_TOKENS, FEW_TOKENS + 1, 33, 120, 121)
 
 
@@ -109,7 +110,7 @@ class Prompts:
         self, cpu: Any, heads: Heads, lengths: tuple[int, ...], window: int | None, kind: str = "plain"
     ) -> None:
         """kind "sinks": with sinks, and with scores that are bounded as Gemma 2 does it; "slopes": as MPT; "chunks": of
-        `window` positions."""
+        `window` positions; "images": with the spans of IMAGES; "texts": with spans, none of which is an image's."""
         self.on, self.heads = On(cpu, f"{heads} {lengths}"), heads
         self.span = {"chunk" if kind == "chunks" else "window": window}
         self.lengths = lengths
@@ -119,6 +120,7 @@ class Prompts:
         numbers = self.on.tensor(np.abs(self.on.values(heads.group * heads.kv_heads)) * np.float32(0.1))
         self.numbers = {"sinks": [numbers], "slopes": [None, numbers]}.get(kind, [])
         self.softcap = 0.5 if kind == "sinks" else None
+        self.images = {"images": IMAGES, "texts": ()}.get(kind)
 
     def rows(self, *parts: tuple[int, int, int]) -> list[np.ndarray]:
         """Results of (sequence, first, last) positions, computed in one step."""
@@ -132,8 +134,16 @@ class Prompts:
         scale = self.heads.head_dim**-0.5
         q_tensor = self.on.tensor(np.concatenate(q))
         options = {"scale": scale, "softcap": self.softcap, **self.span}
-        out = ops.attention(q_tensor, self.cache, *tensors, *self.numbers, **options).numpy()
+        given = self.numbers if self.images is None else [None, None, self.on.ints(self.spans(parts))]
+        out = ops.attention(q_tensor, self.cache, *tensors, *given, **options).numpy()
         return np.split(out, starts[1:-1])
+
+    def spans(self, parts: tuple[tuple[int, int, int], ...]) -> np.ndarray:
+        """Return the span of each row: an image is at the same positions of every sequence."""
+        spans = np.zeros((max(self.lengths), 2), np.int32)
+        for first, stop in self.images or ():
+            spans[first:stop] = first, stop
+        return np.concatenate([spans[first:last] for _, first, last in parts])
 
 
 @pytest.mark.parametrize(
@@ -166,6 +176,26 @@ def test_attention_of_a_sequence_is_the_same_beside_others(cpu: Any, heads: Head
         for part, together in zip(step, prompts.rows(*step), strict=True):
             (alone,) = prompts.rows(part)
             assert_same(together, alone)
+
+
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("heads", COMMON, ids=str)
+def test_attention_of_images_is_the_same_in_any_chunk(cpu: Any, heads: Heads, window: int | None) -> None:
+    """Chunks that have all or the last of an image's rows; text before, between and behind images; decoded rows."""
+    prompts = Prompts(cpu, heads, (600, 600), window, "images")
+    (whole,) = prompts.rows((0, 0, 600))
+    parts = [(0, 100), (93, 190), (100, 180), (150, 180), (180, 184), (190, 530), (230, 531), (400, 522), (520, 600)]
+    for first, last in [*parts, (99, 100), (179, 180), (180, 181), (599, 600)]:
+        found, _ = prompts.rows((0, first, last), (1, 95, 520))
+        assert_same(found, whole[first:last])
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_attention_of_text_is_the_same_with_and_without_spans(cpu: Any, window: int | None) -> None:
+    plain, texts = (Prompts(cpu, COMMON[1], (300, 70, 513), window, kind) for kind in ("plain", "texts"))
+    for step in (((0, 299, 300), (1, 69, 70), (2, 512, 513)), ((0, 200, 300), (1, 69, 70), (2, 480, 513))):
+        for found, expected in zip(texts.rows(*step), plain.rows(*step), strict=True):
+            assert_same(found, expected)
 
 
 def test_keys_and_values_are_stored_the_same_alone_and_together(cpu: Any) -> None:

@@ -125,6 +125,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), None, f32(3), scale=1.0),
         r"slopes f32\[3\] must have one element a head: 2",
     ),
+    "spans": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), None, None, i32(1, 2), scale=1.0),
+        r"spans i32\[1, 2\] must have two elements a row of q f32\[2, 8\]",
+    ),
+    "spans and slopes": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), None, f32(2), i32(2, 2), scale=1.0),
+        r"spans i32\[2, 2\] and slopes",
+    ),
+    "spans and chunk": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), None, None, i32(2, 2), scale=1.0, chunk=4),
+        r"spans i32\[2, 2\] and chunk 4",
+    ),
     "softcap": (
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, softcap=0.0),
         "softcap 0.0 must be positive",
