@@ -166,6 +166,12 @@ class IsolatedProcess:
         process = self._process
         return process.pid if process is not None else None
 
+    def kill_child(self) -> None:
+        """Kill the child, if there is one: a job that it runs raises ProcessDied, and the next job starts another."""
+        process = self._process
+        if process is not None and os.getpid() == self._owner:
+            process.kill()
+
     def close(self) -> None:
         """Kill the child, and end the thread. Waiting jobs raise BackendError. Closing again does nothing."""
         with self._changed:
