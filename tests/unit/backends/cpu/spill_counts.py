@@ -9,6 +9,7 @@ from typing import Any
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import Kernel, emit_assembly_for
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
+from sporelm.backends.cpu.kernels.cross_attention import cross_attention
 from sporelm.backends.cpu.kernels.kv_pages import KvPages
 from sporelm.backends.cpu.kernels.many_token_linear import linear_many
 from sporelm.backends.cpu.kernels.paged_attention import AttentionShape, attention_split
@@ -49,6 +50,7 @@ def hot(target: Any) -> Iterator[Kernel]:
     for heads in HEADS:
         yield attention_split(target, heads)
         yield attention_tile(target, heads)
+    yield cross_attention(target, 64)
     yield quantize_rows(target, "int8/32")
     yield quantize_rows(target, "int8/256")
 

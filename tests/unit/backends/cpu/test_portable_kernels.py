@@ -10,7 +10,9 @@ from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import emit_assembly_for, emit_object_for
 from sporelm.backends.cpu.jit.emission import native_triple
 from sporelm.backends.cpu.kernels.attention_page import AttentionShape
+from sporelm.backends.cpu.kernels.cross_attention import cross_attention, span_tiles
 from sporelm.backends.cpu.kernels.encoder_attention import encoder_attention, text_pages
+from sporelm.backends.cpu.kernels.image_rows import image_rows
 from sporelm.backends.cpu.kernels.kv_pages import KvPages
 from sporelm.backends.cpu.kernels.many_token_linear import linear_many
 from sporelm.backends.cpu.kernels.mean_rows import mean_rows
@@ -107,6 +109,21 @@ def test_kernels_of_whole_texts_are_emitted(triple: str, target: Any) -> None:
     biased = encoder_attention(target, AttentionShape(KvPages(32, "f32"), 2, biases=True), windowed=False)
     apart = encoder_attention(target, AttentionShape(KvPages(32, "f32"), 1, disentangled=True), windowed=False)
     for kernel in (text_pages(target, heads), *windows, biased, apart, mean_rows(target)):
+        found = symbols(emit_object_for(kernel, target, triple))
+        assert kernel.name in found.defined
+        assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"
+
+
+@pytest.mark.parametrize(
+    ("triple", "target"),
+    [
+        pytest.param(*machine[:2], marks=() if number < 2 else pytest.mark.all)
+        for number, machine in enumerate(MACHINES[:7])
+    ],
+)
+def test_kernels_of_pictures_are_emitted(triple: str, target: Any) -> None:
+    placing = (image_rows(target, adds=adds) for adds in (False, True))
+    for kernel in (span_tiles(target), cross_attention(target, 72), *placing):
         found = symbols(emit_object_for(kernel, target, triple))
         assert kernel.name in found.defined
         assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"
