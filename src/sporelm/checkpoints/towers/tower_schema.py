@@ -6,6 +6,9 @@ Keys and names of mmproj files: llama.cpp's tools/mtmd/clip-impl.h and gguf-py's
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_schema import GgufModel, MetadataEntry
 from sporelm.checkpoints.tensor_names import GGUF, HF
@@ -81,6 +84,11 @@ class TowerGgufSchema(TowerSchema):
     def metadata_from_config(self, config: TowerConfig) -> dict[str, MetadataEntry]:
         """Return the metadata of a file under its full keys."""
         raise NotImplementedError
+
+    def extra_tensors(self, config: TowerConfig) -> dict[str, NDArray[np.float32]]:
+        """Return tensors that llama.cpp requires and that follow from the configuration, by stored name. Towers do not
+        read them."""
+        return {}
 
 
 def inner_values(values: ConfigValues, key: str) -> ConfigValues:
