@@ -90,7 +90,13 @@ def require_resizing(values: ConfigValues) -> None:
 
 
 def check_image_size(where: str, size: tuple[int, int], image_size: int) -> None:
-    """Raise ModelFileError unless a processor makes pictures of the tower's size, (height, width)."""
+    """Raise ModelFileError unless a processor makes pictures of the tower's size, (height, width); (0, 0) stands for
+    different sizes."""
+    if size == (0, 0):
+        raise ModelFileError(
+            f"{where}: the processor makes pictures of different sizes, but the vision tower takes "
+            f"{image_size}x{image_size} pixels"
+        )
     if size != (image_size, image_size):
         raise ModelFileError(
             f"{where}: the processor makes pictures of {size[1]}x{size[0]} pixels, but the vision tower takes "

@@ -1,0 +1,70 @@
+"""The image processor of LLaVA 1.5: the middle of a picture, or a padded one, in the tower's size.
+
+Source: transformers' processing_llava.py, and the image processors of CLIP, SigLIP and LLaVA. mmproj files hold no such
+settings: pictures are then padded, as llama.cpp's mtmd and the model's authors do it.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.checkpoints.gguf_schema import MetadataEntry
+from sporelm.models.tower_config import TowerConfig
+from sporelm.models.towers.llava import LlavaTowerConfig
+from sporelm.vision.fixed_size import (
+    MTMD_COLOR,
+    FixedSizeSettings,
+    metadata_settings,
+    read_settings,
+    tile_input,
+)
+from sporelm.vision.image_processor import ImageProcessor, ProcessedImage
+from sporelm.vision.processor_files import CLIP_MEAN, CLIP_STD, HALF, read_processor_files
+from sporelm.vision.token_names import read_token
+
+IMAGE: Final = "<image>"
+
+
+class LlavaProcessor(ImageProcessor):
+    """One tile of fixed size."""
+
+    def __init__(self, settings: FixedSizeSettings, config: LlavaTowerConfig, token: str = IMAGE) -> None:
+        self.settings, self.config = settings, config
+        self.placeholder = self.row_token = token
+        self.prompt_text = f"{token}\n"
+
+    def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:
+        rows = self.config.kept_rows
+        image = tile_input(self.settings.apply(pixels), self.config, rows)
+        return ProcessedImage(self.row_token * rows, (image,))
+
+    def count_rows(self, width: int, height: int) -> int:
+        return self.config.kept_rows
+
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        """Return what an mmproj file holds of the settings, under full keys."""
+        return self.settings.to_metadata()
+
+
+def has_siglip_settings(kind: object, config: LlavaTowerConfig) -> bool:
+    """Return whether an image processor of this class has the defaults of SigLIP's, not those of CLIP's."""
+    return "Siglip" in kind if isinstance(kind, str) else not config.has_class_row
+
+
+def from_folder(folder: Path, config: TowerConfig, has_token: Callable[[str], bool]) -> LlavaProcessor:
+    """Return the processor of a Hugging Face folder. Raises ModelFileError, UnsupportedModel."""
+    assert isinstance(config, LlavaTowerConfig)
+    values = read_processor_files(folder).image
+    is_siglip = has_siglip_settings(values.get("image_processor_type"), config)
+    mean, std = (HALF, HALF) if is_siglip else (CLIP_MEAN, CLIP_STD)
+    settings = read_settings(values, config, crops=not is_siglip, mean=mean, std=std)
+    return LlavaProcessor(settings, config, read_token(folder, "image_token", IMAGE))
+
+
+def from_metadata(metadata: Mapping[str, Any], config: TowerConfig, has_token: Callable[[str], bool]) -> LlavaProcessor:
+    """Return the processor of an mmproj file. Raises ModelFileError for missing or impossible values."""
+    assert isinstance(config, LlavaTowerConfig)
+    return LlavaProcessor(metadata_settings(metadata, config, fit_color=MTMD_COLOR), config)
