@@ -93,6 +93,10 @@ MULTIMODAL_CLASSES: Mapping[str, str] = {
     "VipLlavaForConditionalGeneration": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
+# Multimodal classes whose text model has a config.json of its own, under this key.
+INTERNVL_CHAT = "InternVLChatModel"
+LLM_CONFIG = "llm_config"
+NESTED_CLASSES: Mapping[str, str] = {INTERNVL_CHAT: LLM_CONFIG}
 # Classes that have a schema, and that contain text models of these other types too.
 MORE_TEXT_TYPES: Mapping[str, tuple[str, ...]] = {"Mistral3ForConditionalGeneration": ("mistral4",)}
 # Classes with a text model that differs from the supported one, and the difference.
@@ -114,15 +118,16 @@ def find_text_prefix(class_name: str) -> str:
 
 
 def find_multimodal_class(values: Mapping[str, Any]) -> str:
-    """Return the multimodal class that a config.json names, if it is one of `MULTIMODAL_CLASSES` or `MORE_TEXT_TYPES`;
-    else ""."""
+    """Return the multimodal class that a config.json names, if it is one of `MULTIMODAL_CLASSES`, `NESTED_CLASSES` or
+    `MORE_TEXT_TYPES`; else ""."""
     names = values.get("architectures")
     first = names[0] if isinstance(names, list) and names else None
     if not isinstance(first, str):
         return ""
     text = values.get("text_config")
     kind = text.get("model_type") if isinstance(text, Mapping) else None
-    return first if first in MULTIMODAL_CLASSES or kind in MORE_TEXT_TYPES.get(first, ()) else ""
+    is_known = first in MULTIMODAL_CLASSES or first in NESTED_CLASSES or kind in MORE_TEXT_TYPES.get(first, ())
+    return first if is_known else ""
 
 
 def select_text_model(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -141,6 +146,8 @@ def select_text_model(values: dict[str, Any], where: str) -> dict[str, Any]:
             what = f"{format_value(names[0])}, with a text model of type {kind}, is not supported"
             raise UnsupportedModel(f"{where}: {what}; docs/models.md lists the supported ones")
         return values
+    if class_name in NESTED_CLASSES:
+        return _select_nested(values, NESTED_CLASSES[class_name], where)
     kind = text.get("model_type", MULTIMODAL_CLASSES.get(class_name, ""))
     if not isinstance(kind, str) or kind not in TEXT_MODELS:
         known = ", ".join(TEXT_MODELS)
@@ -154,8 +161,29 @@ def select_text_model(values: dict[str, Any], where: str) -> dict[str, Any]:
     )
 
 
+def _select_nested(values: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    """Return the config.json of the text model under a key. Raises UnsupportedModel if it is absent or of another
+    multimodal class."""
+    text = values.get(key)
+    text = dict(text) if isinstance(text, Mapping) else {}
+    names = text.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if name not in known_names() or isinstance(text.get("text_config"), Mapping):
+        raise UnsupportedModel(
+            f"{where}: the text model of {values['architectures'][0]} is not supported (its class in {key} is"
+            f" {format_value(name)}); docs/models.md lists the supported ones"
+        )
+    return text | {each: values[each] for each in ("quantization_config",) if each in values}
+
+
 def with_multimodal_names(schema: HfSchema, class_name: str) -> HfSchema:
-    """Return the schema of a text model for folders of a class of `MULTIMODAL_CLASSES`, which have other prefixes."""
+    """Return the schema of a text model for folders of a class of `MULTIMODAL_CLASSES` or `NESTED_CLASSES`, which have
+    other prefixes."""
+    if class_name in NESTED_CLASSES:
+        return schema.with_attributes(
+            optional_prefixes=(*schema.optional_prefixes, "language_model."),
+            ignored_tensors=(*schema.ignored_tensors, *MULTIMODAL_TENSORS),
+        )
     front = "model.language_model."
     prefixes = (
         *TEXT_MODEL_PREFIXES,

@@ -14,7 +14,12 @@ from sporelm.checkpoints.gguf_tensors import CHOICE_BIAS
 from sporelm.checkpoints.hf_schema import HfSchema
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.metadata_tensors import read_metadata_tensors
-from sporelm.checkpoints.multimodal_text import find_multimodal_class, select_text_model, with_multimodal_names
+from sporelm.checkpoints.multimodal_text import (
+    LLM_CONFIG,
+    find_multimodal_class,
+    select_text_model,
+    with_multimodal_names,
+)
 from sporelm.checkpoints.pooling import read_folder_pooling
 from sporelm.checkpoints.quantized import QuantizedFolder, with_quantized
 from sporelm.checkpoints.rope_fields import FACTOR_TENSORS
@@ -126,8 +131,8 @@ def _check_output_bias(config: ModelConfig, path: Path) -> ModelConfig:
 
 def _has_tie_key(values: Mapping[str, Any]) -> bool:
     """Return whether a config.json, or its text model's part, has `tie_word_embeddings`."""
-    text = values.get("text_config")
-    return any("tie_word_embeddings" in part for part in (values, text) if isinstance(part, Mapping))
+    parts = (values, values.get("text_config"), values.get(LLM_CONFIG))
+    return any("tie_word_embeddings" in part for part in parts if isinstance(part, Mapping))
 
 
 def config_from_gguf(

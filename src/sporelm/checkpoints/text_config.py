@@ -8,7 +8,7 @@ OUTER_KEYS = ("tie_word_embeddings", "quantization_config")  # outside `text_con
 # Vision and audio modules, and the projectors of their outputs: their tensors are not read.
 _MODULES = (
     *("visual", "vision_tower", "vision_model", "embed_vision", "audio_tower", "embed_audio", "multi_modal_projector"),
-    *("aligner", "connector", "projector", "mm_projector", "vision_projection", "vision_projector"),
+    *("aligner", "connector", "projector", "mm_projector", "vision_projection", "vision_projector", "mlp1"),
     "visual_embeddings_table",
     *("high_res_vision_model", "acoustic_tokenizer_encoder", "semantic_tokenizer_encoder"),
     *("image_tower", "video_tower", "vision_encoder", "vision_embedder"),

@@ -72,7 +72,7 @@ def _summarize_gguf(source: ModelFiles) -> dict[str, Any]:
 def _summarize_folder(path: Path, source: ModelFiles) -> dict[str, Any]:
     """The same of `config.json` and what lies beside it; of a single file nothing is known."""
     config = _read_json(path / "config.json") if path.is_dir() else {}
-    inner = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    inner = next((config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), config)
     quantized = config.get("quantization_config")
     method = _text_or_none(quantized.get("quant_method")) if isinstance(quantized, dict) else None
     stored = find_main_format(source)

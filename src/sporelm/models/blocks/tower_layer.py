@@ -107,5 +107,4 @@ class TowerLayer:
         """Return x plus the output of a block."""
         if not self.scales:
             return ops.add(x, change)
-        (x,) = ops.mix_rows(x, change, [weights[self.scales[block].name]])
-        return x
+        return ops.mix_rows(x, change, (weights[self.scales[block].name],))
