@@ -10,7 +10,7 @@ from sporelm.api.sampling_params import SamplingParams, check_single
 from sporelm.api.text_generation import TextGeneration
 from sporelm.api.user_paths import parse_path
 from sporelm.engine import KvSequence
-from sporelm.engine.image_rows import PromptIds
+from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.request import parse_int
 from sporelm.errors import ModelFileError, RequestError, safe_repr
 from sporelm.text import Detokenizer, RenderedPrompt

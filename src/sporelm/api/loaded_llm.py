@@ -17,7 +17,7 @@ from sporelm.checkpoints.prompts import Prompts, read_prompts
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.engine.encoder_engine import EncoderEngine
-from sporelm.engine.image_rows import PromptIds
+from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.request import parse_token_ids
 from sporelm.errors import ContextOverflow, RequestError, safe_repr
 from sporelm.models.config import ModelConfig

@@ -13,7 +13,7 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters
 from sporelm.checkpoints.towers.open_tower import find_tower, open_tower
 from sporelm.engine import Engine, Worker
-from sporelm.engine.image_rows import ImageEncoder
+from sporelm.engine.prompt_images import ImageEncoder
 from sporelm.engine.tower_runner import TowerRunner
 from sporelm.errors import RequestError, UnsupportedModel
 from sporelm.files.store import resolve

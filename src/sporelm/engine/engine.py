@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
 from sporelm.engine.engine_config import EngineConfig
-from sporelm.engine.image_rows import ImageEncoder, PromptImage
+from sporelm.engine.prompt_images import ImageEncoder, PromptImage
 from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.engine_config import EngineConfig
-from sporelm.engine.image_rows import ImageEncoder, ScheduledImage
+from sporelm.engine.prompt_images import ImageEncoder, ScheduledImage
 from sporelm.engine.kv.kv_cache import KvCache, PageCopies
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages

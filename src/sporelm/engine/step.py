@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.image_rows import IMAGE_IDS, ScheduledImage
+from sporelm.engine.prompt_images import IMAGE_IDS, ScheduledImage
 from sporelm.errors import RequestError
 
 UNKNOWN = -1  # in place of an id: the token that the step in flight samples for the same request

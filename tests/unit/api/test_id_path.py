@@ -29,6 +29,7 @@ FILES = [
     "engine/request.py",
     "engine/runner.py",
     "engine/scheduler.py",
+    "engine/step.py",
     "engine/worker.py",
     "plan/plan.py",
 ]

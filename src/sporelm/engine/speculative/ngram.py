@@ -7,7 +7,7 @@ of the text it continues from its own beginning: a loop, a table or a list repea
 from collections.abc import Sequence
 from itertools import takewhile
 
-from sporelm.engine.image_rows import is_image_id
+from sporelm.engine.prompt_images import is_image_id
 from sporelm.engine.request import Request
 from sporelm.engine.speculative.drafter import DraftTokens
 
