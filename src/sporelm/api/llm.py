@@ -23,8 +23,8 @@ from sporelm.api.user_paths import parse_path
 from sporelm.backends.memory_residency import available_bytes
 from sporelm.backends.protocol import Progress
 from sporelm.engine import KvSequence
-from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
+from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.request import MAX_TOKEN_IDS, length_of, parse_token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import RenderedPrompt

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
 from sporelm.engine.engine_config import EngineConfig
-from sporelm.engine.prompt_images import ImageEncoder, PromptImage
 from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
 from sporelm.engine.lora_runtime import LoraRuntime
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.overlap import Overlap
+from sporelm.engine.prompt_images import ImageEncoder, PromptImage
 from sporelm.engine.request import FinishReason, OutputKind, Request, RowsCallback
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.sampling.device_sampler import DeviceSampler

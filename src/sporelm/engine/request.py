@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
-from sporelm.engine.prompt_images import PromptIds, PromptImage, RopePositions, insert_image_ids, is_image_id
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
+from sporelm.engine.prompt_images import PromptIds, PromptImage, RopePositions, insert_image_ids, is_image_id
 from sporelm.engine.sampling import Sampling, TokenLogprobs
 from sporelm.errors import RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.engine_config import EngineConfig
-from sporelm.engine.prompt_images import ImageEncoder, ScheduledImage
 from sporelm.engine.kv.kv_cache import KvCache, PageCopies
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.prefix_cache import PageHashes
 from sporelm.engine.metrics import Load, Metrics
 from sporelm.engine.prefill_budget import PrefillBudget
+from sporelm.engine.prompt_images import ImageEncoder, ScheduledImage
 from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request, Rows
 from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput

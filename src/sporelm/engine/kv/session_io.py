@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.prompt_images import IMAGE_IDS
 from sporelm.engine.kv.page_allocator import count_pages
+from sporelm.engine.prompt_images import IMAGE_IDS
 from sporelm.errors import ModelError, ModelFileError, RequestError
 from sporelm.files.atomic_write import Job, write_beside
 from sporelm.files.safetensors import SafetensorsFiles, open_safetensors
