@@ -47,7 +47,7 @@ _PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
     "BMP": BmpImagePlugin.BmpImageFile,
 }
 _ANIMATED = ("GIF", "WebP")
-_SAMPLE_SCALES = {"L;2": 85, "L;4": 17}  # from a sample of a PNG to the 8 bits that Pillow makes of it
+_SAMPLE_SCALES = {"1": 255, "L;2": 85, "L;4": 17}  # from a sample of a PNG to the 8 bits that Pillow makes of it
 
 # TIFF 6.0, tag Orientation, and EXIF 2.32, section 4.6.4: how the stored pixels are to be turned.
 _TRANSPOSES = {

@@ -131,6 +131,8 @@ def test_threads_and_tasks_share_a_decoder(shared: ImageDecoder) -> None:
 def test_a_gif_of_many_frames_runs_out_of_time_alone() -> None:
     """Whether the check between frames stops it, or the limit of the process."""
     with ImageDecoder(ImageLimits(max_seconds=0.2)) as decoder:
+        assert decoder._process is not None
+        decoder._process.limits = ProcessLimits(stall_seconds=60, max_result_bytes=1 << 20)  # the machine may be busy
         decoder.decode(FILES["PNG"])
         began = time.monotonic()
         with pytest.raises(RequestError, match=r"^image: decoding takes too long \(allowed 0\.2 s\)"):
@@ -158,13 +160,20 @@ def test_a_large_picture_leaves_no_memory_behind(shared: ImageDecoder) -> None:
 @pytest.mark.parametrize("job", ["load_sleeper", "load_spinner"])
 def test_a_child_without_an_end_is_killed(job: str) -> None:
     """By the clock, or by its CPU time; the next picture decodes in another one."""
-    with ImageDecoder(ImageLimits(max_seconds=0.1)) as decoder:
+    with ImageDecoder(ImageLimits(max_seconds=0.4)) as decoder:
+        process = decoder._process
+        assert process is not None
+        assert process.limits.stall_seconds == pytest.approx(1.2)
+        process.limits = ProcessLimits(stall_seconds=60, max_result_bytes=1 << 20)  # the machine may be busy
         decoder.decode(FILES["PNG"])
         pid = decoder.pid
         resource = decoder._resource
         use_job(decoder, job)
-        with pytest.raises(RequestError, match=r"^image: decoding takes too long \(allowed 0\.1 s\)"):
+        if job == "load_sleeper":
+            process.limits = ProcessLimits(stall_seconds=0.1)
+        with pytest.raises(RequestError, match=r"^image: decoding takes too long \(allowed 0\.4 s\)"):
             decoder.decode(FILES["PNG"])
+        process.limits = ProcessLimits(stall_seconds=60, max_result_bytes=1 << 20)
         decoder._resource = resource
         assert decoder.decode(FILES["PNG"]).size == (64, 48)
         assert decoder.pid != pid
@@ -217,9 +226,12 @@ def test_too_many_waiting_pictures_are_refused(monkeypatch: pytest.MonkeyPatch) 
                 errors.append(error)
 
         threads = [threading.Thread(target=decode) for _ in range(3)]
-        for thread in threads:
-            thread.start()
         until = time.monotonic() + 30
+        threads[0].start()
+        while decoder.pid is None and time.monotonic() < until:
+            time.sleep(0.01)
+        for thread in threads[1:]:
+            thread.start()
         while not errors and time.monotonic() < until:
             time.sleep(0.01)
         assert isinstance(errors[0], QueueFull)
