@@ -35,11 +35,19 @@ def write_vision_folder(
     control_tokens   besides those of turns; the model's vocabulary has at least 258 ids more than these
     placeholder      of a picture in the chat template
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    write_vision_tokenizer(folder, control_tokens, placeholder)
+    for name, values in files.items():
+        (folder / name).write_text(json.dumps(values))
+    return folder
+
+
+def write_vision_tokenizer(folder: Path, control_tokens: Sequence[str], placeholder: str) -> None:
+    """Write a tokenizer of bytes and control tokens, and a chat template with the placeholder of a picture."""
     from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
 
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -53,9 +61,6 @@ def write_vision_folder(
         "chat_template": CHAT_TEMPLATE.replace("PLACEHOLDER", placeholder),
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    for name, values in files.items():
-        (folder / name).write_text(json.dumps(values))
-    return folder
 
 
 def draw_weights(model: Any, seed: int = 0, scale: float = 0.15) -> Any:
