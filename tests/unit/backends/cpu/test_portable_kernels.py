@@ -10,6 +10,7 @@ from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import emit_assembly_for, emit_object_for
 from sporelm.backends.cpu.jit.emission import native_triple
 from sporelm.backends.cpu.kernels.attention_page import AttentionShape
+from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.cross_attention import cross_attention, span_tiles
 from sporelm.backends.cpu.kernels.encoder_attention import encoder_attention, text_pages
 from sporelm.backends.cpu.kernels.image_rows import image_rows
@@ -91,6 +92,21 @@ def test_kernels_of_linear_biases_and_of_streams_are_emitted(triple: str, target
     turns = RotaryShape(32, 32, "half", (0, 1, 2) * 5 + (0,)), RotaryShape(32, 32, "halves", (0,) * 8 + (1,) * 8)
     split = attention_split(target, AttentionShape(pages, 1, slopes=True))
     for kernel in (split, *(rope_store(target, pages, turn) for turn in turns)):
+        found = symbols(emit_object_for(kernel, target, triple))
+        assert kernel.name in found.defined
+        assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"
+
+
+@pytest.mark.parametrize(
+    ("triple", "target"),
+    [
+        pytest.param(*machine[:2], marks=() if number < 2 else pytest.mark.all)
+        for number, machine in enumerate(MACHINES[:7])
+    ],
+)
+def test_kernels_of_images_are_emitted(triple: str, target: Any) -> None:
+    for kv in ("f16", "q8_0"):
+        kernel = attention_tile(target, AttentionShape(KvPages(32, kv), 2, spans=True))
         found = symbols(emit_object_for(kernel, target, triple))
         assert kernel.name in found.defined
         assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"

@@ -18,10 +18,26 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"window": 100, "sinks": True},
     {"chunk": 90, "slopes": True},
     {"softcap": 2.0},
+    {"images": True},
+    {"images": True, "window": 20, "sinks": True},
 )
+# Chunk, first and past-last position: in a draft, in the first tile of a chunk, over two of its tiles.
+IMAGES = ((2, 296, 299), (3, 155, 160), (3, 170, 198))
 
 
-def attend(step: PagedStep, q: Any, cache: Any, attention: Any, options: dict[str, Any]) -> Any:
+def make_spans() -> Any:
+    """Return the spans of the rows of CHUNKS."""
+    import torch
+
+    ends, spans = np.cumsum([chunk.rows for chunk in CHUNKS]), np.zeros((sum(chunk.rows for chunk in CHUNKS), 2))
+    for index, first, stop in IMAGES:
+        shift = ends[index] - CHUNKS[index].length
+        spans[shift + first : shift + stop] = first, stop
+    return torch.from_numpy(spans.astype(np.int32))
+
+
+def attend(step: PagedStep, q: Any, cache: Any, attention: Any, options: dict[str, Any], *, rows: Any = None) -> Any:
+    """`rows` are the places in this step of those of CHUNKS, or those of its rows that are in this step."""
     import torch
 
     from sporelm.backends.torch.step_context import STEP
@@ -30,6 +46,13 @@ def attend(step: PagedStep, q: Any, cache: Any, attention: Any, options: dict[st
     numbers = [
         torch.linspace(0.1, 1, KV_HEADS * GROUP) if given.pop(name, False) else None for name in ("sinks", "slopes")
     ]
+    if given.pop("images", False):
+        spans = make_spans()
+        if isinstance(rows, slice):
+            spans = spans[rows]
+        elif rows is not None:
+            spans = torch.zeros(len(q), 2, dtype=torch.int32).index_copy_(0, rows, spans)
+        numbers.append(spans)
     with STEP.begin(BLOCK, False):
         return attention(q, cache, step.starts, step.lengths, step.pages, *numbers, scale=HEAD_DIM**-0.5, **given)
 
@@ -64,12 +87,16 @@ def test_padded_steps_agree_with_torch(options: dict[str, Any]) -> None:
     cache[padded.dump_page, :, :, 0] = 1
     rows = torch.zeros(padded.num_rows, q.shape[1])
     rows[places] = q
-    found = attend(padded, rows, cache, attention, options)
+    found = attend(padded, rows, cache, attention, options, rows=places)
     assert found.isfinite().all()
     torch.testing.assert_close(found[places], exact, rtol=2e-5, atol=2e-5)
+    of_torch = attend(padded, rows, cache, plain, options, rows=places)
+    torch.testing.assert_close(of_torch[places], exact, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("dtype", "options"), [("float32", OPTIONS[1]), ("bfloat16", OPTIONS[0])], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "options"), [("float32", OPTIONS[1]), ("bfloat16", OPTIONS[0]), ("float32", OPTIONS[5])], ids=str
+)
 def test_rows_do_not_depend_on_their_company(
     dtype: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,9 +111,26 @@ def test_rows_do_not_depend_on_their_company(
     whole = attend(step, q, cache, attention, options)
     for index in range(len(CHUNKS)):
         rows = slice(int(step.starts[index]), int(step.starts[index + 1]))
-        assert torch.equal(attend(step.select(index), q[rows], cache, attention, options), whole[rows])
+        assert torch.equal(attend(step.select(index), q[rows], cache, attention, options, rows=rows), whole[rows])
     monkeypatch.setattr(query_tiles, "MAX_PARTIAL_NUMBERS", 1)
     assert torch.equal(attend(step, q, cache, attention, options), whole)
+
+
+def test_text_is_the_same_with_and_without_spans() -> None:
+    require_interpreter()
+    import torch
+
+    from sporelm.backends.cuda.paged_attention import attention
+
+    step, q, cache = make_inputs(torch.float32)
+    with_images, without = (
+        attend(step, q, cache, attention, {"window": 100, **more}) for more in ({"images": True}, {})
+    )
+    assert torch.equal(with_images[:2], without[:2]), "decoded rows"
+    places = torch.cat([torch.arange(chunk.length - chunk.rows, chunk.length) for chunk in CHUNKS])
+    sees_more = make_spans()[:, 1] > places + 1
+    torch.testing.assert_close(with_images[~sees_more], without[~sees_more], rtol=2e-5, atol=2e-5)
+    assert not torch.isclose(with_images[sees_more], without[sees_more]).all(dim=1).any()
 
 
 def test_parts_of_a_prompt_agree_with_the_whole() -> None:
@@ -107,8 +151,8 @@ def test_parts_of_a_prompt_agree_with_the_whole() -> None:
     torch.testing.assert_close(torch.cat(parts), attend_to(0, 40), rtol=2e-5, atol=2e-5)
 
 
-def record(rows: int, kv: str, head_dim: int, group: int, **options: Any) -> Sequence[Any]:
-    """Return the launches of one sequence with 8 heads of keys."""
+def record(rows: int, kv: str, head_dim: int, group: int, *numbers: Any, **options: Any) -> Sequence[Any]:
+    """Return the launches of one sequence with 8 heads of keys; `numbers` are further arguments."""
     import torch
 
     from sporelm.backends.cuda.paged_attention import attention
@@ -117,7 +161,7 @@ def record(rows: int, kv: str, head_dim: int, group: int, **options: Any) -> Seq
     cache = torch.zeros(8, 2, 8, 64, head_dim, dtype=getattr(torch, kv))
     pages = torch.zeros(1, 8, dtype=torch.int32)
     return record_launches(
-        lambda: attention(q, cache, np.array([0, rows]), np.array([500]), pages, scale=1.0, **options)
+        lambda: attention(q, cache, np.array([0, rows]), np.array([500]), pages, *numbers, scale=1.0, **options)
     )
 
 
@@ -154,3 +198,20 @@ def test_prompts_are_products_on_tensor_cores(card: int, head_dim: int) -> None:
     assert code.stack_bytes == 0
     assert code.shared_bytes <= SHARED_BYTES[card]
     assert any("128" in each.split()[0] for each in code.instructions("LDGSTS.E"))
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_prompts_with_images_need_no_stack(card: int) -> None:
+    require_compiler()
+    import torch
+
+    spans = torch.zeros(256, 2, dtype=torch.int32)
+    [launch] = record(256, "bfloat16", 128, 4, None, None, spans, window=100)
+    code = compile_launch(launch, card)
+    assert code.uses_tensor_cores
+    assert code.stack_bytes == 0
+    assert code.shared_bytes <= SHARED_BYTES[card]
+    assert any("128" in each.split()[0] for each in code.instructions("LDGSTS.E"))
+    for each in record(1, "bfloat16", 128, 4, None, None, spans[:1], window=100):
+        given = dict(zip(each.kernel.arg_names, each.args, strict=False))
+        assert given["spans"] is None, "decoding has the kernels of text"

@@ -37,6 +37,7 @@ def attention_tile(target: Any, heads: AttentionShape) -> Kernel:
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
             lowest = heads.lowest(k, f, token + shift)
             used = ((stop - token) * group + (largest - 1)) // largest * largest
+            first_split = lowest // SPLIT * SPLIT
             seen_stop = find_seen_stop(k, f, token, stop, shift) if heads.spans else stop + shift
 
             def position(row: Any) -> Val:
@@ -46,7 +47,7 @@ def attention_tile(target: Any, heads: AttentionShape) -> Kernel:
                 own = k.min(token + row // group, stop - 1)  # rows past the tile's last token have no span
                 return k.max(own + shift, image_stop(k, f, own) - 1)
 
-            with k.range(lowest // SPLIT * SPLIT, seen_stop, SPLIT) as split:
+            with k.range(first_split, seen_stop, SPLIT) as split:
                 rows.start_split()
                 split_stop = k.min(seen_stop, split + SPLIT)
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
