@@ -54,6 +54,8 @@ class AsyncLLM:
         """
         self.llm = LLM(model, **options)
         self.isolation = self.llm.isolation = Isolation(self.llm.tokenizer, render_seconds, grammar_seconds)
+        if self.llm.image_reader is not None:
+            self.llm.image_reader.isolate()
         self.engine_thread = EngineThread(self.llm.inference_engine)
 
     @property

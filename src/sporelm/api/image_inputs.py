@@ -17,7 +17,7 @@ from sporelm.text import RenderedPrompt, Tokenizer
 from sporelm.text.chat_templates.chat_messages import IMAGE
 from sporelm.vision.image_decoding import ImageDecoder
 from sporelm.vision.image_processor import ImageProcessor, ProcessedImage
-from sporelm.vision.image_sources import load_frames
+from sporelm.vision.image_sources import load_frames, read_data_uri
 
 MAX_CACHE_BYTES = 128 << 20  # of patches of pictures that are kept
 IMAGE_URL = "image_url"  # the type of OpenAI's parts
@@ -57,14 +57,14 @@ class ImageReader:
         self._lock = Lock()
 
     def isolate(self) -> None:
-        """Decode in a child process from now on, as pictures of strangers need."""
+        """Decode files in a child process from now on, as pictures of strangers need; strings are no paths then."""
         self.decoder, self.is_isolated = ImageDecoder(), True
 
     def close(self) -> None:
         """End the child process."""
         self.decoder.close()
 
-    def take_images(self, messages: Any) -> TakenImages:
+    def take_images(self, messages: Any, tenant: str = "") -> TakenImages:
         """Return messages whose pictures are read and processed; a part of several frames becomes as many parts.
 
         Parts are {"type": "image", "image": ...}, or {"type": "image_url", "image_url": {"url": "data:..."}}. Raises
@@ -84,7 +84,7 @@ class ImageReader:
                     parts.append(part)
                     continue
                 try:
-                    found = self.read(picture_of(part))
+                    found = self.read(picture_of(part), tenant)
                 except RequestError as error:
                     raise type(error)(f"message {index}, part {place}: {error}") from None
                 pictures += found
@@ -92,17 +92,20 @@ class ImageReader:
             taken.append({**message, "content": parts})
         return TakenImages(taken, pictures)
 
-    def read(self, value: Any) -> list[ProcessedImage]:
+    def read(self, value: Any, tenant: str = "") -> list[ProcessedImage]:
         """Return the frames of a picture, as the tower reads them. Raises RequestError."""
+        if self.is_isolated and isinstance(value, str):  # of a stranger, maybe: it must not be a path
+            value = read_data_uri(value, self.decoder.limits)
         is_file = isinstance(value, bytes | bytearray | memoryview)
-        if self.is_isolated and not is_file:
-            raise RequestError(f"image: not bytes (got {safe_repr(type(value).__name__)}). Send the picture's data.")
         key = blake2b(value, digest_size=16).digest() if is_file else b""
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        frames = load_frames(value, decoder=self.decoder)
+        if self.is_isolated and is_file:
+            frames = self.decoder.decode(bytes(value), tenant).frames
+        else:
+            frames = load_frames(value, decoder=self.decoder)
         pictures = [self.processor.process(frame) for frame in frames]
         if key:
             self._keep(key, pictures)

@@ -307,13 +307,15 @@ class LoadedLLM:
         messages, pictures = self.take_images(with_known_roles(messages))
         return self.expand_images(self.template.render(messages, add_generation_prompt=True), pictures)
 
-    def take_images(self, messages: Any) -> TakenImages:
+    def take_images(self, messages: Any, tenant: str = "") -> TakenImages:
         """Return messages without the data of their pictures, and the pictures as the model reads them.
+
+        tenant   whose turn they take where a child process decodes them
 
         Raises RequestError for a picture that cannot be read, or if the model does not see.
         """
         if self.image_reader is not None:
-            return self.image_reader.take_images(messages)
+            return self.image_reader.take_images(messages, tenant)
         if has_pictures(messages):
             raise RequestError(f"image: {self.config.name} does not see. {self._describe_towers()}")
         return TakenImages(messages, [])

@@ -52,9 +52,15 @@ class ChatFormat:
         self.is_json = False  # whether that form is JSON
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, continue_last: bool = False, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        continue_last: bool = False,
+        tenant: str = "",
+        **variables: Any,
     ) -> RenderedPrompt:
-        """Render the chat. With `continue_last` the prompt ends with the last message, which is the assistant's.
+        """Render the chat. With `continue_last` the prompt ends with the last message, which is the assistant's; its
+        pictures are decoded in the `tenant`'s turn.
 
         Raises RequestError, ModelFileError.
         """
@@ -62,7 +68,7 @@ class ChatFormat:
         if continue_last:
             messages = [*messages[:-1], {**messages[-1], "content": answer_text(messages[-1]) + mark}]
             variables["add_generation_prompt"] = False
-        messages, pictures = self.llm.take_images(messages)
+        messages, pictures = self.llm.take_images(messages, tenant)
         prompt = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
         prompt = self.llm.expand_images(prompt, pictures)
         if continue_last:

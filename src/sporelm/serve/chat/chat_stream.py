@@ -174,7 +174,11 @@ async def render_chat(
     def render() -> RenderedPrompt:
         checked = with_known_roles(messages)
         return chat_format.render(
-            checked, add_generation_prompt=add_generation_prompt, continue_last=continue_last, **variables
+            checked,
+            add_generation_prompt=add_generation_prompt,
+            continue_last=continue_last,
+            tenant=call.key.cache_salt,
+            **variables,
         )
 
     try:
