@@ -10,6 +10,8 @@ from sporelm.models.decoder import Decoder
 class Gemma3(Decoder):
     """Gemma 2's layer with norms of query and key heads in place of capped scores (Gemma team 2025)."""
 
+    attends_images_both_ways = True
+
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
         attention = Attention(name, config, config.window_of(index), norm="heads")

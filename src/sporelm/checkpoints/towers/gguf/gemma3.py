@@ -6,7 +6,6 @@ from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_schema import GgufModel, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.tensor_table import StoredAs
-from sporelm.checkpoints.towers.clip_folders import check_heads
 from sporelm.checkpoints.towers.mmproj import VISION, VIT_TENSORS, VitGgufSchema, read_vit_metadata, vit_metadata
 from sporelm.checkpoints.towers.open_tower import register_tower
 from sporelm.checkpoints.transforms import Transpose
@@ -34,7 +33,6 @@ class Gemma3Gguf(VitGgufSchema):
 
     def config_from_metadata(self, gguf: GgufModel) -> TowerConfig:
         fields, values = read_vit_metadata(gguf), ConfigValues(gguf.metadata, gguf.where)
-        check_heads(gguf.where, fields["width"], fields["heads"])
         return self.tower_config(
             **fields,
             merge=values.integer(SCALE, 1, fields["image_size"] // fields["patch"], USUAL_SCALE),

@@ -10,7 +10,6 @@ from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_schema import GgufModel, MetadataEntry
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.tensor_table import StoredAs
-from sporelm.checkpoints.towers.clip_folders import check_heads
 from sporelm.checkpoints.towers.hf.llava import MAX_FEATURES
 from sporelm.checkpoints.towers.mmproj import VISION, VIT_TENSORS, VitGgufSchema, read_vit_metadata, vit_metadata
 from sporelm.checkpoints.towers.open_tower import register_tower
@@ -56,7 +55,6 @@ class LlavaGguf(VitGgufSchema):
 def read_llava_metadata(gguf: GgufModel) -> dict[str, Any]:
     """Return the fields of `LlavaTowerConfig`. Raises ModelFileError for a missing or impossible value."""
     fields = read_vit_metadata(gguf)
-    check_heads(gguf.where, fields["width"], fields["heads"])
     projector = gguf.shapes.get("mm.2.weight", ())
     if len(projector) != 2:
         raise ModelFileError(f"{gguf.where}: mm.2.weight must be a matrix (got shape {format_value(projector)})")
