@@ -110,7 +110,7 @@ class Prompts:
         self, cpu: Any, heads: Heads, lengths: tuple[int, ...], window: int | None, kind: str = "plain"
     ) -> None:
         """kind "sinks": with sinks, and with scores that are bounded as Gemma 2 does it; "slopes": as MPT; "chunks": of
-        `window` positions; "images": with the spans of IMAGES; "texts": with spans, none of which is an image's."""
+        `window` positions; "images": with the spans of IMAGES; "texts": with spans of text only."""
         self.on, self.heads = On(cpu, f"{heads} {lengths}"), heads
         self.span = {"chunk" if kind == "chunks" else "window": window}
         self.lengths = lengths
