@@ -1,16 +1,19 @@
 """A conversation: its messages and its KV cache, so that a turn computes only its own tokens."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sporelm.api.completion import Piece
+from sporelm.api.conversation_images import attach_pictures, detach_pictures, make_content, read_pictures
 from sporelm.api.sampling_params import SamplingParams, check_single
 from sporelm.api.text_generation import TextGeneration
 from sporelm.api.user_paths import parse_path
 from sporelm.engine import KvSequence
-from sporelm.engine.prompt_images import PromptIds
+from sporelm.engine.kv.session_io import read_attachments
+from sporelm.engine.prompt_images import PromptIds, is_image_id
 from sporelm.engine.request import parse_int
 from sporelm.errors import ModelFileError, RequestError, safe_repr
 from sporelm.text import Detokenizer, RenderedPrompt
@@ -20,14 +23,22 @@ if TYPE_CHECKING:
 
 
 MAX_PREFIX_CHARS = 1 << 21  # total length of the kept prefixes; each contains the ones before it
+IMAGE_ROW_CHARS = 20  # an id of an image row counts as many: its digits in a session file
 
 
 class RenderedPrefix(NamedTuple):
-    """A prefix of the rendered history: the number of its messages, its text, and the token ids in the KV cache."""
+    """A prefix of the rendered history: the number of its messages, its text, the token ids in the KV cache, and how
+    many of them are rows of images."""
 
     messages: int
     text: str
     ids: list[int]
+    image_rows: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many characters it takes in a session file."""
+        return len(self.text) + IMAGE_ROW_CHARS * self.image_rows
 
 
 EMPTY_PREFIX = RenderedPrefix(0, "", [])
@@ -36,7 +47,8 @@ EMPTY_PREFIX = RenderedPrefix(0, "", [])
 class Conversation:
     """A chat with history, created by `LLM.conversation`. Its messages are dicts {"role", "content"}.
 
-    The system message, if any, is the first.
+    The content of a message with pictures is a list of parts: {"type": "image", "image": bytes} and {"type": "text",
+    "text"}; the bytes are those of a file. The system message, if any, is the first.
     """
 
     def __init__(self, llm: "LLM", system: str | None = None, *, salt: str = "") -> None:
@@ -51,15 +63,20 @@ class Conversation:
         ] = []  # after each answer, the latest last; old ones of long chats are dropped
         self._sequence: KvSequence | None = llm.engine.sequence(salt)
 
-    def ask(self, text: str, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
+    def ask(
+        self, text: str, params: SamplingParams | None = None, images: Sequence[Any] = ()
+    ) -> Generator[Piece, None, None]:
         """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
+
+        images   pictures that the message shows, for a model that sees: paths, bytes, data URIs, PIL images, uint8
+                 arrays [height, width, 3], or lists of frames. They are kept as bytes
 
         Closing the iterator early keeps the answer so far; before the answer begins, it keeps nothing of the turn.
         Raises ContextOverflow or RequestError before anything changes.
         """
         if not isinstance(text, str):
             raise RequestError(f"the message is {safe_repr(text)}: it must be a string")
-        messages = [*self.messages, {"role": "user", "content": text}]
+        messages = [*self.messages, {"role": "user", "content": make_content(text, read_pictures(images))}]
         rendered = self.llm.render(messages)
         ids = self.prompt_ids(rendered)
         generation = self.llm.prepare_generation(ids, check_single(params), self.sequence, continues=False)
@@ -72,8 +89,6 @@ class Conversation:
         with other tokens than the tokenizer would use, the generated tokens are kept.
         """
         fresh = self.llm.chat_ids(rendered)
-        if isinstance(fresh, PromptIds):  # its images stand at places of the fresh ids
-            return fresh
         prefix = self._prefixes[-1] if self._prefixes else EMPTY_PREFIX
         if fresh[: len(prefix.ids)] == prefix.ids or not rendered.text.startswith(prefix.text):
             return fresh
@@ -81,7 +96,10 @@ class Conversation:
         fresh_prefix = self.llm.chat_ids(rendered.up_to(len(prefix.text)))
         if fresh[: len(fresh_prefix)] != fresh_prefix:
             return fresh
-        return prefix.ids + fresh[len(fresh_prefix) :]
+        if prefix.image_rows and find_image_ids(prefix.ids) != find_image_ids(fresh_prefix):  # other pictures
+            return fresh
+        ids = prefix.ids + fresh[len(fresh_prefix) :]
+        return _move_images(fresh, ids, len(fresh_prefix), len(prefix.ids)) if isinstance(fresh, PromptIds) else ids
 
     def fork(self) -> "Conversation":
         """Return a second conversation with the same messages, which shares the KV cache so far."""
@@ -108,13 +126,15 @@ class Conversation:
         """Write the conversation with its KV cache to a file, and return the file's size in bytes.
 
         `LLM.wake` restores it without recomputing anything. Raises RequestError while an answer is being generated, if
-        the file cannot be written, or if it exists and is not a session.
+        its pictures have more than 256 MiB, if the file cannot be written, or if it exists and is not a session.
         """
         self.check_idle()
+        messages, pictures = detach_pictures(self.messages)
         # "told" is the key of the prefixes in session files.
-        notes = {"messages": self.messages, "told": [list(prefix) for prefix in self._prefixes]}
+        notes = {"messages": messages, "told": [list(prefix[:3]) for prefix in self._prefixes]}
         session_path = parse_path("the path of a session", path)
-        return self.llm.engine.save_session(self.sequence, session_path, self.llm.loaded_engine.identity, notes)
+        identity = self.llm.loaded_engine.identity
+        return self.llm.engine.save_session(self.sequence, session_path, identity, notes, pictures)
 
     def sleep(self, path: str | Path) -> int:
         """Save the conversation and close it. If the file cannot be written, the conversation stays open."""
@@ -140,11 +160,14 @@ class Conversation:
         conversation.llm = llm
         conversation._sequence = sequence
         try:
-            conversation.messages = read_messages(notes)
+            conversation.messages = read_messages(notes, read_attachments(path))
             conversation._prefixes = read_prefixes(notes, len(conversation.messages), llm.config.vocab)
         except (AttributeError, KeyError, TypeError, ValueError):
             llm.engine.drop(sequence)
             raise ModelFileError(f"{path} is not a saved conversation: its notes have another form") from None
+        except BaseException:
+            llm.engine.drop(sequence)
+            raise
         return conversation
 
     def close(self) -> None:
@@ -200,21 +223,42 @@ class Conversation:
         if generated_text != generation.text:  # cut at a stop string, or inside a character
             generated_ids = []
             generated_text = ""
-        self._prefixes.append(RenderedPrefix(len(self.messages), rendered.text + generated_text, ids + generated_ids))
-        total_chars = sum(len(prefix.text) for prefix in self._prefixes)
+        image_rows = sum(image.num_rows for image in ids.images) if isinstance(ids, PromptIds) else 0
+        prefix_text = rendered.text + generated_text
+        self._prefixes.append(RenderedPrefix(len(self.messages), prefix_text, ids + generated_ids, image_rows))
+        total_chars = sum(prefix.size for prefix in self._prefixes)
         while total_chars > MAX_PREFIX_CHARS and len(self._prefixes) > 1:
-            total_chars -= len(self._prefixes.pop(0).text)
+            total_chars -= self._prefixes.pop(0).size
 
 
-def read_messages(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def find_image_ids(ids: Sequence[int]) -> list[int]:
+    """Return the ids of image rows among these."""
+    return [token for token in ids if is_image_id(token)]
+
+
+def _move_images(fresh: PromptIds, ids: list[int], fresh_end: int, end: int) -> PromptIds:
+    """Return a prompt's images at their places in `ids`, which differ from the `fresh` ids before `fresh_end`.
+
+    `ids` from `end` on are the fresh ones from `fresh_end` on. Between images, texts may have another length.
+    """
+    images = []
+    place = 0
+    for image in fresh.images:
+        if image.start >= fresh_end:
+            start = image.start - fresh_end + end
+        else:
+            start = ids.index(fresh[image.start], place)
+        place = start + image.num_rows
+        images.append(replace(image, start=start))
+    return PromptIds(ids, images)
+
+
+def read_messages(notes: Mapping[str, Any], pictures: Sequence[bytes] = ()) -> list[dict[str, Any]]:
     """Return the messages in a session's notes. Raises AttributeError, KeyError, TypeError, ValueError if invalid."""
     messages = notes["messages"]
     if not isinstance(messages, list):
         raise TypeError("the messages are a list")
-    for message in messages:
-        message["role"].encode()  # must be a string without lone surrogates
-        message["content"].encode()
-    return [dict(message) for message in messages]
+    return attach_pictures(messages, pictures)
 
 
 def read_prefixes(notes: Mapping[str, Any], num_messages: int, vocab: int) -> list[RenderedPrefix]:
@@ -225,8 +269,10 @@ def read_prefixes(notes: Mapping[str, Any], num_messages: int, vocab: int) -> li
         text.encode()
         if not isinstance(ids, list) or not all(type(number) is int for number in (messages, *ids)):
             raise ValueError("a rendered prefix is a count, a text and ids")
-        if not previous <= messages <= num_messages or any(not 0 <= token < vocab for token in ids):
-            raise ValueError("counts of messages grow, and ids are in the vocabulary")
+        if not previous <= messages <= num_messages or not all(
+            0 <= token < vocab or is_image_id(token) for token in ids
+        ):
+            raise ValueError("counts of messages grow, and ids are in the vocabulary, or of images")
         previous = messages
-        prefixes.append(RenderedPrefix(messages, text, ids))
+        prefixes.append(RenderedPrefix(messages, text, ids, len(find_image_ids(ids))))
     return prefixes

@@ -392,8 +392,15 @@ class Engine:
                 raise RequestError("a request still uses this sequence: cancel it first")
             self.kv_cache.drop(sequence)
 
-    def save_session(self, sequence: KvSequence, path: Path, model: str, notes: dict[str, Any]) -> int:
-        """Write the content of a sequence and `notes` to a session file; return the file's bytes.
+    def save_session(
+        self,
+        sequence: KvSequence,
+        path: Path,
+        model: str,
+        notes: dict[str, Any],
+        attachments: Sequence[bytes] = (),
+    ) -> int:
+        """Write the content of a sequence, `notes` and `attachments` to a session file; return the file's bytes.
 
         `model` is the model's identity: only this model can load the file. Raises RequestError while a request uses
         the sequence, if the file cannot be written, or if another file is at the path.
@@ -404,7 +411,9 @@ class Engine:
             if sequence.is_in_use:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
             session = self._export_session(sequence)
-        return write_session(path, session._replace(notes=notes, adapter=sequence.page_hashes.adapter), model).nbytes
+        adapter = sequence.page_hashes.adapter
+        session = session._replace(notes=notes, adapter=adapter, attachments=attachments)
+        return write_session(path, session, model).nbytes
 
     def _export_session(self, sequence: KvSequence) -> SessionData:
         """Return a copy of a sequence's content, or of its offloaded content, if that is more."""

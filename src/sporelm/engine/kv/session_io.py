@@ -5,8 +5,8 @@ recurrent states, `model` the model's identity, `adapter` that of the LoRA adapt
 object of the caller, `sha256` of these and of the tensors. Tensors: `tokens` int64 [n], and `layers.N` [pages, 2,
 kv_heads, PAGE, head_dim], the keys and then the values of each layer in the canonical form of back-ends (q8_0 blocks
 instead of numbers); positions past the last token are zero. With recurrent states also `states.N` float32 [1, ...],
-each array of each layer after the last token; [0, ...] without tokens. These keys and names are written and read here
-alone.
+each array of each layer after the last token; [0, ...] without tokens. `attachments.N` uint8 [n] are further bytes of
+the caller, such as pictures. These keys and names are written and read here alone.
 """
 
 import json
@@ -28,8 +28,10 @@ from sporelm.ops.paged_attention import PAGE
 FORMAT = "sporelm.session"
 VERSION = "1"
 VERSION_WITH_STATES = "2"
+ATTACHMENTS = "attachments."
 ALIGNMENT = 64  # of the data
 MAX_NOTES_BYTES = 1 << 23
+MAX_ATTACHMENT_BYTES = 1 << 28  # of all attachments together
 MAX_HEADER_BYTES = 2 * MAX_NOTES_BYTES + (1 << 20)  # the notes are a JSON text inside a JSON text; and the tensors
 DTYPES = {
     "F16": np.dtype("<f2"),
@@ -45,7 +47,8 @@ Layers = Sequence[NDArray[np.generic]]
 
 class SessionData(NamedTuple):
     """The content of a sequence: its tokens, the pages of each layer, the caller's notes, the identity of the adapter
-    that computed it, the arrays of its recurrent state, and the data type of the pages: a value of --kv."""
+    that computed it, the arrays of its recurrent state, the data type of the pages (a value of --kv), and further bytes
+    of the caller, which `read_attachments` reads."""
 
     tokens: list[int]
     layers: Layers
@@ -53,6 +56,7 @@ class SessionData(NamedTuple):
     adapter: str = ""
     states: Layers = ()
     kv: str = "f16"
+    attachments: Sequence[bytes] = ()
 
 
 class CacheLayout(NamedTuple):
@@ -83,6 +87,15 @@ def write_session(path: Path, session: SessionData, model: str) -> SessionFileIn
     for number, state in enumerate(session.states):
         arrays[f"states.{number}"] = np.ascontiguousarray(state, "<f4")
         types[f"states.{number}"] = "F32"
+    attachment_bytes = sum(map(len, session.attachments))
+    if attachment_bytes > MAX_ATTACHMENT_BYTES:
+        raise RequestError(
+            f"session pictures: too large (got {attachment_bytes} bytes; allowed {MAX_ATTACHMENT_BYTES}). Save a "
+            "conversation with fewer or smaller pictures."
+        )
+    for number, data in enumerate(session.attachments):
+        arrays[f"{ATTACHMENTS}{number}"] = np.frombuffer(data, np.uint8)
+        types[f"{ATTACHMENTS}{number}"] = "U8"
     notes = json.dumps(session.notes, ensure_ascii=False)
     try:
         notes_bytes = len(notes.encode())
@@ -146,7 +159,7 @@ def read_session(
             _check_layer(path, files, number, each, length, layout.kv)
         for number, each in enumerate(layout.states):
             _check_state(path, files, number, (min(length, 1), *each.shape[1:]))
-        num_tensors = 1 + len(layout.layers) + len(layout.states)
+        num_tensors = 1 + len(layout.layers) + len(layout.states) + len(_attachment_names(path, files))
         if len(files.tensors) != num_tensors:
             raise _damaged(path, f"got {len(files.tensors)} tensors; expected {num_tensors}")
         end = max(info.offset + info.nbytes for info in files.tensors.values())
@@ -168,6 +181,25 @@ def read_session(
             for number, each in enumerate(layout.states)
         ]
         return SessionData(tokens.tolist(), layers, _parse_notes(path, notes), adapter, states, layout.kv)
+
+
+def read_attachments(path: Path) -> list[bytes]:
+    """Return the attachments of a session file that `read_session` has accepted. Raises ModelNotFound, ModelFileError.
+
+    The file may have changed since: callers compare hashes.
+    """
+    with _open(path) as files:
+        return [files.raw(name).tobytes() for name in _attachment_names(path, files)]
+
+
+def _attachment_names(path: Path, files: SafetensorsFiles) -> list[str]:
+    """Return the names of the attachments in a file, in order. Raises ModelFileError for more than files may have."""
+    names = [name for name in files.names if name.startswith(ATTACHMENTS)]
+    infos = [files.tensors[name] for name in names]
+    is_valid = all(info.type_name == "U8" and len(info.shape) == 1 for info in infos)
+    if not is_valid or sum(info.nbytes for info in infos) > MAX_ATTACHMENT_BYTES:
+        raise _damaged(path, "its attachments are not bytes, or too many")
+    return names
 
 
 def is_session_file(path: Path) -> bool:
