@@ -68,6 +68,27 @@ def test_part_of_a_head_is_rotated_in_strided_rows(style: str) -> None:
     torch.testing.assert_close(cache_bits(caches[1]), cache_bits(caches[0]))
 
 
+def test_equal_positions_are_one() -> None:
+    """Rows with three equal positions, as those of texts beside images: the bits of rows with one (M-RoPE)."""
+    require_interpreter()
+    import torch
+
+    from sporelm.backends.cuda.rotary_embedding import rope_store
+    from sporelm.backends.torch.torch_pages import cache_bits
+
+    torch.manual_seed(2)
+    q, k, v = torch.randn(5, 12 * HEAD_DIM).split([6 * HEAD_DIM, 3 * HEAD_DIM, 3 * HEAD_DIM], dim=1)
+    table, positions = torch.randn(50, HEAD_DIM), torch.tensor([0, 3, 49, 7, 7], dtype=torch.int32)
+    slots = torch.randperm(PAGES * 64, dtype=torch.int32)[:5]
+    caches = [make_cache("float16", KV_HEADS, HEAD_DIM) for _ in range(2)]
+    how: dict[str, Any] = {"head_dim": HEAD_DIM, "style": "half"}
+    one = rope_store(q, k, v, positions, table, caches[0], slots, **how)
+    thrice, streams = positions[:, None].repeat(1, 3), tuple(pair % 3 for pair in range(HEAD_DIM // 2))
+    three = rope_store(q, k, v, thrice, table, caches[1], slots, **how, streams=streams)
+    torch.testing.assert_close(three, one, rtol=0, atol=0)
+    torch.testing.assert_close(cache_bits(caches[1]), cache_bits(caches[0]), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("card", CARDS)
 @pytest.mark.parametrize("kv", ["bfloat16", "float8_e4m3fn", "q8_0"])
 def test_one_launch_rotates_and_stores(card: int, kv: str) -> None:
