@@ -57,6 +57,9 @@ def primes(limit: int) -> list[int]:
 """
 
 
+IMAGE_TOKENS = 1000
+
+
 def pieces_for(text: str) -> tuple[list[str], float]:
     """The pieces of an answer, and the seconds between them."""
     if "markdown" in text:
@@ -69,11 +72,24 @@ def pieces_for(text: str) -> tuple[list[str], float]:
     return [f"You said: {text}."[start : start + 4] for start in range(0, len(text) + 11, 4)], 0.005
 
 
+def said(message: dict[str, Any]) -> str:
+    """The text of a message, and how many pictures it has."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    pictures = sum(part["type"] == "image" for part in content)
+    text = "".join(part["text"] for part in content if part["type"] == "text")
+    return " ".join([text, f"with {pictures} pictures"]).strip()
+
+
 class PretendChat:
     """The server, in a thread of its own, on a port of this machine that was free."""
 
-    def __init__(self, folder: Path, key: str = "", chat: bool = True, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, key: str = "", chat: bool = True, port: int = 0, vision: bool | None = False
+    ) -> None:
         self.key, self.chat = key, chat
+        self.vision = vision  # whether pretend-135m reads pictures, each of which is IMAGE_TOKENS tokens
         self.requests: list[dict[str, Any]] = []  # bodies of what was asked for
         self.cut = 0  # answers whose reader left
         self.counted: list[dict[str, Any]] = []  # bodies of what was to be counted
@@ -89,6 +105,7 @@ class PretendChat:
             Route("/v1/completions", self.complete, methods=["POST"]),
             Route("/health", lambda request: Response("ok")),
             Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/api/ui/tokens", self.tokenize, methods=["POST"]),
             Route("/metrics", self.metrics),
             *conversation_routes(
                 self.jobs, lambda request: request.headers.get("authorization", ""), lambda request: self.answer
@@ -138,8 +155,8 @@ class PretendChat:
     async def models(self, request: Request) -> Response:
         card = {"object": "model", "owned_by": "sporelm", "created": 0, "max_context": self.context, "loaded": True}
         cards = [
-            {"id": "pretend-135m", "chat": self.chat, **card},
-            {**card, "id": "other-1b", "chat": None, "loaded": False},
+            {"id": "pretend-135m", "chat": self.chat, "vision": self.vision, **card},
+            {**card, "id": "other-1b", "chat": None, "vision": False, "loaded": False},
         ]
         for each in cards:
             each["loaded"] = each["id"] in self.loaded
@@ -152,14 +169,14 @@ class PretendChat:
         self.requests.append(
             {"model": asked.model, "messages": asked.messages, "continues": asked.continue_last, **asked.settings}
         )
-        text = asked.messages[-1]["content"]
+        text = said(asked.messages[-1])
         if asked.model not in self.loaded:
             yield Progress(status="loading")
             await asyncio.to_thread(self.go.wait, 60 if "late" in text else 0)
             self.loaded.add(asked.model)
         if asked.model == self.mute:
             raise AnswerFailed({"code": "no_chat_template", "model": asked.model})
-        prompt = sum(len(each["content"]) for each in asked.messages) if self.counts else 64
+        prompt = sum(len(said(each)) for each in asked.messages) if self.counts else 64
         if prompt >= self.context:
             raise AnswerFailed({"code": "context_length_exceeded", "tokens": prompt, "context": self.context})
         if "fail" in text or ("never" in text and asked.continue_last):
@@ -194,10 +211,11 @@ class PretendChat:
         return StreamingResponse(self.stream(body, body["prompt"]), media_type="text/event-stream")
 
     async def tokenize(self, request: Request) -> Response:
-        """Each letter is a token."""
+        """Each letter is a token, and each picture many."""
         body = await request.json()
         self.counted.append(body)
         tokens = [ord(letter) for each in body["messages"] for letter in each["content"]]
+        tokens += [0] * IMAGE_TOKENS * sum(len(each.get("images", ())) for each in body["messages"])
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": self.context})
 
     async def metrics(self, request: Request) -> Response:

@@ -144,7 +144,7 @@ def test_text_files_go_with_a_message(serve: Serve, open_page: Open, tmp_path: P
     page.set_input_files("#attach-file", [tmp_path / name for name in names])
     until(page, "document.querySelectorAll('.notice').length === 3")
     told = page.locator(".notice").all_inner_texts()
-    assert ["only text can be read" in told[0], "not a text file" in told[1], "400 kB" in told[2]] == [True, True, True]
+    assert ["cannot see pictures" in told[0], "not a text file" in told[1], "400 kB" in told[2]] == [True, True, True]
     assert page.locator("#files li").all_inner_texts() == ["notes.py\n12 characters"]
     say(page, "What is this?")
     content = server.requests[-1]["messages"][-1]["content"]

@@ -132,7 +132,7 @@ def test_files_are_packed_and_kept_under_the_mark_of_what_they_hold() -> None:
         assert "content-encoding" not in plain.headers
         assert plain.content == found.content
         total += int(found.headers["content-length"])
-    assert total < 104_000, "bytes of the first load"
+    assert total < 108_000, "bytes of the first load"
     old = client.get("/webui/-0123456789abcdef/js/app.js")
     assert (old.status_code, old.headers["cache-control"]) == (200, "no-cache")
     for place in ("/webui/-0123456789abcdef/keys.py", "/webui/-0123456789abcdef/../keys.py", "/webui/-012/js/app.js"):

@@ -29,7 +29,7 @@ MEDIA_TYPES = {
 COMPRESSED_SUFFIXES = (".woff2",)  # gzip makes these no smaller
 VERSION = re.compile(r"(?<=^/webui/)-[0-9a-f]{16}/")
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

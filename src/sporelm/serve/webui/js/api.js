@@ -91,6 +91,8 @@ export async function ask(method, path, options) {
   return response.json();
 }
 
+export const askBlob = async (path, options) => (await send("GET", path, options)).blob();
+
 export const askText = async (path, options) => (await send("GET", path, options)).text();
 
 /** The lines of a response as they come; ends with an ApiError where the connection breaks off. */

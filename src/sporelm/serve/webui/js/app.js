@@ -1,7 +1,7 @@
 // The page: which conversation is open, what the composer does, which model answers.
 import { answer } from "./answer.js";
 import { apiKey, ask } from "./api.js";
-import { hasFiles, isTooLong, joined, startAttachments, takeFiles } from "./attachments.js";
+import { hasFiles, imagesOf, isTooLong, joined, startAttachments, takeFiles, unseen, uploaded } from "./attachments.js";
 import { openText, refreshText, startComplete, startText, stopCompletion, unsavedText } from "./complete.js";
 import { Conversation } from "./conversation.js";
 import { startConnection } from "./connection.js";
@@ -9,9 +9,11 @@ import { askKey, startDialogs } from "./dialogs.js";
 import { by, el, icon, kept, notice } from "./dom.js";
 import { offerRoom, overflowOf, startFit } from "./fit.js";
 import { t, translatePage } from "./i18n.js";
+import { forget, imageIds } from "./images.js";
 import { startLive } from "./live.js";
 import { grow } from "./message.js";
 import { startMessages } from "./messages.js";
+import { startPictures } from "./pictures.js";
 import { selectMatch, showHit, startSearchMarks } from "./search.js";
 import { startShortcuts, stopAnswer } from "./shortcuts.js";
 import { clearSearch, narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
@@ -25,6 +27,7 @@ const fresh = () => Conversation.fresh({});
 
 function open(conversation) {
   state.conversation = conversation;
+  forget([...imageIds(conversation.data), ...imagesOf(takeFiles(true)).map(({ id }) => id)]);
   const { model } = conversation.data;
   if (model && state.models.some((known) => known.id === model)) pick(model, false);
   emit("opened", conversation);
@@ -112,10 +115,13 @@ async function send() {
   const area = by("composer-text");
   const text = area.value.trim();
   const conversation = state.conversation;
-  if ((!text && !hasFiles()) || checking || conversation.answering || !state.model || isTooLong(text) || conversation.refuses()) return;
+  if ((!text && !hasFiles()) || checking || conversation.answering || !state.model || isTooLong(text) || unseen() || conversation.refuses()) return;
   checking = true;
   try {
-    const overflow = await overflowOf(conversation, joined(takeFiles(true), text));
+    await uploaded();
+    if (!text && !hasFiles()) return; // a picture was not taken
+    const files = takeFiles(true);
+    const overflow = await overflowOf(conversation, joined(files, text), imagesOf(files));
     if (conversation !== state.conversation || area.value.trim() !== text) return; // changed meanwhile
     if (overflow) offerRoom(overflow, (start) => sendNow(conversation, text, start));
     else sendNow(conversation, text);
@@ -137,7 +143,9 @@ function sendNow(conversation, text, start) {
   grow(area);
   if (!conversation.data.title) conversation.set("title", [...(text || files[0].name).replace(/\s+/g, " ")].slice(0, TITLE).join(""));
   conversation.set("model", state.model);
-  const message = conversation.add({ parent: conversation.data.current, role: "user", content: joined(files, text) });
+  const images = imagesOf(files);
+  const fields = { parent: conversation.data.current, role: "user", content: joined(files, text), ...(images.length ? { images } : {}) };
+  const message = conversation.add(fields);
   if (start !== undefined) message.context_start = start ?? message.id;
   emit("asked");
   answer(conversation, message.id);
@@ -163,6 +171,7 @@ async function loadModels() {
       id: model.id,
       context: model.max_context ?? model.max_model_len ?? null,
       chat: model.chat ?? true,
+      vision: model.vision ?? null,
       loaded: model.loaded ?? true,
     }));
   } catch (error) {
@@ -194,6 +203,7 @@ function pick(id, byHand) {
   by("composer-text").placeholder = id ? t("say", { model: id.split("/").at(-1) }) : `${t("message_field")}…`;
   by("empty-model").textContent = id ? t("talking_to", { model: id }) : "";
   composing();
+  emit("picked");
   if (byHand) {
     kept("local", "model", id);
     emit("models");
@@ -257,6 +267,7 @@ async function rekeyed() {
   const stays = apiKey() && state.conversation.unsaved;
   const text = apiKey() ? unsavedText() : null;
   held.clear();
+  if (!stays) forget();
   if (!stays) state.conversation.answering?.controller?.abort(); // it is not asked for with another's key
   state.text = text;
   text?.save();
@@ -330,6 +341,7 @@ async function start() {
   startComplete();
   startComposer();
   startAttachments();
+  startPictures();
   startEvents();
   startConnection();
   startLive();

@@ -2,6 +2,7 @@
 import { ask, ApiError } from "./api.js";
 import { notice, randomId } from "./dom.js";
 import { t } from "./i18n.js";
+import { restore } from "./images.js";
 import { emit } from "./state.js";
 import { find, hasForked, leaf, staysOn } from "./tree.js";
 import { Waiting } from "./waiting.js";
@@ -262,6 +263,10 @@ export class Conversation {
         this.#known = new Set(body.messages.map(({ id }) => id));
         this.#text = body.messages[0]?.content;
       } catch (error) {
+        if (error.code === "image_missing" && tries > 0 && await restore(this.data)) {
+          await this.#write(changed, fields, removed, 0);
+          return;
+        }
         if (error.status !== 409) throw error;
         const there = await ask("GET", `${PATH}/${this.newId}`); // kept before; only the answer to that was lost
         this.#first(there);
@@ -287,6 +292,8 @@ export class Conversation {
           throw error;
         }
         this.#renew();
+      } else if (error.code === "image_missing" && tries > 0 && await restore(this.data)) {
+        tries = 1; // deleted meanwhile, with the last message elsewhere that showed them
       } else if (error.status === 409 && tries > 0) {
         const other = await ask("GET", `${PATH}/${this.id}`);
         if (this.data.kind === "completion" && changed.size && other.messages[0]?.content !== this.#text) {

@@ -17,6 +17,8 @@ const WORDS = {
   too_large: "error_too_large",
   not_written: "error_not_written",
   no_question: "gone",
+  cannot_see: "error_cannot_see",
+  image_missing: "error_image_missing",
 };
 
 /** A sentence for an error: a code and its parameters, or what an older page stored as a sentence. */

@@ -29,29 +29,38 @@ function visible(data, leaf) {
 /** As the server tells them to the model; see `conversation_turns.turns`. */
 function turns(data, shown) {
   const result = data.system ? [{ role: "system", content: data.system }] : [];
-  const told = shown.filter((message, index) => message.content && (message.role !== "user" || shown[index + 1]?.content !== ""));
-  for (const { role, content } of told) {
+  const told = shown.filter((message, index) => (message.content || message.images) && (message.role !== "user" || shown[index + 1]?.content !== ""));
+  for (const { role, content, images } of told) {
+    const ids = (images ?? []).map(({ id }) => id);
     const last = result.at(-1);
-    if (last?.role === role) last.content += `\n\n${content}`;
-    else result.push({ role, content });
+    if (last?.role === role) {
+      last.content += `\n\n${content}`;
+      last.images = [...(last.images ?? []), ...ids];
+    } else {
+      result.push({ role, content, ...(ids.length ? { images: ids } : {}) });
+    }
   }
   return result;
 }
 
+const pictured = (messages) => messages.some(({ images }) => images?.length);
+
 /** Tokens of messages as the model is shown them, as the server counts; Infinity for what is too long to be counted. */
 async function count(data, shown) {
+  const messages = turns(data, shown);
   try {
-    return (await ask("POST", "tokenize", { body: { model: state.model, messages: turns(data, shown) } })).count;
+    return (await ask("POST", pictured(messages) ? "api/ui/tokens" : "tokenize", { body: { model: state.model, messages } })).count;
   } catch (error) {
     if (error.code === "context_length_exceeded") return Infinity;
     throw error;
   }
 }
 
-/** Tokens of a branch at most, without asking the server. */
+/** Tokens of a branch at most, without asking the server, which alone knows those of a picture. */
 function atMost(data, shown) {
   const last = shown.findLastIndex(({ stats, model }) => stats?.prompt_tokens && model === state.model);
   const counted = last < 0 ? FIRST + bytes(data.system) : Number(shown[last].stats.prompt_tokens) + Number(shown[last].stats.completion_tokens);
+  if (pictured(shown.slice(last + 1))) return Infinity;
   return shown.slice(last + 1).reduce((sum, { content }) => sum + bytes(content) + EACH, counted || Infinity);
 }
 
@@ -73,10 +82,10 @@ async function tooMany(data, shown, context) {
  * Check whether a message fits the context. Return null if it does, else {tokens, context, leaveOut, start}: `leaveOut` is
  * the number of messages to omit, `start` the first one that stays: null for the new one itself.
  */
-export async function overflowOf(conversation, content) {
+export async function overflowOf(conversation, content, images = []) {
   const context = pickedModel()?.context;
   const { data } = conversation;
-  const shown = [...visible(data, data.current), { role: "user", content }];
+  const shown = [...visible(data, data.current), { role: "user", content, ...(images.length ? { images } : {}) }];
   if (!context || atMost(data, shown) < context) return null;
   const tokens = await count(data, shown);
   if (tokens < context) return null;

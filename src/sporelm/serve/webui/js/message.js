@@ -6,6 +6,7 @@ import { errorText } from "./errors.js";
 import { leaveOut, startOf, tellAll } from "./fit.js";
 import { number, t } from "./i18n.js";
 import { MarkdownView } from "./markdown.js";
+import { pictureButtons } from "./pictures.js";
 import { emit, pickedModel } from "./state.js";
 import { children, find, versions } from "./tree.js";
 import { goOn, regenerate, remove, show } from "./turns.js";
@@ -25,11 +26,13 @@ export function grow(area) {
 export class View {
   #drawn = null;
   #asked = null; // what a question's body shows
+  #pictured = null; // ids of the pictures that are shown
 
   constructor(message) {
     this.message = message;
     this.body = el("div", { class: "body", dir: message.role === "user" ? "auto" : null });
     this.files = el("div", { class: "files-of", hidden: true });
+    this.pictures = el("div", { class: "pictures", hidden: true });
     this.thoughts = el("div", { class: "thoughts-text", dir: "auto" });
     this.thinking = el("summary");
     this.details = el("details", { class: "thoughts", hidden: true }, this.thinking, this.thoughts);
@@ -37,7 +40,7 @@ export class View {
     this.note = el("div", { class: "note", hidden: true });
     this.foot = el("div", { class: "foot" });
     this.node = el("article", { class: message.role, tabIndex: -1, data: { id: message.id } },
-      this.details, this.files, this.body, this.wait, this.note, this.foot);
+      this.details, this.pictures, this.files, this.body, this.wait, this.note, this.foot);
     this.markdown = message.role === "assistant" ? new MarkdownView(this.body) : null;
   }
 
@@ -52,11 +55,22 @@ export class View {
     this.#drawn = now;
     if (this.markdown) this.markdown.update(content, !answering);
     else this.question(content);
+    this.drawPictures();
     this.details.hidden = !reasoning;
     if (reasoning) {
       this.thoughts.textContent = reasoning;
       this.thinking.textContent = t(answering && !content ? "thinking" : "thought");
     }
+  }
+
+  drawPictures() {
+    const images = this.message.images ?? [];
+    const now = images.map(({ id }) => id).join();
+    if (now === (this.#pictured ?? "")) return;
+    this.#pictured = now;
+    this.pictures.replaceChildren(...pictureButtons(images));
+    this.pictures.classList.toggle("several", images.length > 1);
+    this.pictures.hidden = !images.length;
   }
 
   /** A question's files, and its text, of a long one the beginning. */
@@ -147,7 +161,7 @@ export class View {
 
   /** The buttons; while the answer comes their place is kept free, so that nothing moves when it ends. */
   actions(conversation, live) {
-    const { content, role } = this.message;
+    const { content, role, images } = this.message;
     const copy = iconButton("copy", t("copy"), async () => {
       await copyText(this.message.content);
       copy.replaceChildren(icon("check"));
@@ -156,7 +170,7 @@ export class View {
     const unanswered = role === "user" && !children(conversation.data, this.message.id).length;
     const acts = el("span", { class: "acts" },
       content || live ? copy : null,
-      content || live ? iconButton("edit", t("edit"), () => this.edit(conversation), { data: { act: "edit" } }) : null,
+      content || images || live ? iconButton("edit", t("edit"), () => this.edit(conversation), { data: { act: "edit" } }) : null,
       role === "assistant" || unanswered
         ? iconButton("again", t("regenerate"), () => regenerate(conversation, this.message), { data: { act: "again" } }) : null,
       iconButton("bin", t("delete_message_short"), () => remove(conversation, this.message), { data: { act: "delete" } }));
@@ -193,10 +207,11 @@ export class View {
     const done = () => {
       if (isTooLong(area.value.trim())) return;
       const content = joined(files, area.value.trim());
-      if (!content || conversation.answering) return; // another question was asked meanwhile: this one waits here
+      const { images } = this.message;
+      if ((!content && !images) || conversation.answering) return; // another question was asked meanwhile: this one waits here
       close();
       if (content === this.message.content && !asks) return;
-      const message = conversation.add({ parent: this.message.parent, role: this.message.role, content });
+      const message = conversation.add({ parent: this.message.parent, role: this.message.role, content, ...(images ? { images } : {}) });
       if (asks) answer(conversation, message.id);
       else emit("changed", conversation);
       conversation.save();

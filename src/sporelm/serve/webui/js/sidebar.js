@@ -4,6 +4,7 @@ import { askSure } from "./dialogs.js";
 import { announce, by, download, el, icon, iconButton, kept, notice } from "./dom.js";
 import { fileName, markdownOf } from "./export.js";
 import { date, t } from "./i18n.js";
+import { unpacked } from "./images.js";
 import { highlightMatches, markWords } from "./search.js";
 import { emit, on, openOne, state } from "./state.js";
 
@@ -146,7 +147,7 @@ async function exportOne(row, asMarkdown) {
   const place = `${PATH}/${row.id}`;
   const title = row.title || t("untitled");
   try {
-    if (asMarkdown) download(fileName(title, "md"), markdownOf(await ask("GET", place)), "text/markdown");
+    if (asMarkdown) download(fileName(title, "md"), await markdownOf(await ask("GET", place)), "text/markdown");
     else download(fileName(title, "json"), await askText(`${place}/export`));
   } catch (error) {
     notice(error.message, "bad");
@@ -224,8 +225,11 @@ async function remove(row, title) {
 async function importFile(file) {
   try {
     const text = await file.text();
-    try { JSON.parse(text); } catch { throw new Error(t("not_json")); }
-    const { imported } = await ask("POST", "api/ui/import", { body: text, raw: true });
+    let bundle;
+    try { bundle = JSON.parse(text); } catch { throw new Error(t("not_json")); }
+    const images = bundle?.format && typeof bundle.images === "object"; // each goes by itself, so that the rest is small
+    const body = images ? JSON.stringify(await unpacked(bundle)) : text;
+    const { imported } = await ask("POST", "api/ui/import", { body, raw: true });
     notice(t("imported", { n: imported.length }));
     by("search").value = "";
     await search();

@@ -1,7 +1,7 @@
 // What the page knows, and who wants to hear of changes.
 
 export const state = {
-  models: [], // {id, context, chat, loaded}
+  models: [], // {id, context, chat, vision, loaded}; vision is null until that is known
   model: "", // the id that is picked
   conversation: null, // the chat that is open
   text: null, // the text that is open, a conversation of kind completion
@@ -39,5 +39,8 @@ export function until(names, signal, ms = 0) {
 
 /** What the page that is shown is about. */
 export const openOne = () => (state.page === "complete" ? state.text : state.conversation);
+
+/** Whether the picked model reads pictures, or may. */
+export const canSee = () => Boolean(pickedModel()) && pickedModel().vision !== false;
 
 export const pickedModel = () => state.models.find((model) => model.id === state.model);
