@@ -59,7 +59,7 @@ class Qwen3VLTowerGguf(TowerGgufSchema):
 
 
 def _read_levels(gguf: GgufModel, layers: int) -> tuple[int, ...]:
-    """Return the layers with a DeepStack merger; without the key, those that have its tensors, as clip.cpp does.
+    """Return the layers with a DeepStack merger. Without the key the tensors tell, as in clip.cpp.
 
     Raises ModelFileError unless the key is true or false for each layer.
     """
