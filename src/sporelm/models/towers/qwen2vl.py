@@ -54,8 +54,8 @@ class Merger:
 
 
 class QwenTower(Tower[QwenTowerConfig]):
-    """The parts that the towers of Qwen's vision models share: patches of two frames, ordered so that merged patches are
-    adjacent, and rotary positions in two dimensions."""
+    """The parts that the towers of Qwen's vision models share: patches of two frames, in an order in which merged
+    patches are adjacent, and rotary positions in two dimensions."""
 
     has_patch_bias = False
     row_arrays: tuple[str, ...] = (POSITIONS,)
