@@ -20,14 +20,18 @@ PARALLEL = {
     "checkpoints/gguf",
     "checkpoints/hf",
     "checkpoints/quantized",
+    "checkpoints/towers/gguf",
+    "checkpoints/towers/hf",
     "cli",
     "evals/conformance",
     "models/architectures",
     "models/families",
+    "models/towers",
     "ops",
     "quant",
     "serve/routes",
     "text/dialects",
+    "vision/processors",
 }
 # The former place of sporelm.files: aliases, under the names of then.
 EXEMPT = {"weights"}
