@@ -2,6 +2,8 @@
 
 from families.case import ODD, TIED, WIDE, Case, named
 
+COGVLM = named("CogVLMForCausalLM", "cogvlm", num_attention_heads=6)
+COGVLM = {key: value for key, value in COGVLM.items() if key != "num_key_value_heads"}
 GRANITE = named("GraniteForCausalLM", "granite", embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.4)
 GRANITE |= {"attention_multiplier": 0.2}
 INTERNLM2 = named("InternLM2ForCausalLM", "internlm2", bias=False, rope_theta=1e6)
@@ -16,6 +18,13 @@ QWEN3 = named("Qwen3ForCausalLM", "qwen3", head_dim=16, rope_theta=1e6)
 SMOLLM3 = named("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=4, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 
 CASES = (
+    Case("cogvlm", COGVLM, {key: value for key, value in WIDE.items() if "key_value" not in key}, "cogvlm"),
+    Case(
+        "cogvlm2-odd",
+        COGVLM | {"hidden_size": 70, "num_attention_heads": 7, "num_multi_query_heads": 1},
+        None,
+        "cogvlm",
+    ),
     Case("granite", GRANITE, WIDE | {"logits_scaling": 1.3}),
     Case("granite-odd-tied-biases", GRANITE | ODD | TIED | {"attention_bias": True, "mlp_bias": True}, None),
     Case("internlm2", INTERNLM2, numpy="internlm2"),

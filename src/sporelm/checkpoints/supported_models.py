@@ -75,6 +75,7 @@ MODELS = (
     ),
     SupportedModel("codegen", "CodeGen 1", ("codegen", "CodeGenForCausalLM"), ("transformers",)),
     SupportedModel("codeshell", "CodeShell", ("codeshell", "CodeShellForCausalLM"), ("numpy", "llama.cpp")),
+    SupportedModel("cogvlm", "CogVLM, CogVLM2", ("cogvlm", "CogVLMForCausalLM"), ("numpy", "llama.cpp")),
     SupportedModel(
         "cohere",
         "Command-R, Command-R+, Aya",

@@ -169,7 +169,7 @@ def map_tensor(
     sources: tuple[str, ...] = (name,)
     shape = param.shape
     if stack:
-        sources = tuple(name.replace("{e}", str(expert)) for expert in range(param.shape[0]))
+        sources = stack.source_names(name, param.shape[0])
         shape = stack.shape(param.shape)
     info = tensors.get(sources[0]) if tensors else None
     transforms = [step for step in steps if isinstance(step, Transform) and (info or not step.is_optional)]
@@ -196,8 +196,13 @@ def save_group(group: Sequence[MappedTensor], tensors: Sequence[StoredTensor]) -
     if index is None:
         return dict(zip(first.sources, first.save(tensors[0]), strict=True))
     cuts = [_get_cut(each, index) for each in group]
-    parts = [_save(each.transforms[index + 1 :], tensor) for each, tensor in zip(group, tensors, strict=True)]
-    return {first.sources[0]: _save(first.transforms[:index], cuts[0].join(cuts, parts))}
+    found = {}
+    for number, source in enumerate(first.sources):
+        pairs = zip(group, tensors, strict=True)
+        each_part = [(each, each.stack.save(tensor)[number] if each.stack else tensor) for each, tensor in pairs]
+        parts = [_save(each.transforms[index + 1 :], part) for each, part in each_part]
+        found[source] = _save(first.transforms[:index], cuts[0].join(cuts, parts))
+    return found
 
 
 def _get_cut(tensor: MappedTensor, index: int) -> Cut:

@@ -432,6 +432,27 @@ class Squeeze(Transform):
 
 
 @dataclass(frozen=True)
+class ZerosFirst(Transform):
+    """Load a vector as the second of two, [2, n], behind zeros, which are not saved."""
+
+    @property
+    def lora_conflict(self) -> str:
+        return STACKED
+
+    def shape(self, shape: Shape) -> Shape:
+        return shape[1:]
+
+    def load(self, tensor: StoredTensor) -> StoredTensor:
+        blocks = tensor.blocks.reshape(1, -1)
+        both = np.concatenate([np.zeros_like(blocks), blocks])
+        return StoredTensor(tensor.name, tensor.format, (2, *tensor.shape), both.reshape(-1))
+
+    def save(self, tensor: StoredTensor) -> StoredTensor:
+        blocks = tensor.blocks.reshape(2, -1)[1]
+        return StoredTensor(tensor.name, tensor.format, tensor.shape[1:], np.ascontiguousarray(blocks))
+
+
+@dataclass(frozen=True)
 class LeadingOnes(Transform):
     """Load a tensor that files store with any number of leading axes of length 1. It is written without them.
 
@@ -586,6 +607,22 @@ class Stack:
     def shape(self, shape: Shape) -> Shape:
         """Return the shape of each stored tensor."""
         return shape[1:]
+
+    def source_names(self, name: str, count: int) -> tuple[str, ...]:
+        """Return the names of the stored tensors of `count` experts, from that of the table's row."""
+        return tuple(name.replace("{e}", str(expert)) for expert in range(count))
+
+
+@dataclass(frozen=True)
+class StackTwo(Stack):
+    """Load two tensors as one parameter [2, ...]. The name of the second one has `new` in place of `old`."""
+
+    old: str
+    new: str
+
+    def source_names(self, name: str, count: int) -> tuple[str, ...]:
+        assert count == 2
+        return name, name.replace(self.old, self.new, 1)
 
 
 def as_f32(tensor: StoredTensor) -> StoredTensor:

@@ -61,4 +61,19 @@ TOWERS: tuple[SupportedTower, ...] = (
         ("InternVLForConditionalGeneration", "InternVLChatModel"),
         ("transformers", "lmdeploy"),
     ),
+    SupportedTower(
+        "minicpmv",
+        "MiniCPM-V 2.5, 2.6, 4, 4.5, MiniCPM-o 2.6, 4.5",
+        ("resampler",),
+        ("MiniCPMV", "MiniCPMO"),
+        ("numpy",),
+    ),
+    SupportedTower("cogvlm", "CogVLM, CogVLM2", ("cogvlm",), ("CogVLMForCausalLM",), ("lmdeploy", "numpy")),
+)
+# Image encoders: folders without a text model that reads pictures. Their vectors stand for whole pictures.
+IMAGE_ENCODERS: tuple[SupportedTower, ...] = (
+    SupportedTower(
+        "clip", "CLIP", (), ("CLIPModel", "CLIPVisionModelWithProjection", "CLIPVisionModel"), ("transformers",)
+    ),
+    SupportedTower("siglip", "SigLIP", (), ("SiglipModel", "SiglipVisionModel"), ("transformers",)),
 )

@@ -12,8 +12,9 @@ from sporelm.checkpoints.towers.open_tower import register_tower
 from sporelm.checkpoints.transforms import LeadingOnes
 from sporelm.errors import UnsupportedModel
 from sporelm.models.config import MAX_WIDTH
+from sporelm.models.grouped_tower import CLASS, POSITIONS
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.towers.internvl import CLASS, POSITIONS, InternVLTower, InternVLTowerConfig
+from sporelm.models.towers.internvl import InternVLTower, InternVLTowerConfig
 
 SCALE_FACTOR: Final = f"{VISION}projector.scale_factor"
 MIN_TILES, MAX_TILES_KEY = f"{VISION}preproc_min_tiles", f"{VISION}preproc_max_tiles"

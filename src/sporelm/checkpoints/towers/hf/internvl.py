@@ -24,7 +24,8 @@ from sporelm.checkpoints.towers.tower_schema import (
 from sporelm.checkpoints.transforms import FlattenKernel, Squeeze, TakeRows
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.config import MAX_WIDTH, ModelConfig
-from sporelm.models.towers.internvl import CLASS, POSITIONS, InternVLTower, InternVLTowerConfig
+from sporelm.models.grouped_tower import CLASS, POSITIONS
+from sporelm.models.towers.internvl import InternVLTower, InternVLTowerConfig
 
 MAX_TILES: Final = 1 << 10
 MAX_MERGE: Final = 8

@@ -1,0 +1,86 @@
+"""The image processor of CogVLM and CogVLM2: pictures are resized to one size (`build_conversation_input_ids` in the
+authors' code)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.models.tower_config import TowerConfig
+from sporelm.models.tower_inputs import ImageInput
+from sporelm.vision.image_processor import ImageProcessor, ProcessedImage, cut_patches
+from sporelm.vision.pixels import BICUBIC, normalize, resize
+from sporelm.vision.processor_files import (
+    BYTE_SCALE,
+    CLIP_MEAN,
+    CLIP_STD,
+    metadata_normalization,
+    read_normalization,
+    read_processor_files,
+)
+
+# Vocabularies have no token for rows of pictures; chat templates of the authors do not write one.
+ROW: Final = "<IMAGE_TOKEN>"
+ENDS: Final = 2  # learned rows, in front of the patches and behind them
+
+
+@dataclass(frozen=True)
+class CogVLMSettings:
+    """The settings of a processor.
+
+    size    side of pictures, in pixels
+    patch   side of a patch, in pixels
+    merge   side of the squares of patches that become one row
+    scale, mean, std   of the normalisation of pixels
+    """
+
+    size: int
+    patch: int
+    merge: int
+    scale: float = BYTE_SCALE
+    mean: tuple[float, ...] = CLIP_MEAN
+    std: tuple[float, ...] = CLIP_STD
+
+    @property
+    def grid_side(self) -> int:
+        """Patches along a side of a picture."""
+        return self.size // self.patch
+
+
+class CogVLMProcessor(ImageProcessor):
+    """Resizes pictures to a square, whatever their shape."""
+
+    placeholder = ROW
+    row_token = ROW
+
+    def __init__(self, settings: CogVLMSettings) -> None:
+        self.settings = settings
+
+    def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:
+        settings = self.settings
+        used = settings.grid_side * settings.patch  # a convolution drops pixels of a partial patch
+        values = normalize(
+            resize(pixels, settings.size, settings.size, BICUBIC), settings.mean, settings.std, settings.scale
+        )
+        count = self.count_rows(pixels.shape[1], pixels.shape[0])
+        grid = (1, settings.grid_side, settings.grid_side)
+        image = ImageInput(cut_patches(values[:, :used, :used], settings.patch), (grid,), count)
+        return ProcessedImage(ROW * count, (image,))
+
+    def count_rows(self, width: int, height: int) -> int:
+        return (self.settings.grid_side // self.settings.merge) ** 2 + ENDS
+
+
+def from_folder(folder: Path, config: TowerConfig, tokens: Callable[[str], bool]) -> CogVLMProcessor:
+    """Return the processor of a Hugging Face folder. The authors' folders have no settings of it."""
+    scale, mean, std = read_normalization(read_processor_files(folder).image, CLIP_MEAN, CLIP_STD)
+    return CogVLMProcessor(CogVLMSettings(config.image_size, config.patch, config.merge, scale, mean, std))
+
+
+def from_metadata(metadata: Mapping[str, Any], config: TowerConfig, tokens: Callable[[str], bool]) -> CogVLMProcessor:
+    """Return the processor of an mmproj file. Raises ModelFileError for missing settings."""
+    mean, std = metadata_normalization(metadata)
+    return CogVLMProcessor(CogVLMSettings(config.image_size, config.patch, config.merge, BYTE_SCALE, mean, std))
