@@ -97,6 +97,10 @@ MULTIMODAL_CLASSES: Mapping[str, str] = {
 INTERNVL_CHAT = "InternVLChatModel"
 LLM_CONFIG = "llm_config"
 NESTED_CLASSES: Mapping[str, str] = {INTERNVL_CHAT: LLM_CONFIG}
+# Multimodal classes whose config.json is that of the text model, with further keys: version -> the text model's type.
+MINICPM_CLASSES = ("MiniCPMO", "MiniCPMV")
+MINICPM_TEXT_TYPES: Mapping[str, str] = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
+MINICPM_KEYS = ("vision_config", "slice_config", "audio_config", "tts_config", "auto_map", "model_type")
 # Classes that have a schema, and that contain text models of these other types too.
 MORE_TEXT_TYPES: Mapping[str, tuple[str, ...]] = {"Mistral3ForConditionalGeneration": ("mistral4",)}
 # Classes with a text model that differs from the supported one, and the difference.
@@ -118,16 +122,28 @@ def find_text_prefix(class_name: str) -> str:
 
 
 def find_multimodal_class(values: Mapping[str, Any]) -> str:
-    """Return the multimodal class that a config.json names, if it is one of `MULTIMODAL_CLASSES`, `NESTED_CLASSES` or
-    `MORE_TEXT_TYPES`; else ""."""
+    """Return the multimodal class that a config.json names, if it is one of `MULTIMODAL_CLASSES`, `NESTED_CLASSES`,
+    `MINICPM_CLASSES` or `MORE_TEXT_TYPES`; else ""."""
     names = values.get("architectures")
     first = names[0] if isinstance(names, list) and names else None
     if not isinstance(first, str):
         return ""
     text = values.get("text_config")
     kind = text.get("model_type") if isinstance(text, Mapping) else None
-    is_known = first in MULTIMODAL_CLASSES or first in NESTED_CLASSES or kind in MORE_TEXT_TYPES.get(first, ())
-    return first if is_known else ""
+    known = (*MULTIMODAL_CLASSES, *NESTED_CLASSES, *MINICPM_CLASSES)
+    return first if first in known or kind in MORE_TEXT_TYPES.get(first, ()) else ""
+
+
+def minicpm_version(values: Mapping[str, Any]) -> str:
+    """Return the version in a config.json of `MINICPM_CLASSES`, which is a number or text, such as "2.6"; "" if it has
+    none."""
+    version = values.get("version")
+    if isinstance(version, bool) or not isinstance(version, str | int | float):
+        return ""
+    try:
+        return f"{float(version):.1f}"
+    except (ValueError, OverflowError):
+        return ""
 
 
 def select_text_model(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -148,6 +164,12 @@ def select_text_model(values: dict[str, Any], where: str) -> dict[str, Any]:
         return values
     if class_name in NESTED_CLASSES:
         return _select_nested(values, NESTED_CLASSES[class_name], where)
+    if class_name in MINICPM_CLASSES:
+        text = {key: value for key, value in values.items() if key not in MINICPM_KEYS}
+        text["model_type"] = MINICPM_TEXT_TYPES.get(minicpm_version(values))
+        if text["model_type"] is None:
+            got, known = format_value(values.get("version")), ", ".join(MINICPM_TEXT_TYPES)
+            raise UnsupportedModel(f"{where}: version of {class_name} is not supported (got {got}; allowed {known})")
     kind = text.get("model_type", MULTIMODAL_CLASSES.get(class_name, ""))
     if not isinstance(kind, str) or kind not in TEXT_MODELS:
         known = ", ".join(TEXT_MODELS)
@@ -177,11 +199,11 @@ def _select_nested(values: dict[str, Any], key: str, where: str) -> dict[str, An
 
 
 def with_multimodal_names(schema: HfSchema, class_name: str) -> HfSchema:
-    """Return the schema of a text model for folders of a class of `MULTIMODAL_CLASSES` or `NESTED_CLASSES`, which have
-    other prefixes."""
-    if class_name in NESTED_CLASSES:
+    """Return the schema of a text model for folders of a multimodal class, which have other prefixes."""
+    if class_name in NESTED_CLASSES or class_name in MINICPM_CLASSES:
+        front = "llm." if class_name in MINICPM_CLASSES else "language_model."
         return schema.with_attributes(
-            optional_prefixes=(*schema.optional_prefixes, "language_model."),
+            optional_prefixes=(*schema.optional_prefixes, front),
             ignored_tensors=(*schema.ignored_tensors, *MULTIMODAL_TENSORS),
         )
     front = "model.language_model."

@@ -13,6 +13,7 @@ _MODULES = (
     *("high_res_vision_model", "acoustic_tokenizer_encoder", "semantic_tokenizer_encoder"),
     *("image_tower", "video_tower", "vision_encoder", "vision_embedder"),
     "vit_large_projector",
+    *("vpm", "resampler", "apm", "audio_projection_layer", "tts"),  # MiniCPM-V and MiniCPM-o
 )
 MULTIMODAL_TENSORS = (
     *(f"{start}{module}.*" for start in ("", "model.") for module in _MODULES),
