@@ -322,7 +322,9 @@ def load_engine(
                 reader = connect_tower(
                     tower, loaded.decoder_worker, loaded.decoder_engine, loaded.tokenizer, options.eager
                 )
-            return replace(loaded, notes=(*notes, *loaded.notes), split=split, image_reader=reader)
+            skipped = () if tower is None else source.vision_notes()  # of the text model's schema
+            notes += [note for note in loaded.notes if note not in skipped]
+            return replace(loaded, notes=tuple(notes), split=split, image_reader=reader)
         except BaseException:
             backend.close()
             raise

@@ -56,7 +56,7 @@ class ModelSource:
     def notes(self) -> tuple[str, ...]:
         """The differences between the loaded model and its files, one line each."""
         notes = self.files.notes if isinstance(self.files, QuantizedFolder) else ()
-        return (*notes, *self._vision_note(), *self._head_note(), *self._dequantized_note())
+        return (*notes, *self.vision_notes(), *self._head_note(), *self._dequantized_note())
 
     def _dequantized_note(self) -> tuple[str, ...]:
         """Return a note about quantized tensors that are loaded as F32, if any are."""
@@ -82,8 +82,8 @@ class ModelSource:
         heads = [each for each in ignored if "pooler" not in each and "position_ids" not in each]
         return (f"{format_names(heads, 1)}: the pretraining head of {name} is not read",) if heads else ()
 
-    def _vision_note(self) -> tuple[str, ...]:
-        """Return a note about unread vision and audio tensors, if there are any."""
+    def vision_notes(self) -> tuple[str, ...]:
+        """Return the note about unread vision and audio tensors, if there are any."""
         if MULTIMODAL_TENSORS[0] not in self.schema.ignored_tensors:
             return ()
         parts = sorted(

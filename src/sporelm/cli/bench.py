@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm import __version__
-from sporelm.cli import bench_output, lora_options, options, terminal_layout, trace_options
+from sporelm.cli import bench_output, image_options, lora_options, options, terminal_layout, trace_options
 from sporelm.cli.parser import Parser, comma_separated
 from sporelm.cli.terminal_layout import NARROW, terminal_width
 from sporelm.errors import UsageError
@@ -72,6 +72,7 @@ def make_parser() -> Parser:
     parser.add_argument("--peer", type=Path, metavar="DIR", help="folder of llama.cpp's tools (see bench/peer.sh)")
     bench_output.add_output(parser, plot_help="draw the rows as a chart", json_help="print a JSON list of rows")
     options.add_engine(parser)
+    image_options.add_mmproj(parser)
     lora_options.add_lora(parser)
     trace_options.add_trace_and_record(parser)
     options.add_help(parser)

@@ -4,9 +4,18 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import interrupt, lora_options, options, sampling_options, standard_streams, trace_options
+from sporelm.cli import (
+    image_options,
+    interrupt,
+    lora_options,
+    options,
+    sampling_options,
+    standard_streams,
+    trace_options,
+)
 from sporelm.cli.chat_screen import ChatScreen, dim
 from sporelm.cli.chat_sessions import ChatExit, ReasoningPiece, Sessions
 from sporelm.cli.parser import Parser
@@ -33,18 +42,21 @@ def make_parser() -> Parser:
     parser = ChatParser(
         "chat",
         "Chat with a model. The history stays in the KV cache, so a turn computes only its own tokens. "
-        "Slash commands: /list /create /fork /switch /drop /save /load /args /help /exit. "
+        "Slash commands: /image /list /create /fork /switch /drop /save /load /args /help /exit. "
         "Input may also come from a pipe.",
         "[MODEL] [options]",
         [
             'spore chat --system "You answer in one sentence."',
             "echo What is a spore? | spore chat --temp 0",
             "spore chat --url http://127.0.0.1:8000",
+            "spore chat model.gguf --mmproj mmproj.gguf --image cat.png",
         ],
     )
     options.add_model(parser)
     parser.add_argument("--system", metavar="TEXT", help="the system message")
     options.add_chat_template(parser, options.TEMPLATE_HELP)
+    image_options.add_mmproj(parser)
+    image_options.add_images(parser, "a picture that goes with the first message; may be repeated")
     parser.add_argument(
         "--session-dir",
         metavar="DIR",
@@ -72,16 +84,21 @@ def run(args: argparse.Namespace) -> int:
         from sporelm.cli.remote import remote_sessions
         from sporelm.cli.remote.remote_completion import format_stats as format_remote_stats
 
+        pictures = image_options.read_pictures(args.images)
         sessions, description = remote_sessions.open_sessions(args)
+        sessions.add_pictures(pictures)
         return chat(sessions, description, format_remote_stats)
     if args.api_key is not None:
         raise UsageError("--api-key is for a server: name one with --url, or leave it out")
     adapters = lora_options.parse_lora(args)
     params = lora_options.with_first_adapter(sampling_options.parse_sampling(args), adapters)
+    pictures = image_options.read_pictures(args.images)
     llm = trace_options.open_traced_model(args, session_dir=args.session_dir, adapters=adapters)
     try:
         description = f"{llm.config.name}, a context of {llm.max_context} tokens"
-        code = chat(Sessions(llm, params, args.system), description, format_stats)
+        sessions = Sessions(llm, params, args.system, check_picture=partial(image_options.check_picture, llm))
+        sessions.add_pictures(pictures)
+        code = chat(sessions, description, format_stats)
     finally:
         llm.close()
         failed = trace_options.report(llm)
@@ -99,7 +116,9 @@ def chat(sessions: Sessions, description: str, format_stats: Callable[[Any], str
     if sys.stdin.isatty():
         banner = f"{escape_line(description)}: /help lists the commands, Ctrl-D exits"
         print("\n".join(fold(banner, terminal_width(sys.stderr), 0)), file=sys.stderr)
-    for text in read_messages(lambda: f"{sessions.current_id}> "):
+    if sessions.pictures:
+        print(sessions.list_pictures(), file=sys.stderr)
+    for text in read_messages(sessions.prompt):
         try:
             if text.startswith("/"):
                 lines = sessions.run_command(text).split("\n")
@@ -128,7 +147,7 @@ def print_answer(sessions: Sessions, text: str, format_stats: Callable[[Any], st
     screen = ChatScreen()
     with interrupt.interrupt_flag() as interrupted:
         try:
-            with contextlib.closing(sessions.current.ask(text, sessions.params)) as stream:
+            with contextlib.closing(sessions.ask(text)) as stream:
                 for piece in stream:
                     if isinstance(piece, ReasoningPiece):
                         screen.print_reasoning(piece.text)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm import settings
+from sporelm.cli.chat_sessions import FILE_COMMANDS, SLASH_COMMANDS
 from sporelm.cli.interrupt import is_terminating
 
 if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
 
@@ -41,6 +43,8 @@ def read_terminal(make_prompt: Callable[[], str]) -> Iterator[str]:
 
     session: PromptSession[str] = PromptSession(
         history=open_history(),
+        completer=make_completer(),
+        complete_while_typing=False,
         multiline=True,
         key_bindings=make_key_bindings(),
         prompt_continuation="... ",
@@ -54,6 +58,27 @@ def read_terminal(make_prompt: Callable[[], str]) -> Iterator[str]:
             print("(Ctrl-D or /exit leaves)", file=sys.stderr)
         except EOFError:
             return
+
+
+def make_completer() -> "Completer":
+    """Return the completion by Tab: names of slash commands, and paths behind those that take a file."""
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+    from prompt_toolkit.document import Document
+
+    paths = PathCompleter(expanduser=True)
+
+    class CommandCompleter(Completer):
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+            name, space, word = document.text_before_cursor.partition(" ")
+            if not name.startswith("/") or "\n" in name:
+                return
+            if not space:
+                names = [each for each in SLASH_COMMANDS if each.startswith(name[1:])]
+                yield from (Completion(f"/{each}", start_position=-len(name)) for each in names)
+            elif name[1:] in FILE_COMMANDS:
+                yield from paths.get_completions(Document(word.lstrip()), complete_event)
+
+    return CommandCompleter()
 
 
 def make_key_bindings() -> "KeyBindings":

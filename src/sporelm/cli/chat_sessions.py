@@ -1,10 +1,12 @@
 """The conversations of one chat, and the slash commands that create, fork, switch and drop them."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from sporelm.cli.image_options import Picture, read_picture
 from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS
 from sporelm.cli.terminal_text import escape_line, pluralize
 from sporelm.errors import RequestError, safe_repr
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 HELP = """\
+/image FILE          show a picture with the next message; may be repeated
+/image [-]           list the pictures of the next message; -: leave them out
 /list                list the conversations; * marks the current one
 /create              start a new conversation
 /fork [ID]           copy a conversation (default: the current one) and switch to the copy
@@ -51,7 +55,8 @@ ARGUMENTS: dict[str, Callable[[str], Any]] = {
     "roll": lambda text: BOOLEANS[text.lower()],
 }
 
-FILE_COMMANDS = ("save", "load")  # commands whose argument is the rest of the line, including spaces
+SLASH_COMMANDS = ("image", "list", "create", "fork", "switch", "drop", "save", "load", "args", "help", "exit")
+FILE_COMMANDS = ("image", "save", "load")  # commands whose argument is the rest of the line, including spaces
 
 
 class ChatExit(Exception):
@@ -74,8 +79,8 @@ else:
 class ChatConversation(Protocol[AskParams]):
     """A conversation with a local model (`sporelm.api.Conversation`) or with a server (`cli.remote`).
 
-    `ask` raises before it changes anything. It yields pieces with `text` and `completion`, which only the last one has;
-    closing the generator keeps the answer so far.
+    `ask` takes the bytes of pictures, and raises before it changes anything. It yields pieces with `text` and
+    `completion`, which only the last one has; closing the generator keeps the answer so far.
     """
 
     messages: list[dict[str, Any]]
@@ -83,7 +88,7 @@ class ChatConversation(Protocol[AskParams]):
     @property
     def is_asleep(self) -> bool: ...
 
-    def ask(self, text: str, params: AskParams, /) -> Generator[Any, None, None]: ...
+    def ask(self, text: str, params: AskParams, images: Sequence[bytes] = (), /) -> Generator[Any, None, None]: ...
 
     def fork(self) -> "ChatConversation[AskParams]": ...
 
@@ -118,12 +123,19 @@ class Sessions(Generic[Params]):
         params: Params,
         system: str | None = None,
         help_texts: HelpTexts = HelpTexts(),  # noqa: B008 - it is immutable
+        check_picture: Callable[[Picture], Picture] = lambda picture: picture,
     ) -> None:
+        """Begin with an empty conversation.
+
+        check_picture   raises RequestError for a picture that the model does not take
+        """
         self.model = model
         self.params = params
         self.system = system
         self.help_texts = help_texts
+        self.check_picture = check_picture
         self.conversations: dict[int, ChatConversation[Params]] = {}
+        self._pictures: dict[int, list[Picture]] = {}  # of the next message of each conversation
         self.current_id = 0
         self.last_id = 0
         self.create([])
@@ -132,11 +144,43 @@ class Sessions(Generic[Params]):
     def current(self) -> ChatConversation[Params]:
         return self.conversations[self.current_id]
 
+    @property
+    def pictures(self) -> list[Picture]:
+        """The pictures of the next message of the current conversation."""
+        return self._pictures.get(self.current_id, [])
+
+    def prompt(self) -> str:
+        """Return the input prompt of a terminal."""
+        pictures = f" [{pluralize(len(self.pictures), 'picture')}]" if self.pictures else ""
+        return f"{self.current_id}{pictures}> "
+
+    def ask(self, text: str) -> Generator[Any, None, None]:
+        """Say `text` with the pictures of the next message, and yield the answer piece by piece.
+
+        The pictures stay for another try unless the message joins the conversation. Raises like the conversation.
+        """
+        number, conversation = self.current_id, self.current
+        before = conversation.messages
+        try:
+            images = [picture.data for picture in self.pictures]
+            with closing(conversation.ask(text, self.params, images)) as pieces:
+                yield from pieces
+        finally:
+            if conversation.messages is not before:
+                self._pictures.pop(number, None)
+
+    def add_pictures(self, pictures: Sequence[Picture]) -> None:
+        """Add pictures to the next message. Raises RequestError for one that the model does not take."""
+        checked = [self.check_picture(picture) for picture in pictures]
+        if checked:
+            self._pictures[self.current_id] = [*self.pictures, *checked]
+
     def run_command(self, line: str) -> str:
         """Run one slash command and return its output. Raises ChatExit for /exit, RequestError for an invalid one."""
         name, *rest = line[1:].split(maxsplit=1) or [""]
         words = [rest[0].strip()] if rest and name in FILE_COMMANDS else " ".join(rest).split()
         commands = {
+            "image": self.show_picture,
             "list": self.list_conversations,
             "create": self.create,
             "fork": self.fork,
@@ -152,6 +196,20 @@ class Sessions(Generic[Params]):
             raise RequestError(f"Unknown command: /{name} (see /help)")
         return commands[name](words)
 
+    def show_picture(self, words: list[str]) -> str:
+        if words == ["-"]:
+            self._pictures.pop(self.current_id, None)
+        elif words:
+            self.add_pictures([read_picture(words[0])])
+        return self.list_pictures()
+
+    def list_pictures(self) -> str:
+        """Return the pictures of the next message as text."""
+        if not self.pictures:
+            return "no pictures with the next message"
+        lines = [f"{number}  {picture}" for number, picture in enumerate(self.pictures, 1)]
+        return "\n".join(["with the next message:", *lines])
+
     def list_conversations(self, words: list[str]) -> str:
         check_usage(words, "/list", 0)
         lines = []
@@ -159,7 +217,7 @@ class Sessions(Generic[Params]):
             questions = user_messages(conversation)
             first = "(empty)"
             if questions:
-                first = escape_line(" ".join(str(questions[0]["content"]).split())[:60])
+                first = describe_content(questions[0]["content"])
             mark = "*" if number == self.current_id else " "
             asleep = "  (asleep)" if conversation.is_asleep else ""
             lines.append(f"{mark} {number}  {pluralize(len(questions), 'turn')}  {first}{asleep}")
@@ -172,7 +230,10 @@ class Sessions(Generic[Params]):
     def fork(self, words: list[str]) -> str:
         check_usage(words, "/fork [ID]", 0, 1)
         source = self._find_id(words)
-        return self._add(self.conversations[source].fork(), f"copy of {source}")
+        added = self._add(self.conversations[source].fork(), f"copy of {source}")
+        if source in self._pictures:
+            self._pictures[self.current_id] = list(self._pictures[source])
+        return added
 
     def switch(self, words: list[str]) -> str:
         check_usage(words, "/switch ID", 1)
@@ -183,6 +244,7 @@ class Sessions(Generic[Params]):
         check_usage(words, "/drop [ID]", 0, 1)
         dropped = self._find_id(words)
         self.conversations.pop(dropped).close()
+        self._pictures.pop(dropped, None)
         if dropped != self.current_id:
             return f"dropped {dropped}"
         if self.conversations:
@@ -248,6 +310,17 @@ class Sessions(Generic[Params]):
             known = ", ".join(map(str, self.conversations))
             raise RequestError(f"no conversation {safe_repr(words[0])}: there are {known}")
         return found
+
+
+def describe_content(content: Any) -> str:
+    """Return the beginning of a message as one line; a message with pictures begins with their number."""
+    if isinstance(content, str):
+        text, count = content, 0
+    else:
+        text = " ".join(part["text"] for part in content if part["type"] == "text")
+        count = sum(part["type"] != "text" for part in content)
+    pictures = f"[{pluralize(count, 'picture')}] " if count else ""
+    return pictures + escape_line(" ".join(text.split())[:60])
 
 
 def user_messages(conversation: ChatConversation[Any]) -> list[dict[str, Any]]:

@@ -218,6 +218,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             **select(args, "dtype", "strict", "batch_invariant", "device_memory", "experts_on"),
             **select(args, "speculate", "draft_model"),
             chat_template=getattr(args, "chat_template", None),
+            mmproj=getattr(args, "mmproj", None),
             progress=progress,
             announce=announce,
             max_batch=max_batch,

@@ -4,15 +4,17 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sporelm.cli import lora_options, options, sampling_options, trace_options
+from sporelm.cli import image_options, lora_options, options, sampling_options, trace_options
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_text import pluralize
 from sporelm.errors import SporeError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM, Completion, SamplingParams
+    from sporelm.cli.image_options import Picture
 
 INTERRUPTED = 130  # exit code after SIGINT: 128 + 2
 MAX_BATCH = 16  # answers to a prompt that are generated in one batch; more of them wait
@@ -31,6 +33,7 @@ def make_parser() -> Parser:
             'spore run -p "Is water wet? Answer: " --choice yes --choice no',
             'spore run -p "Is water wet?" --chat-template default',
             'spore run model.gguf -p "Once" --backend torch --device cuda --device-memory 20G',
+            'spore run model.gguf --mmproj mmproj.gguf --image cat.png -p "What is it?" --chat-template default',
         ],
     )
     options.add_model(parser)
@@ -41,6 +44,12 @@ def make_parser() -> Parser:
         parser,
         "answer the prompt as a user message, with this chat template: default (the model's own), chatml, llama3, "
         "mistral-v7, ... or a Jinja file",
+    )
+    image_options.add_mmproj(parser)
+    image_options.add_images(
+        parser,
+        "a picture: PNG, JPEG, WebP, GIF or BMP. It stands at the model's placeholder in the raw text, or in front of "
+        "a text that has none; may be repeated",
     )
     options.add_json(parser, "print one JSON object instead of the text")
     options.add_engine(parser)
@@ -58,20 +67,25 @@ def run(args: argparse.Namespace) -> int:
     prompt = (
         args.prompt if args.prompt is not None else options.read_text(args.file, "the prompt", options.MAX_PROMPT_BYTES)
     )
+    pictures = image_options.read_pictures(args.images)
     llm = trace_options.open_traced_model(args, max_batch=min(params.num_sequences, MAX_BATCH), adapters=adapters)
     try:
         continues = args.chat_template is None
-        messages = [{"role": "user", "content": prompt}]
-        ids = llm.prompt_ids(prompt) if continues else llm.chat_ids(llm.render(messages))
+        pictures = [image_options.check_picture(llm, picture) for picture in pictures]
+        if not continues:
+            ids = llm.chat_ids(llm.render(image_options.image_messages(prompt, pictures)))
+        else:
+            ids = llm.prompt_with_images(prompt, [picture.data for picture in pictures])
         generate = generate_several if params.num_sequences > 1 else generate_one
         completion = generate(llm, ids, params, show=not args.json, continues=continues)
+        vision = vision_as_json(llm, pictures)
     finally:
         llm.close()
     if completion is None:
         trace_options.report(llm)
         return INTERRUPTED
     if args.json:
-        print(json.dumps(as_json(completion), ensure_ascii=False))
+        print(json.dumps(as_json(completion) | vision, ensure_ascii=False))
     else:
         print()
     code = trace_options.report(llm)
@@ -142,6 +156,17 @@ def as_json(completion: "Completion") -> dict[str, object]:
     if completion.alternatives:
         result["alternatives"] = [alternative_as_json(each) for each in completion.alternatives]
     return result | error_as_json(completion)
+
+
+def vision_as_json(llm: "LLM", pictures: "Sequence[Picture]") -> dict[str, object]:
+    """Return the pictures of a prompt with the image rows that they take, and the seconds of the vision tower; nothing
+    without pictures."""
+    if not pictures:
+        return {}
+    encoder = llm.engine.image_encoder
+    assert encoder is not None
+    images = [{"file": picture.name, "frames": picture.frames, "rows": picture.rows} for picture in pictures]
+    return {"images": images, "tower_s": encoder.seconds}
 
 
 def alternative_as_json(completion: "Completion") -> dict[str, object]:

@@ -39,6 +39,7 @@ def make_parser() -> Parser:
             "spore serve",
             "spore serve --model small=smollm2 --model big=model.gguf --model-memory 8G",
             "spore serve model.gguf --lora sql=sql-adapter --lora tone=tone.gguf@0.5",
+            "spore serve --model eyes=model.gguf --mmproj eyes=mmproj.gguf",
             "spore serve --host 0.0.0.0 --api-keys-file keys.txt --tls-cert cert.pem --tls-key key.pem",
         ],
     )
@@ -54,6 +55,12 @@ def make_parser() -> Parser:
         "--any-model-name",
         action="store_true",
         help="answer requests for an unknown model with the first model, instead of 404",
+    )
+    parser.add_argument(
+        "--mmproj",
+        action="append",
+        metavar="[NAME=]FILE",
+        help="GGUF file with the vision tower of the model NAME, of the first model without a name; may be repeated",
     )
     parser.add_argument("--config", metavar="FILE", help="a TOML file with any of these options (SPORE_SERVE_CONFIG)")
     parser.add_argument("--host", metavar="H", help="address to listen on; default: 127.0.0.1 (SPORE_HOST)")
@@ -118,6 +125,9 @@ def check_models(config: "ServeConfig") -> None:
     from sporelm.files import store
     from sporelm.files.store.hub_address import HUB_MARK
 
+    for spec in config.models:
+        if spec.mmproj is not None and not spec.mmproj.startswith(HUB_MARK):
+            store.resolve(spec.mmproj, fetch=False)
     for spec in config.models[1:]:
         if spec.path is not None and spec.path not in store.KNOWN and not spec.path.startswith(HUB_MARK):
             store.resolve(spec.path, fetch=False)
@@ -132,6 +142,7 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
     models = [*([args.model] if args.model else []), *(args.models or [])]
     flags |= {
         "models": models or None,
+        "mmproj": args.mmproj,
         "host": args.host,
         "port": args.port,
         "log": args.log,

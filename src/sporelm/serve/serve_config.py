@@ -2,8 +2,8 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +32,14 @@ ENGINE_OPTIONS = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model and the name that requests use for it; `path` is MODEL as everywhere, None for the default model."""
+    """A model and the name that requests use for it; `path` is MODEL as everywhere, None for the default model.
+
+    mmproj   GGUF file with its vision tower; None if it has none, or holds its own
+    """
 
     name: str
     path: str | None
+    mmproj: str | None = None
 
     def __post_init__(self) -> None:
         if MODEL_NAME.fullmatch(self.name) is None or ".." in self.name:
@@ -166,10 +170,15 @@ class ServeConfig:
         for origin in self.cors_origins:
             if re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin) is None:
                 raise RequestError(f"a CORS origin is {safe_repr(origin)}: give scheme://host[:port], without a path")
-        for title, hosts in (("an allowed host", self.allowed_hosts), ("an image host", self.allow_image_hosts)):
-            for name in hosts:
-                if HOST_NAME.fullmatch(name) is None and not _is_address(name):
-                    raise RequestError(f"{title} is {safe_repr(name)}: give a name alone, without scheme, port or path")
+        for name in self.allowed_hosts:
+            if HOST_NAME.fullmatch(name) is None and not _is_address(name):
+                raise RequestError(
+                    f"an allowed host is {safe_repr(name)}: give a name alone, without scheme, port or path"
+                )
+        if self.allow_image_hosts:
+            from sporelm.vision.image_fetching import ImageFetcher
+
+            ImageFetcher(self.allow_image_hosts)  # checks them
 
     @property
     def max_bodies_bytes(self) -> int:
@@ -257,6 +266,8 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None) -> ServeConf
         values["models"] = tuple(
             each if isinstance(each, ModelSpec) else ModelSpec.parse(each) for each in values["models"]
         )
+    if "mmproj" in values:
+        values["models"] = add_towers(values.get("models", ServeConfig.models), values.pop("mmproj"))
     if "adapters" in values:
         from sporelm.api.lora_adapters import LoraAdapter
 
@@ -267,6 +278,26 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None) -> ServeConf
         if isinstance(values.get(name), str):
             values[name] = size_in_bytes(name, values[name])
     return ServeConfig(**{**values, "keys": tuple(keys)})
+
+
+def add_towers(models: Sequence[ModelSpec], towers: Sequence[str]) -> tuple[ModelSpec, ...]:
+    """Return models with their mmproj files, each given as NAME=FILE, or FILE for the first model.
+
+    Raises RequestError for the name of no model, and for two files of one.
+    """
+    found, given = {spec.name: spec for spec in models}, set[str]()
+    for text in towers:
+        name, sign, file = text.partition("=")
+        if not sign or "/" in name:
+            name, file = next(iter(found)), text
+        if name not in found or not file:
+            known = ", ".join(found)
+            raise RequestError(f"mmproj is {safe_repr(text, 200)}: give NAME=FILE, where NAME is a model ({known})")
+        if name in given:
+            raise RequestError(f"mmproj is given twice for the model {name!r}: give one file for each model")
+        given.add(name)
+        found[name] = replace(found[name], mmproj=file)
+    return tuple(found.values())
 
 
 def values_from_environment() -> dict[str, Any]:
@@ -299,7 +330,7 @@ def checked_value(name: str, value: Any) -> Any:
     """Return a value of the file in its field's type. Raises RequestError for an unknown field or a wrong type."""
     if name == "models":
         paths = _require(name, value, dict)
-        return [ModelSpec(each, _require(f"models.{each}", path, str)) for each, path in paths.items()]
+        return [_read_spec(each, path) for each, path in paths.items()]
     if name == "engine":
         options = _require(name, value, dict)
         for option, given in options.items():
@@ -322,6 +353,18 @@ def checked_value(name: str, value: Any) -> Any:
     if name in _SIZES and isinstance(value, str):
         return value
     return _require(name, value, float if name.endswith("_seconds") else int)
+
+
+def _read_spec(name: str, value: Any) -> ModelSpec:
+    """Return a model of the file: MODEL, or a table of `model` and `mmproj`. Raises RequestError."""
+    if not isinstance(value, dict):
+        return ModelSpec(name, _require(f"models.{name}", value, str))
+    if unknown := [key for key in value if key not in ("model", "mmproj")]:
+        raise RequestError(f"models.{name}.{unknown[0][:60]} is unknown: known are model, mmproj")
+    texts = {key: _require(f"models.{name}.{key}", text, str) for key, text in value.items()}
+    if not texts.get("model"):
+        raise RequestError(f"models.{name} has no model: give a file or a name")
+    return ModelSpec(name, texts["model"], texts.get("mmproj"))
 
 
 def _require(name: str, value: Any, required: type) -> Any:

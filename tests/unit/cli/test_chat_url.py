@@ -1,8 +1,10 @@
 """Conversations with a server, over a real socket: answers, and all that may be wrong with them."""
 
 import gzip
+import json
 import socket
 import ssl
+from base64 import b64encode
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -365,6 +367,43 @@ def test_conversations_are_saved_and_loaded_as_json(tmp_path: Path) -> None:
     path.write_text('[{"role": "user", "content": "bare", "extra": 1}]')
     assert server.wake(path).messages == [{"role": "user", "content": "bare"}]
     assert [each.name for each in tmp_path.iterdir()] == ["talk.json"]
+
+
+PNG = b"\x89PNG\r\n\x1a\n..."
+
+
+def test_pictures_are_sent_as_data_uris_and_kept_in_files(tmp_path: Path) -> None:
+    with scripted(answer("A cat"), answer("Yes")) as server:
+        conversation = RemoteServer(server.url, model="m").conversation()
+        list(conversation.ask("What?", PLAIN, [PNG, b"\xff\xd8\xff..."]))
+        path = tmp_path / "talk.json"
+        conversation.save(path)
+        woken = RemoteServer(server.url, model="m").wake(path)
+        assert woken.messages == conversation.messages
+        list(woken.ask("Sure?", PLAIN))
+        content = server.requests[1].body["messages"][0]["content"]
+        assert [part["type"] for part in content] == ["image_url", "image_url", "text"]
+        assert content[0]["image_url"]["url"] == f"data:image/png;base64,{b64encode(PNG).decode()}"
+        assert content[1]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [3, {}, {"type": "audio"}, {"type": "text", "text": 3}, {"type": "image_url", "image_url": {"url": "https://a"}}],
+)
+def test_files_with_other_parts_are_refused(tmp_path: Path, part: object) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps([{"role": "user", "content": [part]}]))
+    with pytest.raises(RequestError, match="not a conversation with a server"):
+        RemoteServer("http://127.0.0.1:1", model="m").wake(path)
+
+
+def test_a_conversation_that_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sporelm.cli.remote.conversation_file.MAX_FILE_BYTES", 20)
+    with pytest.raises(RequestError, match=r"too large to be saved \(got \d+ bytes; allowed 20\)"):
+        RemoteServer("http://127.0.0.1:1", model="m").conversation("Be brief.").save(tmp_path / "talk.json")
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,44 @@ def test_names_of_models() -> None:
             ModelSpec(wrong, None)
     with pytest.raises(RequestError, match="two models have the name 'm'"):
         ServeConfig(models=(ModelSpec("m", "a"), ModelSpec("m", "b")))
+
+
+def test_each_model_can_have_a_vision_tower_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('[models]\nblind = "a.gguf"\neyes = {model = "b.gguf", mmproj = "c.gguf"}\n')
+    assert load_config({}, file).models == (ModelSpec("blind", "a.gguf"), ModelSpec("eyes", "b.gguf", "c.gguf"))
+    flags = {"mmproj": ["folder/x=y.gguf", "eyes=other.gguf"]}
+    assert [spec.mmproj for spec in load_config(flags, file).models] == ["folder/x=y.gguf", "other.gguf"]
+    assert load_config({"mmproj": ["d.gguf"]}).models == (ModelSpec("smollm2", None, "d.gguf"),)
+
+
+@pytest.mark.parametrize(
+    ("towers", "message"),
+    [
+        (["nobody=a.gguf"], "mmproj is 'nobody=a.gguf': give NAME=FILE, where NAME is a model (m, n)"),
+        (["n="], "mmproj is 'n='"),
+        ([""], "mmproj is ''"),
+        (["a.gguf", "m=b.gguf"], "mmproj is given twice for the model 'm'"),
+    ],
+)
+def test_vision_towers_of_no_model_are_refused(towers: list[str], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        load_config({"models": ["m=a", "n=b"], "mmproj": towers})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('{mmproj = "a"}', "models.m has no model"),
+        ('{model = "a", path = "b"}', "models.m.path is unknown"),
+        ('{model = "a", mmproj = 3}', "models.m.mmproj is 3: it must be a string"),
+        ("[]", "models.m is []: it must be a string"),
+    ],
+)
+def test_tables_of_models_are_checked(tmp_path: Path, table: str, message: str) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(f"[models]\nm = {table}\n")
+    with pytest.raises(RequestError) as caught:
+        load_config({}, file)
+    assert message in str(caught.value)

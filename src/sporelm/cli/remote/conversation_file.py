@@ -1,4 +1,5 @@
-"""Conversations in JSON files: {"messages": [{"role", "content"}]}."""
+"""Conversations in JSON files: {"messages": [{"role", "content"}]}; the content of messages with pictures is a list of
+OpenAI's parts."""
 
 import json
 import os
@@ -12,16 +13,21 @@ MAX_FILE_BYTES = 64 << 20
 ROLES = ("system", "developer", "user", "assistant")
 
 
-def write_conversation(path: Path, messages: Sequence[dict[str, str]]) -> int:
+def write_conversation(path: Path, messages: Sequence[dict[str, Any]]) -> int:
     """Write messages atomically to a file that only its owner can read, and return its size in bytes.
 
     Raises RequestError if it cannot be written, or if the path exists and is not a conversation.
     """
     if path.exists():
         read_conversation(path)
+    data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
+    if len(data) > MAX_FILE_BYTES:
+        raise RequestError(
+            f"the conversation is too large to be saved (got {len(data)} bytes; allowed {MAX_FILE_BYTES}). Begin a new "
+            "one with fewer pictures"
+        )
     from sporelm.files.part_files import PartFiles  # imported only when needed
 
-    data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
     try:
         with PartFiles() as unfinished:
             part = unfinished.path_for(path)
@@ -33,7 +39,7 @@ def write_conversation(path: Path, messages: Sequence[dict[str, str]]) -> int:
     return len(data)
 
 
-def read_conversation(path: Path) -> list[dict[str, str]]:
+def read_conversation(path: Path) -> list[dict[str, Any]]:
     """Return the messages of a file, which may also be a plain list of messages. Raises RequestError."""
     try:
         if path.exists() and not path.is_file():
@@ -52,12 +58,28 @@ def read_conversation(path: Path) -> list[dict[str, str]]:
         ) from None
 
 
-def parse_messages(value: Any) -> list[dict[str, str]]:
+def parse_messages(value: Any) -> list[dict[str, Any]]:
     """Return the messages of a decoded file. Raises ValueError."""
     messages = value.get("messages") if isinstance(value, dict) else value
     if not isinstance(messages, list):
         raise ValueError("messages is not a list")
     for each in messages:
-        if not isinstance(each, dict) or each.get("role") not in ROLES or not isinstance(each.get("content"), str):
+        if not isinstance(each, dict) or each.get("role") not in ROLES or not is_content(each.get("content")):
             raise ValueError("a message has no role or content")
     return [{"role": each["role"], "content": each["content"]} for each in messages]
+
+
+def is_content(content: Any) -> bool:
+    """Return whether a decoded content is a text, or a list of texts and pictures with their data."""
+    if isinstance(content, str):
+        return True
+    return isinstance(content, list) and all(isinstance(part, dict) and is_part(part) for part in content)
+
+
+def is_part(part: dict[str, Any]) -> bool:
+    """Return whether a decoded part is a text, or a picture with its data."""
+    if part.get("type") == "text":
+        return part.keys() == {"type", "text"} and isinstance(part["text"], str)
+    address = part.get("image_url")
+    url = address.get("url") if isinstance(address, dict) else None
+    return part.get("type") == "image_url" and isinstance(url, str) and url.startswith("data:image/")

@@ -1,7 +1,8 @@
 """A server to chat with: its models, its completions, and conversations, whose messages are kept here."""
 
 import json
-from collections.abc import Generator, Mapping
+from base64 import b64encode
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class RemoteServer:
         """Load a saved conversation. Raises RequestError."""
         return RemoteConversation(self, read_conversation(path))
 
-    def stream_events(self, messages: list[dict[str, str]], params: RemoteParams) -> Generator[str | None, None, None]:
+    def stream_events(self, messages: list[dict[str, Any]], params: RemoteParams) -> Generator[str | None, None, None]:
         """Yield the events of a completion up to the last; None whenever nothing came for a moment.
 
         Raises RemoteError.
@@ -94,7 +95,7 @@ class RemoteServer:
                     return
         yield from decoder.flush()
 
-    def _request_body(self, messages: list[dict[str, str]], params: RemoteParams) -> dict[str, Any]:
+    def _request_body(self, messages: list[dict[str, Any]], params: RemoteParams) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.model, "messages": messages, "stream": True, **params.as_fields()}
         if STREAM_OPTIONS not in self.changed_fields:
             body[STREAM_OPTIONS] = {"include_usage": True}
@@ -137,17 +138,19 @@ class RemoteConversation:
 
     is_asleep = False
 
-    def __init__(self, server: RemoteServer, messages: list[dict[str, str]]) -> None:
+    def __init__(self, server: RemoteServer, messages: list[dict[str, Any]]) -> None:
         self.server = server
         self.messages = messages
 
-    def ask(self, text: str, params: RemoteParams) -> Generator[RemotePiece | ReasoningPiece, None, None]:
-        """Say `text` and yield the answer piece by piece; a piece is empty while nothing comes.
+    def ask(
+        self, text: str, params: RemoteParams, images: Sequence[bytes] = ()
+    ) -> Generator[RemotePiece | ReasoningPiece, None, None]:
+        """Say `text`, with the files of pictures, and yield the answer; a piece is empty while nothing comes.
 
         The last piece has the completion. Closing the iterator early stops the server; question and answer join the
         messages if there is any text. Raises RemoteError for an answer that fails, which keeps nothing of the turn.
         """
-        messages = [*self.messages, {"role": "user", "content": text}]
+        messages = [*self.messages, {"role": "user", "content": make_content(text, images)}]
         completion = RemoteCompletion()
         try:
             with closing(self.server.stream_events(messages, params)) as events:
@@ -168,7 +171,7 @@ class RemoteConversation:
         self._append_answer(messages, completion)
         yield RemotePiece("", completion)
 
-    def _append_answer(self, messages: list[dict[str, str]], completion: RemoteCompletion) -> None:
+    def _append_answer(self, messages: list[dict[str, Any]], completion: RemoteCompletion) -> None:
         """Append question and answer to the history, without reasoning."""
         self.messages = [*messages, {"role": "assistant", "content": completion.text}]
 
@@ -182,6 +185,16 @@ class RemoteConversation:
 
     def close(self) -> None:
         """Do nothing: no resources are held."""
+
+
+def make_content(text: str, images: Sequence[bytes]) -> str | list[dict[str, Any]]:
+    """Return the content of a message: the text, or OpenAI's parts with the pictures first."""
+    if not images:
+        return text
+    from sporelm.vision.image_formats import detect_format
+
+    urls = [f"data:image/{detect_format(data).lower()};base64,{b64encode(data).decode()}" for data in images]
+    return [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": text}]
 
 
 def _read_head(parts: Generator[ResponseHead | bytes | None, None, None]) -> Generator[None, None, ResponseHead]:

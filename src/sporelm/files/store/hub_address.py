@@ -40,6 +40,8 @@ FOLDER_FILES = (
     "merges.txt",
     "chat_template.json",
     "*.jinja",
+    "preprocessor_config.json",
+    "processor_config.json",
     "additional_chat_templates/*.jinja",
     # Of sentence-transformers: what rows go through once the model has made them, and prompts.
     "modules.json",

@@ -259,6 +259,7 @@ class ModelPool:
                 announce=partial(self.announce_split, spec.name),
                 any_kind=True,
                 adapters=adapters,
+                mmproj=spec.mmproj,
                 render_seconds=self.config.render_seconds,
                 grammar_seconds=self.config.grammar_seconds,
                 **options,
@@ -288,7 +289,8 @@ def _file_bytes(spec: ModelSpec) -> int:
     with suppress(OSError, SporeError):
         path = store.resolve(spec.path, fetch=False)
         if path.is_file():
-            return path.stat().st_size
+            tower = 0 if spec.mmproj is None else store.resolve(spec.mmproj, fetch=False).stat().st_size
+            return path.stat().st_size + tower
         return sum(each.stat().st_size for each in path.glob("*.safetensors"))
     return 0
 

@@ -1,0 +1,101 @@
+"""`spore run` and `spore chat` with pictures, over a tiny Qwen2-VL: as a folder, and as a model with an mmproj file."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from qwen_vision import IDS, IMAGE_PAD, tiny_model, write_folder
+from sporelm.cli.main import main
+from vision_folders import draw_picture
+
+pytest.importorskip("torch", reason="makes a model of transformers")
+pytest.importorskip("transformers", reason="makes a model of transformers")
+
+OPTIONS = ("--backend", "reference", "--max-tokens", "4", "--temp", "0", "--kv", "f32", "--max-context", "256")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("qwen"), tiny_model("qwen2vl", 0))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    paths = [tmp_path_factory.mktemp("pictures") / name for name in ("a.png", "b.png")]
+    for number, path in enumerate(paths):
+        Image.fromarray(draw_picture(40 + 30 * number, 50, number)).save(path)
+    return [str(path) for path in paths]
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["run", *words, *OPTIONS, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_run_puts_pictures_at_placeholders_or_in_front(
+    folder: Path, pictures: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (str(folder), "--image", pictures[0], "--image", pictures[1])
+    front = run_json(capsys, *words, "-p", "Hi")
+    rows = [each["rows"] for each in front["images"]]
+    assert [each["file"] for each in front["images"]] == pictures
+    assert front["prompt_token_ids"].count(IDS[IMAGE_PAD]) == sum(rows) > 2
+    assert front["tower_s"] > 0
+    middle = run_json(capsys, *words, "-p", f"Hi{IMAGE_PAD}and{IMAGE_PAD}")
+    assert middle["prompt_token_ids"][:2] == [ord("H") - 33, ord("i") - 33]
+    chat = run_json(capsys, *words, "-p", "Hi", "--chat-template", "default")
+    assert chat["prompt_token_ids"].count(IDS[IMAGE_PAD]) == sum(rows)
+    assert "images" not in run_json(capsys, str(folder), "-p", "Hi")
+
+
+def test_run_refuses_in_one_line(
+    folder: Path, pictures: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.jpg"
+    text.write_text("words")
+    damaged = tmp_path / "damaged.png"
+    damaged.write_bytes(Path(pictures[0]).read_bytes()[:60])
+    words = [str(folder), "-p", "Hi", *OPTIONS]
+    for image, reason in (
+        (tmp_path / "none.png", "cannot read"), (text, "text.jpg: image: not a supported picture"),
+        (damaged, "damaged.png: image: the PNG file is damaged"),
+    ):  # fmt: skip
+        assert main(["run", *words, "--image", str(image)]) == 1
+        assert reason in one_error(capsys)
+    assert main(["run", str(folder), "-p", IMAGE_PAD, *OPTIONS, "--image", pictures[0], "--image", pictures[1]]) == 1
+    assert "1 placeholders" in one_error(capsys)
+    assert main(["run", *words, "--mmproj", "none.gguf"]) == 1
+    assert "mmproj" in one_error(capsys)
+
+
+def one_error(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line on stderr, without the progress bar."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("spore: ")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_a_chat_through_a_pipe_shows_pictures(
+    folder: Path,
+    pictures: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    saved = tmp_path / "talk.session"
+    lines = ("What is it?", f"/image {pictures[1]}", "And this?", "/fork", f"/save {saved}", f"/load {saved}", "More?")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, "/list", ""])))
+    assert main(["chat", str(folder), *OPTIONS, "--image", pictures[0]]) == 0
+    out, err = capsys.readouterr()
+    assert f"with the next message:\n1  {pictures[0]}, " in err
+    assert f"with the next message:\n1  {pictures[1]}, " in out
+    assert "* 3  3 turns  [1 picture] What is it?" in out
+    new = [int(line.partition(" | ")[2].split()[0]) for line in err.splitlines() if "new in the prompt" in line]
+    assert len(new) == 3
+    assert new[2] < 30, "the woken conversation computes its own turn only"
