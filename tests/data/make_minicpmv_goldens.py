@@ -30,7 +30,7 @@ def noise(width: int, height: int) -> np.ndarray:
 
 
 def describe(grids: list[list[int]], patches: list[np.ndarray], text: str) -> dict[str, Any]:
-    """What is compared: grids (height, width), the sum and some values of each slice, and a hash of the text."""
+    """Return what is compared: grids (height, width), the sum and some values of each slice, and a hash of the text."""
     probes = [
         [round(float(each.sum(dtype=np.float64)), 3), *map(float, each[0, :3]), *map(float, each[-1, -3:])]
         for each in patches

@@ -1,4 +1,4 @@
-"""The image processor of Idefics3, SmolVLM and SmolVLM2: a picture is cut into square tiles, and follows once more as a
+"""The image processor of Idefics3, SmolVLM and SmolVLM2: a picture is cut into square tiles, and follows again as a
 whole.
 
 Source: transformers, image_processing_pil_idefics3.py, processing_idefics3.py and processing_smolvlm.py, whose

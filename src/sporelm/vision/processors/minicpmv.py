@@ -74,7 +74,7 @@ class Slicing(NamedTuple):
 
     whole     (width, height) of the whole picture
     columns, rows   of its slices; 0: none
-    refined   (width, height) of the picture of which the slices are cut
+    refined   (width, height) of the picture from which the slices are cut
     """
 
     whole: Size
@@ -160,13 +160,13 @@ def fit_size(width: float, height: float, size: int, patch: int) -> Size:
     return divisible(fitted_width, patch), divisible(fitted_height, patch)
 
 
-def choose_grid(width: int, height: int, size: int, most: int) -> Size | None:
+def choose_grid(width: int, height: int, size: int, max_slices: int) -> Size | None:
     """Return (columns, rows) of the slices of a picture: of all grids with about one slice for each square of `size`,
     the first whose ratio is nearest to that of the picture. None: the picture is not cut."""
-    count = min(ceil(width * height / (size * size)), most)
+    count = min(ceil(width * height / (size * size)), max_slices)
     if count <= 1:
         return None
-    numbers = [number for number in (count - 1, count, count + 1) if 1 < number <= most]
+    numbers = [number for number in (count - 1, count, count + 1) if 1 < number <= max_slices]
     grids = [(columns, n // columns) for n in numbers for columns in range(1, n + 1) if n % columns == 0]
     ratio = log(width / height)
     return min(grids, key=lambda grid: abs(ratio - log(grid[0] / grid[1])))

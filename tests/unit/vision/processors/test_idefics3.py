@@ -43,7 +43,7 @@ def write_settings(folder: Path, values: dict[str, Any], **processor: Any) -> Pa
 
 
 def patch_of(tile: int) -> int:
-    """A patch of which an even number fits on a side of the tile; some pixels may be left over."""
+    """A patch that fits an even number of times on a side of the tile; some pixels may be left over."""
     return max(1, tile // 4)
 
 
