@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.prompt_images import PromptIds, PromptImage, image_row_ids
+from sporelm.engine.prompt_images import PromptIds as PromptIds
+from sporelm.engine.prompt_images import PromptImage, image_row_ids
 from sporelm.errors import ContextOverflow, RequestError, safe_repr
 from sporelm.models.tower_inputs import ImageInput
 from sporelm.text import RenderedPrompt, Tokenizer

@@ -328,8 +328,8 @@ class LoadedLLM:
         """Return the remedy for a model that does not see: a file beside it that may hold its tower."""
         files = sorted(path.name for path in self.path.parent.glob("*mmproj*.gguf")) if self.path.is_file() else []
         if files:
-            return f"Load it with --mmproj {files[0]}, which lies beside it."
-        return "Load a model that does, with --mmproj FILE if its vision tower is in a file of its own."
+            return f"Set the option mmproj to {files[0]}, which lies beside it."
+        return "Load a model that does; if its vision tower is in a file of its own, name that with the option mmproj."
 
     def chat_ids(self, rendered: RenderedPrompt) -> list[int]:
         """Return the token ids of a rendered chat. BOS is added only if the template has written it.

@@ -29,6 +29,7 @@ from sporelm.errors import MemoryShortage, RequestError
 
 log = logging.getLogger(__name__)
 MAX_TOWER_SECONDS = 0.05  # of a vision tower between two steps
+TOWER_SHARE = 0.6  # of the duration of a step, at most, if streams wait meanwhile
 
 
 class StepRunner(Protocol):
@@ -193,14 +194,16 @@ class Engine:
         return outputs
 
     def _encode_images(self, step_seconds: float) -> list[StepOutput]:
-        """Work on the images that requests wait for, for as long as a step takes; alone, for MAX_TOWER_SECONDS.
+        """Work on the images that requests wait for: for a share of a step's duration, or alone, MAX_TOWER_SECONDS.
 
         If the tower fails, the requests that wait for that image end with the error.
         """
         encoder, scheduler = self.image_encoder, self.scheduler
         if encoder is None or not encoder.has_work:
             return []
-        seconds = min(MAX_TOWER_SECONDS, step_seconds) if scheduler.running else MAX_TOWER_SECONDS
+        seconds = MAX_TOWER_SECONDS
+        if scheduler.running:
+            seconds = min(seconds, TOWER_SHARE * step_seconds)
         users = encoder.users_of_first()
         try:
             encoder.advance(seconds, scheduler.is_waiting)

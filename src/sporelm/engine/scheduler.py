@@ -128,7 +128,7 @@ class Scheduler:
     def _check_images(self, request: Request) -> None:
         """Raise RequestError for images if the model does not see, or one that is longer than a step."""
         if self.image_encoder is None:
-            raise RequestError("this model does not see images: load one with a vision tower (--mmproj for GGUF files)")
+            raise RequestError("this model does not see images: load one with a vision tower (the option mmproj)")
         largest = max(image.num_rows for image in request.images)
         if self.attends_images_both_ways and largest > self.limits.token_budget:
             raise RequestError(

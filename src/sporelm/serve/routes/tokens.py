@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from sporelm.api.image_inputs import PromptIds
 from sporelm.api.llm import LLM
 from sporelm.errors import RequestError
 from sporelm.serve.chat.answer_stream import run_in_thread_if
@@ -130,6 +131,9 @@ def encode_parts(
             ids.append(part)
         else:
             llm.check_text_length(str(part))
+            if isinstance(part, RenderedPrompt) and part.images:
+                ids += ids_with_images(llm, part)
+                continue
             is_first = add_special and at == 0
             if isinstance(part, RenderedPrompt):
                 if parse_special:
@@ -138,6 +142,17 @@ def encode_parts(
                 part = part.text
             ids += llm.tokenizer.encode(part, add_special_tokens=is_first, parse_special=parse_special)
     return ids
+
+
+def ids_with_images(llm: LLM, prompt: RenderedPrompt) -> list[int]:
+    """Return the ids of a chat with images, with the vocabulary's token of an image row (0 if it has none) in place of
+    each row. Raises ContextOverflow for images that do not fit the context."""
+    ids = llm.chat_ids(prompt)
+    plain = list(ids)
+    if isinstance(ids, PromptIds):
+        for image in ids.images:
+            plain[image.start : image.stop] = [image.token_id] * image.num_rows
+    return plain
 
 
 def piece_of(llm: LLM, token: int) -> str | list[int]:
