@@ -34,6 +34,7 @@ from sporelm.files.gguf import GgufWriter, open_gguf
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.tower_inputs import ImageInput
 from sporelm.models.tower_registry import build_tower
+from sporelm.ops.paged_attention import PAGE
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.output_file import OutputFile, save_models
 from sporelm.vision.processor_registry import open_processor
@@ -147,7 +148,11 @@ def pictures_of(sizes: Sequence[tuple[int, int]]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     ("family", "number", "has_experts"),
-    [*((*each, False) for each in CONFIGS), *(("qwen3vl", n, True) for n in (0, 1))],
+    [
+        *((*each, False) for each in CONFIGS),
+        ("qwen3vl", 0, True),
+        pytest.param("qwen3vl", 1, True, marks=pytest.mark.all),
+    ],
 )
 def test_logits(family: str, number: int, has_experts: bool, models: Models) -> None:
     model, folder = models(family, number, has_experts=has_experts)
@@ -178,6 +183,27 @@ def test_generated_tokens(family: str, models: Models) -> None:
         )
     assert list(found.token_ids) == all_ids[0, len(ids) : len(ids) + len(found.token_ids)].tolist()
     assert len(found.token_ids) > 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_short_steps_and_company_change_no_bit(family: str, models: Models) -> None:
+    """Pictures are cut between steps, run beside a text, and come from the cache in another request."""
+    _, folder = models(family, 0)
+    text, sizes = PROMPTS[2]
+    params = SamplingParams(max_tokens=4, temperature=0, logprobs=2)
+    with (
+        LLM(folder, backend="cpu", threads=1) as whole,
+        LLM(folder, backend="cpu", threads=1, token_budget=8) as cut,
+    ):
+        words = whole.prompt_ids("Some words.")
+        ids = whole.prompt_with_images(text + "Some words." * 5, pictures_of(sizes))
+        np.testing.assert_array_equal(whole.logits(ids), cut.logits(ids))
+        alone = [whole.generate(each, params)[0] for each in (ids, words)]
+        together = cut.generate([ids, words], params)
+        again = whole.generate(ids, params)[0]
+        assert again.cached_tokens == PAGE < len(ids)
+        for one, other in zip([*alone, alone[0]], [*together, again], strict=True):
+            assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
 
 
 # mmproj files: names as llama.cpp's conversion/qwenvl.py and conversion/qwen3vl.py write them, for each stored name.
