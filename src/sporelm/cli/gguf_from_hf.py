@@ -21,6 +21,7 @@ def make_parser() -> Parser:
             "spore gguf from-hf ./my-model --split-max-size 2G --no-tensor-first-split --dry-run",
             "spore gguf from-hf ./my-model --split-max-tensors 128 -o parts/",
             "spore gguf from-hf ./my-model --no-data -o header.gguf",
+            "spore gguf from-hf ./Qwen2-VL-2B-Instruct --mmproj --type f16 -o mmproj.gguf",
         ],
     )
     parser.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, or a stored name")
@@ -33,6 +34,10 @@ def make_parser() -> Parser:
         help="pre-tokenizer (tokenizer.ggml.pre), if it is not recognized; it is not verified",
     )  # fmt: skip
     parser.add_argument("--vocab-only", action="store_true", help="write only the tokenizer")
+    parser.add_argument(
+        "--mmproj", action="store_true",
+        help="write only the vision tower, as the mmproj file that llama.cpp and --mmproj of 'spore run' take",
+    )  # fmt: skip
     parser.add_argument(
         "--split-max-tensors", type=int, metavar="N", help="maximum tensors per file; default: one file for all"
     )
@@ -53,13 +58,21 @@ def make_parser() -> Parser:
 
 def run(args: argparse.Namespace) -> None:
     from sporelm.cli.gguf_inputs import find_one, print_problem
+    from sporelm.errors import UsageError
     from sporelm.tools.hf.from_hf import from_hf
+    from sporelm.tools.hf.mmproj_from_hf import mmproj_from_hf
     from sporelm.tools.split_model import choose_cut, split_above_limit
 
     cut = choose_cut(args.split_max_tensors, args.split_max_size, prefix="--split-")
     folder = find_one(args.folder)
-    result = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
+    if args.mmproj:
+        if args.vocab_only or args.pre is not None:
+            raise UsageError("--mmproj writes no tokenizer: leave out --vocab-only and --pre")
+        result = mmproj_from_hf(folder, type_name=args.type)
+    else:
+        result = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
     kind = "vocab" if args.vocab_only else _file_type(result.model)
+    kind = f"mmproj-{kind}" if args.mmproj else kind
     path = gguf_output.output_path(folder.resolve(), args.output, f"{folder.resolve().name}-{kind}.gguf")
     outputs = split_above_limit(result.model, path, cut, no_tensor_first=args.no_tensor_first_split)
     gguf_output.save(outputs, args, notes=list(result.notes))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sporelm.checkpoints.tensor_names import format_names
+from sporelm.checkpoints.towers.tower_schema import CLIP
 from sporelm.errors import RequestError, UsageError
 from sporelm.files.gguf.splits import TENSORS_KEY
 from sporelm.files.tensor_messages import quote
@@ -31,6 +32,7 @@ from sporelm.tools.imatrix_file import Imatrix, escape_path
 from sporelm.tools.lazy_model import LazyModel, LazyTensor, MetadataEntry, open_lazy_model
 from sporelm.tools.model_files import filter_names
 from sporelm.tools.output_file import OutputFile
+from sporelm.tools.quantize_tower import choose_tower_formats
 from sporelm.tools.split_model import split_model
 from sporelm.tools.steps.cast_tensors import (
     FILE_TYPE,
@@ -149,7 +151,10 @@ def quantize_model(model: LazyModel, recipe: QuantizeOptions) -> QuantizedModel:
     shapes = {tensor.name: tensor.shape for tensor in model.tensors if tensor.ggml_type.name not in INTEGER_FORMATS}
     forced = _match_overrides(recipe.overrides, shapes)
     wishes = FormatRequest(recipe.imatrix is not None, recipe.pure, recipe.output, recipe.embedding, forced.get)
-    chosen = choose_formats(recipe.mix, shapes, read_traits(model), wishes)
+    if model.architecture == CLIP:
+        chosen = choose_tower_formats(recipe.mix, shapes, wishes)
+    else:
+        chosen = choose_formats(recipe.mix, shapes, read_traits(model), wishes)
     _check_patterns(recipe.overrides, chosen)
     tensors = {tensor.name: tensor for tensor in model.tensors}
     changes = tuple(

@@ -39,6 +39,7 @@ from sporelm.vision.processor_files import (
     read_side,
     read_square,
     require_resizing,
+    settings_json,
 )
 
 SIZE: Final = 224  # default of all of these processors
@@ -99,6 +100,18 @@ class FixedSizeSettings:
     def to_metadata(self) -> dict[str, MetadataEntry]:
         """Return what an mmproj file holds of the settings, under full keys."""
         return {MEAN_KEY: ("[f32]", list(self.mean)), STD_KEY: ("[f32]", list(self.std))}
+
+    def to_json(self, kind: str) -> dict[str, Any]:
+        """Return the settings as preprocessor_config.json has them, for a class of image processors."""
+        size = {"shortest_edge": self.size} if isinstance(self.size, int) else as_sides(self.size)
+        crop: dict[str, Any] = {"do_center_crop": self.crop is not None}
+        crop |= {} if self.crop is None else {"crop_size": as_sides(self.crop)}
+        return {"image_processor_type": kind, "size": size, **crop, **settings_json(self)}
+
+
+def as_sides(size: tuple[int, int]) -> dict[str, int]:
+    """Return (height, width) as settings have them."""
+    return {"height": size[0], "width": size[1]}
 
 
 def read_settings(

@@ -1,11 +1,13 @@
 """Image processors: a picture's pixels become the patches that a tower reads, and the text that stands for them."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.checkpoints.gguf_schema import MetadataEntry
+from sporelm.errors import UnsupportedModel
 from sporelm.models.tower_inputs import ImageInput
 
 
@@ -44,6 +46,16 @@ class ImageProcessor(ABC):
     @abstractmethod
     def count_rows(self, width: int, height: int) -> int:
         """Return the number of image rows of a picture of this size, in pixels."""
+
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        """Return what an mmproj file holds of the settings, under full keys. Raises UnsupportedModel if the family's
+        files cannot hold them."""
+        raise UnsupportedModel(f"{type(self).__name__}: its settings cannot be written into an mmproj file")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as preprocessor_config.json has them. Raises UnsupportedModel for a family whose folders
+        are not written."""
+        raise UnsupportedModel(f"{type(self).__name__}: its settings cannot be written into a Hugging Face folder")
 
 
 def cut_patches(pixels: NDArray[np.float32], patch: int) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.errors import ModelFileError, UnsupportedModel
@@ -102,6 +102,36 @@ def check_image_size(where: str, size: tuple[int, int], image_size: int) -> None
             f"{where}: the processor makes pictures of {size[1]}x{size[0]} pixels, but the vision tower takes "
             f"{image_size}x{image_size}"
         )
+
+
+class PixelSettings(Protocol):
+    """What the settings of all processors have."""
+
+    @property
+    def resample(self) -> int: ...
+
+    @property
+    def scale(self) -> float: ...
+
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+
+    @property
+    def std(self) -> tuple[float, ...]: ...
+
+
+def settings_json(settings: PixelSettings) -> dict[str, Any]:
+    """Return the keys of preprocessor_config.json for resizing and normalization."""
+    return {
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "resample": settings.resample,
+        "do_rescale": True,
+        "rescale_factor": settings.scale,
+        "do_normalize": True,
+        "image_mean": list(settings.mean),
+        "image_std": list(settings.std),
+    }
 
 
 def metadata_values(metadata: Mapping[str, Any]) -> ConfigValues:

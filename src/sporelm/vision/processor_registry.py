@@ -1,7 +1,8 @@
 """Finds the image processor of a family. Its module is imported on demand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.files.gguf import GgufFile
@@ -20,9 +21,19 @@ def open_processor(source: ModelSource, has_token: HasToken) -> ImageProcessor:
     """
     config = source.config
     assert isinstance(config, TowerConfig)
-    family = import_module(f"sporelm.vision.processors.{config.model}")
     if isinstance(source.files, GgufFile):
-        processor: ImageProcessor = family.from_metadata(source.files.metadata, config, has_token)
-    else:
-        processor = family.from_folder(source.path, config, has_token)
+        return processor_from_metadata(source.files.metadata, config, has_token)
+    processor: ImageProcessor = _module_of(config).from_folder(source.path, config, has_token)
     return processor
+
+
+def processor_from_metadata(
+    metadata: Mapping[str, Any], config: TowerConfig, has_token: HasToken = lambda text: True
+) -> ImageProcessor:
+    """Return the processor that the metadata of an mmproj file describes. Raises ModelFileError."""
+    processor: ImageProcessor = _module_of(config).from_metadata(metadata, config, has_token)
+    return processor
+
+
+def _module_of(config: TowerConfig) -> Any:
+    return import_module(f"sporelm.vision.processors.{config.model}")

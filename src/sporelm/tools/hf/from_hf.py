@@ -88,17 +88,17 @@ def from_hf(
         found = convert_tokenizer_to_gguf(folder, config.vocab, pre)
         metadata = _general_metadata(folder, values, params, architecture)
         rope = rope_to_gguf(config, _count_positions(config), yarn_truncates=schema.yarn_truncates)
-        metadata |= _make_entries(rope.fields, f"{architecture}.")
+        metadata |= make_entries(rope.fields, f"{architecture}.")
         metadata |= _architecture_metadata(folder, schema, config)
-        metadata |= _make_entries(found.fields)
-        metadata |= _make_entries(schema.extra_metadata(config))
+        metadata |= make_entries(found.fields)
+        metadata |= make_entries(schema.extra_metadata(config))
         assert not isinstance(source.files, GgufFile)
         folder_tensors = FolderTensors(source.files)
         stored = {name: folder_tensors.tensor(name) for each in mapping.tensors for name in each.sources}
         target = schema.resolve(params, config)
         tensors = TensorConverter(mapping, target, stored).tensors()
         in_metadata = [tensor for tensor in tensors if tensor.name in schema.metadata_tensors]
-        metadata |= _make_entries({tensor.name: ("[f32]", _read_numbers(tensor)) for tensor in in_metadata})
+        metadata |= make_entries({tensor.name: ("[f32]", _read_numbers(tensor)) for tensor in in_metadata})
         metadata |= {ORDER_KEY: MetadataEntry("str", ADJACENT)} if target.has_permuted_rows else {}
         tensors = [tensor for tensor in tensors if tensor.name not in schema.metadata_tensors]
         tensors += [make_vector(name, factors) for name, factors in rope.tensors.items()]
@@ -116,7 +116,7 @@ def from_hf(
         if type_name == "auto" and _has_folded_multipliers(target):
             notes.append("its multipliers are put into the weights, which are written as F32; --type names another")
         changed: list[str] = []
-        tensors = [_choose_type(tensor, type_name, changed) for tensor in model.tensors]
+        tensors = [choose_type(tensor, type_name, changed) for tensor in model.tensors]
         notes += count_notes(changed, "tensor")
     finally:
         if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
@@ -140,7 +140,7 @@ def _convert_vocabulary(folder: Path, pre: str | None) -> GgufConversion:
         "general.architecture": MetadataEntry("str", architecture),
         "general.type": MetadataEntry("str", "vocab"),
         "general.name": MetadataEntry("str", find_model_name(values, folder)),
-        **_make_entries(found.fields),
+        **make_entries(found.fields),
     }
     return GgufConversion(LazyModel(metadata, [], "little", GGUF_VERSION), found.notes)
 
@@ -154,8 +154,8 @@ def _general_metadata(
         "general.type": MetadataEntry("str", "model"),
         "general.name": MetadataEntry("str", find_model_name(values, folder)),
         "general.size_label": MetadataEntry("str", format_size_label(sum(prod(param.shape) for param in params))),
-        **_make_entries(read_card_metadata(folder)),
-        **_make_entries(read_sampling_metadata(read_object(generation) if generation.is_file() else {})),
+        **make_entries(read_card_metadata(folder)),
+        **make_entries(read_sampling_metadata(read_object(generation) if generation.is_file() else {})),
         "general.quantization_version": MetadataEntry("u32", 2),
     }
 
@@ -164,7 +164,7 @@ def _architecture_metadata(folder: Path, schema: GgufSchema, config: ModelConfig
     if reason := schema.find_conversion_loss(config):
         reason += f", which a GGUF file of {schema.name_for(config)!r} cannot say"
         raise UnsupportedModel(f"{folder}: {reason}; run the folder as it is")
-    return _make_entries(schema.metadata_from_config(config))
+    return make_entries(schema.metadata_from_config(config))
 
 
 def _note_window(schema: GgufSchema, config: ModelConfig) -> list[str]:
@@ -180,7 +180,8 @@ def _has_folded_multipliers(target: TensorMapping) -> bool:
     return any(isinstance(step, Divide) and step.changes_values for each in matrices for step in each.transforms)
 
 
-def _make_entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, MetadataEntry]:
+def make_entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, MetadataEntry]:
+    """Return metadata, given as kinds and values, with a prefix in front of its keys."""
     return {f"{prefix}{key}": MetadataEntry(kind, value) for key, (kind, value) in fields.items()}
 
 
@@ -211,7 +212,7 @@ def _read_numbers(tensor: LazyTensor) -> list[float]:
     return found
 
 
-def _choose_type(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
+def choose_type(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
     """The tensor in the type that it has in the file: vectors, norms, biases of experts, routers and taps F32, as
     llama.cpp wants them, matrices as asked for.
 

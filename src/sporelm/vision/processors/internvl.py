@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.checkpoints.multimodal_text import INTERNVL_CHAT
 from sporelm.errors import ModelFileError
 from sporelm.files.json_object import read_object
@@ -25,6 +26,8 @@ from sporelm.vision.processor_files import (
     BYTE_SCALE,
     CLIP_MEAN,
     CLIP_STD,
+    MEAN_KEY,
+    STD_KEY,
     metadata_normalization,
     read_filter,
     read_normalization,
@@ -101,6 +104,9 @@ class InternVLProcessor(ImageProcessor):
         columns, rows = self.choose_grid(width, height)
         tiles = columns * rows
         return (tiles + (tiles > 1 and self.settings.has_thumbnail)) * self.settings.tile_rows
+
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        return {MEAN_KEY: ("[f32]", list(self.settings.mean)), STD_KEY: ("[f32]", list(self.settings.std))}
 
     def choose_grid(self, width: int, height: int) -> tuple[int, int]:
         """Return the tiles in a row and in a column for a picture of this size.

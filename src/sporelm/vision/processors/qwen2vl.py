@@ -33,6 +33,7 @@ from sporelm.vision.processor_files import (
     read_normalization,
     read_processor_files,
     require_resizing,
+    settings_json,
 )
 
 IMAGE_PAD: Final = "<|image_pad|>"
@@ -100,6 +101,23 @@ class QwenProcessor(ImageProcessor):
     def count_rows(self, width: int, height: int) -> int:
         height, width = self._resized(height, width)
         return height * width // (self.settings.patch * self.settings.merge) ** 2
+
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        return self.settings.metadata()
+
+    def to_json(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "patch_size": settings.patch,
+            "merge_size": settings.merge,
+            "temporal_patch_size": settings.frames,
+            # Both spellings: older versions of transformers read the first.
+            "min_pixels": settings.min_pixels,
+            "max_pixels": settings.max_pixels,
+            "size": {"shortest_edge": settings.min_pixels, "longest_edge": settings.max_pixels},
+            **settings_json(settings),
+        }
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         unit = self.settings.patch * self.settings.merge
