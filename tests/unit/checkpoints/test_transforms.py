@@ -22,6 +22,7 @@ from sporelm.checkpoints.transforms import (
     SplitHeads,
     Squeeze,
     Stack,
+    TakeFrame,
     TakePart,
     TakeRows,
     Transform,
@@ -238,6 +239,19 @@ def test_matrices_of_one_tensor(number_format: type[QuantFormat]) -> None:
     assert stored_shape(group) == (3, 1, 1, WIDTH)
     loaded = [mapped.load(stored) for mapped in group]
     assert [each.shape for each in loaded] == [(WIDTH,)] * 3
+    assert_same(save_group(group[::-1], loaded[::-1])["t"], stored)
+
+
+@pytest.mark.parametrize("number_format", FLOATS, ids=lambda each: each.name)
+def test_frames_of_a_convolution(number_format: type[QuantFormat]) -> None:
+    kernel = (3, 2, 4, 4)  # channels, frames, height, width
+    group = [map_tensor(Param(f"w{frame}", (5, 48)), "t", [TakeFrame(frame, lambda _: kernel)], 0) for frame in (0, 1)]
+    stored = tensor((5, *kernel), number_format, 8)
+    assert stored_shape(group) == (5, *kernel)
+    loaded = [mapped.load(stored) for mapped in group]
+    for frame, each in enumerate(loaded):
+        assert each.format is number_format
+        assert np.array_equal(each.dequantize(), stored.dequantize()[:, :, frame].reshape(5, 48))
     assert_same(save_group(group[::-1], loaded[::-1])["t"], stored)
 
 
