@@ -56,6 +56,7 @@ class Tower(ABC, Generic[Config]):
     config_class: type[TowerConfig] = TowerConfig
     host_weights: tuple[str, ...] = ()  # plain parameters that `prepare` and `finish` read
     has_patch_bias = True
+    is_encoder = False  # its rows are vectors of whole pictures, not inputs of a text model
     row_arrays: tuple[str, ...] = ()  # arrays of `prepare` that layers read, besides spans
 
     def __init__(self, config: Config) -> None:

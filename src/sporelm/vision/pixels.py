@@ -53,8 +53,8 @@ def fitting_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, in
 def resize_and_crop(pixels: Pixels, edge: int, crop: tuple[int, int], resample: int) -> Pixels:
     """Return the middle of a picture whose shorter side is resized to `edge`: (height, width) `crop`.
 
-    Only that middle of a very long picture is computed. Pillow then rounds the positions of pixels differently, and
-    some values differ by 1.
+    Only that middle of a very long picture is computed. Pillow may then resize its axes in another order, which rounds
+    differently between them.
     """
     old_height, old_width = pixels.shape[:2]
     height, width = shortest_edge_size(old_height, old_width, edge)

@@ -1,6 +1,6 @@
 """Opens the vision tower of a model: a part of its Hugging Face folder, or an mmproj GGUF file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -10,7 +10,7 @@ from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_schema import GgufModel
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.quantized import with_quantized
-from sporelm.checkpoints.towers.supported_towers import TOWERS, SupportedTower
+from sporelm.checkpoints.towers.supported_towers import IMAGE_ENCODERS, TOWERS, SupportedTower
 from sporelm.checkpoints.towers.tower_schema import CLIP, TowerGgufSchema, TowerHfSchema
 from sporelm.errors import UnsupportedModel
 from sporelm.files.gguf import open_gguf
@@ -35,9 +35,18 @@ def register_tower(schema: Schema) -> Schema:
 
 def find_tower(folder: Path) -> SupportedTower | None:
     """Return the family of a Hugging Face folder, if it is one of models that see."""
+    return _find_class(folder, TOWERS)
+
+
+def find_image_encoder(folder: Path) -> SupportedTower | None:
+    """Return the family of a Hugging Face folder, if it is one of image encoders."""
+    return _find_class(folder, IMAGE_ENCODERS)
+
+
+def _find_class(folder: Path, families: Sequence[SupportedTower]) -> SupportedTower | None:
     classes = read_object(folder / "config.json").get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else None
-    return next((tower for tower in TOWERS if name in tower.classes), None)
+    return next((tower for tower in families if name in tower.classes), None)
 
 
 def tower_hf_schema(module: str) -> TowerHfSchema:
@@ -64,10 +73,10 @@ def open_tower(path: Path) -> ModelSource:
 def _open_folder(folder: Path) -> ModelSource:
     where = str(folder / "config.json")
     values = read_object(folder / "config.json")
-    tower = find_tower(folder)
+    tower = find_tower(folder) or find_image_encoder(folder)
     if tower is None:
         name = format_value(values.get("architectures"))
-        known = ", ".join(each.title for each in TOWERS)
+        known = ", ".join(each.title for each in (*TOWERS, *IMAGE_ENCODERS))
         raise UnsupportedModel(f"{where}: its vision tower is not supported (got {name}; allowed {known})")
     files = with_quantized(open_safetensors(folder), values)
     schema = tower_hf_schema(tower.module)
@@ -78,6 +87,18 @@ def _open_folder(folder: Path) -> ModelSource:
 def has_key(metadata: Mapping[str, Any], key: str) -> bool:
     """Return whether metadata has a key; so it has ""."""
     return not key or key in metadata
+
+
+def open_paired_text(folder: Path) -> ModelSource | None:
+    """Open the text encoder beside a folder's image encoder; None if there is none. Raises as `open_tower`."""
+    values = read_object(folder / "config.json")
+    tower = find_image_encoder(folder)
+    if tower is None or not isinstance(values.get("text_config"), Mapping):
+        return None
+    files = with_quantized(open_safetensors(folder), values)
+    schema = tower_hf_schema("paired_text")
+    config = schema.config_from_json(ConfigValues(values, str(folder / "config.json")))
+    return ModelSource("hf", folder, files, config, _as_model_schema(schema.for_file(files.tensors)))
 
 
 def _as_model_schema(schema: TowerHfSchema | TowerGgufSchema) -> Any:
