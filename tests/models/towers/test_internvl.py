@@ -1,24 +1,30 @@
 """InternVL's tower: against transformers, under the names of both classes, and in mmproj files."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from mmproj_files import compute_rows, write_mmproj
+from sporelm import LLM
 from sporelm.checkpoints import config_from_hf
 from sporelm.checkpoints.towers.open_tower import open_tower, tower_gguf_schema
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models.bicubic import resize_bicubic
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 from tower_tiles import copy_without, tiles_as_image, write_gguf_tensors
+from vision_folders import draw_picture, draw_weights, token_ids, write_vision_folder
 
 LIVE = "is not installed: pip install 'sporelm[live]' compares live"
 # A tower as the 300M's, and one as the 6B's: heads of 18 and of 14, which no tile of a kernel divides.
@@ -29,8 +35,19 @@ TOWERS = {
     "large": LARGE | {"num_attention_heads": 5, "image_size": [40, 40], "patch_size": [10, 10]},
 }
 SHARED: dict[str, Any] = {"intermediate_size": 75, "num_hidden_layers": 3, "hidden_act": "gelu"}
-TEXT: dict[str, Any] = {"vocab_size": 60, "hidden_size": 42, "intermediate_size": 64, "num_hidden_layers": 1}
-TEXT |= {"num_attention_heads": 3, "num_key_value_heads": 1, "model_type": "qwen2"}
+TEXT: dict[str, Any] = {"vocab_size": 300, "hidden_size": 42, "intermediate_size": 64, "num_hidden_layers": 2}
+TEXT |= {"num_attention_heads": 3, "num_key_value_heads": 1, "model_type": "qwen2", "max_position_embeddings": 1024}
+NORMAL = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
+TEXTS = {"small": TEXT, "large": TEXT | {"model_type": "llama", "hidden_size": 56, "num_attention_heads": 7}}
+CLASSES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+TOKENS = ("<img>", "</img>", "<IMG_CONTEXT>")
+PROMPTS: list[tuple[str, list[tuple[int, int]]]] = [
+    ("PICTUREab", [(1, 1)]),
+    ("aPICTURE", [(300, 3)]),
+    ("PICTURE", [(2, 90)]),
+    ("PICTURE\nPICTUREbcPICTURE", [(50, 30), (42, 42), (16, 9)]),
+    ("abPICTUREc", [(150, 91)]),
+]
 LAYER_NAMES = {
     "attention.projection_layer": "attn.proj",
     "attention.q_norm": "attn.q_norm",
@@ -53,6 +70,13 @@ def image_of(name: str, tiles: int = 2) -> Any:
     return tiles_as_image(pixels_of(name, tiles), patch, tiles * (side // patch // 2) ** 2)
 
 
+def settings_of(name: str) -> dict[str, Any]:
+    """Of the image processor."""
+    side = TOWERS[name]["image_size"][0]
+    size = {"size": {"height": side, "width": side}, "max_patches": 5}
+    return size | {f"image_{key}": value for key, value in NORMAL.items()}
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, np.ndarray]]:
     """Writes a random model of transformers, once, and gives its folder and the rows of `image_of`."""
@@ -62,13 +86,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
 
     def make(name: str) -> tuple[Path, np.ndarray]:
         if name not in made:
-            torch.manual_seed(len(name))
-            config = transformers.InternVLConfig(vision_config=TOWERS[name] | SHARED, text_config=TEXT)
-            model = transformers.InternVLForConditionalGeneration(config).eval()
-            for parameter in model.parameters():
-                parameter.data.normal_(0, 0.2)
+            ids = {"image_token_id": token_ids(TOKENS)["<IMG_CONTEXT>"]}
+            config = transformers.InternVLConfig(vision_config=TOWERS[name] | SHARED, text_config=TEXTS[name], **ids)
+            model = draw_weights(transformers.InternVLForConditionalGeneration(config), len(name), 0.2)
+            files = {"preprocessor_config.json": settings_of(name)}
             folder = tmp_path_factory.mktemp(name)
-            model.save_pretrained(folder)
+            write_vision_folder(folder, model, TOKENS, "<IMG_CONTEXT>", files)
             with torch.no_grad():
                 rows = model.get_image_features(torch.from_numpy(pixels_of(name))).pooler_output
             made[name] = folder, rows.reshape(-1, rows.shape[-1]).numpy()
@@ -85,8 +108,9 @@ def write_chat_folder(place: Path, folder: Path, **changes: Any) -> Path:
     inner |= {"image_size": vision["image_size"][0], "patch_size": vision["patch_size"][0]}
     inner |= {"qkv_bias": vision["attention_bias"], "qk_normalization": vision["use_qk_norm"]}
     outer = {"architectures": ["InternVLChatModel"], "vision_config": inner, "downsample_ratio": 0.5}
-    outer |= {"llm_config": {"architectures": ["Qwen2ForCausalLM"], **TEXT}, "ps_version": "v2", **changes}
-    place.mkdir()
+    text = config["text_config"] | {"tie_word_embeddings": config["tie_word_embeddings"]}
+    outer |= {"llm_config": {"architectures": [CLASSES[text["model_type"]]], **text}, "ps_version": "v2", **changes}
+    shutil.copytree(folder, place)
     (place / "config.json").write_text(json.dumps(outer))
     save_file(
         chat_tensors(load_file(folder / "model.safetensors"), SHARED["num_hidden_layers"]), place / "model.safetensors"
@@ -120,6 +144,9 @@ def chat_tensors(tensors: dict[str, np.ndarray], layers: int) -> dict[str, np.nd
     for stored, ours in PROJECTOR.items():
         names = [name for name in tensors if f"multi_modal_projector.{stored}." in name]
         found |= {f"{ours}.{name.rpartition('.')[2]}": tensors[name] for name in names}
+    for name, values in tensors.items():
+        if name.startswith("language_model."):  # as transformers writes them, whatever its modules are called
+            found[name] = values
     return {name: np.ascontiguousarray(values) for name, values in found.items()}
 
 
@@ -135,12 +162,59 @@ def test_rows_are_those_of_transformers(name: str, eager: bool, folders: Any) ->
 
 
 @pytest.mark.parametrize("name", TOWERS)
+def test_logits_are_those_of_transformers(name: str, folders: Any) -> None:
+    """A picture of one pixel, extreme ratios, several pictures, pictures first and last."""
+    folder, _ = folders(name)
+    import torch
+    from transformers import InternVLForConditionalGeneration
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    model = InternVLForConditionalGeneration.from_pretrained(folder).eval()
+    processor, ids = GotOcr2ImageProcessorPil(**settings_of(name)), token_ids(TOKENS)
+    with LLM(folder, backend="cpu", threads=1) as llm:
+        for text, sizes in PROMPTS:
+            pictures = [draw_picture(*size, seed=number) for number, size in enumerate(sizes)]
+            inputs = processor([Image.fromarray(each) for each in pictures], crop_to_patches=True, return_tensors="pt")
+            rows = (TOWERS[name]["image_size"][0] // TOWERS[name]["patch_size"][0] // 2) ** 2
+            counts = [rows * int(tiles) for tiles in np.ravel(inputs["num_patches"])]
+            tokens = list[int]()
+            for number, piece in enumerate(text.split("PICTURE")):
+                if number:
+                    tokens += [ids["<img>"], *[ids["<IMG_CONTEXT>"]] * counts[number - 1], ids["</img>"]]
+                tokens += llm.tokenizer.encode(piece)
+            with torch.no_grad():
+                pixels = inputs["pixel_values"].float()
+                wanted = model(input_ids=torch.tensor([tokens]), pixel_values=pixels).logits[0].numpy()
+            prompt = llm.prompt_with_images(text.replace("PICTURE", "<IMG_CONTEXT>"), pictures)
+            found = llm.logits(prompt)
+            assert_close(found / np.ptp(wanted), wanted / np.ptp(wanted), "logits")
+
+
+@pytest.mark.parametrize("name", TOWERS)
 def test_both_classes_have_the_same_rows(name: str, folders: Any, tmp_path: Path) -> None:
     folder, _ = folders(name)
     chat = write_chat_folder(tmp_path / "chat", folder)
     wanted, found = (compute_rows(each, [image_of(name)], "cpu") for each in (folder, chat))
     # transformers' class has a fixed epsilon for queries and keys, which is that of the large tower's layers.
     assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_both_classes_have_the_same_logits(name: str, folders: Any, tmp_path: Path) -> None:
+    """From folders, and from the text model and the tower as two GGUF files."""
+    folder, _ = folders(name)
+    tiles = {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": 5}
+    chat = write_chat_folder(tmp_path / "chat", folder, **tiles)
+    picture, found = draw_picture(150, 91), []
+    text = "ab<IMG_CONTEXT>c"
+    file, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    save_models([OutputFile(file, from_hf(chat).model)])
+    write_mmproj(chat, mmproj, {f"clip.vision.image_{key}": ("[f32]", value) for key, value in NORMAL.items()})
+    for path, options in ((folder, {}), (chat, {}), (file, {"mmproj": mmproj})):
+        with LLM(path, backend="cpu", threads=1, **options) as llm:
+            found.append(llm.logits(llm.prompt_with_images(text, [picture])))
+    assert_close(found[1], found[0], "exact")
+    assert_close(found[2], found[0], "logits")
 
 
 def test_first_pixel_shuffle_goes_down_columns(folders: Any, tmp_path: Path) -> None:
@@ -233,6 +307,8 @@ def write_as_llama_cpp(path: Path, chat: Path) -> Path:
         writer.add_tensor(found, np.ascontiguousarray(values))
 
     for name, values in load_file(chat / "model.safetensors").items():
+        if name.startswith("language_model."):
+            continue
         name = f"vision_tower.{name}" if name.startswith("vision_model") else name
         if (".ls" in name or "position_embedding" in name) and not name.endswith(".weight"):
             name += ".weight"

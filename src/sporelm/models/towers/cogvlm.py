@@ -33,8 +33,8 @@ class CogVLMTowerConfig(GroupedTowerConfig):
 
     @property
     def columns(self) -> int:
-        """Rows hold the scores of the two experts behind the inputs of the text model."""
-        return super().columns + NUM_KINDS
+        """Behind the inputs of the text model stands a block as wide, which begins with the scores of the experts."""
+        return 2 * self.out_width
 
 
 @tower("cogvlm", CogVLMTowerConfig)
@@ -82,6 +82,8 @@ class CogVLMTower(GroupedTower[CogVLMTowerConfig]):
         The authors' code takes a row for visual if the next one is of the picture too: the last one is not.
         """
         rows = np.concatenate([host[BEGIN], super().finish(rows, image, host), host[END]])
-        kinds = np.tile(np.array(VISUAL_ROW, np.float32), (len(rows), 1))
-        kinds[-1] = WORD_ROW
-        return np.concatenate([rows, kinds], axis=1)
+        found = np.zeros((len(rows), self.config.columns), np.float32)
+        found[:, : rows.shape[1]] = rows
+        scores = found[:, rows.shape[1] :][:, :NUM_KINDS]
+        scores[:], scores[-1] = VISUAL_ROW, WORD_ROW
+        return found
