@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from available import open_available
+from drawn_vision import QWEN_PICTURE, write_qwen2vl
 from sporelm import LLM, SamplingParams
 from sporelm.backends.protocol import InputBuckets
+from vision_folders import draw_picture
 
 BUCKETS = InputBuckets(
     row_block=16, decodes=(0, 1, 2, 4, 8), blocks=(0, 1, 2, 4, 8), pages=(1, 2, 4, 8, 16), outputs=(1, 2, 4, 8, 64, 512)
@@ -65,3 +67,25 @@ def test_embeddings_and_scores(story: Path, async_traits: None) -> None:
     assert logits.shape == expected.shape
     assert float(np.abs(logits - expected).max()) < 1e-3 * float(np.abs(expected).max())
     assert np.allclose(np.asarray(vector), np.asarray(other), atol=1e-3)
+
+
+def test_images_in_overlapped_steps(tmp_path: Path, async_traits: None) -> None:
+    folder = write_qwen2vl(tmp_path / "qwen2vl")
+    pictures = [draw_picture(190, 70, seed=1), draw_picture(40, 150, seed=2)]
+    params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+
+    def answers(llm: LLM) -> list[list[int]]:
+        prompts = [
+            llm.prompt_with_images(f"Look: {QWEN_PICTURE} and {QWEN_PICTURE} What?", pictures),
+            llm.prompt_ids("A text without any picture, and a longer one. " * 3),
+            llm.prompt_with_images(f"{QWEN_PICTURE} What?", pictures[:1]),
+        ]
+        return [completion.token_ids for completion in llm.generate(prompts, params)]
+
+    with LLM(folder, max_context=512, kv="f32") as llm:
+        expected = answers(llm)
+    with LLM(folder, backend="torch", max_context=512, kv="f32", dtype="f32") as llm:
+        assert llm.engine.overlap is not None
+        assert answers(llm) == expected
+        assert answers(llm) == expected, "from the prefix cache"
+        llm.engine.check_integrity()
