@@ -214,8 +214,9 @@ def legacy_name(name: str) -> str:
     return name
 
 
-def write_like_llama_cpp(tiny: Tiny, folder: Path, path: Path, *, has_features: bool = True) -> Path:
-    """Write an mmproj file with the metadata and the names of llama.cpp's converter, by gguf-py."""
+def write_like_llama_cpp(tiny: Tiny, folder: Path, path: Path, *, is_old: bool = False) -> Path:
+    """Write an mmproj file with the metadata and the names of llama.cpp's converter, by gguf-py; old ones name neither
+    the projector nor the feature."""
     gguf = pytest.importorskip("gguf", reason="gguf-py is not installed")
     vision, writer = tiny.vision, gguf.GGUFWriter(path, "clip")
     layers = vision["num_hidden_layers"] - 1
@@ -223,7 +224,9 @@ def write_like_llama_cpp(tiny: Tiny, folder: Path, path: Path, *, has_features: 
         writer.add_bool(f"clip.{key}", flag)
     writer.add_file_type(0)
     writer.add_description("image encoder for LLaVA")
-    writer.add_string("clip.projector_type", "mlp")
+    if not is_old:
+        writer.add_string("clip.projector_type", "mlp")
+        writer.add_array("clip.vision.feature_layer", [layers])
     for key in ("image_size", "patch_size", "projection_dim"):
         writer.add_uint32(f"clip.vision.{key}", vision[key])
     writer.add_uint32("clip.vision.embedding_length", vision["hidden_size"])
@@ -231,8 +234,6 @@ def write_like_llama_cpp(tiny: Tiny, folder: Path, path: Path, *, has_features: 
     writer.add_uint32("clip.vision.attention.head_count", vision["num_attention_heads"])
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
     writer.add_uint32("clip.vision.block_count", layers)
-    if has_features:
-        writer.add_array("clip.vision.feature_layer", [layers])
     writer.add_array("clip.vision.image_mean", [0.48145466, 0.4578275, 0.40821073])
     writer.add_array("clip.vision.image_std", [0.26862954, 0.26130258, 0.27577711])
     writer.add_bool("clip.use_gelu", False)
@@ -252,10 +253,10 @@ def write_ours(folder: Path, path: Path) -> Path:
     return write_mmproj(folder, path, from_folder(folder, config, any_token).to_metadata())
 
 
-@pytest.mark.parametrize("has_features", [True, False])
-def test_mmproj_of_llama_cpp(has_features: bool, folder_of: FolderOf, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_old", [True, False])
+def test_mmproj_of_llama_cpp(is_old: bool, folder_of: FolderOf, tmp_path: Path) -> None:
     tiny, folder = MODELS[0], folder_of(MODELS[0])
-    path = write_like_llama_cpp(tiny, folder, tmp_path / "mmproj.gguf", has_features=has_features)
+    path = write_like_llama_cpp(tiny, folder, tmp_path / "mmproj.gguf", is_old=is_old)
     image = as_image(tiny, draw_pixels(tiny, 2))
     assert_close(compute_rows(path, [image]), compute_rows(folder, [image]), "exact")
     assert replace(open_tower_config(path), eps=1e-5) == open_tower_config(folder)

@@ -18,6 +18,7 @@ from sporelm.files.json_object import read_object
 from sporelm.files.safetensors import open_safetensors
 
 PROJECTOR_KEYS = ("clip.projector_type", "clip.vision.projector_type")
+FIRST_KEY, FIRST_PROJECTOR = "clip.has_llava_projector", "mlp"
 Schema = TypeVar("Schema", bound="type[TowerHfSchema] | type[TowerGgufSchema]")
 _HF: dict[str, type[TowerHfSchema]] = {}  # by module
 _GGUF: dict[str, type[TowerGgufSchema]] = {}
@@ -106,6 +107,12 @@ def _as_model_schema(schema: TowerHfSchema | TowerGgufSchema) -> Any:
     return cast(Any, schema)
 
 
+def find_projector(metadata: Mapping[str, Any]) -> Any:
+    """Return the kind of projector that metadata names; the first files of LLaVA, of 2023, do not name it."""
+    default = FIRST_PROJECTOR if metadata.get(FIRST_KEY) is True else None
+    return next((metadata[key] for key in PROJECTOR_KEYS if key in metadata), default)
+
+
 def _open_file(path: Path) -> ModelSource:
     gguf = open_gguf(path)
     kind = gguf.metadata.get("general.architecture")
@@ -114,7 +121,7 @@ def _open_file(path: Path) -> ModelSource:
             f"{path}: not an mmproj file (general.architecture is {format_value(kind)}; allowed 'clip'). Give the file"
             " with the vision tower, which usually has mmproj in its name"
         )
-    projector = next((gguf.metadata[key] for key in PROJECTOR_KEYS if key in gguf.metadata), None)
+    projector = find_projector(gguf.metadata)
     tower = next(
         (
             each
