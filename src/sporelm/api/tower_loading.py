@@ -17,6 +17,7 @@ from sporelm.engine.prompt_images import ImageEncoder
 from sporelm.engine.tower_runner import TowerRunner
 from sporelm.errors import RequestError, UnsupportedModel
 from sporelm.files.store import resolve
+from sporelm.models import build
 from sporelm.models.decoder import Decoder
 from sporelm.models.tower import Tower
 from sporelm.models.tower_config import TowerConfig
@@ -61,10 +62,12 @@ def load_tower(
         config = tower_source.config
         assert isinstance(config, TowerConfig)
         tower = build_tower(config)
-        if tower.config.columns % source.config.width:
+        model = build(source.config)
+        if not isinstance(model, Decoder) or tower.config.columns != model.image_columns:
+            wanted = model.image_columns if isinstance(model, Decoder) else "none"
             raise UnsupportedModel(
-                f"{path}: a vision tower of another model (its rows have {tower.config.columns} values; the model's "
-                f"{source.config.width}). Give the mmproj file that was made with this model."
+                f"{path}: a vision tower of another model (got rows of {tower.config.columns} values; allowed {wanted}). "
+                "Give the mmproj file that was made with this model."
             )
         place = parts_of(backend)[-1]  # of a split model: the CPU
         weights: dict[str, Any] = dict(

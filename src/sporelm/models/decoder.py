@@ -74,6 +74,11 @@ class Decoder(Generic[Config]):
         x = scale_rows(self.embedding(step.tokens, weights), self.config.scales.embedding)
         return x if step.image_rows is None else ops.replace_rows(x, step.image_values, step.image_rows)
 
+    @property
+    def image_columns(self) -> int:
+        """The values of an image's row: the input of the first layer, and what later layers add."""
+        return self.config.width
+
     def image_positions(self, image: ImageInput) -> np.ndarray:
         """Return the rotary positions of an image's rows from that of the first, int32 [num_rows, 3]; for models with
         `has_rope_positions`."""

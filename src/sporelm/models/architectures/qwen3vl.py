@@ -27,6 +27,10 @@ class Qwen3VL(Decoder[Qwen2VLConfig]):
         attention = Attention(name, config, config.window_of(index), norm="heads", streams=streams)
         return pre_norm(config, index, attention)
 
+    @property
+    def image_columns(self) -> int:
+        return self.config.width * (1 + self.config.deepstack_layers)
+
     def image_positions(self, image: ImageInput) -> NDArray[np.int32]:
         return grid_positions(image)
 
