@@ -17,7 +17,6 @@ from llava_models import (
     LLAMA,
     MISSING,
     ODD_VIT,
-    QWEN,
     SIGLIP,
     VIT,
     Tiny,
@@ -41,6 +40,8 @@ TOKENS = {"image_token": "<image>"}
 ID = token_ids(tuple(TOKENS.values()))["<image>"]
 PINPOINTS = [[42, 84], [84, 42], [84, 84], [126, 42], [42, 126]]
 ODD_PINPOINTS = [[40, 80], [80, 40], [40, 160], [160, 40]]
+GRANITE = LLAMA | {"model_type": "granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
+GRANITE |= {"attention_multiplier": 0.1, "logits_scaling": 1.0}  # transformers' class leaves the latter out
 MODELS = [
     Tiny(
         "clip",
@@ -53,11 +54,11 @@ MODELS = [
         {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
     ),
     Tiny(
-        "siglip, several layers",
+        "siglip, several layers, granite",
         "LlavaNext",
         TOKENS,
         SIGLIP | ODD_VIT | {"image_size": 40, "patch_size": 8},
-        QWEN,
+        GRANITE,
         {"image_token_id": ID, "vision_feature_layer": [-3, 1, -1], "vision_feature_select_strategy": "full"}
         | {"image_grid_pinpoints": ODD_PINPOINTS},
         {"size": {"height": 40, "width": 40}, "crop_size": {"height": 40, "width": 40}, "image_mean": [0.5, 0.5, 0.5]}
