@@ -1,6 +1,7 @@
 """Opens the vision tower of a model: a part of its Hugging Face folder, or an mmproj GGUF file."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -12,7 +13,7 @@ from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.quantized import with_quantized
 from sporelm.checkpoints.towers.supported_towers import IMAGE_ENCODERS, TOWERS, SupportedTower
 from sporelm.checkpoints.towers.tower_schema import CLIP, TowerGgufSchema, TowerHfSchema
-from sporelm.errors import UnsupportedModel
+from sporelm.errors import ModelNotFound, UnsupportedModel
 from sporelm.files.gguf import open_gguf
 from sporelm.files.json_object import read_object
 from sporelm.files.safetensors import open_safetensors
@@ -35,8 +36,28 @@ def register_tower(schema: Schema) -> Schema:
 
 
 def find_tower(folder: Path) -> SupportedTower | None:
-    """Return the family of a Hugging Face folder, if it is one of models that see."""
-    return _find_class(folder, TOWERS)
+    """Return the family of a Hugging Face folder, if it is one of models that see.
+
+    None also for another kind of tower than the family's, and for a folder that has only the text model's tensors.
+    Raises ModelNotFound, ModelFileError.
+    """
+    found = _find_class(folder, TOWERS)
+    if found is None or not _has_kind(folder, found):
+        return None
+    try:
+        files = open_safetensors(folder)
+    except ModelNotFound:  # the class tells, where there are no tensors
+        return found
+    with closing(files):
+        prefixes = tower_hf_schema(found.module).prefixes
+        return found if any(name.startswith(prefixes) for name in files.tensors) else None
+
+
+def _has_kind(folder: Path, family: SupportedTower) -> bool:
+    """Return whether a folder's `vision_config` is of a kind that the family supports."""
+    vision = read_object(folder / "config.json").get("vision_config")
+    kind = vision.get("model_type") if isinstance(vision, Mapping) else None
+    return not family.vision_types or kind is None or kind in family.vision_types
 
 
 def find_image_encoder(folder: Path) -> SupportedTower | None:
@@ -74,7 +95,7 @@ def open_tower(path: Path) -> ModelSource:
 def _open_folder(folder: Path) -> ModelSource:
     where = str(folder / "config.json")
     values = read_object(folder / "config.json")
-    tower = find_tower(folder) or find_image_encoder(folder)
+    tower = _find_class(folder, (*TOWERS, *IMAGE_ENCODERS))
     if tower is None:
         name = format_value(values.get("architectures"))
         known = ", ".join(each.title for each in (*TOWERS, *IMAGE_ENCODERS))

@@ -14,6 +14,7 @@ class SupportedTower(NamedTuple):
     verified_against  references for its logits: "transformers", "mtmd" (llama.cpp), "lmdeploy", or "numpy" (a plain
                       forward pass in the tests)
     metadata_key      of its mmproj files, if a later entry has the same projector, for files without the key
+    vision_types      values of `model_type` in its `vision_config`; (): any
     """
 
     module: str
@@ -22,9 +23,11 @@ class SupportedTower(NamedTuple):
     classes: tuple[str, ...]
     verified_against: tuple[str, ...]
     metadata_key: str = ""
+    vision_types: tuple[str, ...] = ()
 
 
 PINPOINTS_KEY = "clip.vision.image_grid_pinpoints"
+CLIP_OR_SIGLIP = ("clip_vision_model", "siglip_vision_model")
 TOWERS: tuple[SupportedTower, ...] = (
     SupportedTower(
         "llava_next",
@@ -33,8 +36,16 @@ TOWERS: tuple[SupportedTower, ...] = (
         ("LlavaNextForConditionalGeneration",),
         ("transformers",),
         PINPOINTS_KEY,
+        CLIP_OR_SIGLIP,
     ),
-    SupportedTower("llava", "LLaVA 1.5", ("mlp",), ("LlavaForConditionalGeneration",), ("transformers",)),
+    SupportedTower(
+        "llava",
+        "LLaVA 1.5",
+        ("mlp",),
+        ("LlavaForConditionalGeneration",),
+        ("transformers",),
+        vision_types=CLIP_OR_SIGLIP,
+    ),
     SupportedTower("gemma3", "Gemma 3", ("gemma3",), ("Gemma3ForConditionalGeneration",), ("transformers",)),
     SupportedTower("qwen2vl", "Qwen2-VL", ("qwen2vl_merger",), ("Qwen2VLForConditionalGeneration",), ("transformers",)),
     SupportedTower(
