@@ -87,6 +87,10 @@ class CogVLM(Decoder[CogVLMConfig]):
     def tables(self, context: int) -> dict[str, np.ndarray]:
         return {**super().tables(context), FIRST_COLUMNS: np.arange(NUM_KINDS, dtype=np.int32)}
 
+    @property
+    def image_columns(self) -> int:
+        return self.config.width + NUM_KINDS
+
     def image_positions(self, image: ImageInput) -> NDArray[np.int32]:
         """The first row, all patches, and the last row have one position each (`build_position_ids` of the authors'
         code)."""

@@ -33,8 +33,8 @@ class CogVLMTowerConfig(GroupedTowerConfig):
 
     @property
     def columns(self) -> int:
-        """Behind the inputs of the text model stands a block as wide, which begins with the scores of the experts."""
-        return 2 * self.out_width
+        """Behind the input of the text model stand the scores of its experts."""
+        return super().columns + NUM_KINDS
 
 
 @tower("cogvlm", CogVLMTowerConfig)
@@ -82,8 +82,6 @@ class CogVLMTower(GroupedTower[CogVLMTowerConfig]):
         The authors' code takes a row for visual if the next one is of the picture too: the last one is not.
         """
         rows = np.concatenate([host[BEGIN], super().finish(rows, image, host), host[END]])
-        found = np.zeros((len(rows), self.config.columns), np.float32)
-        found[:, : rows.shape[1]] = rows
-        scores = found[:, rows.shape[1] :][:, :NUM_KINDS]
-        scores[:], scores[-1] = VISUAL_ROW, WORD_ROW
-        return found
+        scores = np.tile(np.array(VISUAL_ROW, np.float32), (len(rows), 1))
+        scores[-1] = WORD_ROW
+        return np.concatenate([rows, scores], axis=1)
