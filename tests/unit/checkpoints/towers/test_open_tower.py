@@ -61,7 +61,7 @@ def test_other_classes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "LlamaForCausalLM", "vision_tower.x")
     assert find_tower(folder) is None
     assert find_image_encoder(folder) is None
-    with pytest.raises(UnsupportedModel, match="its vision tower is not supported .got .*LlamaForCausalLM.*SigLIP"):
+    with pytest.raises(UnsupportedModel, match=r"its vision tower is not supported .got .*LlamaForCausalLM.*SigLIP"):
         open_tower(folder)
     assert find_image_encoder(write_folder(tmp_path, "SiglipModel")) is not None
 
