@@ -61,7 +61,7 @@ OPTIONS = {
         *{"--model", "--config", "--host", "--port", "--session-dir", "--log", "--api-key", "--api-keys-file"},
         *{"--cors-origin", "--allowed-host", "--tls-cert", "--tls-key", "--max-waiting", "--max-prompts"},
         *{"--max-body", "--max-connections", "--request-seconds", "--shutdown-seconds", "--idle-seconds"},
-        *{"--render-seconds", "--grammar-seconds", "--max-image-body", "--allow-image-host"},
+        *{"--render-seconds", "--grammar-seconds", "--max-image-body", "--allow-image-host", "--mmproj"},
         *{"--model-memory", "--max-sessions", "--max-batch", "--any-model-name", "--chat-template", "--lora"},
     }
     | ENGINE

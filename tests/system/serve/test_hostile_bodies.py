@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "Lily"},
     "/detokenize": {"tokens": [1]},
     "/apply-template": {"messages": SAID},
+    "/api/ui/tokens": {"messages": SAID},
     "/infer": {"messages": SAID, "encoding": "text", "max_tokens": 1},
     "/cancel": {"session_id": "a"},
     "/fork": {"session_id": "a", "new_session_id": "b"},

@@ -67,11 +67,11 @@ def test_a_long_prompt_of_a_short_chat_is_large(source: str, is_large: bool) -> 
     """So that it is tokenized beside the event loop."""
 
     class Rendering:
-        llm = SimpleNamespace(isolation=None)
+        llm = SimpleNamespace(isolation=None, can_see=False)
 
         def render(self, messages: Any, **variables: Any) -> RenderedPrompt:
             return ChatTemplate(source).render(messages)
 
-    call = SimpleNamespace(is_large=False)
+    call = SimpleNamespace(is_large=False, key=SimpleNamespace(cache_salt=""))
     asyncio.run(render_chat(call, Rendering(), [{"role": "user", "content": "a"}]))  # type: ignore[arg-type]
     assert call.is_large == is_large

@@ -2,14 +2,14 @@
 
 import asyncio
 import base64
-import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sporelm.errors import RequestError
+from sporelm.errors import ContextOverflow, RequestError
+from sporelm.serve.chat import remote_images
 from sporelm.serve.chat.anthropic_blocks import messages_from_blocks
 from sporelm.serve.chat.image_parts import (
     RemoteImage,
@@ -17,6 +17,7 @@ from sporelm.serve.chat.image_parts import (
     image_from_base64,
     image_from_url,
     messages_from_openai,
+    with_request_path,
 )
 from sporelm.serve.chat.remote_images import MAX_REMOTE_IMAGES, fetch_remote_images
 from sporelm.serve.chat.response_items import messages_from_items
@@ -36,6 +37,20 @@ def encode(image: bytes) -> str:
 
 def data_url(image: bytes, media_type: str = "image/png") -> str:
     return f"data:{media_type};base64,{encode(image)}"
+
+
+def without_paths(messages: list[Any]) -> list[Any]:
+    """The messages without the places of their pictures."""
+
+    def plain(part: Any) -> Any:
+        return {name: value for name, value in part.items() if name != "path"} if isinstance(part, dict) else part
+
+    return [
+        {**message, "content": [plain(part) for part in message["content"]]}
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
 
 
 def text(value: str) -> Message:
@@ -73,7 +88,7 @@ def test_openais_parts_stay_in_order() -> None:
             ],
         },
     ]
-    assert messages_from_openai(given) == [given[0], {"role": "user", "content": MIXED}]
+    assert without_paths(messages_from_openai(given)) == [given[0], {"role": "user", "content": MIXED}]
     assert given[1]["content"][1]["type"] == "image_url", "what was given stays as it is"  # type: ignore[index]
 
 
@@ -86,7 +101,7 @@ def test_responses_items_have_images_in_messages_and_results() -> None:
     ]
     call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "c", "output": parts[1:2]}
-    message, _, tool = messages_from_items(None, [{"role": "user", "content": parts}, call, result])
+    message, _, tool = without_paths(messages_from_items(None, [{"role": "user", "content": parts}, call, result]))
     assert message == {"role": "user", "content": MIXED}
     assert tool == {"role": "tool", "content": [picture(PNG)], "tool_call_id": "c"}
 
@@ -97,7 +112,7 @@ def test_anthropics_blocks_have_images_in_messages_and_results() -> None:
     result = {"type": "tool_result", "tool_use_id": "c", "content": [text("seen: "), first]}
     failed = {"type": "tool_result", "tool_use_id": "d", "content": [first], "is_error": True}
     question = [text("Compare "), first, text(" with "), second]
-    chat = messages_from_blocks(None, [{"role": "user", "content": [result, failed, *question]}])
+    chat = without_paths(messages_from_blocks(None, [{"role": "user", "content": [result, failed, *question]}]))
     assert chat == [
         {"role": "tool", "content": [text("seen: "), picture(PNG)], "tool_call_id": "c"},
         {"role": "tool", "content": [text("Error: "), picture(PNG)], "tool_call_id": "d"},
@@ -109,11 +124,12 @@ def test_anthropics_blocks_have_images_in_messages_and_results() -> None:
 
 def test_ollamas_images_stand_before_the_text() -> None:
     message = OllamaMessage(role="user", content="Compare", images=[encode(PNG), data_url(JPEG)])
-    assert template_message(message, 0)["content"] == [picture(PNG), picture(JPEG), text("Compare")]
-    assert template_message(OllamaMessage(role="user", content=None, images=[encode(PNG)]), 0)["content"] == [
-        picture(PNG)
-    ]
-    assert template_message(OllamaMessage(role="user", content="x", images=[]), 0)["content"] == "x"
+    alone = OllamaMessage(role="user", content=None, images=[encode(PNG)])
+    none = OllamaMessage(role="user", content="x", images=[])
+    first, second, third = without_paths([template_message(each, 0) for each in (message, alone, none)])
+    assert first["content"] == [picture(PNG), picture(JPEG), text("Compare")]
+    assert second["content"] == [picture(PNG)]
+    assert third["content"] == "x"
 
 
 def test_base64_may_be_wrapped_into_lines() -> None:
@@ -242,6 +258,17 @@ def test_ollama_generates_from_images_by_the_template(other: dict[str, Any]) -> 
         check_supported(OllamaGenerateRequest(prompt="x", images=[encode(PNG)], **other))
 
 
+def test_errors_of_rendering_name_the_place_in_the_request() -> None:
+    system = {"type": "text", "text": "Be brief."}
+    chat = messages_from_blocks([system], [{"role": "user", "content": [text("x"), source()]}])
+    error = with_request_path(RequestError("message 1, part 1: image: the file is damaged"), chat)
+    assert str(error) == "messages[0].content[1]: image: the file is damaged"
+    for other in ("message 1, part 0: x", "message 7, part 1: x", "message 0, part 1: x", "something else"):
+        assert str(with_request_path(RequestError(other), chat)) == other
+    overflow = ContextOverflow("message 1, part 1: too long")
+    assert with_request_path(overflow, chat) is overflow
+
+
 # ---- remote images
 
 
@@ -263,18 +290,22 @@ class Fetcher:
 
 @pytest.fixture
 def fetcher(monkeypatch: pytest.MonkeyPatch) -> type[Fetcher]:
-    module: Any = ModuleType("sporelm.vision.image_fetching")
-    module.ImageFetcher = Fetcher
-    monkeypatch.setitem(sys.modules, "sporelm.vision.image_fetching", module)
+    monkeypatch.setattr(remote_images, "ImageFetcher", Fetcher)
     Fetcher.asked = []
     Fetcher.made = []
     return Fetcher
 
 
-def fetch(messages: list[Any], hosts: tuple[str, ...] = ("images.example",), max_bytes: int = 1 << 20) -> Any:
+def fetch(
+    messages: list[Any],
+    hosts: tuple[str, ...] = ("images.example",),
+    max_bytes: int = 1 << 20,
+    *,
+    can_see: bool = True,
+) -> Any:
     config = SimpleNamespace(allow_image_hosts=hosts, image_body_bytes=max_bytes)
     call: Any = SimpleNamespace(server=SimpleNamespace(config=config))
-    return asyncio.run(fetch_remote_images(call, messages))
+    return asyncio.run(fetch_remote_images(call, messages, can_see=can_see))
 
 
 def test_parsing_fetches_nothing_and_remote_images_are_refused_by_default(fetcher: type[Fetcher]) -> None:
@@ -284,8 +315,8 @@ def test_parsing_fetches_nothing_and_remote_images_are_refused_by_default(fetche
         (anthropic(anthropic_image(type="url", url=REMOTE)), "messages[0].content[1]"),
         (anthropic_result(anthropic_image(type="url", url=REMOTE)), "messages[0].content[1].content[0]"),
     ):
-        assert RemoteImage(REMOTE, path) in [
-            part["image"]
+        assert (RemoteImage(REMOTE), path) in [
+            (part["image"], part["path"])
             for each in parsed
             if isinstance(each["content"], list)
             for part in each["content"]
@@ -302,7 +333,7 @@ def test_remote_images_of_allowed_hosts_are_fetched_once(fetcher: type[Fetcher])
     messages = messages_from_openai(
         [{"role": "user", "content": [text("x"), *parts]}, {"role": "user", "content": "y"}]
     )
-    found = fetch(messages)
+    found = without_paths(fetch(messages))
     first = picture(f"bytes of {REMOTE}".encode())
     second = picture(f"bytes of {REMOTE}?2".encode())
     assert found[0]["content"] == [text("x"), first, second, first, picture(PNG)]
@@ -311,6 +342,8 @@ def test_remote_images_of_allowed_hosts_are_fetched_once(fetcher: type[Fetcher])
     assert fetcher.made == [(("images.example",), 1 << 20, 10.0)]
     without = messages_from_openai([{"role": "user", "content": [openai_image(data_url(PNG))]}])
     assert fetch(without) is without
+    assert fetch(messages, can_see=False) is messages, "nothing is fetched for a model that cannot see it"
+    assert len(fetcher.asked) == 2
 
 
 def test_an_error_of_fetching_names_the_image(fetcher: type[Fetcher]) -> None:

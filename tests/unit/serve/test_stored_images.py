@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_no_part_of_an_import(store: ConversationStore, monke
 
 
 def refs(*images: bytes) -> list[dict[str, Any]]:
-    return [{"type": "image", "image": ImageRef(image_id(image))} for image in images]
+    return [{"type": "image", "image": ImageRef(image_id(image)), "path": "an image"} for image in images]
 
 
 def text(value: str) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def test_a_job_reads_the_pictures_of_its_prompt(store: ConversationStore) -> Non
         return job.message
 
     assert asyncio.run(answer(B))["content"] == "A cat."
-    assert asked[0].messages == [{"role": "user", "content": [{"type": "image", "image": PNG}, text("hello")]}]
+    assert asked[0].messages == [{"role": "user", "content": [refs(PNG)[0] | {"image": PNG}, text("hello")]}]
     (path,) = store.folder.glob("*/images/*.png")
     path.unlink()
     failed = asyncio.run(answer(C))

@@ -14,7 +14,7 @@ from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.chat.answer_stream import AnswerStream, merge_streams, run_in_thread_if
 from sporelm.serve.chat.chat_format import ChatFormat, ends_with_answer
-from sporelm.serve.chat.image_parts import has_images
+from sporelm.serve.chat.image_parts import has_images, with_request_path
 from sporelm.serve.chat.remote_images import fetch_remote_images
 from sporelm.serve.chat.token_usage import Usage, check_finished, usage_of
 from sporelm.serve.http.api_call import LARGE_BYTES, ApiCall
@@ -168,7 +168,7 @@ async def render_chat(
     """Render messages for the model, with their remote images. Raises RequestError, also where its template fails on
     them."""
     variables = check_variables(template_variables)
-    messages = await fetch_remote_images(call, messages)
+    messages = await fetch_remote_images(call, messages, can_see=chat_format.llm.can_see)
     call.is_large = call.is_large or has_images(messages)
 
     def render() -> RenderedPrompt:
@@ -185,5 +185,7 @@ async def render_chat(
         prompt = await render_isolated(chat_format.llm.isolation, render, large=call.is_large)
     except ModelFileError as reason:  # the template is the model's, but the messages it fails on are the caller's
         raise RequestError(str(reason)) from None
+    except RequestError as reason:
+        raise with_request_path(reason, messages) from None
     call.is_large = call.is_large or len(prompt) > LARGE_BYTES  # a template can write much for short messages
     return prompt

@@ -1,7 +1,7 @@
-"""Pictures in messages: the image parts of every API become parts {"type": "image", "image": bytes}.
+"""Pictures in messages: the image parts of every API become parts {"type": "image", "image": bytes, "path": str}.
 
-The bytes are those of the file, undecoded. A picture at a remote URL stays a `RemoteImage` until `remote_images` has
-fetched it, so that parsing a request connects to nothing.
+The bytes are those of the file, undecoded; the path is the place in the request, which errors name. A picture at a
+remote URL stays a `RemoteImage` until `remote_images` has fetched it, so that parsing a request connects to nothing.
 """
 
 import re
@@ -18,15 +18,15 @@ Content = str | list[Part]
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
 ALIASES = {"image/jpg": "image/jpeg", "image/x-ms-bmp": "image/bmp"}  # that clients write
 IMAGE_ROLES = ("user", "tool")  # whose messages may contain pictures
+NORMALIZED_PLACE = re.compile(r"message (\d+), part (\d+)(?=: )")  # in errors of pictures, by their place in `messages`
 DATA_URL = re.compile(r"data:([^,]{0,200}),", re.IGNORECASE)
 REMOTE_URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 class RemoteImage(NamedTuple):
-    """A picture that is still to be fetched; `path` is its place in the request."""
+    """A picture that is still to be fetched."""
 
     url: str
-    path: str
 
 
 def text_part(text: str) -> Part:
@@ -34,9 +34,9 @@ def text_part(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
-def image_part(image: bytes | RemoteImage) -> Part:
-    """Return a part with a picture."""
-    return {"type": "image", "image": image}
+def image_part(image: bytes | RemoteImage, path: str) -> Part:
+    """Return a part with a picture; `path` is its place in the request."""
+    return {"type": "image", "image": image, "path": path}
 
 
 def join_text(parts: list[Part]) -> Content:
@@ -60,6 +60,18 @@ def image_parts(messages: Sequence[Any]) -> list[Part]:
         for part in message["content"]
         if isinstance(part, dict) and part.get("type") == "image"
     ]
+
+
+def with_request_path(error: RequestError, messages: Sequence[Any]) -> RequestError:
+    """Return an error about a picture with its place in the request instead of that in `messages`."""
+    match = NORMALIZED_PLACE.match(str(error))
+    if type(error) is not RequestError or match is None:
+        return error
+    try:
+        path = messages[int(match[1])]["content"][int(match[2])]["path"]
+    except (LookupError, TypeError):
+        return error
+    return RequestError(f"{path}{str(error)[match.end() :]}")
 
 
 def check_image_role(role: object, path: str) -> None:
@@ -86,7 +98,7 @@ def image_from_url(url: object, path: str) -> bytes | RemoteImage:
         check_media_type(media_type, path)
         return image_from_base64(url[match.end() :], path)
     if REMOTE_URL.match(url):
-        return RemoteImage(url, path)
+        return RemoteImage(url)
     raise RequestError(
         f"{path} has the image URL {safe_repr(url)}: it must be a data URL, data:image/png;base64,..., or http(s)"
     )
@@ -138,7 +150,8 @@ def _parts_from_openai(message: Mapping[str, Any], path: str) -> list[Any]:
             image = part.get("image_url")
             detail = image.get("detail") if isinstance(image, Mapping) else part.get("detail")
             _check_detail(detail, place)
-            parts.append(image_part(image_from_url(image.get("url") if isinstance(image, Mapping) else image, place)))
+            url = image.get("url") if isinstance(image, Mapping) else image
+            parts.append(image_part(image_from_url(url, place), place))
         elif kind == "text":
             # Nothing beside the text: templates take a part with a key such as "image" for a picture.
             parts.append({name: part[name] for name in ("type", "text") if name in part})
@@ -162,7 +175,7 @@ def responses_image(part: Mapping[str, Any], path: str) -> Part:
     if part.get("file_id") is not None:
         raise RequestError(f"{path} has a file_id: this server stores no files; give image_url with a data URL")
     _check_detail(part.get("detail"), path)
-    return image_part(image_from_url(part.get("image_url"), path))
+    return image_part(image_from_url(part.get("image_url"), path), path)
 
 
 def anthropic_image(block: Mapping[str, Any], path: str) -> Part:
@@ -171,9 +184,9 @@ def anthropic_image(block: Mapping[str, Any], path: str) -> Part:
     kind = source.get("type") if isinstance(source, Mapping) else None
     if isinstance(source, Mapping) and kind == "base64":
         check_media_type(source.get("media_type"), path)
-        return image_part(image_from_base64(source.get("data"), path))
+        return image_part(image_from_base64(source.get("data"), path), path)
     if isinstance(source, Mapping) and kind == "url":
-        return image_part(image_from_url(source.get("url"), path))
+        return image_part(image_from_url(source.get("url"), path), path)
     raise RequestError(f"{path} has an image source of type {safe_repr(kind)}: it must be base64 or url")
 
 
@@ -188,5 +201,6 @@ def ollama_content(text: str, images: Sequence[Any] | None, path: str) -> Conten
     for index, image in enumerate(images):
         place = f"{path}[{index}]"
         is_data_url = isinstance(image, str) and image[:5].lower() == "data:"
-        parts.append(image_part(image_from_url(image, place) if is_data_url else image_from_base64(image, place)))
+        data = image_from_url(image, place) if is_data_url else image_from_base64(image, place)
+        parts.append(image_part(data, place))
     return [*parts, text_part(text)] if text else parts

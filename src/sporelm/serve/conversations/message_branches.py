@@ -55,7 +55,10 @@ def _content(message: Json) -> Content:
     text = message["content"]
     if not message.get("images"):
         return text
-    pictures: list[Part] = [{"type": "image", "image": ImageRef(image["id"])} for image in message["images"]]
+    pictures: list[Part] = [
+        {"type": "image", "image": ImageRef(image["id"]), "path": image.get("name", "an image")}
+        for image in message["images"]
+    ]
     return [*pictures, text_part(text)] if text else pictures
 
 

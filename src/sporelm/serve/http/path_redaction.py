@@ -26,8 +26,9 @@ def replace_paths(text: str, names: Mapping[str, str]) -> str:
 
 
 def spec_paths(spec: "ModelSpec", *more_paths: str) -> dict[str, str]:
-    """Map the path of a model's specification, and further paths of the model, to its name."""
-    given = [] if spec.path is None else [spec.path, str(Path(spec.path).absolute())]
+    """Map the paths of a model's specification, and further paths of the model, to its name."""
+    files = [path for path in (spec.path, spec.mmproj) if path is not None]
+    given = [*files, *(str(Path(path).absolute()) for path in files)]
     return {path: spec.name for path in (*given, *more_paths) if "/" in path or "\\" in path}
 
 

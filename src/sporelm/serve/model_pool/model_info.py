@@ -14,6 +14,7 @@ from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import compute_identity
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.schema_registry import find_architecture
+from sporelm.checkpoints.towers.open_tower import find_tower
 from sporelm.errors import ModelError
 from sporelm.files.gguf import GgufFile, StringArray
 from sporelm.files.store import resolve
@@ -73,6 +74,17 @@ def read_model_info(spec: ModelSpec, *, all_arrays: bool = False) -> ModelInfo |
         modified_ns = max(each.stat().st_mtime_ns for each in model_files(path))
         read = _read if all_arrays else _read_cached
         return read(path, modified_ns, all_arrays)
+    except (ModelError, OSError, ValueError):
+        return None
+
+
+def has_vision_tower(spec: ModelSpec) -> bool | None:
+    """Return whether a model sees, by its files; None where they are not downloaded yet, or damaged."""
+    if spec.mmproj is not None:
+        return True
+    try:
+        path = resolve(spec.path, fetch=False)
+        return path.is_dir() and find_tower(path) is not None
     except (ModelError, OSError, ValueError):
         return None
 

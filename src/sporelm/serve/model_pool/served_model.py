@@ -38,7 +38,7 @@ class ServedModel:
     @property
     def can_see(self) -> bool:
         """Whether messages may contain images."""
-        return bool(getattr(self.llm, "can_see", False))
+        return self.llm.can_see
 
     @cached_property
     def fingerprint(self) -> str:

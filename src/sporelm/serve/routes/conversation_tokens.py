@@ -49,7 +49,7 @@ async def count_tokens(call: ApiCall, body: CountRequest) -> CountReply:
 def _message(message: CountedMessage) -> dict[str, Any]:
     if not message.images:
         return {"role": message.role, "content": message.content}
-    pictures = [{"type": "image", "image": ImageRef(each)} for each in message.images]
+    pictures = [{"type": "image", "image": ImageRef(each), "path": f"image {each[:12]}"} for each in message.images]
     text = [text_part(message.content)] if message.content else []
     return {"role": message.role, "content": [*pictures, *text]}
 

@@ -8,7 +8,7 @@ import msgspec
 
 from sporelm.serve.http.api_call import ApiCall
 from sporelm.serve.http.endpoint import Endpoint
-from sporelm.serve.model_pool.model_info import read_model_info
+from sporelm.serve.model_pool.model_info import has_vision_tower, read_model_info
 from sporelm.serve.serve_config import ModelSpec
 
 
@@ -27,7 +27,7 @@ class ModelCard(msgspec.Struct):
     max_input_tokens: int | None = None  # the same, for Anthropic's clients
     adapters: list[str] = []  # LoRA adapters that requests may name; the first one is the default
     chat: bool | None = None  # whether it has a chat template; None where its files are missing or damaged
-    vision: bool | None = None  # whether messages may contain images; None where that is known only after loading
+    vision: bool | None = None  # whether messages may contain images; None where its files are missing or damaged
 
 
 class ModelList(msgspec.Struct):
@@ -47,7 +47,8 @@ async def model_card(call: ApiCall, spec: ModelSpec) -> ModelCard:
         if info is not None and call.server.config.engine.get("chat_template") is not None:
             has_template = info.is_generative  # the server's own template replaces those of all such models
         started_at = call.server.started_at
-        return ModelCard(spec.name, started_at, spec.name, rfc3339(started_at), chat=has_template)
+        vision = await asyncio.to_thread(has_vision_tower, spec)
+        return ModelCard(spec.name, started_at, spec.name, rfc3339(started_at), chat=has_template, vision=vision)
     llm = model.llm
     loaded_at = int(model.loaded_at)
     return ModelCard(
