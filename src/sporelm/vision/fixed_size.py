@@ -101,8 +101,17 @@ class FixedSizeSettings:
         """Return what an mmproj file holds of the settings, under full keys."""
         return {MEAN_KEY: ("[f32]", list(self.mean)), STD_KEY: ("[f32]", list(self.std))}
 
-    def to_json(self, kind: str) -> dict[str, Any]:
-        """Return the settings as preprocessor_config.json has them, for a class of image processors."""
+    def to_json(self, kind: str = "") -> dict[str, Any]:
+        """Return the settings as preprocessor_config.json has them.
+
+        kind   the class of image processors; "": that of CLIP, SigLIP or LLaVA that prepares pictures so. LLaVA's pads
+               to a square before it resizes, which is not quite what llama.cpp does
+        """
+        if self.square_color is not None or self.fit_color is not None:
+            sides = as_sides((self.size, self.size) if isinstance(self.size, int) else self.size)
+            padded = {"image_processor_type": LLAVA_PROCESSORS[0], "do_pad": True, "do_center_crop": False}
+            return {**padded, "size": sides, **settings_json(self)}
+        kind = kind or ("SiglipImageProcessor" if self.crop is None else "CLIPImageProcessor")
         size = {"shortest_edge": self.size} if isinstance(self.size, int) else as_sides(self.size)
         crop: dict[str, Any] = {"do_center_crop": self.crop is not None}
         crop |= {} if self.crop is None else {"crop_size": as_sides(self.crop)}

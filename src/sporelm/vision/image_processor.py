@@ -52,9 +52,9 @@ class ImageProcessor(ABC):
         files cannot hold them."""
         raise UnsupportedModel(f"{type(self).__name__}: its settings cannot be written into an mmproj file")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as preprocessor_config.json has them. Raises UnsupportedModel for a family whose folders
-        are not written."""
+    def to_files(self) -> dict[str, dict[str, Any]]:
+        """Return the settings as files of a Hugging Face folder, by name. Raises UnsupportedModel for a family whose
+        folders are not written."""
         raise UnsupportedModel(f"{type(self).__name__}: its settings cannot be written into a Hugging Face folder")
 
 

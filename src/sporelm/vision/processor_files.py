@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sporelm.checkpoints.config_values import ConfigValues, format_value
+from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.json_object import read_object
 from sporelm.vision.pixels import FILTERS
@@ -104,11 +105,8 @@ def check_image_size(where: str, size: tuple[int, int], image_size: int) -> None
         )
 
 
-class PixelSettings(Protocol):
-    """What the settings of all processors have."""
-
-    @property
-    def resample(self) -> int: ...
+class NormalizationSettings(Protocol):
+    """The settings of all processors."""
 
     @property
     def scale(self) -> float: ...
@@ -118,6 +116,13 @@ class PixelSettings(Protocol):
 
     @property
     def std(self) -> tuple[float, ...]: ...
+
+
+class PixelSettings(NormalizationSettings, Protocol):
+    """The settings of processors with a filter of their own."""
+
+    @property
+    def resample(self) -> int: ...
 
 
 def settings_json(settings: PixelSettings) -> dict[str, Any]:
@@ -132,6 +137,11 @@ def settings_json(settings: PixelSettings) -> dict[str, Any]:
         "image_mean": list(settings.mean),
         "image_std": list(settings.std),
     }
+
+
+def normalization_metadata(settings: NormalizationSettings) -> dict[str, MetadataEntry]:
+    """Return means and standard deviations as metadata of an mmproj file, under full keys."""
+    return {MEAN_KEY: ("[f32]", list(settings.mean)), STD_KEY: ("[f32]", list(settings.std))}
 
 
 def metadata_values(metadata: Mapping[str, Any]) -> ConfigValues:

@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_tensors import PARTS
+from sporelm.checkpoints.rope_writing import to_shortest_float
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, TowerHfSchema, patch_kernel, read_vit_shape
 from sporelm.checkpoints.transforms import FlattenKernel, Unflatten
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.config import ModelConfig
-from sporelm.models.vit_tower import CLASS
+from sporelm.models.vit_tower import CLASS, VitConfig
 
 CLIP_VISION, SIGLIP_VISION = "clip_vision_model", "siglip_vision_model"
 # Defaults of transformers' CLIPVisionConfig and SiglipVisionConfig.
@@ -33,6 +34,7 @@ SIGLIP_DEFAULTS: Final[dict[str, Any]] = CLIP_DEFAULTS | {
 }
 VISION_DEFAULTS: Final = {CLIP_VISION: CLIP_DEFAULTS, SIGLIP_VISION: SIGLIP_DEFAULTS}
 ACTIVATIONS: Final = {"quick_gelu": "gelu_quick", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}
+ACTIVATION_NAMES: Final = {ours: stored for stored, ours in ACTIVATIONS.items()}
 LAYER_NAMES: Final = {
     **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"},
     "attn_o": "self_attn.out_proj",
@@ -109,6 +111,24 @@ def read_vit(values: ConfigValues, kind: str = CLIP_VISION, others: tuple[str, .
         "image_size": size,
         "activation": read_activation(values, "hidden_act", defaults["hidden_act"]),
         "has_class_row": found == CLIP_VISION,
+    }
+
+
+def vit_json(config: VitConfig) -> dict[str, Any]:
+    """Return the `vision_config` of a ViT."""
+    kind = CLIP_VISION if config.has_class_row else SIGLIP_VISION
+    return {
+        "model_type": kind,
+        **({} if config.has_class_row else {"vision_use_head": False}),
+        "hidden_size": config.width,
+        "intermediate_size": config.ffn,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_channels": config.channels,
+        "layer_norm_eps": to_shortest_float(config.eps),
+        "image_size": config.image_size,
+        "patch_size": config.patch,
+        "hidden_act": ACTIVATION_NAMES[config.activation],
     }
 
 

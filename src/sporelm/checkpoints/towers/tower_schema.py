@@ -4,7 +4,7 @@ Keys and names of mmproj files: llama.cpp's tools/mtmd/clip-impl.h and gguf-py's
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,20 +46,44 @@ class TowerSchema(TensorSchema):
         return self.architecture.config_class(**{**shared, **values})
 
 
+class FolderLayout(NamedTuple):
+    """How folders of a multimodal class are written around their text model.
+
+    class_name    of the whole model; one of another text model of the family is kept
+    model_type    of the whole model
+    text_prefix   in front of the names of a text model that has a class of its own
+    tower_names   beginnings of the tower's names: in the schema, and as they are written
+    token_keys    key of config.json -> the token whose id it holds
+    """
+
+    class_name: str
+    model_type: str
+    text_prefix: str
+    tower_names: tuple[str, str]
+    token_keys: Mapping[str, str]
+
+
 class TowerHfSchema(TowerSchema):
     """The vision part of folders of these classes.
 
     prefixes   of the names of its tensors, as folders may spell them
+    layout     of folders that are written; None: they are read only
     """
 
     kind = HF
     prefixes: tuple[str, ...] = ()
+    layout: FolderLayout | None = None
 
     def config_from_json(self, values: ConfigValues) -> TowerConfig:
         """Return the configuration in a config.json, that of the whole model.
 
         Raises ModelFileError for a missing or impossible value, UnsupportedModel for an unsupported option.
         """
+        raise NotImplementedError
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        """Return the keys of a config.json that describe the tower, "vision_config" among them, for classes with a
+        layout. Raises UnsupportedModel for what folders cannot express."""
         raise NotImplementedError
 
     def find_ignored(self, names: Iterable[str], config: ModelConfig | None = None) -> set[str]:

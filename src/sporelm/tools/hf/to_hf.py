@@ -82,8 +82,8 @@ def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFol
     tensors, modules = _separate_modules(_make_tensors(model, source, mapping, schema, dtype), config)
     main = _find_main_type(tensors)
     texts |= modules_json(config.pooling or "mean", config.dense, config.width) if _has_pooling(config) else {}
-    texts["config.json"] = _json(_make_config(source, schema, values, tokenizer, main))
-    texts["generation_config.json"] = _json(_make_generation_config(values, tokenizer))
+    texts["config.json"] = json_text(_make_config(source, schema, values, tokenizer, main))
+    texts["generation_config.json"] = json_text(_make_generation_config(values, tokenizer))
     return HfFolder(texts, tuple(tensors), tuple(notes), modules)
 
 
@@ -137,7 +137,11 @@ def _make_tensors(
     numbers = read_metadata_tensors(source.schema, metadata, source.config.layers, str(source.path))
     stored |= {name: make_vector(name, values) for name, values in numbers.items()}
     target = schema.resolve([each.param for each in mapping.tensors], source.config)
-    found = TensorConverter(mapping, target, stored).tensors()
+    return choose_dtypes(TensorConverter(mapping, target, stored).tensors(), dtype)
+
+
+def choose_dtypes(found: Sequence[LazyTensor], dtype: str) -> list[LazyTensor]:
+    """Return tensors in the type that they have in a folder; `dtype` as for `to_hf`."""
     if dtype != "auto":
         return [cast_to_format(tensor, FORMATS[dtype.upper()]) for tensor in found]
     if any(tensor.ggml_type.name not in SHARED_TYPES for tensor in found):
@@ -198,5 +202,6 @@ def _make_generation_config(values: Mapping[str, Any], tokenizer: TokenizerFiles
     return found | ({"do_sample": True} | numbers if numbers else {})
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Return the text of a JSON file."""
     return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

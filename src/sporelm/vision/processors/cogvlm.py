@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.tower_inputs import ImageInput
 from sporelm.vision.image_processor import ImageProcessor, ProcessedImage, cut_patches
@@ -18,6 +19,7 @@ from sporelm.vision.processor_files import (
     CLIP_MEAN,
     CLIP_STD,
     metadata_normalization,
+    normalization_metadata,
     read_normalization,
     read_processor_files,
 )
@@ -72,6 +74,9 @@ class CogVLMProcessor(ImageProcessor):
 
     def count_rows(self, width: int, height: int) -> int:
         return (self.settings.grid_side // self.settings.merge) ** 2 + ENDS
+
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        return normalization_metadata(self.settings)
 
 
 def from_folder(folder: Path, config: TowerConfig, tokens: Callable[[str], bool]) -> CogVLMProcessor:

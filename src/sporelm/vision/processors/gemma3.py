@@ -93,8 +93,29 @@ class Gemma3Processor(ImageProcessor):
         """Return what an mmproj file holds of the settings, under full keys."""
         return self.settings.to_metadata()
 
+    def to_files(self) -> dict[str, dict[str, Any]]:
+        rows = {"image_seq_length": self.config.tile_outputs}
+        crops = {
+            "do_pan_and_scan": self.crops is not None,
+            **({} if self.crops is None else pan_and_scan_json(self.crops)),
+        }
+        values = {**self.settings.to_json("Gemma3ImageProcessor"), **rows, **crops}
+        return {
+            "preprocessor_config.json": values,
+            "processor_config.json": {"processor_class": "Gemma3Processor", **rows},
+        }
+
     def _boxes(self, height: int, width: int) -> list[tuple[slice, slice]]:
         return self.crops.boxes(height, width) if self.crops else []
+
+
+def pan_and_scan_json(rule: PanAndScan) -> dict[str, Any]:
+    """Return the rule for crops as settings have it."""
+    return {
+        "pan_and_scan_min_crop_size": rule.min_side,
+        "pan_and_scan_max_num_crops": rule.max_crops,
+        "pan_and_scan_min_ratio_to_activate": rule.min_ratio,
+    }
 
 
 def read_pan_and_scan(values: ConfigValues) -> PanAndScan | None:

@@ -118,6 +118,9 @@ class Idefics3Processor(ImageProcessor):
         grid = self._grid(height, width)
         return self.tile_rows * (grid.rows * grid.columns + 1)
 
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        return self.settings.metadata()
+
     def _grid(self, height: int, width: int) -> TileGrid:
         resized = long_edge_size(height, width, self.settings.longest_edge)
         if not self.settings.splits:

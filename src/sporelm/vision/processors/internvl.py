@@ -26,9 +26,8 @@ from sporelm.vision.processor_files import (
     BYTE_SCALE,
     CLIP_MEAN,
     CLIP_STD,
-    MEAN_KEY,
-    STD_KEY,
     metadata_normalization,
+    normalization_metadata,
     read_filter,
     read_normalization,
     read_processor_files,
@@ -106,7 +105,7 @@ class InternVLProcessor(ImageProcessor):
         return (tiles + (tiles > 1 and self.settings.has_thumbnail)) * self.settings.tile_rows
 
     def to_metadata(self) -> dict[str, MetadataEntry]:
-        return {MEAN_KEY: ("[f32]", list(self.settings.mean)), STD_KEY: ("[f32]", list(self.settings.std))}
+        return normalization_metadata(self.settings)
 
     def choose_grid(self, width: int, height: int) -> tuple[int, int]:
         """Return the tiles in a row and in a column for a picture of this size.

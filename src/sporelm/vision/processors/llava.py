@@ -48,6 +48,21 @@ class LlavaProcessor(ImageProcessor):
         """Return what an mmproj file holds of the settings, under full keys."""
         return self.settings.to_metadata()
 
+    def to_files(self) -> dict[str, dict[str, Any]]:
+        whole = processor_json("LlavaProcessor", self.config, self.row_token)
+        return {"preprocessor_config.json": self.settings.to_json(), "processor_config.json": whole}
+
+
+def processor_json(class_name: str, config: LlavaTowerConfig, token: str) -> dict[str, Any]:
+    """Return processor_config.json for one of LLaVA's classes."""
+    return {
+        "processor_class": class_name,
+        "image_token": token,
+        "patch_size": config.patch,
+        "num_additional_image_tokens": int(config.has_class_row),
+        "vision_feature_select_strategy": "default" if config.drops_first_row else "full",
+    }
+
 
 def has_siglip_settings(kind: object, config: LlavaTowerConfig) -> bool:
     """Return whether an image processor of this class has the defaults of SigLIP's, not those of CLIP's."""

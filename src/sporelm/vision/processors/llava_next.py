@@ -17,7 +17,7 @@ from sporelm.checkpoints.towers.hf.llava_next import check_pinpoints
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.tower_inputs import ImageInput
 from sporelm.models.towers.llava_next import LlavaNextConfig, TileLayout
-from sporelm.vision.fixed_size import SIZE, FixedSizeSettings, metadata_settings, tile_input
+from sporelm.vision.fixed_size import SIZE, FixedSizeSettings, as_sides, metadata_settings, tile_input
 from sporelm.vision.image_processor import ImageProcessor, ProcessedImage
 from sporelm.vision.pixels import BICUBIC, Pixels, fitting_size, pad_around, resize
 from sporelm.vision.processor_files import (
@@ -28,8 +28,9 @@ from sporelm.vision.processor_files import (
     read_normalization,
     read_processor_files,
     read_square,
+    settings_json,
 )
-from sporelm.vision.processors.llava import IMAGE
+from sporelm.vision.processors.llava import IMAGE, processor_json
 from sporelm.vision.token_names import read_token
 
 BLACK = (0, 0, 0)
@@ -69,6 +70,20 @@ class LlavaNextProcessor(ImageProcessor):
     def to_metadata(self) -> dict[str, MetadataEntry]:
         """Return what an mmproj file holds of the settings, under full keys. The sizes are the tower's."""
         return self.settings.to_metadata()
+
+    def to_files(self) -> dict[str, dict[str, Any]]:
+        side = self.config.image_size
+        values = {
+            "image_processor_type": "LlavaNextImageProcessor",
+            "size": {"shortest_edge": side},
+            "do_center_crop": True,
+            "crop_size": as_sides((side, side)),
+            "do_pad": True,
+            "image_grid_pinpoints": [list(pair) for pair in self.pinpoints],
+            **settings_json(self.settings),
+        }
+        whole = processor_json("LlavaNextProcessor", self.config, self.row_token)
+        return {"preprocessor_config.json": values, "processor_config.json": whole}
 
     def _cut(self, pixels: Pixels, size: tuple[int, int]) -> list[Pixels]:
         """Return the tiles of a picture in this size."""

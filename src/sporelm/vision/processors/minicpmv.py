@@ -115,6 +115,9 @@ class MinicpmvProcessor(ImageProcessor):
         slicing = self._slicing(width, height)
         return self.queries * (1 + slicing.rows * slicing.columns)
 
+    def to_metadata(self) -> dict[str, MetadataEntry]:
+        return self.settings.metadata()
+
     def _slicing(self, width: int, height: int) -> Slicing:
         size, patch = self.settings.slice_size, self.patch
         grid = choose_grid(width, height, size, self.settings.slices)

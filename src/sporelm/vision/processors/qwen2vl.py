@@ -105,9 +105,9 @@ class QwenProcessor(ImageProcessor):
     def to_metadata(self) -> dict[str, MetadataEntry]:
         return self.settings.metadata()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_files(self) -> dict[str, dict[str, Any]]:
         settings = self.settings
-        return {
+        values = {
             "image_processor_type": "Qwen2VLImageProcessor",
             "patch_size": settings.patch,
             "merge_size": settings.merge,
@@ -118,6 +118,7 @@ class QwenProcessor(ImageProcessor):
             "size": {"shortest_edge": settings.min_pixels, "longest_edge": settings.max_pixels},
             **settings_json(settings),
         }
+        return {"preprocessor_config.json": values}
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
         unit = self.settings.patch * self.settings.merge

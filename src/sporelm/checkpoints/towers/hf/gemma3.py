@@ -12,15 +12,16 @@ from sporelm.checkpoints.towers.clip_folders import (
     read_vit,
     spell_names,
     spell_prefix,
+    vit_json,
     vit_tensors,
 )
 from sporelm.checkpoints.towers.open_tower import register_tower
-from sporelm.checkpoints.towers.tower_schema import inner_values
+from sporelm.checkpoints.towers.tower_schema import FolderLayout, inner_values
 from sporelm.checkpoints.transforms import AddConstant, Transpose
 from sporelm.errors import ModelFileError
 from sporelm.models.config import MAX_WIDTH
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.towers.gemma3 import Gemma3Tower
+from sporelm.models.towers.gemma3 import Gemma3Tower, Gemma3TowerConfig
 
 TOWER, FRONTS, INNER = "vision_tower.", ("", "model."), ("", "vision_model.")
 MAX_ROWS = 1 << 14  # of the text model for one picture
@@ -31,6 +32,17 @@ class Gemma3Hf(ClipHfSchema):
     """`Gemma3ForConditionalGeneration`."""
 
     architecture = Gemma3Tower
+    layout = FolderLayout(
+        "Gemma3ForConditionalGeneration",
+        "gemma3",
+        "language_model.",
+        (TOWER, f"{TOWER}vision_model."),
+        {
+            "image_token_index": "<image_soft_token>",
+            "boi_token_index": "<start_of_image>",
+            "eoi_token_index": "<end_of_image>",
+        },
+    )
     prefixes = tuple(f"{front}{name}" for front in FRONTS for name in (TOWER, "multi_modal_projector."))
     optional_prefixes = ("model.",)
     prefix_variants = spell_prefix(TOWER, FRONTS, INNER)
@@ -48,6 +60,10 @@ class Gemma3Hf(ClipHfSchema):
         rows = values.integer("mm_tokens_per_image", 1, MAX_ROWS, 256)
         merge = square_side(values.where, fields["image_size"] // fields["patch"], rows)
         return self.tower_config(**fields, merge=merge, out_width=text.integer("hidden_size", 1, MAX_WIDTH, 2304))
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        assert isinstance(config, Gemma3TowerConfig)
+        return {"vision_config": vit_json(config), "mm_tokens_per_image": config.tile_outputs}
 
 
 def square_side(where: str, grid: int, rows: int) -> int:

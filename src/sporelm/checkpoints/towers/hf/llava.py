@@ -6,6 +6,7 @@ from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.multimodal_text import TEXT_MODELS
 from sporelm.checkpoints.towers.clip_folders import (
+    ACTIVATION_NAMES,
     CLIP_VISION,
     SIGLIP_VISION,
     ClipHfSchema,
@@ -13,15 +14,16 @@ from sporelm.checkpoints.towers.clip_folders import (
     read_vit,
     spell_names,
     spell_prefix,
+    vit_json,
     vit_tensors,
 )
 from sporelm.checkpoints.towers.open_tower import register_tower
-from sporelm.checkpoints.towers.tower_schema import inner_values
+from sporelm.checkpoints.towers.tower_schema import FolderLayout, inner_values
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.config import MAX_WIDTH
 from sporelm.models.tower import Tower
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.towers.llava import LlavaTower
+from sporelm.models.towers.llava import LlavaTower, LlavaTowerConfig
 
 # Defaults of transformers' LlavaConfig for the tower: CLIP-L/14 with 336 pixels. They hold without a `vision_config`.
 LLAVA_VISION: Final[dict[str, Any]] = {
@@ -38,11 +40,18 @@ INNER: Final = ("", "vision_model.")
 MAX_FEATURES: Final = 16  # layers that the projector reads
 
 
+def llava_layout(class_name: str, model_type: str) -> FolderLayout:
+    """Return the layout of folders of LLaVA and LLaVA-NeXT, as they are published."""
+    names = (TOWER, f"{TOWER}vision_model.")
+    return FolderLayout(class_name, model_type, "language_model.", names, {"image_token_index": "<image>"})
+
+
 @register_tower
 class LlavaHf(ClipHfSchema):
     """`LlavaForConditionalGeneration` with the tower of CLIP or SigLIP."""
 
     architecture: type[Tower[Any]] = LlavaTower
+    layout = llava_layout("LlavaForConditionalGeneration", "llava")
     prefixes: tuple[str, ...] = tuple(
         f"{front}{name}" for front in FRONTS for name in (TOWER, "multi_modal_projector.")
     )
@@ -57,6 +66,10 @@ class LlavaHf(ClipHfSchema):
 
     def config_from_json(self, values: ConfigValues) -> TowerConfig:
         return self.tower_config(**read_llava(values))
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        assert isinstance(config, LlavaTowerConfig)
+        return llava_json(config)
 
 
 def read_llava(values: ConfigValues) -> dict[str, Any]:
@@ -79,6 +92,19 @@ def read_llava(values: ConfigValues) -> dict[str, Any]:
         "out_width": text.integer("hidden_size", 1, MAX_WIDTH, default_text_width(text)),
         "projector_act": read_activation(values, "projector_hidden_act", "gelu"),
         "projector_bias": values.flag("multimodal_projector_bias", True),
+    }
+
+
+def llava_json(config: LlavaTowerConfig) -> dict[str, Any]:
+    """Return the keys of config.json beside the text model's."""
+    features = list(config.features)
+    return {
+        "vision_config": vit_json(config),
+        "vision_feature_layer": features[0] if len(features) == 1 else features,
+        "vision_feature_select_strategy": "default" if config.drops_first_row else "full",
+        "projector_hidden_act": ACTIVATION_NAMES[config.projector_act],
+        "multimodal_projector_bias": config.projector_bias,
+        "image_seq_length": config.kept_rows,
     }
 
 

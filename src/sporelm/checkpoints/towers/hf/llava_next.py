@@ -1,15 +1,15 @@
 """Hugging Face folders of LLaVA-NeXT (LLaVA 1.6) and Granite Vision."""
 
-from typing import Final
+from typing import Any, Final
 
 from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.tensor_table import TensorTable
-from sporelm.checkpoints.towers.hf.llava import LlavaHf, read_llava
+from sporelm.checkpoints.towers.hf.llava import LlavaHf, llava_json, llava_layout, read_llava
 from sporelm.checkpoints.towers.open_tower import register_tower
 from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.towers.llava_next import NEWLINE, LlavaNextTower
+from sporelm.models.towers.llava_next import NEWLINE, LlavaNextConfig, LlavaNextTower
 
 # Default of transformers' LlavaNextConfig.
 PINPOINTS: Final = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
@@ -22,6 +22,7 @@ class LlavaNextHf(LlavaHf):
     """`LlavaNextForConditionalGeneration`."""
 
     architecture = LlavaNextTower
+    layout = llava_layout("LlavaNextForConditionalGeneration", "llava_next")
     prefixes = (*LlavaHf.prefixes, *(f"{front}image_newline" for front in ("", "model.", "language_model.model.")))
     optional_prefixes = ("model.", "language_model.model.")
     tensors: TensorTable = {**LlavaHf.tensors, NEWLINE: "image_newline"}
@@ -38,6 +39,12 @@ class LlavaNextHf(LlavaHf):
         found = values.get("image_grid_pinpoints")
         pinpoints = check_pinpoints(values.where, PINPOINTS if found is None else found, fields["image_size"])
         return self.tower_config(**fields, pinpoints=pinpoints)
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        assert isinstance(config, LlavaNextConfig)
+        if not config.has_newline:
+            raise UnsupportedModel("vision tower: folders have a row for the ends of lines (got none; allowed one)")
+        return {**llava_json(config), "image_grid_pinpoints": [list(pair) for pair in config.pinpoints]}
 
 
 def check_pinpoints(where: str, found: object, image_size: int) -> tuple[tuple[int, int], ...]:

@@ -1,16 +1,25 @@
 """Hugging Face folders of Qwen2.5-VL: its vision tower."""
 
 from itertools import pairwise
+from typing import Any
 
 from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_tensors import PARTS
-from sporelm.checkpoints.towers.hf.qwen2vl import QWEN_TENSORS, Qwen2VLTowerHf, check_heads, read_qwen_shape
+from sporelm.checkpoints.towers.hf.qwen2vl import (
+    QWEN_NAMES,
+    QWEN_TENSORS,
+    QWEN_TOKENS,
+    Qwen2VLTowerHf,
+    check_heads,
+    qwen_json,
+    read_qwen_shape,
+)
 from sporelm.checkpoints.towers.open_tower import register_tower
-from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, inner_values
+from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, FolderLayout, inner_values
 from sporelm.errors import ModelFileError
 from sporelm.models.config import MAX_WIDTH
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.towers.qwen25vl import Qwen25VLTower
+from sporelm.models.towers.qwen25vl import Qwen25VLTower, Qwen25VLTowerConfig
 
 FULL_LAYERS = (7, 15, 23, 31)
 
@@ -32,6 +41,7 @@ class Qwen25VLTowerHf(Qwen2VLTowerHf):
     """`Qwen2_5_VLForConditionalGeneration`."""
 
     architecture = Qwen25VLTower
+    layout = FolderLayout("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "", QWEN_NAMES, QWEN_TOKENS)
     tensors = QWEN_TENSORS | {
         "layers.{}.attn_norm.weight": "visual.blocks.{}.norm1.weight",
         "layers.{}.ffn_norm.weight": "visual.blocks.{}.norm2.weight",
@@ -62,3 +72,16 @@ class Qwen25VLTowerHf(Qwen2VLTowerHf):
             full_layers=frozenset(layer for layer in full if layer < shape["layers"]),
             window_size=vision.integer("window_size", shape["patch"] * shape["merge"], MAX_IMAGE_SIZE, 112),
         )
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        assert isinstance(config, Qwen25VLTowerConfig)
+        return {
+            "vision_config": {
+                **qwen_json(config),
+                "hidden_size": config.width,
+                "intermediate_size": config.ffn,
+                "out_hidden_size": config.out_width,
+                "window_size": config.window_size,
+                "fullatt_block_indexes": sorted(config.full_layers),
+            }
+        }

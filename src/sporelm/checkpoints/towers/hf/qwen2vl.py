@@ -1,5 +1,6 @@
 """Hugging Face folders of Qwen2-VL: its vision tower."""
 
+from math import inf, isclose, nextafter
 from typing import Any, Final
 
 from sporelm.checkpoints.config_values import ConfigValues, format_value
@@ -7,7 +8,7 @@ from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.row_numbers import QKV_ROWS
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable
 from sporelm.checkpoints.towers.open_tower import register_tower
-from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, TowerHfSchema, inner_values
+from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, FolderLayout, TowerHfSchema, inner_values
 from sporelm.checkpoints.transforms import Shape, TakeFrame, TakeRows
 from sporelm.errors import UnsupportedModel
 from sporelm.models.config import MAX_HEADS, MAX_LAYERS, MAX_WIDTH
@@ -19,6 +20,13 @@ EPS: Final = 1e-6  # of all norms; folders have no key for it
 DEFAULT_THETA: Final = 1e4
 MAX_MERGE: Final = 8  # patches of a side
 MAX_THETA: Final = 1e12
+QWEN_TOKENS: Final = {
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+QWEN_NAMES: Final = ("visual.", "model.visual.")
 ACTIVATIONS: Final = {"quick_gelu": "gelu_quick", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}
 
 
@@ -71,6 +79,26 @@ def read_qwen_shape(values: ConfigValues, defaults: dict[str, Any]) -> dict[str,
     }
 
 
+def qwen_json(config: TowerConfig) -> dict[str, Any]:
+    """Return the keys of a `vision_config` that all folders of Qwen's vision models name alike.
+
+    Raises UnsupportedModel for what transformers takes as given.
+    """
+    for what, value, allowed in (("eps", config.eps, EPS), ("rope_theta", config.rope_theta, DEFAULT_THETA)):
+        if not isclose(value, allowed, rel_tol=1e-6):
+            raise UnsupportedModel(f"vision tower: folders have no key for {what} (got {value:g}; allowed {allowed:g})")
+    names = {ours: stored for stored, ours in ACTIVATIONS.items()}
+    return {
+        "depth": config.layers,
+        "num_heads": config.heads,
+        "patch_size": config.patch,
+        "in_channels": config.channels,
+        "temporal_patch_size": config.frames,
+        "spatial_merge_size": config.merge,
+        "hidden_act": names[config.activation],
+    }
+
+
 def check_heads(where: str, width: int, heads: int) -> None:
     """Raise UnsupportedModel unless each head is a multiple of four: pairs for rows and for columns."""
     if width % (4 * heads):
@@ -84,6 +112,7 @@ class Qwen2VLTowerHf(TowerHfSchema):
     """`Qwen2VLForConditionalGeneration`."""
 
     architecture: type[Tower[Any]] = Qwen2VLTower
+    layout = FolderLayout("Qwen2VLForConditionalGeneration", "qwen2_vl", "", QWEN_NAMES, QWEN_TOKENS)
     prefixes = ("visual.", "model.visual.")
     optional_prefixes = ("model.",)
     ignored_tensors = ("visual.rotary_pos_emb.inv_freq", "model.visual.rotary_pos_emb.inv_freq")
@@ -116,3 +145,16 @@ class Qwen2VLTowerHf(TowerHfSchema):
             ffn=int(width * vision.number("mlp_ratio", 1 / width, MAX_WIDTH / width, 4)),
             out_width=vision.integer("hidden_size", 1, MAX_WIDTH, 3584),
         )
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        ratio = config.ffn / config.width
+        if int(config.width * ratio) != config.ffn:  # the quotient was rounded down
+            ratio = nextafter(ratio, inf)
+        return {
+            "vision_config": {
+                **qwen_json(config),
+                "embed_dim": config.width,
+                "mlp_ratio": int(ratio) if ratio == int(ratio) else ratio,
+                "hidden_size": config.out_width,
+            }
+        }

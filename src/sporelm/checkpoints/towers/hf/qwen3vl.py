@@ -1,14 +1,23 @@
 """Hugging Face folders of Qwen3-VL: its vision tower."""
 
 from math import isqrt
+from typing import Any
 
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.tensor_table import TensorTable
-from sporelm.checkpoints.towers.hf.qwen2vl import QWEN_TENSORS, Qwen2VLTowerHf, check_heads, read_qwen_shape
+from sporelm.checkpoints.towers.hf.qwen2vl import (
+    QWEN_NAMES,
+    QWEN_TENSORS,
+    QWEN_TOKENS,
+    Qwen2VLTowerHf,
+    check_heads,
+    qwen_json,
+    read_qwen_shape,
+)
 from sporelm.checkpoints.towers.hf.qwen25vl import read_layer_list
 from sporelm.checkpoints.towers.open_tower import register_tower
-from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, inner_values
+from sporelm.checkpoints.towers.tower_schema import MAX_IMAGE_SIZE, FolderLayout, inner_values
 from sporelm.errors import ModelFileError
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 from sporelm.models.tower_config import TowerConfig
@@ -23,6 +32,7 @@ class Qwen3VLTowerHf(Qwen2VLTowerHf):
     """`Qwen3VLForConditionalGeneration` and `Qwen3VLMoeForConditionalGeneration`."""
 
     architecture = Qwen3VLTower
+    layout = FolderLayout("Qwen3VLForConditionalGeneration", "qwen3_vl", "", QWEN_NAMES, QWEN_TOKENS)
     tensors = QWEN_TENSORS | {
         "patches.bias": "visual.patch_embed.proj.bias",
         TABLE: "visual.pos_embed.weight",
@@ -74,3 +84,15 @@ class Qwen3VLTowerHf(Qwen2VLTowerHf):
             image_size=min(isqrt(positions) * shape["patch"], MAX_IMAGE_SIZE),
             deepstack=read_layer_list(vision, "deepstack_visual_indexes", DEEPSTACK, shape["layers"]),
         )
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        return {
+            "vision_config": {
+                **qwen_json(config),
+                "hidden_size": config.width,
+                "intermediate_size": config.ffn,
+                "out_hidden_size": config.out_width,
+                "num_position_embeddings": config.context_length,
+                "deepstack_visual_indexes": list(config.deepstack),
+            }
+        }
