@@ -15,7 +15,7 @@ from sporelm.checkpoints.schema_registry import find_hf_schema
 from sporelm.checkpoints.towers.open_tower import find_tower, tower_hf_schema
 from sporelm.models import build
 from sporelm.models.tower_registry import build_tower
-from sporelm.quant import F32
+from sporelm.quant import F32, QuantFormat
 from vision_folders import token_ids, write_vision_tokenizer
 
 QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
@@ -73,8 +73,12 @@ def write_drawn_folder(
     tokens: tuple[str, ...],
     placeholder: str,
     files: Mapping[str, Mapping[str, Any]],
+    number_format: type[QuantFormat] = F32,
 ) -> Path:
-    """Write the folder of a config.json, with a tokenizer and further JSON files such as preprocessor_config.json."""
+    """Write the folder of a config.json, with a tokenizer and further JSON files such as preprocessor_config.json.
+
+    number_format   of the weights: F32, F16 or BF16
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     where = str(folder / "config.json")
@@ -91,7 +95,7 @@ def write_drawn_folder(
     shapes |= tower_schema.resolve(build_tower(tower_config).params(), tower_config).source_shapes()
     write_safetensors(
         folder / "model.safetensors",
-        {name: ("F32", shape, stored(draw(name, shape), F32)) for name, shape in shapes.items()},
+        {name: (number_format.name, shape, stored(draw(name, shape), number_format)) for name, shape in shapes.items()},
     )
     write_vision_tokenizer(folder, tokens, placeholder)
     for name, values in files.items():

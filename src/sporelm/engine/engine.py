@@ -29,7 +29,7 @@ from sporelm.errors import MemoryShortage, RequestError
 
 log = logging.getLogger(__name__)
 MAX_TOWER_SECONDS = 0.05  # of a vision tower between two steps
-TOWER_SHARE = 0.6  # of the duration of a step, at most, if streams wait meanwhile
+TOWER_SHARE = 0.5  # of the duration of a step, at most, if streams wait meanwhile
 
 
 class StepRunner(Protocol):

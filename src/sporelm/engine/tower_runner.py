@@ -114,9 +114,9 @@ class TowerJob:
             taken, now = perf_counter() - piece_began, perf_counter()
             if taken > seconds:
                 runner.piece_rows = max(MIN_PIECE_ROWS, runner.piece_rows // 2)
-            elif taken < seconds / 3:
+            elif taken < seconds / 4:
                 runner.piece_rows = min(runner.max_piece_rows, runner.piece_rows * 2)
-            if now - began + taken / 2 > seconds:
+            if now - began + taken > seconds:  # another piece would not fit
                 return
 
     def _compute(self) -> Generator[None, int, NDArray[np.float32]]:
