@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from system.webui.conftest import Open, Serve
+from system.webui.drawn_pictures import draw, ready
 
 RUN = """async () => (await window.axe.run(document, { resultTypes: ['violations'] })).violations.map(
     ({ id, nodes }) => `${id}: ${nodes.map(node => `${node.target} ${node.failureSummary}`).join('; ')}`)"""
@@ -145,3 +146,24 @@ def test_axe_finds_nothing_in_bars_and_offers(
     page.locator(".bar").wait_for()
     page.locator(".live .wait").wait_for()
     check(page, "a server out of reach, and messages that are left out")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height", "touch"), [(1280, 800, False), (390, 844, True)])
+def test_axe_finds_nothing_around_pictures(
+    serve: Serve, open_page: Open, axe: str, scheme: str, width: int, height: int, touch: bool, tmp_path: Path
+) -> None:
+    files = [draw(tmp_path / "cat.png", 320, 240), draw(tmp_path / "tall.png", 100, 400)]
+    page = open_page(serve(vision=True).url, width=width, height=height, touch=touch)
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.evaluate(axe)
+    page.set_input_files("#image-file", files)
+    ready(page, 2)
+    check(page, "pictures before they are sent")
+    page.click("#send")
+    page.wait_for_selector("article.assistant:last-child:not(.live)")
+    check(page, "pictures in the conversation")
+    page.locator(".picture").first.click()
+    page.wait_for_selector("#viewer[open]")
+    check(page, "a picture, enlarged")

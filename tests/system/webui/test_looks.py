@@ -1,11 +1,13 @@
 """How the page looks and moves: contrast, names, sizes, what shifts while an answer comes, what a load takes."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from system.webui.conftest import Open, Serve
+from system.webui.drawn_pictures import draw, ready
 from system.webui.test_web_chat import DONE, say, texts, until
 
 # Every text's contrast with what lies behind it, and every field's edge, by WCAG 2.1: [ratio, needed, what].
@@ -96,6 +98,31 @@ def test_everything_can_be_read_and_has_a_name(serve: Serve, open_page: Open, sc
     page.fill("#complete-text", "text")
     check(page)
     assert page.locator("article").nth(1).get_attribute("aria-label") == "Assistant, message 2 of 6"
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height", "touch"), [(1280, 800, False), (360, 640, True)])
+def test_pictures_have_names_and_buttons_of_a_fingers_size(
+    serve: Serve, open_page: Open, scheme: str, width: int, height: int, touch: bool, tmp_path: Path
+) -> None:
+    page = open_page(serve(vision=True).url, width=width, height=height, touch=touch)
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.set_input_files("#image-file", [draw(tmp_path / f"{name}.png", 320, 240) for name in ("one", "two", "three")])
+    ready(page, 3)
+    check(page)
+    page.click("#send")
+    page.wait_for_selector(DONE)
+    check(page)
+    page.locator(".picture").first.click()
+    page.locator("#viewer").wait_for()
+    check(page)
+    if touch:
+        small = page.evaluate("""[...document.querySelectorAll('#viewer button, #composer button, .picture')]
+            .filter(node => node.checkVisibility()).map(node => node.getBoundingClientRect())
+            .filter(({ width, height }) => Math.min(width, height) < 43).length""")
+        assert small == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.all

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from system.webui.conftest import Open, Serve
+from system.webui.drawn_pictures import ORIENTATION, Image, draw, ready
 from system.webui.test_web_chat import DONE, say, until, wait_until_saved
 
-Image = pytest.importorskip("PIL.Image", reason="the pictures are drawn with Pillow, which is not installed")
-
-ORIENTATION = 0x0112  # of EXIF
 SHOWN = "[...document.querySelectorAll('.picture img')].every(image => image.complete && image.naturalWidth)"
 DROP = """([text, name, type]) => {
     const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
@@ -27,19 +25,6 @@ PASTE = DROP % ("'#composer-text'", "ClipboardEvent('paste', { clipboardData: da
 LET_GO = DROP % ("'#chat-page'", "DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true })")
 
 
-def draw(path: Path, width: int, height: int, turned: bool = False, **options: Any) -> Path:
-    """A picture, red above and blue below; `turned`: stored on its side, with an EXIF orientation that says so."""
-    picture = Image.new("RGB", (width, height), (200, 30, 30))
-    picture.paste((30, 30, 200), (0, height // 2, width, height))
-    if turned:
-        picture = picture.transpose(Image.Transpose.ROTATE_90)
-        exif = Image.Exif()
-        exif[ORIENTATION] = 6  # to be turned clockwise
-        options["exif"] = exif
-    picture.save(path, **options)
-    return path
-
-
 @pytest.fixture
 def cat(tmp_path: Path) -> Path:
     return draw(tmp_path / "cat.png", 320, 240)
@@ -49,11 +34,6 @@ def cat(tmp_path: Path) -> Path:
 def photo(tmp_path: Path) -> Path:
     """As a phone takes one: large, and on its side."""
     return draw(tmp_path / "photo.jpg", 3000, 4000, turned=True, quality=90)
-
-
-def ready(page: Any, count: int) -> None:
-    """Wait until pictures are on the server."""
-    until(page, f"document.querySelectorAll('#files .thumb[aria-busy=false]').length === {count}")
 
 
 def sent(server: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from sporelm.errors import ContextOverflow, RequestError
 from sporelm.serve.chat import remote_images
 from sporelm.serve.chat.anthropic_blocks import messages_from_blocks
 from sporelm.serve.chat.image_parts import (
+    PIECE_CHARACTERS,
     RemoteImage,
     has_images,
     image_from_base64,
@@ -136,6 +138,18 @@ def test_base64_may_be_wrapped_into_lines() -> None:
     image = bytes(range(256)) * 2
     assert image_from_base64(base64.encodebytes(image).decode(), "images[0]") == image
     assert image_from_url(f"DATA:image/PNG;Base64,{encode(image)}", "images[0]") == image
+
+
+@pytest.mark.parametrize("length", [PIECE_CHARACTERS - 4, PIECE_CHARACTERS, PIECE_CHARACTERS + 4, 3 * PIECE_CHARACTERS])
+def test_long_base64_is_decoded_in_pieces(length: int) -> None:
+    image = random.Random(length).randbytes(length // 4 * 3 - 1)
+    data = encode(image)
+    assert len(data) == length
+    assert image_from_base64(data, "images[0]") == image
+    middle = PIECE_CHARACTERS - 8
+    for wrong in (data[:middle] + "=" + data[middle + 1 :], data[:-1], data[:middle] + "%" + data[middle + 1 :]):
+        with pytest.raises(RequestError, match="not valid base64"):
+            image_from_base64(wrong, "images[0]")
 
 
 def test_has_images() -> None:

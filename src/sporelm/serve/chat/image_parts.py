@@ -5,7 +5,6 @@ remote URL stays a `RemoteImage` until `remote_images` has fetched it, so that p
 """
 
 import re
-from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ ALIASES = {"image/jpg": "image/jpeg", "image/x-ms-bmp": "image/bmp"}  # that cli
 IMAGE_ROLES = ("user", "tool")  # whose messages may contain pictures
 NORMALIZED_PLACE = re.compile(r"message (\d+), part (\d+)(?=: )")  # in errors of pictures, by their place in `messages`
 DATA_URL = re.compile(r"data:([^,]{0,200}),", re.IGNORECASE)
+PIECE_CHARACTERS = 1 << 18  # of base64, a multiple of four
 REMOTE_URL = re.compile(r"https?://", re.IGNORECASE)
 
 
@@ -118,12 +118,27 @@ def image_from_base64(data: object, path: str) -> bytes:
     if not isinstance(data, str):
         raise RequestError(f"{path} has the image data {safe_repr(data)}: it must be a base64 string")
     try:
-        image = a2b_base64("".join(data.split()), strict_mode=True)
-    except (Base64Error, ValueError) as reason:  # ValueError: characters other than ASCII
-        raise RequestError(f"{path} has image data that is not valid base64: {reason}") from None
+        image = _decode(data)
+    except ValueError:
+        try:
+            image = _decode("".join(data.split()))
+        except ValueError as reason:  # Error of binascii; or of characters other than ASCII
+            raise RequestError(f"{path} has image data that is not valid base64: {reason}") from None
     if not image:
         raise RequestError(f"{path} has an image without data")
     return image
+
+
+def _decode(data: str) -> bytes:
+    """Return decoded base64, piece by piece: decoding holds the interpreter's lock, which the engine needs meanwhile.
+
+    Raises ValueError.
+    """
+    end = data.find("=")
+    if 0 <= end < len(data) - 2:
+        raise ValueError("Excess data after padding")
+    pieces = (data[start : start + PIECE_CHARACTERS] for start in range(0, len(data), PIECE_CHARACTERS))
+    return b"".join(a2b_base64(piece, strict_mode=True) for piece in pieces)
 
 
 def messages_from_openai(messages: Sequence[Any]) -> list[Any]:
