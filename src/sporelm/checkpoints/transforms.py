@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sporelm.backends.stacked_experts import StackedExperts, stack_experts
 from sporelm.errors import UnsupportedModel
-from sporelm.quant import F32
+from sporelm.quant import F32, Q8_0, QuantFormat, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
 
 Shape = tuple[int, ...]
@@ -615,10 +615,20 @@ class Stack:
 
 @dataclass(frozen=True)
 class StackTwo(Stack):
-    """Load two tensors as one parameter [2, ...]. The name of the second one has `new` in place of `old`."""
+    """Load two tensors as one parameter [2, ...]. The name of the second one has `new` in place of `old`.
+
+    Files may quantize the two differently, since llama.cpp's quantizer chooses types by names. Both are Q8_0 then.
+    """
 
     old: str
     new: str
+
+    def load(self, tensors: Sequence[StoredTensor]) -> StackedExperts:
+        if len({tensor.format for tensor in tensors}) == 1:
+            return super().load(tensors)
+        has_blocks = any(tensor.format.values > 1 for tensor in tensors)
+        common = Q8_0 if has_blocks and tensors[0].shape[-1] % Q8_0.values == 0 else F32
+        return super().load([_requantize(tensor, common) for tensor in tensors])
 
     def source_names(self, name: str, count: int) -> tuple[str, ...]:
         assert count == 2
@@ -643,6 +653,12 @@ def _drop_leading_ones(shape: Shape) -> Shape:
     while len(shape) > 1 and shape[0] == 1:
         shape = shape[1:]
     return shape
+
+
+def _requantize(tensor: StoredTensor, number_format: type[QuantFormat]) -> StoredTensor:
+    """Return a tensor in another number format."""
+    blocks = quantize_tensor(number_format, tensor.dequantize())
+    return StoredTensor(tensor.name, number_format, tensor.shape, blocks.reshape(-1))
 
 
 def _reshape(tensor: StoredTensor, shape: Shape) -> StoredTensor:

@@ -144,6 +144,22 @@ def test_texts_behind_pictures_continue(name: str, folder_of: Any) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_short_steps_and_company_change_no_bit(name: str, folder_of: Any) -> None:
+    """Pictures are cut between steps, and rows of both kinds run beside a text."""
+    params, picture = SamplingParams(max_tokens=4, temperature=0, logprobs=2), draw_picture(50, 30)
+    with (
+        LLM(folder_of(name), backend="cpu", threads=1) as whole,
+        LLM(folder_of(name), backend="cpu", threads=1, token_budget=8) as cut,
+    ):
+        words = whole.prompt_ids("Some words.")
+        ids = whole.prompt_with_images(f"a{ROW}" + "Some words." * 5, [picture])
+        np.testing.assert_array_equal(whole.logits(ids), cut.logits(ids))
+        alone = [whole.generate(each, params)[0] for each in (ids, words)]
+        for one, other in zip(alone, cut.generate([ids, words], params), strict=True):
+            assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_files_have_the_same_logits(name: str, folder_of: Any, tmp_path: Path) -> None:
     folder, picture = folder_of(name), draw_picture(50, 30)
     file, mmproj = tmp_path / "text.gguf", write_mmproj(folder, tmp_path / "mmproj.gguf", {})

@@ -15,7 +15,7 @@ from available import open_available
 from close import assert_close
 from families import CASES, write_case
 from mmproj_files import compute_rows, write_mmproj
-from sporelm import LLM
+from sporelm import LLM, SamplingParams
 from sporelm.checkpoints import config_from_hf
 from sporelm.checkpoints.towers.open_tower import open_tower, tower_gguf_schema
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
@@ -215,6 +215,22 @@ def test_both_classes_have_the_same_logits(name: str, folders: Any, tmp_path: Pa
             found.append(llm.logits(llm.prompt_with_images(text, [picture])))
     assert_close(found[1], found[0], "exact")
     assert_close(found[2], found[0], "logits")
+
+
+def test_short_steps_and_company_change_no_bit(folders: Any) -> None:
+    """Tiles are cut between steps, and run beside a text."""
+    folder, _ = folders("small")
+    params = SamplingParams(max_tokens=4, temperature=0, logprobs=2)
+    with (
+        LLM(folder, backend="cpu", threads=1) as whole,
+        LLM(folder, backend="cpu", threads=1, token_budget=8) as cut,
+    ):
+        words = whole.prompt_ids("Some words.")
+        ids = whole.prompt_with_images("a<IMG_CONTEXT>" + "Some words." * 5, [draw_picture(90, 50)])
+        np.testing.assert_array_equal(whole.logits(ids), cut.logits(ids))
+        alone = [whole.generate(each, params)[0] for each in (ids, words)]
+        for one, other in zip(alone, cut.generate([ids, words], params), strict=True):
+            assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
 
 
 def test_first_pixel_shuffle_goes_down_columns(folders: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sporelm.checkpoints.tensor_mapping import MappedTensor, TensorMapping, map_
 from sporelm.checkpoints.transforms import (
     AddConstant,
     Divide,
+    LeadingOnes,
     NegativeExp,
     NormalizeRows,
     PermuteColumns,
@@ -22,18 +23,20 @@ from sporelm.checkpoints.transforms import (
     SplitHeads,
     Squeeze,
     Stack,
+    StackTwo,
     TakeFrame,
     TakePart,
     TakeRows,
     Transform,
     Transpose,
     Unflatten,
+    ZerosFirst,
     as_f32,
     tensor_of_values,
 )
 from sporelm.errors import UnsupportedModel
 from sporelm.models.params import Param
-from sporelm.quant import F16, F32, Q8_0, QuantFormat, quantize_tensor
+from sporelm.quant import F16, F32, Q4_K, Q6_K, Q8_0, QuantFormat, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
 
 WIDTH = 64  # columns: whole blocks of Q8_0
@@ -356,3 +359,41 @@ def test_floats_out_of_blocks_with_an_order() -> None:
     assert np.array_equal(found.dequantize(), stored.dequantize())
     assert as_f32(found) is found
     assert prod(found.shape) == found.size
+
+
+@pytest.mark.parametrize("stored", [(1, 1, 6), (1, 6), (6,)])
+def test_leading_ones_may_be_any(stored: tuple[int, ...]) -> None:
+    values = np.arange(6, dtype=np.float32)
+    step = LeadingOnes().bind(None, (1, 6)).for_tensor(1, stored)
+    assert step.shape((1, 6)) == stored
+    loaded = step.load(tensor_of_values("x", values.reshape(stored)))
+    assert loaded.shape == (1, 6)
+    assert step.save(loaded).shape == (6,)
+    assert LeadingOnes().bind(None, (1, 6)).for_tensor(1, (2, 3)).shape((1, 6)) == (6,)  # which the loader refuses
+
+
+def test_zeros_stand_in_front_of_a_vector() -> None:
+    step, vector = ZerosFirst(), tensor_of_values("x", np.arange(1, 4, dtype=np.float32))
+    both = step.load(vector)
+    assert both.dequantize().tolist() == [[0, 0, 0], [1, 2, 3]]
+    assert step.shape(both.shape) == vector.shape
+    assert step.save(both).dequantize().tolist() == [1, 2, 3]
+
+
+def test_two_tensors_of_one_parameter() -> None:
+    stack = StackTwo("attn", "vis_attn")
+    assert stack.source_names("blk.1.attn_qkv.weight", 2) == ("blk.1.attn_qkv.weight", "blk.1.vis_attn_qkv.weight")
+    random = np.random.default_rng(0)
+    values = [random.standard_normal((3, 256)).astype(np.float32) for _ in range(2)]
+
+    def stored(number_format: type[QuantFormat], each: np.ndarray) -> StoredTensor:
+        return StoredTensor("x", number_format, each.shape, quantize_tensor(number_format, each).reshape(-1))
+
+    same = stack.load([stored(Q4_K, each) for each in values])
+    assert (same.format, same.shape) == (Q4_K, (2, 3, 256))
+    mixed = stack.load([stored(Q4_K, values[0]), stored(Q6_K, values[1])])
+    assert mixed.format is Q8_0
+    wanted = [stored(form, each).dequantize() for form, each in zip((Q4_K, Q6_K), values, strict=True)]
+    assert np.abs(mixed.dequantize() - np.stack(wanted)).max() < 0.02
+    floats = stack.load([stored(F16, values[0]), tensor_of_values("x", values[1])])
+    assert floats.format is F32
