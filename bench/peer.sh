@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
-# Brings llama.cpp's own tools for `spore bench --peer` and bench/server.py:  bench/peer.sh DIR [--only avx2]
+# Brings llama.cpp's own tools for `spore bench --peer` and bench/server.py:  bench/peer.sh DIR [--only avx2] [--mtmd]
 # Built for this very CPU into DIR/build; with `--only avx2` for AVX2 and nothing above it (no AVX-512, no VNNI) into
 # DIR/build-avx2, as the peer of our AVX2 target on a bigger CPU.
+# With `--mtmd` it builds what reads pictures instead, into the same folder: libmtmd, and the driver that
+# bench/vision_peer.py and bench/vision_speed.py start. A folder may have both.
 # Needs a C++ compiler; about ten minutes on two cores. DIR lies outside the repository and may be removed at any time.
+# CMAKE_BUILD_PARALLEL_LEVEL=N limits the compilers that run at a time.
 set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 version=0.3.36 # of llama-cpp-python, whose source distribution carries llama.cpp
 tools=(llama-bench llama-batched-bench llama-quantize llama-perplexity llama-server)
 
-usage() { echo "usage: bench/peer.sh DIR [--only avx2]" >&2; exit 2; }
-target=native
-[ $# -ge 1 ] && [ "${1#-}" = "$1" ] || usage
-if [ $# -eq 3 ]; then
-    [ "$2" = --only ] && [ "$3" = avx2 ] || usage
-    target=$3
-elif [ $# -ne 1 ]; then
-    usage
-fi
-mkdir -p "$1"
-dir="$(cd "$1" && pwd)"
+usage() { echo "usage: bench/peer.sh DIR [--only avx2] [--mtmd]" >&2; exit 2; }
+target=native has_mtmd=
+[ $# -ge 1 ] && [ -n "$1" ] && [ "${1#-}" = "$1" ] || usage
+place=$1
+shift
+while [ $# -gt 0 ]; do
+    case "$1 ${2-}" in
+    "--only avx2") target=avx2 && shift 2 ;;
+    "--mtmd "*) has_mtmd=1 tools=(mtmd) && shift ;;
+    *) usage ;;
+    esac
+done
+mkdir -p "$place"
+dir="$(cd "$place" && pwd)"
 command -v c++ >/dev/null || { echo "peer.sh: no C++ compiler (c++) was found: install one and try again" >&2; exit 1; }
 
 case $target in
@@ -49,5 +57,15 @@ cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${flags[@]}"
 cmake --build "$build" --target "${tools[@]}"
 
 echo
-echo "Built ${tools[*]} ($target). Now:"
-echo "  ./run bench --peer $build/bin"
+if [ -z "$has_mtmd" ]; then
+    echo "Built ${tools[*]} ($target). Now:"
+    echo "  ./run bench --peer $build/bin"
+    exit
+fi
+origin="\$ORIGIN" # where the driver itself lies
+[ "$(uname -s)" != Darwin ] || origin=@loader_path
+c++ -std=c++17 -O2 -I"$source/include" -I"$source/ggml/include" -I"$source/tools/mtmd" "$here/mtmd_driver.cpp" \
+    -L"$build/bin" -lmtmd -lllama -lggml -lggml-base "-Wl,-rpath,$origin" -o "$build/bin/mtmd-driver"
+echo "Built ${tools[*]} mtmd-driver ($target). Now:"
+echo "  python bench/vision_peer.py $build/bin"
+echo "  python bench/vision_speed.py $build/bin"

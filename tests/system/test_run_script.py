@@ -51,9 +51,11 @@ def test_scripts_are_executable_and_parse(root: Path, script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--only", "avx2"], ["d", "--only"], ["d", "--only", "sse"], ["d", "e"]], ids=str
+    "words",
+    [[], ["--only", "avx2"], ["d", "--only"], ["d", "--only", "sse"], ["d", "e"], ["d", "--mtmd", "e"]],
+    ids=str,
 )
 def test_peer_script_wants_a_folder(root: Path, tmp_path: Path, words: list[str]) -> None:
     done = shell(root / "bench" / "peer.sh", *words, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "usage: bench/peer.sh DIR [--only avx2]\n")
+    assert (done.returncode, done.stderr) == (2, "usage: bench/peer.sh DIR [--only avx2] [--mtmd]\n")
     assert not list(tmp_path.iterdir())
