@@ -81,7 +81,7 @@ OPTIONS = {
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
     "eval": {"--lora", "--json", "--max-tokens"} | UNGUESSED | EVERY,
-    "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json"}
+    "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json", "--image"}
     | UNGUESSED
     | EVERY,
     "rerank": {"-f", "--file", "--top-n", "--no-normalize", "--json"} | UNGUESSED | EVERY,

@@ -208,7 +208,7 @@ def test_names_of_other_folders(folder_of: FolderOf, tmp_path: Path) -> None:
     assert_close(compute_rows(tmp_path, [image]), compute_rows(folder_of("clip"), [image]), "exact")
 
 
-def test_image_encoders_are_no_models_that_see(folder_of: FolderOf) -> None:
+def test_image_encoders_do_not_answer_prompts(folder_of: FolderOf) -> None:
     assert find_tower(folder_of("clip")) is None
 
 

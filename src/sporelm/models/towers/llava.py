@@ -17,7 +17,7 @@ from sporelm.models.vit_tower import VitConfig, VitTower
 
 @dataclass(frozen=True, kw_only=True)
 class LlavaTowerConfig(VitConfig):
-    """The fields of LLaVA's towers. `layers` are those that are computed, up to the last feature.
+    """The fields of LLaVA's towers. `layers` counts the layers up to the last feature; later ones are not computed.
 
     features          numbers of layers, from 1, whose outputs the projector reads side by side
     drops_first_row   the first row of each tile is left out: CLIP's class embedding

@@ -20,7 +20,7 @@ NEWLINE: Final = "newline"
 class LlavaNextConfig(LlavaTowerConfig):
     """The fields of LLaVA-NeXT.
 
-    pinpoints     the sizes in pixels, (height, width), one of which a picture is resized into
+    pinpoints     sizes in pixels, (height, width); a picture is resized to fit one of these
     has_newline   rows of the padding are left out, and a learned row follows each line; else all tiles' rows follow one
                   another
     """
@@ -33,14 +33,14 @@ class TileLayout(NamedTuple):
     """How the tiles after the first lie in a picture, in patches: `ImageInput.layout`.
 
     down, across          tiles
-    top, left             patches of padding
+    y, x                  patches of padding
     height, width         patches of the picture itself
     """
 
     down: int
     across: int
-    top: int
-    left: int
+    y: int
+    x: int
     height: int
     width: int
 
@@ -69,6 +69,6 @@ class LlavaNextTower(LlavaTowers[LlavaNextConfig]):
         whole, parts = rows[: grid**2], rows[grid**2 :]
         lines = parts.reshape(layout.down, layout.across, grid, grid, -1).swapaxes(1, 2)
         lines = lines.reshape(layout.down * grid, layout.across * grid, -1)
-        lines = lines[layout.top : layout.top + layout.height, layout.left : layout.left + layout.width]
+        lines = lines[layout.y : layout.y + layout.height, layout.x : layout.x + layout.width]
         ends = np.broadcast_to(host[NEWLINE], (layout.height, 1, lines.shape[2]))
         return np.concatenate([whole, np.concatenate([lines, ends], axis=1).reshape(-1, lines.shape[2])])

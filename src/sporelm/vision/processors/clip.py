@@ -17,7 +17,7 @@ from sporelm.vision.processor_files import read_processor_files
 
 
 class EncoderProcessor(ImageProcessor):
-    """One tile, of which one row becomes the vector of the picture. There is no prompt."""
+    """One tile, which becomes one vector. There is no prompt."""
 
     placeholder = row_token = ""
 

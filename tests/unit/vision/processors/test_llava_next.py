@@ -63,7 +63,7 @@ def test_equals_transformers(values: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_layout_of_a_wide_picture(tmp_path: Path) -> None:
-    """A picture of 80 x 20 pixels is resized to 84 x 21: 1.5 of 3 lines of patches, of which one is left."""
+    """A picture of 80 x 20 pixels is resized to 84 x 21: 1.5 of 3 lines of patches; one is left."""
     ours = from_folder(write_settings(tmp_path, SETTINGS[0]), config_of(), any_token)
     (image,) = ours.process(noise(80, 20)).images
     assert image.grids == ((1, 3, 3),) * 3
