@@ -96,13 +96,13 @@ def dynamic_tiles(image: Image.Image, min_num: int, max_num: int, side: int, *, 
 
 
 @pytest.mark.parametrize("thumbnail", [True, False])
-@pytest.mark.parametrize("most", [1, 6, 12, 40])
-def test_tiles_are_those_of_the_authors(most: int, thumbnail: bool, tmp_path: Path) -> None:
-    config = tower_config(max_tiles=most, has_thumbnail=thumbnail)
+@pytest.mark.parametrize("max_tiles", [1, 6, 12, 40])
+def test_tiles_are_those_of_the_authors(max_tiles: int, thumbnail: bool, tmp_path: Path) -> None:
+    config = tower_config(max_tiles=max_tiles, has_thumbnail=thumbnail)
     processor = from_folder(write_folder(tmp_path, "InternVLChatModel", {}), config, is_token)
     for width, height in SIZES:
         pixels = noise(width, height)
-        tiles = dynamic_tiles(Image.fromarray(pixels), 1, most, TILE, thumbnail=thumbnail)
+        tiles = dynamic_tiles(Image.fromarray(pixels), 1, max_tiles, TILE, thumbnail=thumbnail)
         normal = [(np.asarray(tile, np.float32) / 255 - np.float32(MEAN)) / np.float32(STD) for tile in tiles]
         wanted = np.concatenate([cut_patches(each.transpose(2, 0, 1), PATCH) for each in normal])
         (image,) = processor.process(pixels).images
@@ -111,10 +111,10 @@ def test_tiles_are_those_of_the_authors(most: int, thumbnail: bool, tmp_path: Pa
 
 
 def test_grids_are_all_of_the_allowed_areas() -> None:
-    for least, most in ((1, 12), (3, 5), (4, 4), (1, 1)):
-        wanted = {(a, b) for a in range(1, most + 1) for b in range(1, most + 1) if least <= a * b <= most}
-        assert set(list_grids(least, most)) == wanted
-        areas = [columns * rows for columns, rows in list_grids(least, most)]
+    for least, highest in ((1, 12), (3, 5), (4, 4), (1, 1)):
+        wanted = {(a, b) for a in range(1, highest + 1) for b in range(1, highest + 1) if least <= a * b <= highest}
+        assert set(list_grids(least, highest)) == wanted
+        areas = [columns * rows for columns, rows in list_grids(least, highest)]
         assert areas == sorted(areas)
 
 
