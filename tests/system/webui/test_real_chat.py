@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,3 +117,39 @@ def test_a_real_answer_goes_on_as_if_it_had_not_been_cut(url: str, open_page: Op
     assert page.inner_text("#context").startswith(f"{stats['prompt_tokens'] + 48} of 8,192")
     shown = float(page.inner_text("article.assistant .stats").replace(",", "").split(" tokens/s")[0].split()[-1])
     assert abs(shown - stats["tokens_per_s"]) <= 0.51, "the server's own figure"
+
+
+@pytest.mark.all
+def test_a_tiny_model_that_sees_is_asked_about_a_photo(tmp_path: Path, open_page: Open, monkeypatch: Any) -> None:
+    """From the photo in the browser to the rows of the vision tower, and the same picture in the next question."""
+    pytest.importorskip("tokenizers", reason="the model's tokenizer is written with tokenizers, which is not installed")
+    from drawn_vision import write_qwen2vl
+    from sporelm.serve.serve_config import ModelSpec, ServeConfig
+    from system.serve.running_server import run_server, server_options
+    from system.webui.drawn_pictures import draw, ready
+
+    photo = draw(tmp_path / "photo.jpg", 3000, 4000, turned=True, quality=90)
+    folder = write_qwen2vl(tmp_path / "eyes")
+    config = ServeConfig(**server_options(models=(ModelSpec("eyes", str(folder)),), session_dir=tmp_path / "kept"))
+    running, stop = run_server(config)
+    try:
+        page = open_page(f"{running.url}/")
+        page.set_default_timeout(PATIENCE)
+        page.keyboard.press("Control+,")
+        page.fill("#set-max_tokens", "16")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        page.set_input_files("#image-file", photo)
+        ready(page, 1)
+        say(page, "What is on it?")
+        assert page.locator("article.assistant .note").is_hidden() or "limit" in page.inner_text(
+            "article.assistant .note"
+        )
+        say(page, "And below?")
+        second = page.locator("article.assistant .stats").nth(1).inner_text()
+        found = re.search(r"(\d+) of (\d+) prompt tokens cached", second)
+        assert found is not None, "the picture is in the cache"
+        assert int(found[1]) >= 64
+        until(page, "document.querySelector('.picture img').naturalWidth === 1536")
+    finally:
+        stop()
