@@ -70,7 +70,10 @@ class TokenizerFolder:
         return value
 
     def read_chat_templates(self) -> dict[str, str]:
-        """Return name -> source; chat_template.jinja and additional_chat_templates/*.jinja override the JSON."""
+        """Return name -> source; chat_template.jinja and additional_chat_templates/*.jinja override the JSON.
+
+        Older folders of models that see have the template of their processor in chat_template.json.
+        """
         value = self.config.get("chat_template")
         templates: dict[str, str] = {}
         if isinstance(value, str):
@@ -84,6 +87,9 @@ class TokenizerFolder:
                 templates[entry["name"]] = entry["template"]
         elif value is not None:
             raise ModelFileError(f"{self.path}: chat_template is a {type(value).__name__}, not a string")
+        of_processor = self.read_json("chat_template.json").get("chat_template")
+        if isinstance(of_processor, str):
+            templates["default"] = of_processor
         for path in sorted((self.path / "additional_chat_templates").glob("*.jinja")):
             templates[path.stem] = _read_text(path)
         if (path := self.path / "chat_template.jinja").is_file():

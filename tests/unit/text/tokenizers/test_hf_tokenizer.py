@@ -103,6 +103,17 @@ def test_flags_decide_about_bos_and_eos(folder: Callable[..., Path]) -> None:
     assert not tokenizer.add_bos
 
 
+def test_template_of_a_processor(folder: Callable[..., Path]) -> None:
+    """Older folders of models that see have it in a file of its own, which the newest kind of file overrides."""
+    path = folder(tokenizer_config={"chat_template": "text"}, chat_template={"chat_template": "pictures"})
+    assert load_tokenizer(path).chat_template == "pictures"
+    (path / "chat_template.jinja").write_text("newest")
+    assert load_tokenizer(path).chat_template == "newest"
+    (path / "chat_template.jinja").unlink()
+    (path / "chat_template.json").write_text('{"chat_template": 3}')
+    assert load_tokenizer(path).chat_template == "text"
+
+
 def test_named_templates(folder: Callable[..., Path]) -> None:
     both = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     tokenizer = load_tokenizer(folder(tokenizer_config={"chat_template": both}))
