@@ -172,7 +172,7 @@ def test_files_have_the_same_logits(name: str, folder_of: Any, tmp_path: Path) -
 
 
 def test_file_of_llama_cpp(folder_of: Any, tmp_path: Path) -> None:
-    """What llama.cpp's conversion/cogvlm.py writes of the first model: its names, its keys, its shapes."""
+    """Names, keys and shapes of llama.cpp's conversion/cogvlm.py, for the first model."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf compares with llama.cpp's names")
     folder, path = folder_of("first"), tmp_path / "theirs.gguf"
     config = json.loads((folder / "config.json").read_text())

@@ -295,7 +295,7 @@ def test_mmproj_file_has_the_same_rows(name: str, folders: Any, tmp_path: Path) 
 
 
 def write_as_llama_cpp(path: Path, chat: Path) -> Path:
-    """What llama.cpp's conversion/internvl.py writes for the authors' class: its names, its keys, its shapes."""
+    """Write names, keys and shapes of llama.cpp's conversion/internvl.py, for the authors' class."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf compares with llama.cpp's names")
     config = json.loads((chat / "config.json").read_text())
     vision = config["vision_config"]

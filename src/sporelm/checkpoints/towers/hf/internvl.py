@@ -118,7 +118,7 @@ def read_side(values: ConfigValues, key: str, low: int = 1) -> int:
 
 
 def find_late_layers(names: Iterable[str], layers: int, *markers: str) -> set[str]:
-    """Return the names of layers past those that the projector reads; a layer's number follows a marker."""
+    """Return the names of layers that the projector does not read; the number of a layer follows a marker."""
     found = set()
     for name in names:
         number = next((name.partition(each)[2].partition(".")[0] for each in markers if each in name), "")
