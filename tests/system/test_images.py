@@ -266,6 +266,14 @@ def test_a_model_that_does_not_see_names_the_file_beside_it(tmp_path: Path) -> N
         (tmp_path / "blind-mmproj-f16.gguf").touch()
 
 
+def test_pictures_are_embedded(llm: LLM) -> None:
+    both = llm.embed("A text", images=[WIDE, TALL], pooling="last")
+    assert both.shape == (3, 48)
+    assert np.array_equal(both[1:], llm.embed(images=[WIDE, TALL], pooling="last"))
+    assert np.array_equal(both[:1], llm.embed("A text", pooling="last"))
+    assert np.abs(both[1] - both[2]).max() > 0.01
+
+
 def test_numbers_of_frames_become_pictures(llm: LLM) -> None:
     ids = llm.chat_ids(llm.render(say("What?", [TALL, TALL, WIDE])))
     assert isinstance(ids, PromptIds)

@@ -221,16 +221,19 @@ class LLM(LoadedLLM):
 
     def embed(
         self,
-        texts: Prompt | Sequence[Prompt],
+        texts: Prompt | Sequence[Prompt] = (),
         *,
+        images: Sequence[Any] = (),
         pooling: str | None = None,
         normalize: bool = True,
         prompt_name: str | None = None,
         truncate: bool = False,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
-        """Return a vector for each text, or list of token ids: float32 [texts, width].
+        """Return a vector for each text, or list of token ids, and then for each image: float32 [texts, width].
 
+        images       pictures for a model that sees, as in `prompt_with_images`; each is a prompt of its own.
+                     `ImageTextEncoder` embeds pictures and texts with CLIP and SigLIP
         pooling      how the positions are combined: "mean", "last", or "cls", the first; None: as the model's files
                      say, else the mean
         normalize    scale vectors to length 1, so that the dot product of two is their cosine similarity
@@ -243,6 +246,7 @@ class LLM(LoadedLLM):
         Raises RequestError, ContextOverflow.
         """
         ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in as_prompt_list(texts)]
+        ids += [self.prompt_with_images("", [image]) for image in images]
         adapter_id = self.adapters.adapter_id(adapter)
         chosen = choose_pooling(self.config, pooling, ids)
         return embed(self, ids, chosen, normalize=normalize, adapter_id=adapter_id)
