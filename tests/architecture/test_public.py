@@ -46,13 +46,13 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
-    "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json", "--chat-template"}
+    "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json", "--chat-template", "--mmproj", "--image"}
     | SAMPLING
     | ANSWERS
     | ENGINE
     | WATCHING
     | EVERY,
-    "chat": {"--lora", "--system", "--session-dir", "--url", "--api-key", "--chat-template"}
+    "chat": {"--lora", "--system", "--session-dir", "--url", "--api-key", "--chat-template", "--mmproj", "--image"}
     | SAMPLING
     | ENGINE
     | WATCHING
@@ -69,7 +69,7 @@ OPTIONS = {
     "replay": {"--lora", "--backend", "--device", "--dtype", "--strict", "--threads", "--eager", "--json"} | EVERY,
     "bench": {
         *{"--lora", "-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot"},
-        *{"--json", "--md", "--csv"},
+        *{"--json", "--md", "--csv", "--mmproj"},
     }
     | ENGINE
     | WATCHING
@@ -100,6 +100,8 @@ OPTIONS = {
         "--dtype",
         "--threads",
         "--no-speed",
+        "--mmproj",
+        "--image-size",
         "--json",
     }
     | EVERY,
@@ -126,12 +128,12 @@ OPTIONS = {
     "gguf set-meta": {"--file", "--metadata", "--delete", "--in-place", "--no-data"} | WRITING | EVERY,
     "gguf convert": {"-x", "--steps", "--no-data"} | WRITING | EVERY,
     "gguf from-hf": {
-        *{"--type", "--pre", "--vocab-only", "--threads", "--no-data"},
+        *{"--type", "--pre", "--vocab-only", "--threads", "--no-data", "--mmproj"},
         *{"--split-max-tensors", "--split-max-size", "--no-tensor-first-split"},
     }
     | WRITING
     | EVERY,
-    "gguf to-hf": {"--dtype", "--shard-size", "--vocab-only", "--threads"} | WRITING | EVERY,
+    "gguf to-hf": {"--dtype", "--shard-size", "--vocab-only", "--threads", "--mmproj"} | WRITING | EVERY,
     "gguf quantize": {
         *{"-t", "--type", "--imatrix", "--tensor", "--output-type", "--embedding-type", "--pure", "--keep-split"},
         *{"--allow-requantize", "--threads", "--no-data"},

@@ -99,3 +99,79 @@ def test_a_chat_through_a_pipe_shows_pictures(
     new = [int(line.partition(" | ")[2].split()[0]) for line in err.splitlines() if "new in the prompt" in line]
     assert len(new) == 3
     assert new[2] < 30, "the woken conversation computes its own turn only"
+
+
+@pytest.fixture(scope="module")
+def files(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A text model and its mmproj file."""
+    base = tmp_path_factory.mktemp("files")
+    text, mmproj = str(base / "model.gguf"), str(base / "model-mmproj.gguf")
+    assert main(["gguf", "from-hf", str(folder), "-o", text]) == 0
+    assert main(["gguf", "from-hf", str(folder), "--mmproj", "-o", mmproj]) == 0
+    return text, mmproj
+
+
+def test_run_with_an_mmproj_file_gives_the_answer_of_the_folder(
+    folder: Path, files: tuple[str, str], pictures: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--image", pictures[0], "-p", "Hi")
+    expected = run_json(capsys, str(folder), *words)
+    found = run_json(capsys, files[0], "--mmproj", files[1], *words)
+    assert found["prompt_token_ids"] == expected["prompt_token_ids"]
+    assert found["token_ids"] == expected["token_ids"]
+
+
+def test_a_model_that_does_not_see_names_the_file_beside_it(
+    files: tuple[str, str], pictures: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["run", files[0], "--image", pictures[0], "-p", "Hi", *OPTIONS]) == 1
+    assert "does not see. Set --mmproj to model-mmproj.gguf, which lies beside it" in one_error(capsys)
+
+
+INFO = ("--backend", "reference", "--no-speed")
+
+
+def test_info_says_what_a_model_sees(folder: Path, files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["info", str(folder), *INFO, "--image-size", "36x24", "--json"]) == 0
+    vision = json.loads(capsys.readouterr().out)["vision"]
+    assert (vision["family"], vision["layers"], vision["width"], vision["patch"]) == ("qwen2vl", 3, 48, 6)
+    assert vision["pictures"][0] == {"width": 224, "height": 224, "tokens": 36}
+    assert vision["pictures"][4] == {"width": 36, "height": 24, "tokens": 6}
+    assert vision["bytes"] == 4 * vision["parameters"] > 100_000
+    assert vision["is_fitting"]
+    assert main(["info", files[0], "--mmproj", files[1], *INFO, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["vision"] == {
+        **vision, "path": files[1], "pictures": vision["pictures"][:4]
+    }  # fmt: skip
+    assert main(["info", files[0], *INFO]) == 0
+    assert "no, without --mmproj model-mmproj.gguf, which lies beside it" in " ".join(capsys.readouterr().out.split())
+    assert main(["info", files[0], "--mmproj", files[1], *INFO]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "sees Qwen2-VL (qwen2vl), compared with transformers" in text
+    assert "3 layers, width 48, patches of 6x6" in text
+    assert "224x224 36" in text
+
+
+def test_info_refuses_impossible_sizes_and_two_towers(
+    folder: Path, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for size in ("0x3", "3", "3x", "-3x3", "100000x1", "1x1x1", "３x3"):
+        assert main(["info", str(folder), *INFO, "--image-size", size]) == 2
+    capsys.readouterr()
+    assert main(["info", str(folder), *INFO, "--image-size", "9000x3"]) == 1
+    assert "one side is too long" in capsys.readouterr().err
+    assert main(["info", str(folder), *INFO, "--mmproj", files[1]]) == 1
+    assert "has a vision tower of its own" in capsys.readouterr().err
+
+
+def test_doctor_lists_models_that_see(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--models", "--json"]) == 0
+    vision = {row["family"]: row for row in json.loads(capsys.readouterr().out)["vision"]}
+    assert vision["qwen2vl"]["names"] == ["Qwen2VLForConditionalGeneration", "qwen2vl_merger"]
+    assert all(row["vouched"] for row in vision.values())
+    assert main(["doctor", "--models"]) == 0
+    _, _, text = capsys.readouterr().out.partition("models that see:")
+    assert "llava_next" in text
+    assert "compared with transformers" in text

@@ -11,6 +11,7 @@ from sporelm.api.embeddings import truncate_ids
 from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
 from sporelm.api.image_inputs import ImageReader, TakenImages, has_pictures
 from sporelm.api.lora_adapters import AdapterRegistry, LoraAdapter, parse_adapters
+from sporelm.api.tower_loading import find_mmproj
 from sporelm.api.trace_and_record import TraceAndRecord
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.prompts import Prompts, read_prompts
@@ -326,9 +327,8 @@ class LoadedLLM:
 
     def _describe_towers(self) -> str:
         """Return the remedy for a model that does not see: a file beside it that may hold its tower."""
-        files = sorted(path.name for path in self.path.parent.glob("*mmproj*.gguf")) if self.path.is_file() else []
-        if files:
-            return f"Set the option mmproj to {files[0]}, which lies beside it."
+        if name := find_mmproj(self.path):
+            return f"Set the option mmproj to {name}, which lies beside it."
         return "Load a model that does; if its vision tower is in a file of its own, name that with the option mmproj."
 
     def chat_ids(self, rendered: RenderedPrompt) -> list[int]:

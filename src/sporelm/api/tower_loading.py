@@ -51,11 +51,8 @@ def load_tower(
     Raises ModelNotFound, ModelFileError, UnsupportedModel, MemoryShortage; RequestError for a file and a folder that
     has a tower itself.
     """
-    has_own = source.path.is_dir() and find_tower(source.path) is not None
-    if mmproj is None and not has_own:
+    if not check_single_tower(mmproj, source):
         return None
-    if mmproj is not None and has_own:
-        raise RequestError(f"mmproj: {source.path} has a vision tower of its own. Leave the option mmproj out.")
     path = source.path if mmproj is None else resolve(parse_path("mmproj", mmproj), progress)
     with ExitStack() as files:
         tower_source = files.enter_context(closing(open_tower(path)))
@@ -66,8 +63,8 @@ def load_tower(
         if not isinstance(model, Decoder) or tower.config.columns != model.image_columns:
             wanted = model.image_columns if isinstance(model, Decoder) else "none"
             raise UnsupportedModel(
-                f"{path}: a vision tower of another model (got rows of {tower.config.columns} values; allowed {wanted}). "
-                "Give the mmproj file that was made with this model."
+                f"{path}: a vision tower of another model (got rows of {tower.config.columns} values; allowed "
+                f"{wanted}). Give the mmproj file that was made with this model."
             )
         place = parts_of(backend)[-1]  # of a split model: the CPU
         weights: dict[str, Any] = dict(
@@ -76,6 +73,20 @@ def load_tower(
         weights |= {name: place.tensor(table) for name, table in tower.tables().items()}
         files.pop_all()
     return LoadedTower(tower_source, tower, weights, place)
+
+
+def check_single_tower(mmproj: str | Path | None, source: ModelSource) -> bool:
+    """Return whether a model has a vision tower, of its own or in a file. Raises RequestError if it has both."""
+    has_own = source.path.is_dir() and find_tower(source.path) is not None
+    if mmproj is not None and has_own:
+        raise RequestError(f"mmproj: {source.path} has a vision tower of its own. Leave the option mmproj out.")
+    return has_own or mmproj is not None
+
+
+def find_mmproj(path: Path) -> str:
+    """Return the name of a file beside a model's file that may hold its vision tower; "" if there is none."""
+    files = sorted(each.name for each in path.parent.glob("*mmproj*.gguf")) if path.is_file() else []
+    return files[0] if files else ""
 
 
 def connect_tower(

@@ -61,7 +61,7 @@ def read_terminal(make_prompt: Callable[[], str]) -> Iterator[str]:
 
 
 def make_completer() -> "Completer":
-    """Return the completion by Tab: names of slash commands, and paths behind those that take a file."""
+    """Return the completion by Tab: names of slash commands, and paths behind commands that take a file."""
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
 

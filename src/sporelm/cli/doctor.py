@@ -83,11 +83,13 @@ def run(args: argparse.Namespace) -> int:
     if args.models:
         if args.conformance:
             raise UsageError("--models lists model families and --conformance compares ops: give one of them")
-        families = list_families()
+        families, towers = list_families(), list_towers()
         if args.json:
-            print(json.dumps({"families": families}, indent=2))
+            print(json.dumps({"families": families, "vision": towers}, indent=2))
         else:
             print("\n".join(fold_labels(format_families(families), family_label_width(families))))
+            print("\nmodels that see:")
+            print("\n".join(fold_labels(format_families(towers), family_label_width(towers))))
         return 0
     backends = probe_backends(backend_options)
     check_device(args.device, backends)
@@ -141,6 +143,22 @@ def list_families() -> list[dict[str, Any]]:
             "vouched": each.verified_against,  # old name: a key of the output
         }
         for each in MODELS
+    ]
+
+
+def list_towers() -> list[dict[str, Any]]:
+    """Return each family of models that see, like `list_families`: names are classes, and projector types of mmproj
+    files."""
+    from sporelm.checkpoints.towers.supported_towers import TOWERS
+
+    return [
+        {
+            "family": each.module,
+            "models": each.title,
+            "names": (*each.classes, *each.projectors),
+            "vouched": each.verified_against,  # old name: a key of the output
+        }
+        for each in TOWERS
     ]
 
 

@@ -1,10 +1,11 @@
 """`spore info`: show what a model is, the memory it needs, and how fast it can be here."""
 
 import argparse
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import options
+from sporelm.cli import image_options, options
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import label_text, terminal_width
 from sporelm.cli.terminal_text import escape_line
@@ -16,24 +17,27 @@ if TYPE_CHECKING:
     from sporelm.api.engine_loader import EngineOptions
     from sporelm.backends.protocol import Backend
     from sporelm.bench.resource_estimate import ResourceEstimate
+    from sporelm.checkpoints.loader import ModelSource
 
 LABEL_WIDTH = 15  # columns before the text of a line
+IMAGE_SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})", re.ASCII)
 MIN_MEDIAN_SHARE = 0.8  # of the best read; the median is above it on an idle machine
 
 
 def make_parser() -> Parser:
     parser = Parser(
         "info",
-        "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), the "
-        "memory it needs for a context and a batch, whether that fits this machine, and an estimate of its speed: the "
-        "memory bandwidth, the best of several reads now, divided by the bytes read per token. The model is neither "
-        "loaded nor downloaded.",
+        "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), "
+        "what it sees and how many tokens pictures take, the memory it needs for a context and a batch, whether that "
+        "fits this machine, and an estimate of its speed: the memory bandwidth, the best of several reads now, divided "
+        "by the bytes read per token. The model is neither loaded nor downloaded.",
         "[MODEL] [options]",
         [
             "spore info",
             "spore info model.gguf --context 32768 --batch 4",
             "spore info hf:owner/name:Q4_K_M --kv f32 --no-speed --json",
             "spore info model.gguf --backend torch --device cuda --device-memory 20G",
+            "spore info model.gguf --mmproj mmproj.gguf --image-size 1600x900",
         ],
     )
     options.add_model(parser)
@@ -49,10 +53,22 @@ def make_parser() -> Parser:
     )
     options.add_device(parser, computes=False)
     options.add_split(parser)
+    image_options.add_mmproj(parser)
+    parser.add_argument(
+        "--image-size", type=parse_size, metavar="WxH", help="say how many tokens a picture of this size takes, too"
+    )
     parser.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
     options.add_json(parser)
     options.add_help(parser)
     return parser
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse --image-size: width and height in pixels."""
+    found = IMAGE_SIZE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not WIDTHxHEIGHT in pixels, from 1 to 99999")
+    return int(found[1]), int(found[2])
 
 
 def run(args: argparse.Namespace) -> None:
@@ -66,6 +82,7 @@ def run(args: argparse.Namespace) -> None:
     options.check_threads(args.threads)
     options.check_size("--device-memory", args.device_memory)
     path = store.resolve(args.model, fetch=False)
+    args.mmproj = None if args.mmproj is None else store.resolve(args.mmproj, fetch=False)
     report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | summarize_model(path).as_json()
     report |= estimate_memory_and_speed(path, args)
     if args.json:
@@ -88,7 +105,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm.checkpoints import open_model
     from sporelm.models import Encoder
 
-    failed = {"runs": False, "device_memory": None, "memory": None, "split": None, "speed": None}
+    failed = {"runs": False, "device_memory": None, "memory": None, "split": None, "speed": None, "vision": None}
     try:
         source = open_model(path)
     except ModelError as error:
@@ -139,6 +156,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
                 "memory": memory.as_json(),
                 "split": None if found is None else found.split.as_json() | {"text": str(found.split)},
                 "speed": speed,
+                "vision": summarize_vision(source, backend, args),
             }
         except ModelError as error:
             return failed | {"reason": str(error)}
@@ -146,6 +164,15 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
             backend.close()
     finally:
         source.close()
+
+
+def summarize_vision(source: "ModelSource", backend: "Backend", args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return what the model can see; None if it cannot see."""
+    from sporelm.api.vision_summary import USUAL_SIZES, summarize_vision
+
+    more = [args.image_size] if args.image_size is not None and args.image_size not in USUAL_SIZES else []
+    found = summarize_vision(source, args.mmproj, backend, [*USUAL_SIZES, *more])
+    return None if found is None else found.as_json()
 
 
 def split_options(path: "Path", backend: str, device: str, threads: int, args: argparse.Namespace) -> "EngineOptions":
@@ -231,6 +258,7 @@ def print_report(report: dict[str, Any]) -> None:
     if not report["runs"]:
         say("runs here", f"no: {report['reason']}")
         return
+    print_vision(report["vision"], report["path"])
     print_memory(report["memory"], report["backend"])
     print_device_memory(report["device_memory"])
     if report["split"] is not None:
@@ -251,6 +279,32 @@ def print_figure(title: str, figure: str) -> None:
         print(line)
     else:
         print("\n".join(label_text(f"  {title}", figure.strip(), len(title) + 4, width)))
+
+
+def print_vision(vision: dict[str, Any] | None, path: str) -> None:
+    """Print what the model can see, and the tokens that pictures take."""
+    from pathlib import Path
+
+    from sporelm.api.tower_loading import find_mmproj
+    from sporelm.cli.gguf_text import bytes_text, count_text
+
+    if vision is None:
+        if name := find_mmproj(Path(path)):
+            print_labelled("sees", f"no, without --mmproj {escape_line(name)}, which lies beside it")
+        return
+    verified_against = " and ".join(vision["verified_against"])
+    print_labelled("sees", f"{vision['models']} ({vision['family']}), compared with {verified_against}")
+    size = "" if vision["image_size"] is None else f" of {vision['image_size']}x{vision['image_size']} pixels"
+    print_labelled(
+        "vision tower",
+        f"{vision['layers']} layers, width {vision['width']}, patches of {vision['patch']}x{vision['patch']}{size}, "
+        f"{count_text(vision['parameters'])} parameters, {bytes_text(vision['bytes'])} of memory",
+    )
+    if not vision["is_fitting"]:
+        print_labelled("", "  (its rows are not as wide as this model: it belongs to another one)")
+    print_labelled("pictures", "tokens in the prompt, by size in pixels:")
+    for picture in vision["pictures"]:
+        print_figure(f"{picture['width']}x{picture['height']}", f"{picture['tokens']:>10}")
 
 
 def print_memory(memory: dict[str, Any], backend: str) -> None:

@@ -132,7 +132,7 @@ def test_generated_ids_that_a_tokenizer_would_not_choose_are_kept_before_and_aft
 PNG = conversation_images.encode_png(OTHER)
 
 
-def test_what_is_no_picture_is_refused_and_nothing_changes(llm: LLM, tmp_path: Path) -> None:
+def test_other_files_than_pictures_are_refused_and_nothing_changes(llm: LLM, tmp_path: Path) -> None:
     conversation = llm.conversation()
     text = tmp_path / "text.png"
     text.write_text("not a picture")

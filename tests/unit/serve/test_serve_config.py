@@ -118,7 +118,7 @@ def test_each_model_can_have_a_vision_tower_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("towers", "message"),
     [
-        (["nobody=a.gguf"], "mmproj is 'nobody=a.gguf': give NAME=FILE, where NAME is a model (m, n)"),
+        (["other=a.gguf"], "mmproj is 'other=a.gguf': give NAME=FILE, where NAME is a model (m, n)"),
         (["n="], "mmproj is 'n='"),
         ([""], "mmproj is ''"),
         (["a.gguf", "m=b.gguf"], "mmproj is given twice for the model 'm'"),
