@@ -27,7 +27,7 @@ from llava_models import (
     write_tiny,
 )
 from mmproj_files import compute_rows, open_tower_config, write_mmproj
-from sporelm import LLM
+from sporelm import LLM, SamplingParams
 from sporelm.checkpoints.towers.open_tower import open_tower
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.gguf import open_gguf
@@ -140,6 +140,28 @@ def test_logits_are_those_of_transformers(tiny: Tiny, folder_of: FolderOf) -> No
             wanted = their_logits(tiny, processor, text, pictures)
             found = llm.logits(llm.prompt_with_images(text, pictures))
             assert_close(found / np.ptp(wanted), wanted / np.ptp(wanted), "logits")
+
+
+@pytest.mark.parametrize("tiny", MODELS, ids=lambda tiny: tiny.name)
+def test_answers_are_those_of_transformers(tiny: Tiny, folder_of: FolderOf) -> None:
+    """A chat about two pictures: greedy tokens, which are computed one by one behind them."""
+    import torch
+    from PIL import Image
+
+    folder, pictures = folder_of(tiny), [draw_picture(60, 40), draw_picture(30, 50, seed=1)]
+    text = f"<|im_start|>user\n{BEGIN}ab{BEGIN}<|im_end|>\n<|im_start|>assistant\n"
+    inputs = their_processor(tiny, folder)(
+        text=text, images=[Image.fromarray(each) for each in pictures], return_tensors="pt"
+    )
+    with torch.no_grad():
+        output = model_of(tiny).generate(**inputs, do_sample=False, max_new_tokens=10)
+    wanted = output[0, inputs["input_ids"].shape[1] :].tolist()
+    first, second = ({"type": "image", "image": each} for each in pictures)
+    message = {"role": "user", "content": [first, {"type": "text", "text": "ab"}, second]}
+    with LLM(folder, backend="cpu", threads=1) as llm:
+        answer = llm.chat([message], SamplingParams(temperature=0, max_tokens=10, ignore_eos=True))
+    assert answer.prompt_token_ids == inputs["input_ids"][0].tolist()
+    assert list(answer.token_ids) == wanted
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "planned"])
