@@ -1,5 +1,6 @@
 """`spore run` and `spore chat` with pictures, over a tiny Qwen2-VL: as a folder, and as a model with an mmproj file."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -10,6 +11,8 @@ from PIL import Image
 
 from qwen_vision import IDS, IMAGE_PAD, tiny_model, write_folder
 from sporelm.cli.main import main
+from sporelm.cli.serve import make_parser, parse_config
+from sporelm.serve.model_pool.model_pool import ModelPool
 from vision_folders import draw_picture
 
 pytest.importorskip("torch", reason="makes a model of transformers")
@@ -175,3 +178,19 @@ def test_doctor_lists_models_that_see(capsys: pytest.CaptureFixture[str]) -> Non
     _, _, text = capsys.readouterr().out.partition("models that see:")
     assert "llava_next" in text
     assert "compared with transformers" in text
+
+
+def test_serve_loads_the_tower_of_the_model_that_it_is_given_for(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, mmproj = files
+    words = ["--model", f"blind={text}", "--model", f"eyes={text}", "--mmproj", f"eyes={mmproj}"]
+    config = parse_config(make_parser().parse_args([*words, "--backend", "reference", "--max-context", "128"]))
+    assert [spec.mmproj for spec in config.models] == [None, mmproj]
+    pool = ModelPool(config)
+    for spec in config.models:
+        async_llm = pool._open_async_llm(spec, None)
+        assert async_llm.llm.can_see == (spec.name == "eyes")
+        asyncio.run(async_llm.close())
+    assert main(["serve", "--model", f"eyes={text}", "--mmproj", str(tmp_path / "none.gguf"), "--port", "0"]) == 1
+    assert "none.gguf" in capsys.readouterr().err

@@ -1,12 +1,16 @@
 """A check that a model has exactly the tensors of its architecture, in the right shapes."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Set
+from typing import TYPE_CHECKING, Any
 
 from sporelm.checkpoints.tensor_names import format_names
+from sporelm.checkpoints.towers.tower_schema import CLIP
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.tools.diagnostics import ERROR, NOTE, WARNING, Diagnostic
 from sporelm.tools.model_files import ModelFiles
+
+if TYPE_CHECKING:
+    from sporelm.models.config import ModelConfig
 
 MAX_LAYERS = 1 << 16
 MAX_DIAGNOSTICS = 200  # with a wrong number of layers thousands of tensors would be missing
@@ -21,7 +25,10 @@ def check_architecture(source: ModelFiles) -> list[Diagnostic]:
         return [_note("a safetensors file alone does not name its architecture; give the folder")]
     if not source.tensors:
         return [_note("it holds no tensors: a vocabulary alone")]
-    if source.kind == "gguf":
+    check = _check_params
+    if source.kind == "gguf" and source.metadata.get("general.architecture") == CLIP:
+        check = _check_tower
+    elif source.kind == "gguf":
         from sporelm.checkpoints.schema_registry import known_names
 
         name = source.metadata.get("general.architecture")
@@ -29,7 +36,7 @@ def check_architecture(source: ModelFiles) -> list[Diagnostic]:
             message = f"architecture {str(name)[:80]!r} is not known here: whether tensors are missing was not checked"
             return [_note(message), *_check_layer_numbers(source, str(name))]
     try:
-        found = list(_check_params(source))
+        found = list(check(source))
         if len(found) > MAX_DIAGNOSTICS:
             more = f"{len(found) - MAX_DIAGNOSTICS} more differences from the architecture are left out"
             return [*found[:MAX_DIAGNOSTICS], Diagnostic(ERROR, "architecture", "", more)]
@@ -77,8 +84,31 @@ def _check_params(source: ModelFiles) -> Iterator[Diagnostic]:
             names[output] = names.pop(embedding)
         spare = spare | {output}
     yield from _compare_shapes(held, names)
-    if surplus := sorted(set(surplus) - set(names) - spare):
-        what = f"{len(surplus)} tensors that {config.architecture} does not have: {format_names(surplus)}"
+    yield from _list_surplus(set(surplus) - set(names) - spare, config)
+
+
+def _check_tower(source: ModelFiles) -> Iterator[Diagnostic]:
+    """Yield diagnostics for the vision tower of an mmproj file."""
+    from sporelm.checkpoints.towers.open_tower import open_tower, tower_gguf_schema
+    from sporelm.models.tower_config import TowerConfig
+    from sporelm.models.tower_registry import build_tower
+
+    tower = open_tower(source.path)
+    try:
+        config, held = tower.config, tower.files.tensors
+        assert isinstance(config, TowerConfig)
+        names = tower.schema.resolve(build_tower(config).params(), config, held).source_shapes()
+        spare = tower.schema.find_ignored(held, config) | tower_gguf_schema(config.model).extra_tensors(config).keys()
+    finally:
+        tower.close()
+    yield from _compare_shapes(held, names)
+    yield from _list_surplus(set(held) - set(names) - spare, config)
+
+
+def _list_surplus(surplus: Set[str], config: "ModelConfig") -> Iterator[Diagnostic]:
+    """Yield a diagnostic if there are surplus tensors."""
+    if surplus:
+        what = f"{len(surplus)} tensors that {config.architecture} does not have: {format_names(sorted(surplus))}"
         yield Diagnostic(WARNING, "architecture", "", f"holds {what}")
 
 

@@ -1,10 +1,12 @@
 """`spore doctor --models`: which families run, and what each is verified against."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from sporelm.checkpoints.supported_models import MODELS
+from sporelm.checkpoints.towers.supported_towers import TOWERS
 from sporelm.cli.main import main
 
 
@@ -25,3 +27,14 @@ def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_list_and_the_comparison_are_two_things(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--models", "--conformance"]) == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_models_that_see_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["vision"]
+    assert [row["family"] for row in rows] == [each.module for each in TOWERS]
+    page = (root / "docs" / "models.md").read_text(encoding="utf-8")
+    for each in TOWERS:
+        classes, projectors = (", ".join(f"`{name}`" for name in names) for names in (each.classes, each.projectors))
+        row = f"| {each.title} | {classes} | {projectors} | {', '.join(each.verified_against)} |"
+        assert row in page, row

@@ -119,6 +119,20 @@ def test_matrices_of_layers_and_of_the_projector_are_quantized(
     assert "quantized already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_verify_knows_the_tensors_of_a_tower(
+    case: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mmproj = convert(folders[case], tmp_path / "mmproj.gguf", "f16")
+    capsys.readouterr()
+    assert main(["gguf", "verify", str(mmproj)]) == 0
+    assert "architecture" not in capsys.readouterr().out
+    part = tmp_path / "part.gguf"
+    assert main(["gguf", "convert", str(mmproj), "-x", "filter-tensor:!v.blk.1.ln2.weight", "-o", str(part)]) == 0
+    assert main(["gguf", "verify", str(part)]) == 1
+    assert "v.blk.1.ln2.weight: is missing" in capsys.readouterr().out
+
+
 def test_one_tensor_can_be_given_another_type(folders: dict[str, Path], tmp_path: Path) -> None:
     half, small = convert(folders["clip"], tmp_path / "half.gguf", "f16"), tmp_path / "small.gguf"
     words = ["--type", "Q4_0", "--tensor", "v.blk.1.*=Q8_0", "-o", str(small)]
