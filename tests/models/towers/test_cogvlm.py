@@ -143,6 +143,15 @@ def test_texts_behind_pictures_continue(name: str, folder_of: Any) -> None:
     assert picked == tokens
 
 
+def test_logits_on_torch(folder_of: Any) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'sporelm[torch]' runs its back-end")
+    found, picture = [], draw_picture(50, 30)
+    for backend in ("cpu", "torch"):
+        with LLM(folder_of("second"), backend=backend, threads=1) as llm:
+            found.append(llm.logits(llm.prompt_with_images(f"a{ROW}bc", [picture])))
+    assert_close(found[1] / np.ptp(found[0]), found[0] / np.ptp(found[0]), "logits")
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_short_steps_and_company_change_no_bit(name: str, folder_of: Any) -> None:
     """Pictures are cut between steps, and rows of both kinds run beside a text."""

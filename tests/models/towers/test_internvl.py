@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from available import open_available
+from available import BACKENDS, open_available
 from close import assert_close
 from families import CASES, write_case
 from mmproj_files import compute_rows, write_mmproj
@@ -153,11 +153,12 @@ def chat_tensors(tensors: dict[str, np.ndarray], layers: int) -> dict[str, np.nd
 PARTS = ("weight", "bias")
 
 
-@pytest.mark.parametrize("name", TOWERS)
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "planned"])
-def test_rows_are_those_of_transformers(name: str, eager: bool, folders: Any) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", TOWERS)
+def test_rows_are_those_of_transformers(name: str, backend: str, eager: bool, folders: Any) -> None:
     folder, wanted = folders(name)
-    found = compute_rows(folder, [image_of(name)], "cpu", eager=eager)
+    found = compute_rows(folder, [image_of(name)], backend, eager=eager)
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
