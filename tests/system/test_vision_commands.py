@@ -173,7 +173,7 @@ def test_doctor_lists_models_that_see(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["doctor", "--models", "--json"]) == 0
     vision = {row["family"]: row for row in json.loads(capsys.readouterr().out)["vision"]}
     assert vision["qwen2vl"]["names"] == ["Qwen2VLForConditionalGeneration", "qwen2vl_merger"]
-    assert all(row["vouched"] for row in vision.values())
+    assert all(row["vouched"] for row in vision.values())  # old name: a key of the JSON output
     assert main(["doctor", "--models"]) == 0
     _, _, text = capsys.readouterr().out.partition("models that see:")
     assert "llava_next" in text
