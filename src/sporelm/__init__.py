@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Grammar, LoraAdapter, Piece, SamplingParams
+    from sporelm.api.image_text_encoder import ImageTextEncoder
     from sporelm.api.pipeline import pipeline
     from sporelm.errors import SporeError
 
@@ -22,6 +23,7 @@ _HOMES = {
     "Completion": "sporelm.api",
     "Conversation": "sporelm.api",
     "Grammar": "sporelm.api",
+    "ImageTextEncoder": "sporelm.api.image_text_encoder",
     "LoraAdapter": "sporelm.api",
     "Piece": "sporelm.api",
     "pipeline": "sporelm.api",
@@ -34,6 +36,7 @@ __all__ = [
     "Completion",
     "Conversation",
     "Grammar",
+    "ImageTextEncoder",
     "LoraAdapter",
     "Piece",
     "SamplingParams",

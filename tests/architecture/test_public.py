@@ -11,8 +11,8 @@ from sporelm import errors
 from sporelm.cli import main
 
 PUBLIC = [
-    *("AsyncLLM", "Completion", "Conversation", "Grammar", "LLM", "LoraAdapter", "Piece", "SamplingParams"),
-    *("SporeError", "__version__", "pipeline"),
+    *("AsyncLLM", "Completion", "Conversation", "Grammar", "ImageTextEncoder", "LLM", "LoraAdapter", "Piece"),
+    *("SamplingParams", "SporeError", "__version__", "pipeline"),
 ]
 
 ENGINE = {

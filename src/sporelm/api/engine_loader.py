@@ -33,6 +33,7 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.checkpoints.loader import ModelSource
+from sporelm.checkpoints.towers.open_tower import find_image_encoder
 from sporelm.engine import Engine, EngineConfig, Worker
 from sporelm.engine.capacity import DEFAULT_CONTEXT
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
@@ -256,6 +257,10 @@ def load_engine(
     path = resolve(options.model, progress)
     threads = choose_threads(options.threads)
     start = perf_counter()
+    if path.is_dir() and (path / "config.json").is_file() and find_image_encoder(path) is not None:
+        raise RequestError(
+            f"{path}: an image encoder, which generates no text. Open it with sporelm.ImageTextEncoder, or embed with it."
+        )
     with ExitStack() as files:
         source = files.enter_context(closing(open_model(path)))
         options = drop_unused_options(options, source)
