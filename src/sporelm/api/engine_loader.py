@@ -259,7 +259,7 @@ def load_engine(
     start = perf_counter()
     if path.is_dir() and (path / "config.json").is_file() and find_image_encoder(path) is not None:
         raise RequestError(
-            f"{path}: an image encoder, which generates no text. Open it with sporelm.ImageTextEncoder, or embed with it."
+            f"{path}: an image encoder, which generates no text. Embed with it, or open it with ImageTextEncoder."
         )
     with ExitStack() as files:
         source = files.enter_context(closing(open_model(path)))
