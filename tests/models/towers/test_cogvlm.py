@@ -3,6 +3,8 @@
 transformers lacks them. LMDeploy's model file agrees with these forward passes, see docs/vision.md.
 """
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from models.paper.cogvlm import forward
 from models.paper.cogvlm_tower import tower_rows
 from sporelm import LLM, SamplingParams
 from sporelm.checkpoints.towers.open_tower import open_tower, tower_gguf_schema
+from sporelm.cli.main import main
 from sporelm.engine.prompt_images import PromptIds
 from sporelm.errors import ModelError, ModelFileError
 from sporelm.tools.hf.from_hf import from_hf
@@ -178,6 +181,22 @@ def test_files_have_the_same_logits(name: str, folder_of: Any, tmp_path: Path) -
         with LLM(path, backend="cpu", threads=1, **options) as llm:
             found.append(llm.logits(llm.prompt_with_images(f"a{ROW}bc", [picture])))
     assert_close(found[1], found[0], "exact")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_files_become_a_folder(name: str, folder_of: Any, tmp_path: Path) -> None:
+    folder, text, mmproj = folder_of(name), tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(["gguf", "from-hf", str(folder), "-o", str(text)]) == 0
+        assert main(["gguf", "from-hf", str(folder), "--mmproj", "-o", str(mmproj)]) == 0
+        assert main(["gguf", "to-hf", str(text), "--mmproj", str(mmproj), "-o", str(tmp_path / "back")]) == 0
+    before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    for tensor, values in before.items():
+        assert_close(after[tensor], values, "exact")
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["vision_config"] == MODELS[name]["vision_config"]
+    assert config.get("num_multi_query_heads") == MODELS[name].get("num_multi_query_heads")
 
 
 def test_file_of_llama_cpp(folder_of: Any, tmp_path: Path) -> None:

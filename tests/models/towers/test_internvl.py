@@ -1,5 +1,7 @@
 """InternVL's tower: against transformers, under the names of both classes, and in mmproj files."""
 
+import contextlib
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from mmproj_files import compute_rows, write_mmproj
 from sporelm import LLM, SamplingParams
 from sporelm.checkpoints import config_from_hf
 from sporelm.checkpoints.towers.open_tower import open_tower, tower_gguf_schema
+from sporelm.cli.main import main
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models.bicubic import resize_bicubic
 from sporelm.tools.hf.from_hf import from_hf
@@ -216,6 +219,24 @@ def test_both_classes_have_the_same_logits(name: str, folders: Any, tmp_path: Pa
             found.append(llm.logits(llm.prompt_with_images(text, [picture])))
     assert_close(found[1], found[0], "exact")
     assert_close(found[2], found[0], "logits")
+
+
+def test_files_become_a_folder_of_transformers(folders: Any, tmp_path: Path) -> None:
+    folder, wanted = folders("small")
+    text, mmproj, back = tmp_path / "text.gguf", tmp_path / "mmproj.gguf", tmp_path / "back"
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(["gguf", "from-hf", str(folder), "-o", str(text)]) == 0
+        assert main(["gguf", "from-hf", str(folder), "--mmproj", "-o", str(mmproj)]) == 0
+        assert main(["gguf", "to-hf", str(text), "--mmproj", str(mmproj), "-o", str(back)]) == 0
+    assert np.abs(compute_rows(back, [image_of("small")]) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    from transformers import InternVLForConditionalGeneration
+
+    model, report = InternVLForConditionalGeneration.from_pretrained(back, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    settings = json.loads((back / "preprocessor_config.json").read_text())
+    for key, value in settings_of("small").items():
+        assert settings[key] == (pytest.approx(value) if key.startswith("image_") else value)
+    assert model.config.image_token_id == token_ids(TOKENS)["<IMG_CONTEXT>"]
 
 
 def test_short_steps_and_company_change_no_bit(folders: Any) -> None:

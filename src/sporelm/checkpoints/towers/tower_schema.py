@@ -54,6 +54,7 @@ class FolderLayout(NamedTuple):
     text_prefix   in front of the names of a text model that has a class of its own
     tower_names   beginnings of the tower's names: in the schema, and as they are written
     token_keys    key of config.json -> the token whose id it holds
+    is_flat       the keys of the text model are those of the whole, not in an object of their own
     """
 
     class_name: str
@@ -61,6 +62,7 @@ class FolderLayout(NamedTuple):
     text_prefix: str
     tower_names: tuple[str, str]
     token_keys: Mapping[str, str]
+    is_flat: bool = False
 
 
 class TowerHfSchema(TowerSchema):

@@ -92,6 +92,8 @@ def make_config(module: str, layout: FolderLayout, text: Mapping[str, Any]) -> d
     module   name of the family
     """
     classes = next(each.classes for each in TOWERS if each.module == module)
+    if layout.is_flat:
+        return dict(text)
     if TEXT_CONFIG not in text:
         shared = {key: text[key] for key in SHARED_KEYS if key in text}
         outer = {"architectures": [layout.class_name], "model_type": layout.model_type, **shared}

@@ -78,6 +78,12 @@ class CogVLMProcessor(ImageProcessor):
     def to_metadata(self) -> dict[str, MetadataEntry]:
         return normalization_metadata(self.settings)
 
+    def to_files(self) -> dict[str, dict[str, Any]]:
+        settings = self.settings
+        values: dict[str, Any] = {"do_normalize": True, "do_rescale": True, "rescale_factor": settings.scale}
+        values |= {"image_mean": list(settings.mean), "image_std": list(settings.std)}
+        return {"preprocessor_config.json": values}
+
 
 def from_folder(folder: Path, config: TowerConfig, tokens: Callable[[str], bool]) -> CogVLMProcessor:
     """Return the processor of a Hugging Face folder. The authors' folders have no settings of it."""

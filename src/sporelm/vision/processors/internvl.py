@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.checkpoints.multimodal_text import INTERNVL_CHAT
+from sporelm.checkpoints.towers.gguf.internvl import MAX_TILES_KEY, MIN_TILES_KEY
 from sporelm.errors import ModelFileError
 from sporelm.files.json_object import read_object
 from sporelm.models.tower_config import TowerConfig
@@ -32,6 +33,7 @@ from sporelm.vision.processor_files import (
     read_normalization,
     read_processor_files,
     read_square,
+    settings_json,
 )
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
@@ -105,7 +107,22 @@ class InternVLProcessor(ImageProcessor):
         return (tiles + (tiles > 1 and self.settings.has_thumbnail)) * self.settings.tile_rows
 
     def to_metadata(self) -> dict[str, MetadataEntry]:
-        return normalization_metadata(self.settings)
+        settings = self.settings
+        tiles = {MIN_TILES_KEY: ("u32", settings.min_tiles), MAX_TILES_KEY: ("u32", settings.max_tiles)}
+        return {**normalization_metadata(settings), **tiles}
+
+    def to_files(self) -> dict[str, dict[str, Any]]:
+        settings = self.settings
+        values = {
+            "image_processor_type": "GotOcr2ImageProcessor",
+            "crop_to_patches": settings.max_tiles > 1,
+            "min_patches": settings.min_tiles,
+            "max_patches": settings.max_tiles,
+            "size": {"height": settings.tile, "width": settings.tile},
+            **settings_json(settings),
+        }
+        whole = {"processor_class": "InternVLProcessor", "image_seq_length": settings.tile_rows}
+        return {"preprocessor_config.json": values, "processor_config.json": whole}
 
     def choose_grid(self, width: int, height: int) -> tuple[int, int]:
         """Return the tiles in a row and in a column for a picture of this size.

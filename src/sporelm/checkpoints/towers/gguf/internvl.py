@@ -17,7 +17,7 @@ from sporelm.models.tower_config import TowerConfig
 from sporelm.models.towers.internvl import InternVLTower, InternVLTowerConfig
 
 SCALE_FACTOR: Final = f"{VISION}projector.scale_factor"
-MIN_TILES, MAX_TILES_KEY = f"{VISION}preproc_min_tiles", f"{VISION}preproc_max_tiles"
+MIN_TILES_KEY, MAX_TILES_KEY = f"{VISION}preproc_min_tiles", f"{VISION}preproc_max_tiles"
 # Means and standard deviations of ImageNet's channels, with which all InternViTs were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -46,7 +46,7 @@ class InternVLGguf(VitGgufSchema):
         values, shape = ConfigValues(gguf.metadata, gguf.where), read_vit_metadata(gguf)
         side, merge = shape["image_size"] // shape["patch"], values.integer(SCALE_FACTOR, 1, MAX_MERGE, 2)
         check_squares(gguf.where, side, merge, SCALE_FACTOR)
-        least = values.integer(MIN_TILES, 1, MAX_TILES, 1)
+        least = values.integer(MIN_TILES_KEY, 1, MAX_TILES, 1)
         # The GELU of files is the exact one: that by tanh is llama.cpp's approximation of it.
         shape["activation"] = "gelu" if shape["activation"] == "gelu_tanh" else shape["activation"]
         return self.tower_config(
@@ -67,7 +67,7 @@ class InternVLGguf(VitGgufSchema):
         return {
             **vit_metadata(config, self.projectors[0]),
             SCALE_FACTOR: ("u32", config.merge),
-            MIN_TILES: ("u32", config.min_tiles),
+            MIN_TILES_KEY: ("u32", config.min_tiles),
             MAX_TILES_KEY: ("u32", config.max_tiles),
             f"{VISION}image_mean": ("[f32]", list(MEAN)),
             f"{VISION}image_std": ("[f32]", list(STD)),

@@ -3,7 +3,7 @@
 Keys and names: configuration_cogvlm.py and visual.py in the authors' folders.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from sporelm.checkpoints.config_values import ConfigValues
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.hf.cogvlm import KV_HEADS
+from sporelm.checkpoints.rope_writing import to_shortest_float
 from sporelm.checkpoints.row_numbers import QKV_ROWS
 from sporelm.checkpoints.tensor_table import StoredAs
-from sporelm.checkpoints.towers.clip_folders import check_heads, read_activation
+from sporelm.checkpoints.towers.clip_folders import ACTIVATION_NAMES, check_heads, read_activation
 from sporelm.checkpoints.towers.hf.internvl import check_squares
 from sporelm.checkpoints.towers.open_tower import register_tower
 from sporelm.checkpoints.towers.tower_schema import (
     MAX_IMAGE_SIZE,
+    FolderLayout,
     TowerHfSchema,
     inner_values,
     patch_kernel,
@@ -28,7 +30,7 @@ from sporelm.errors import ModelFileError
 from sporelm.models.config import MAX_WIDTH
 from sporelm.models.grouped_tower import CLASS, POSITIONS
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.towers.cogvlm import BEGIN, END, CogVLMTower
+from sporelm.models.towers.cogvlm import BEGIN, END, CogVLMTower, CogVLMTowerConfig
 
 VISION: Final = "model.vision."
 LAYER: Final = f"{VISION}transformer.layers.{{}}."
@@ -50,6 +52,7 @@ class CogVLMHf(TowerHfSchema):
     """`CogVLMForCausalLM`."""
 
     architecture = CogVLMTower
+    layout = FolderLayout("CogVLMForCausalLM", "cogvlm", "", ("", ""), {}, is_flat=True)
     prefixes = (VISION,)
     tensors = {
         CLASS: f"{VISION}patch_embedding.cls_embedding",
@@ -111,3 +114,20 @@ class CogVLMHf(TowerHfSchema):
             out_width=values.integer("hidden_size", 1, MAX_WIDTH),
             projector_ffn=values.integer("intermediate_size", 1, MAX_WIDTH),
         )
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        assert isinstance(config, CogVLMTowerConfig)
+        vision = {
+            "hidden_size": config.width,
+            "intermediate_size": config.ffn,
+            "num_hidden_layers": config.layers,
+            "num_heads": config.heads,
+            "layer_norm_eps": to_shortest_float(config.eps),
+            "hidden_act": ACTIVATION_NAMES[config.activation],
+            "image_size": config.image_size,
+            "patch_size": config.patch,
+            "num_positions": config.grid_side**2 + 1,
+            "in_channels": config.channels,
+            "dropout_prob": 0.0,
+        }
+        return {"vision_config": vision}

@@ -10,12 +10,14 @@ from typing import Any, Final
 from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_tensors import PARTS
 from sporelm.checkpoints.multimodal_text import INTERNVL_CHAT, LLM_CONFIG
+from sporelm.checkpoints.rope_writing import to_shortest_float
 from sporelm.checkpoints.row_numbers import QKV_ROWS
 from sporelm.checkpoints.tensor_table import StoredAs, TensorTable, with_alternatives
-from sporelm.checkpoints.towers.clip_folders import check_heads, read_activation
+from sporelm.checkpoints.towers.clip_folders import ACTIVATION_NAMES, check_heads, read_activation
 from sporelm.checkpoints.towers.open_tower import register_tower
 from sporelm.checkpoints.towers.tower_schema import (
     MAX_IMAGE_SIZE,
+    FolderLayout,
     TowerHfSchema,
     inner_values,
     patch_kernel,
@@ -25,6 +27,7 @@ from sporelm.checkpoints.transforms import FlattenKernel, Squeeze, TakeRows
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 from sporelm.models.grouped_tower import CLASS, POSITIONS
+from sporelm.models.tower_config import TowerConfig
 from sporelm.models.towers.internvl import InternVLTower, InternVLTowerConfig
 
 MAX_TILES: Final = 1 << 10
@@ -132,6 +135,9 @@ class InternVLHf(TowerHfSchema):
     """`InternVLForConditionalGeneration` and `InternVLChatModel`."""
 
     architecture = InternVLTower
+    layout = FolderLayout(
+        "InternVLForConditionalGeneration", "internvl", "language_model.", ("", ""), {"image_token_id": "<IMG_CONTEXT>"}
+    )
     prefixes = (
         *("vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector."),
         *("vision_model.", "mlp1."),
@@ -179,6 +185,45 @@ class InternVLHf(TowerHfSchema):
         )
         assert isinstance(config, InternVLTowerConfig)
         return config
+
+    def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
+        assert isinstance(config, InternVLTowerConfig)
+        _check_expressible(config)
+        vision = {
+            "model_type": "internvl_vision",
+            "hidden_size": config.width,
+            "intermediate_size": config.ffn,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.heads,
+            "attention_bias": config.attention_bias,
+            "use_qk_norm": config.qk_eps > 0,
+            "norm_type": "rms_norm" if config.rms_norms else "layer_norm",
+            "layer_norm_eps": to_shortest_float(config.eps),
+            "hidden_act": ACTIVATION_NAMES[config.activation],
+            "image_size": [config.grid_side * config.patch] * 2,
+            "patch_size": [config.patch] * 2,
+        }
+        return {
+            "vision_config": vision,
+            "image_seq_length": config.tile_rows,
+            "downsample_ratio": 1 / config.merge,
+            "projector_hidden_act": ACTIVATION_NAMES[config.projector_act],
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "default",
+        }
+
+
+def _check_expressible(config: InternVLTowerConfig) -> None:
+    """Raise UnsupportedModel for a tower that the class of transformers cannot describe."""
+    has_whole = config.has_thumbnail or config.max_tiles == 1
+    given: dict[str, tuple[Any, Any]] = {
+        "ps_version": ("v1" if config.transposed else "v2", "v2"),
+        "the epsilon of queries and keys": (to_shortest_float(config.qk_eps or QK_EPS), QK_EPS),
+        "use_thumbnail": (has_whole, True),
+    }
+    for what, (value, allowed) in given.items():
+        if value != allowed:
+            raise UnsupportedModel(f"vision tower: folders cannot express {what} (got {value!r}; allowed {allowed!r})")
 
 
 def read_merge(values: ConfigValues, side: int) -> int:
