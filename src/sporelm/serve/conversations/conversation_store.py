@@ -283,7 +283,7 @@ class ConversationStore:
         return with_image_bytes(messages, images)
 
     def _add_images(self, folder: Path, cache: _OwnerCache, images: Sequence[bytes], more_bytes: int) -> list[Path]:
-        """Store pictures, those that are not stored yet; return their files. `more_bytes` will be written besides. The
+        """Store the pictures that are not stored yet; return their files. `more_bytes` will be written besides. The
         caller holds the lock of the cache and of the folder."""
         paths = [new_image_path(folder, data) for data in images]
         new = {path: data for path, data in zip(paths, images, strict=True) if not path.exists()}

@@ -149,7 +149,8 @@ class RequestLimitsMiddleware:
         memory for all bodies. Received bytes count until the request ends, since they are held until then."""
         takes_images = path in self.image_paths
         max_bytes = self.config.image_body_bytes if takes_images else self.config.max_body
-        counter = TextByteCounter() if takes_images else None
+        counter = TextByteCounter()
+        uncounted: list[bytes] = []  # chunks of a body that is not yet larger than all its text may be
         seconds = self.config.body_seconds
         too_large = body_too_large(max_bytes, "max_image_body" if takes_images else "max_body")
         if headers.get("content-length", "").isdecimal() and int(headers["content-length"][:20]) > max_bytes:
@@ -177,11 +178,18 @@ class RequestLimitsMiddleware:
             is_complete = not message.get("more_body", False)
             if num_received + size > max_bytes:
                 raise too_large
-            if counter is not None and counter.add(message.get("body", b"")) > self.config.max_body:
-                raise body_too_large(self.config.max_body, "max_body, without the data of images")
             self._check_body_memory(size)
             num_received += size
             self.body_bytes += size
+            if takes_images:
+                uncounted.append(message.get("body", b""))
+            if num_received > self.config.max_body:
+                while uncounted:
+                    if counter.add(uncounted.pop(0)) > self.config.max_body:
+                        raise body_too_large(self.config.max_body, "max_body, without the data of images")
+                    await asyncio.sleep(0)  # or the streams of others would wait for all chunks
+            if is_complete:
+                uncounted.clear()
             return message
 
         return receive_limited
