@@ -1,0 +1,204 @@
+"""Swaps the parts of a Hugging Face model for our kernels, and back.
+
+Linear layers, gated MLPs and norms are modules of ours in the place of the model's; attention and experts go through
+transformers' registries (`AttentionInterface`, `ExpertsInterface`); the rotary embedding is a function of the model's
+module. Each candidate is tried on random numbers first: what computes anything else than its name says stays as it is,
+with the reason.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from sporelm.adaptors.torch import PackedLinear, get_num_threads, set_num_threads
+from sporelm.adaptors.transformers.attention_function import find_attention_obstacle, register_attention
+from sporelm.adaptors.transformers.expert_function import find_expert_obstacle, pack_experts, register_experts
+from sporelm.adaptors.transformers.rotary_function import swap_rotary
+from sporelm.adaptors.transformers.swapped_modules import (
+    PackedMlp,
+    RmsNorm,
+    find_linear_obstacle,
+    find_mlp_kind,
+    find_norm_offset,
+    is_linear,
+    looks_like_mlp,
+    looks_like_norm,
+    matrix_of,
+)
+from sporelm.errors import UnsupportedModel
+from sporelm.quant import format_of
+from sporelm.quant.format import check_can_quantize
+
+IMPLEMENTATION = "sporelm"
+
+
+@dataclass(frozen=True)
+class ModuleChange:
+    """A part of the model, and whether our kernels compute it now.
+
+    name     of the module, or of the function
+    kind     linear, mlp, norm, rope, attention or experts
+    reason   why it stays as it is; "" where it is ours
+    """
+
+    name: str
+    kind: str
+    reason: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        return not self.reason
+
+
+@dataclass
+class Acceleration:
+    """The record of what `accelerate` did to a model, and the way back."""
+
+    format: str
+    changes: list[ModuleChange] = field(default_factory=list)
+    _restore: list[Callable[[], Any]] = field(default_factory=list, repr=False)
+
+    @property
+    def refused(self) -> list[ModuleChange]:
+        """Return the parts that stay as they are."""
+        return [change for change in self.changes if not change.is_ours]
+
+    def count(self, kind: str) -> int:
+        """Return how many parts of this kind are ours."""
+        return sum(change.kind == kind and change.is_ours for change in self.changes)
+
+    def undo(self) -> None:
+        """Put everything back: modules, implementations, functions, and torch's number of threads. Once is enough."""
+        while self._restore:
+            self._restore.pop()()
+
+    def __str__(self) -> str:
+        counts: dict[str, int] = {}
+        for change in self.changes:
+            counts[change.kind] = counts.get(change.kind, 0) + change.is_ours
+        lines = [f"{self.format}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())]
+        lines += [f"  {change.name} ({change.kind}) stays as it is: {change.reason}" for change in self.refused]
+        return "\n".join(lines)
+
+
+def accelerate(model: Any, format: str = "q8_0", *, threads: int | None = None) -> Acceleration:
+    """Have our kernels compute a Hugging Face model for inference. Changes the model; `undo()` changes it back.
+
+    format    number format of linear layers and experts, one that `spore gguf quantize` writes; "f32" keeps every digit
+    threads   of our kernels; None: as many as torch has now. On the CPU torch itself goes on with one thread until
+              `undo()`, so that no thread of OpenMP waits beside one of ours on the same core
+
+    The original weights stay in memory for `undo`. Returns each part with the reason where it stays as it is.
+    Raises UnsupportedModel where nothing of the model can be changed or it is in training mode, and OpError for a
+    format that cannot be written.
+    """
+    form = format_of(format)
+    check_can_quantize(form)
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"model: not a torch module (got {type(model).__name__}). Pass a Hugging Face model.")
+    if model.training:
+        raise UnsupportedModel("model: in training mode, and our kernels have no derivatives. Call model.eval() first.")
+    done = Acceleration(form.name)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if device.type == "cpu":
+        _choose_threads(done, threads)
+    try:
+        with torch.no_grad():
+            _swap_modules(done, model, form)
+            _swap_experts(done, model, form)
+            _swap_attention(done, model)
+            for name, reason, restore in swap_rotary(model):
+                done.changes.append(ModuleChange(name, "rope", reason))
+                done._restore.append(restore)
+    except BaseException:
+        done.undo()
+        raise
+    if not any(change.is_ours for change in done.changes):
+        reasons = "; ".join(f"{change.name}: {change.reason}" for change in done.refused[:4]) or "no part is known"
+        done.undo()
+        raise UnsupportedModel(f"{type(model).__name__}: no part can be accelerated ({reasons})")
+    return done
+
+
+def _choose_threads(done: Acceleration, threads: int | None) -> None:
+    before, ours = torch.get_num_threads(), get_num_threads()
+    set_num_threads(threads or ours)
+    torch.set_num_threads(1)
+    done._restore.append(lambda: torch.set_num_threads(before))
+
+
+def _swap_modules(done: Acceleration, model: nn.Module, form: Any) -> None:
+    """Swap gated MLPs as a whole, then the linear layers and norms outside of them."""
+    inside: set[str] = set()
+    for name, module in list(model.named_modules()):
+        if not looks_like_mlp(module):
+            continue
+        kind, reason = find_mlp_kind(module, form)
+        done.changes.append(ModuleChange(name, "mlp", reason))
+        if kind:
+            _replace(done, model, name, PackedMlp(module, form.name, kind))
+            inside |= {f"{name}.{part}" for part in ("gate_proj", "up_proj", "down_proj")}
+    for name, module in list(model.named_modules()):
+        if isinstance(module, PackedMlp | PackedLinear | RmsNorm) or name in inside:
+            continue
+        if is_linear(module):
+            reason = find_linear_obstacle(module, form)
+            done.changes.append(ModuleChange(name, "linear", reason))
+            if not reason:
+                _replace(done, model, name, PackedLinear(matrix_of(module), module.bias, form.name))
+        elif looks_like_norm(module):
+            offset, reason = find_norm_offset(module)
+            done.changes.append(ModuleChange(name, "norm", reason))
+            if offset is not None:
+                _replace(done, model, name, RmsNorm(module, offset))
+
+
+def _replace(done: Acceleration, model: nn.Module, name: str, module: nn.Module) -> None:
+    parent_name, _, attribute = name.rpartition(".")
+    parent = model.get_submodule(parent_name)
+    before = getattr(parent, attribute)
+    setattr(parent, attribute, module)
+    done._restore.append(lambda: setattr(parent, attribute, before))
+
+
+def _swap_experts(done: Acceleration, model: Any, form: Any) -> None:
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if hasattr(module, "gate_up_proj") and hasattr(module, "down_proj") and hasattr(module, "num_experts")
+    ]
+    obstacles = {name: find_expert_obstacle(module, form) for name, module in found}
+    if not found:
+        return
+    blocked = next((reason for reason in obstacles.values() if reason), "")
+    if not blocked and not hasattr(model, "set_experts_implementation"):
+        blocked = "the model has no set_experts_implementation"
+    if blocked:  # one implementation serves all experts of a model
+        done.changes += [ModuleChange(name, "experts", obstacles[name] or blocked) for name, _ in found]
+        return
+    register_experts(IMPLEMENTATION)
+    before = model.get_experts_implementation()
+    model.set_experts_implementation(IMPLEMENTATION)
+    done._restore.append(lambda: model.set_experts_implementation(before))
+    for name, module in found:
+        done._restore.append(pack_experts(module, form.name))
+        done.changes.append(ModuleChange(name, "experts"))
+
+
+def _swap_attention(done: Acceleration, model: Any) -> None:
+    names = [name for name, module in model.named_modules() if type(module).__name__.endswith("Attention")]
+    label = names[0] if names else type(model).__name__
+    reason = find_attention_obstacle(model)
+    done.changes.append(ModuleChange(label, "attention", reason))
+    if reason:
+        return
+    register_attention(IMPLEMENTATION)
+    before = model.config._attn_implementation
+    model.set_attn_implementation(IMPLEMENTATION)
+    if model.config._attn_implementation != IMPLEMENTATION:
+        done.changes[-1] = ModuleChange(label, "attention", "the model does not let its attention be chosen")
+        return
+    done._restore.append(lambda: model.set_attn_implementation(before))
