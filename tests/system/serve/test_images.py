@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Expected:
-    """What the Python API computes for the same chat."""
+    """The answer of the Python API to the same chat, and its number of tokens."""
 
     def __init__(self, folder: Path) -> None:
         parts = [{"type": "image", "image": image} for image in (WIDE, TALL)]
@@ -221,7 +221,7 @@ def test_a_model_that_cannot_see_says_so(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("data", [SVG, HTML, WIDE[:60], b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(3), b"nonsense"])
-def test_files_that_are_no_pictures_are_refused_with_their_place(client: httpx.Client, data: bytes) -> None:
+def test_other_files_are_refused_with_their_place(client: httpx.Client, data: bytes) -> None:
     for path, body, place in (
         (
             "/v1/chat/completions",

@@ -261,7 +261,7 @@ def test_a_text_part_is_text_alone() -> None:
     assert message["content"] == [text("x"), text("x")]
 
 
-def test_what_is_no_part_is_left_to_the_check_of_messages() -> None:
+def test_invalid_parts_are_left_to_the_check_of_messages() -> None:
     given = [{"role": "user", "content": [1, {"type": "text"}]}, "nonsense", {"role": "user", "content": None}]
     assert messages_from_openai(given) == given
 
@@ -287,16 +287,16 @@ def test_errors_of_rendering_name_the_place_in_the_request() -> None:
 
 
 class Fetcher:
-    """Answers for the fetcher of the vision room, and keeps what it was asked for."""
+    """Answers for the fetcher of the vision room, and keeps the URLs."""
 
-    asked: list[str] = []
-    made: list[tuple[Any, ...]] = []
+    urls: list[str] = []
+    options: list[tuple[Any, ...]] = []
 
     def __init__(self, *options: Any) -> None:
-        self.made.append(options)
+        self.options.append(options)
 
     def fetch(self, url: str) -> bytes:
-        self.asked.append(url)
+        self.urls.append(url)
         if "wrong" in url:
             raise RequestError("the host wrong is not allowed")
         return b"bytes of " + url.encode()
@@ -305,8 +305,8 @@ class Fetcher:
 @pytest.fixture
 def fetcher(monkeypatch: pytest.MonkeyPatch) -> type[Fetcher]:
     monkeypatch.setattr(remote_images, "ImageFetcher", Fetcher)
-    Fetcher.asked = []
-    Fetcher.made = []
+    Fetcher.urls = []
+    Fetcher.options = []
     return Fetcher
 
 
@@ -339,7 +339,7 @@ def test_parsing_fetches_nothing_and_remote_images_are_refused_by_default(fetche
         with pytest.raises(RequestError, match="--allow-image-host NAME") as refusal:
             fetch(parsed, hosts=())
         assert str(refusal.value).startswith(path)
-    assert not fetcher.made
+    assert not fetcher.options
 
 
 def test_remote_images_of_allowed_hosts_are_fetched_once(fetcher: type[Fetcher]) -> None:
@@ -352,12 +352,12 @@ def test_remote_images_of_allowed_hosts_are_fetched_once(fetcher: type[Fetcher])
     second = picture(f"bytes of {REMOTE}?2".encode())
     assert found[0]["content"] == [text("x"), first, second, first, picture(PNG)]
     assert found[1] == {"role": "user", "content": "y"}
-    assert sorted(fetcher.asked) == [REMOTE, f"{REMOTE}?2"]
-    assert fetcher.made == [(("images.example",), 1 << 20, 10.0)]
+    assert sorted(fetcher.urls) == [REMOTE, f"{REMOTE}?2"]
+    assert fetcher.options == [(("images.example",), 1 << 20, 10.0)]
     without = messages_from_openai([{"role": "user", "content": [openai_image(data_url(PNG))]}])
     assert fetch(without) is without
     assert fetch(messages, can_see=False) is messages, "nothing is fetched for a model that cannot see it"
-    assert len(fetcher.asked) == 2
+    assert len(fetcher.urls) == 2
 
 
 def test_an_error_of_fetching_names_the_image(fetcher: type[Fetcher]) -> None:
@@ -369,6 +369,6 @@ def test_remote_images_are_limited_in_number_and_size(fetcher: type[Fetcher]) ->
     many = [openai_image(f"{REMOTE}?{index}") for index in range(MAX_REMOTE_IMAGES + 1)]
     with pytest.raises(RequestError, match=rf"content\[{MAX_REMOTE_IMAGES}\] is one remote image too many"):
         fetch(messages_from_openai([{"role": "user", "content": many}]))
-    assert not fetcher.asked
+    assert not fetcher.urls
     with pytest.raises(RequestError, match="max_image_body"):
         fetch(openai(openai_image(REMOTE)), max_bytes=20)

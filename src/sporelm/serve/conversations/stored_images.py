@@ -118,7 +118,7 @@ def new_image_path(folder: Path, data: bytes) -> Path:
 
 
 def delete_images(folder: Path, ids: Collection[str]) -> None:
-    """Delete pictures; those that are missing are left out."""
+    """Delete pictures, where they are stored."""
     for identity in ids:
         path = find_image(folder, identity)
         if path is not None:

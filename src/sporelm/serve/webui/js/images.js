@@ -79,7 +79,7 @@ export function forget(except = []) {
   }
 }
 
-/** Keep the pictures of a conversation on the server once more, as far as this page has them; whether there were any. */
+/** Keep the pictures of a conversation on the server again, as far as this page has them; whether there were any. */
 export async function restore(data) {
   const here = imageIds(data).filter((id) => known.has(id));
   for (const id of here) await upload((await known.get(id)).blob);
