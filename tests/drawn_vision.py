@@ -67,6 +67,12 @@ def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return (random * np.sqrt(3 / np.prod(shape[1:]))).astype(np.float32)
 
 
+def rename(name: str, prefixes: Mapping[str, str]) -> str:
+    """Return a tensor's name with another prefix."""
+    old = next((each for each in prefixes if name.startswith(each)), "")
+    return prefixes.get(old, "") + name.removeprefix(old)
+
+
 def write_drawn_folder(
     folder: Path,
     config: Mapping[str, Any],
@@ -74,10 +80,12 @@ def write_drawn_folder(
     placeholder: str,
     files: Mapping[str, Mapping[str, Any]],
     number_format: type[QuantFormat] = F32,
+    text_prefixes: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the folder of a config.json, with a tokenizer and further JSON files such as preprocessor_config.json.
 
     number_format   of the weights: F32, F16 or BF16
+    text_prefixes   prefixes of the text model's tensor names in its schema -> those in the file, where they differ
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -87,7 +95,10 @@ def write_drawn_folder(
     text_config = schema.config_from_json(schema.complete_values(text, where))
     if multimodal_class := find_multimodal_class(config):
         schema = with_multimodal_names(schema, multimodal_class)
-    shapes = schema.resolve(build(text_config).params(), text_config).source_shapes()
+    shapes = {
+        rename(name, text_prefixes or {}): shape
+        for name, shape in schema.resolve(build(text_config).params(), text_config).source_shapes().items()
+    }
     family = find_tower(folder)
     assert family is not None
     tower_schema = tower_hf_schema(family.module)
