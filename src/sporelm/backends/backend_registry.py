@@ -17,6 +17,7 @@ OWN = {
     "reference": "sporelm.backends.reference:ReferenceBackend",
     "torch": "sporelm.backends.torch:TorchBackend",
     "cuda": "sporelm.backends.cuda:CudaBackend",
+    "opencl": "sporelm.backends.opencl:OpenClBackend",
 }
 # Kinds of torch's devices, without importing torch; "meta" has shapes and no values.
 DEVICE_KINDS = ("cpu", "cuda", "mps", "xpu", "npu", "mlu", "musa", "meta")

@@ -1,0 +1,148 @@
+"""The OpenCL devices of this machine, the choice of one, and the reason why one cannot be used."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyopencl as cl
+
+from sporelm.errors import BackendError
+
+KINDS = {"gpu": cl.device_type.GPU, "accelerator": cl.device_type.ACCELERATOR, "cpu": cl.device_type.CPU}
+DRIVER_REMEDY = (
+    "Install the vendor's OpenCL driver, or PoCL for the CPU (Debian: apt install pocl-opencl-icd ocl-icd-libopencl1)"
+)
+MIN_VERSION = (1, 2)  # of OpenCL: images are not used, sub-buffers and fills are
+MIN_GROUP_SIZE = 16  # work-items in a work-group
+MIN_LOCAL_BYTES = 16 << 10  # of local memory: OpenCL's least for a full profile is 32 KiB
+MIN_ALLOC_BYTES = 64 << 20  # of one buffer
+FP16_EXTENSION = "cl_khr_fp16"
+
+
+@dataclass(frozen=True)
+class OpenClDevice:
+    """A device, its number among all of this machine, and what kernels need to know of it."""
+
+    number: int
+    device: Any
+    kind: str  # gpu, accelerator, cpu, or custom
+    name: str
+    platform: str
+    version: tuple[int, int]
+
+    @property
+    def label(self) -> str:
+        """Return the device as lists show it: "0: gpu GeForce (NVIDIA CUDA)"."""
+        return f"{self.number}: {self.kind} {self.name} ({self.platform})"
+
+    @property
+    def driver(self) -> str:
+        return one_line(self.device.driver_version)
+
+    @property
+    def has_fp16(self) -> bool:
+        """Return whether it computes in half precision. It stores halves in any case."""
+        return FP16_EXTENSION in self.device.extensions.split()
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Return whether its memory is the host's, as that of integrated GPUs and of CPUs is."""
+        return bool(self.device.host_unified_memory)
+
+    @property
+    def alignment(self) -> int:
+        """Return the bytes to which parts of a buffer must be aligned."""
+        return max(64, int(self.device.mem_base_addr_align) // 8)
+
+
+def list_opencl_devices() -> list[OpenClDevice]:
+    """Return all devices of all platforms, numbered in the order of the drivers. Raise BackendError without a driver.
+
+    A platform whose devices cannot be listed is passed over: a broken driver must not hide the others.
+    """
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        raise BackendError(f"no OpenCL driver ({explain_error(error)}). {DRIVER_REMEDY}.") from None
+    found: list[OpenClDevice] = []
+    for platform in platforms:
+        try:
+            for device in platform.get_devices():
+                found.append(_describe(len(found), device, platform))
+        except cl.Error:
+            continue
+    if not found:
+        raise BackendError(f"no OpenCL device ({len(platforms)} drivers list none). {DRIVER_REMEDY}.")
+    return found
+
+
+def _describe(number: int, device: Any, platform: Any) -> OpenClDevice:
+    kinds = [name for name, flag in KINDS.items() if device.type & flag]
+    version = re.search(r"(\d+)\.(\d+)", device.version)
+    return OpenClDevice(
+        number,
+        device,
+        kinds[0] if kinds else "custom",
+        one_line(device.name),
+        one_line(platform.name),
+        (int(version[1]), int(version[2])) if version else (1, 0),
+    )
+
+
+def choose_device(wanted: str, devices: Sequence[OpenClDevice]) -> OpenClDevice:
+    """Return the device of a name. Raise BackendError with the list of devices if there is none, or several fit.
+
+    wanted   "": the first GPU, else the first accelerator, else the first CPU; a number; a kind ("gpu"), perhaps with a
+             number among those of the kind ("gpu:1"); or a part of one device's name or platform. Case-insensitive
+    """
+    name = wanted.strip().lower().removeprefix("opencl:")
+    if name in ("", "opencl"):
+        return min(devices, key=lambda each: [*KINDS, "custom"].index(each.kind))
+    if name.isdecimal():
+        fitting = [each for each in devices if each.number == int(name)]
+    elif (kind := name.partition(":"))[0] in KINDS and (kind[2].isdecimal() or not kind[1]):
+        of_kind = [each for each in devices if each.kind == kind[0]]
+        place = int(kind[2] or 0)
+        fitting = of_kind[place : place + 1]
+    else:
+        fitting = [each for each in devices if name in f"{each.name} {each.platform}".lower()]
+    if len(fitting) != 1:
+        problem = "no such device" if not fitting else f"{len(fitting)} devices have this in their names"
+        allowed = "; ".join(each.label for each in devices)
+        raise BackendError(
+            f"back-end 'opencl': {problem} (got {wanted[:80]!r}; allowed {allowed}). Set the option device to a number"
+            " or a name."
+        )
+    return fitting[0]
+
+
+def find_obstacle(device: OpenClDevice) -> str | None:
+    """Return why a device cannot run the kernels, with a remedy; None if it can."""
+    held: Any = device.device
+    remedy = "Take another device with the option device"
+    if not held.available or not held.compiler_available:
+        return f"device {device.label} is not available, or has no compiler for OpenCL C. {remedy}"
+    checks = (
+        ("OpenCL version", device.version, MIN_VERSION),
+        ("work-items in a work-group", held.max_work_group_size, MIN_GROUP_SIZE),
+        ("bytes of local memory", held.local_mem_size, MIN_LOCAL_BYTES),
+        ("bytes in one buffer", held.max_mem_alloc_size, MIN_ALLOC_BYTES),
+    )
+    for quantity, value, least in checks:
+        if value < least:
+            shown = [".".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in (value, least)]
+            return f"device {device.label} is too small: {quantity} (got {shown[0]}; at least {shown[1]}). {remedy}"
+    if not held.endian_little:
+        return f"device {device.label} is big-endian, and model files are little-endian. {remedy}"
+    return None
+
+
+def explain_error(error: BaseException) -> str:
+    """Return the first line of an error of OpenCL: the call and the name of its code."""
+    return one_line(str(error).partition("\n")[0])
+
+
+def one_line(text: str) -> str:
+    """Return a text of a driver on one line, at most 200 characters."""
+    return " ".join(str(text).replace("\0", "").split())[:200]

@@ -1,0 +1,87 @@
+"""The storage of values and tensors in buffers of an OpenCL device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sporelm.backends.context import Resource
+from sporelm.backends.device_context import DeviceContext
+from sporelm.backends.opencl.weight_formats import WeightFormat
+from sporelm.tensor.dtype import DType
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """Numbers in row-major order in a buffer, or in a part of one.
+
+    buffer   a buffer of pyopencl of its own, or a sub-buffer
+    stored   the type of the numbers: F32 of a graph is kept as F16 where activations are narrow
+    """
+
+    buffer: Any
+    shape: tuple[int, ...]
+    stored: DType
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedRows(DeviceArray):
+    """Rows rounded to int8 per group, as the numbers that they stand for."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlaneWeight:
+    """A weight matrix [out, in], or experts' matrices [experts, out, in], as planes: see `weight_formats`."""
+
+    buffer: Any
+    shape: tuple[int, ...]
+    kind: WeightFormat
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Return the byte offsets of the planes after the first."""
+        return self.kind.plane_offsets(self.shape)
+
+
+class PoolBuffers(Resource):
+    """The buffers of a pool of pages or states, freed together: one for each layer's array."""
+
+    def __init__(self, context: DeviceContext, buffers: Sequence[Any], label: str) -> None:
+        super().__init__(context, label)
+        self.buffers = list(buffers)
+
+    def release(self) -> None:
+        for buffer in self.buffers:
+            buffer.release()
+        self.buffers = []
+
+
+@dataclass(frozen=True, eq=False)
+class PooledArray:
+    """One layer's pages or states. `shape` is the logical one; `bits` are its elements as exported, row-major."""
+
+    pool: PoolBuffers
+    index: int
+    shape: tuple[int, ...]
+    bits: DType
+    bits_shape: tuple[int, ...]
+
+    @property
+    def buffer(self) -> Any:
+        """Return its buffer. Raise ContextError once the pool is freed."""
+        self.pool.check()
+        return self.pool.buffers[self.index]
+
+
+@dataclass(frozen=True, eq=False)
+class OutputHandle:
+    """An output of a program: valid until the program runs again."""
+
+    array: DeviceArray
+    shape: tuple[int, ...]
+    dtype: Any  # numpy's, of what is fetched
+
+    def __getitem__(self, rows: slice) -> "OutputHandle":
+        """Return the first rows."""
+        stop = min(self.shape[0], rows.stop if rows.stop is not None else self.shape[0])
+        assert (rows.start or 0, rows.step or 1) == (0, 1)
+        return OutputHandle(self.array, (stop, *self.shape[1:]), self.dtype)

@@ -1,0 +1,131 @@
+"""Programs of OpenCL C: assembled from the files in `kernels`, compiled once, and kept as binaries on disk.
+
+A program is a kernel file with its options, the prelude, and the snippets that it is generic over: how a number format
+unpacks, how a KV cache stores. The cache's key is all of that source, the options, the device, its driver and its
+platform. The folder is that of the CPU's compiled kernels, with the same rules: private, written atomically, safe for
+many processes, the least recently used files removed first.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pyopencl as cl
+
+from sporelm.backends.cpu.jit.object_cache import ObjectCache
+from sporelm.backends.opencl.device_selection import OpenClDevice, one_line
+from sporelm.errors import BackendError
+
+SOURCES = Path(__file__).parent / "kernels"
+EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
+LANGUAGE = "-cl-std=CL1.2"
+
+
+@dataclass(frozen=True)
+class KernelProgram:
+    """A kernel file with its options and snippets.
+
+    file      name in `kernels`, without suffix
+    options   macros by name, in the order of their names
+    snippets  files in `kernels`, without suffix, that come before it
+    """
+
+    file: str
+    options: tuple[tuple[str, str], ...]
+    snippets: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return the whole source."""
+        macros = "".join(f"#define {name} {value}\n" for name, value in self.options)
+        return macros + "".join(read_source(name) for name in ("prelude.h", *self.snippets, f"{self.file}.cl"))
+
+    def __str__(self) -> str:
+        shown = " ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.file}.cl ({', '.join((shown, *self.snippets))})"
+
+
+def kernel_program(file: str, options: Mapping[str, Any], snippets: Sequence[str] = ()) -> KernelProgram:
+    """Return a program. Options that are false or None are left out, true ones are 1."""
+    macros = {
+        name: "1" if value is True else str(value) for name, value in options.items() if value not in (None, False)
+    }
+    return KernelProgram(file, tuple(sorted(macros.items())), tuple(snippets))
+
+
+@cache
+def read_source(name: str) -> str:
+    """Return a file of `kernels`."""
+    return (SOURCES / name).read_text("utf-8")
+
+
+class ProgramCompiler:
+    """Compiles programs for one device, each once."""
+
+    def __init__(self, device: OpenClDevice, context: Any, binaries: ObjectCache | None = None) -> None:
+        self.device, self.context = device, context
+        self.binaries = binaries if binaries is not None else ObjectCache()
+        self.num_compiled = 0  # from source, not from a binary
+        self.compile_s = 0.0
+        self._programs: dict[KernelProgram, Any] = {}
+        self._unsaved: dict[str, Any] = {}
+        has_division = device.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        self._flags = [LANGUAGE, *([EXACT_DIVISION] if has_division else [])]
+
+    def kernel(self, program: KernelProgram, name: str) -> Any:
+        """Return a new kernel object of a program. Raise BackendError if the driver does not compile it."""
+        if program not in self._programs:
+            began = perf_counter()
+            self._programs[program] = self._build(program)
+            self.compile_s += perf_counter() - began
+        return cl.Kernel(self._programs[program], name)
+
+    def key(self, source: str) -> str:
+        """Return the name under which the binary of a source is kept."""
+        held = self.device.device
+        parts = (source, *self._flags, held.name, held.version, held.driver_version, held.platform.version)
+        return "cl-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+    def _build(self, program: KernelProgram) -> Any:
+        source = program.source
+        key = self.key(source)
+        binary = self.binaries.get(key)
+        if binary is not None:
+            try:
+                return cl.Program(self.context, [self.device.device], [binary]).build(self._flags, cache_dir=False)
+            except cl.Error:  # of another build of the driver under the same version: compile again
+                pass
+        try:
+            built = cl.Program(self.context, source).build(self._flags, cache_dir=False)
+        except cl.Error as error:
+            log = one_line(str(error))
+            raise BackendError(
+                f"device {self.device.label}: its driver does not compile {program}: {log}. Update the driver, or take"
+                " another device with the option device."
+            ) from error
+        self.num_compiled += 1
+        self._unsaved[key] = built
+        return built
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Return whether there are programs whose binaries are not kept yet."""
+        return bool(self._unsaved)
+
+    def save_binaries(self) -> None:
+        """Keep the binaries of programs that were compiled from source.
+
+        Called after their first run: some drivers finish a kernel only then, and have the result in the binary.
+        """
+        for key, built in self._unsaved.items():
+            try:
+                (binary,) = built.get_info(cl.program_info.BINARIES)
+            except cl.Error:
+                continue
+            if binary:
+                self.binaries.put(key, binary)
+        self._unsaved.clear()

@@ -1,0 +1,112 @@
+// Products of few tokens with packed weights: y = x w^T + bias, or ACT(x w^T) * (x u^T) (GATED).
+// A group multiplies ROWS rows of the weight with TOKENS rows of x; its LOCAL items share the runs of the columns.
+// EXPERTS: a row of y is a pair of a token and a slot; `ids` has its expert, whose matrix is multiplied. x has a row for
+// each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
+#ifdef GATED
+inline float act_linear(float v) { return v; }
+inline float act_gelu(float v) { return v * 0.5f * (1.0f + erf(v * 0.70710678118654752f)); }
+inline float act_gelu_tanh(float v) {
+    return v * 0.5f * (1.0f + tanh(0.79788456080286536f * (v + 0.044715f * v * v * v)));
+}
+inline float act_gelu_quick(float v) { return v / (1.0f + exp(-1.702f * v)); }
+inline float act_relu(float v) { return isnan(v) ? v : fmax(v, 0.0f); }
+inline float act_relu_squared(float v) { return act_relu(v) * act_relu(v); }
+inline float act_sigmoid(float v) { return 1.0f / (1.0f + exp(-v)); }
+inline float act_silu(float v) { return v / (1.0f + exp(-v)); }
+inline float act_softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
+#endif
+
+inline void load_run(global const real *x, int left, float16 *low, float16 *high) {
+#ifdef RAGGED
+    if (left < 32) { // rows of the weight are filled with zeros, those of x are not
+        float v[32];
+        for (int c = 0; c < 32; c++) v[c] = c < left ? LOAD(x, c) : 0.0f;
+        *low = vload16(0, v);
+        *high = vload16(1, v);
+        return;
+    }
+#endif
+    *low = LOAD16(x);
+    *high = LOAD16(x + 16);
+}
+
+kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
+void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float *bias, global real *y, int tokens,
+                  int width, int rows, global const int *ids, int slots, global const int *order, global const int2 *tiles,
+                  global const int *num_tiles) {
+    GROUP_MEMORY
+    int item = get_local_id(0);
+    int first = get_group_id(0) * ROWS;
+    int token = get_group_id(1) * TOKENS;
+    int runs = (width + 31) / 32;
+    int last = tokens;
+    size_t matrix = 0;
+    size_t x_rows[TOKENS], y_rows[TOKENS];
+#ifdef SORTED
+    if (get_group_id(1) >= num_tiles[0]) return;
+    int2 tile = tiles[get_group_id(1)];
+    token = tile.y;
+    matrix = (size_t)tile.x * rows;
+    last = token;
+    while (last < token + TOKENS && last < tokens && ids[order[last]] == tile.x) last++;
+#elif defined(EXPERTS)
+    matrix = (size_t)ids[token] * rows;
+#endif
+    for (int t = 0; t < TOKENS; t++) {
+        y_rows[t] = min(token + t, last - 1);
+#ifdef SORTED
+        y_rows[t] = order[y_rows[t]];
+#endif
+        x_rows[t] = y_rows[t];
+#if defined(EXPERTS) && !defined(SLOTTED)
+        x_rows[t] /= slots;
+#endif
+    }
+    float16 sums[ROWS][TOKENS];
+#ifdef GATED
+    float16 others[ROWS][TOKENS];
+#endif
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) {
+            sums[r][t] = 0.0f;
+#ifdef GATED
+            others[r][t] = 0.0f;
+#endif
+        }
+    for (int run = item; run < runs; run += LOCAL) {
+        float16 low[TOKENS], high[TOKENS];
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+            load_run(x + x_rows[t] * width + run * 32, width - run * 32, &low[t], &high[t]);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            size_t place = (matrix + min(first + r, rows - 1)) * runs + run;
+            float16 a, b;
+            unpack(PASS(w), place, &a, &b);
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) sums[r][t] = fma(b, high[t], fma(a, low[t], sums[r][t]));
+#ifdef GATED
+            unpack(PASS(u), place, &a, &b);
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) others[r][t] = fma(b, high[t], fma(a, low[t], others[r][t]));
+#endif
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) {
+            float v = GROUP_SUM(sum16(sums[r][t]));
+#ifdef GATED
+            v = ACT(v) * GROUP_SUM(sum16(others[r][t]));
+#endif
+            if (item == 0 && first + r < rows && token + t < last) {
+#ifdef BIAS
+                v += bias[matrix + first + r];
+#endif
+                STORE(y, y_rows[t] * rows + first + r, v);
+            }
+        }
+}

@@ -1,0 +1,24 @@
+// The table's row of each id: NaN for an id outside the table, or its first row (FILLS).
+#pragma OPENCL FP_CONTRACT OFF
+kernel void embed_tokens(global const int *ids, WEIGHT(w), global real *y, int tokens, int vocab, int width) {
+    int runs = (width + 31) / 32;
+    int i = get_global_id(0);
+    if (i >= tokens * runs) return;
+    int token = i / runs, run = i % runs;
+    int id = ids[token];
+    int known = id >= 0 && id < vocab;
+    float16 part[2];
+    unpack(PASS(w), (size_t)(known ? id : 0) * runs + run, &part[0], &part[1]);
+#ifndef FILLS
+    if (!known) part[0] = part[1] = (float16)NAN;
+#endif
+    y += (size_t)token * width + run * 32;
+    int left = width - run * 32;
+    if (left >= 32) {
+        STORE16(y, part[0]);
+        STORE16(y + 16, part[1]);
+    } else {
+        const float *values = (const float *)part;
+        for (int c = 0; c < left; c++) STORE(y, c, values[c]);
+    }
+}

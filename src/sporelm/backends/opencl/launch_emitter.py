@@ -1,0 +1,149 @@
+"""The emitter: turns calls of a graph into launches of kernels, and finds the buffers of their values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from sporelm.backends.opencl.device_storage import DeviceArray, PlaneWeight, PooledArray, RoundedRows
+from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.kernel_launch import Amount, Extents, KernelLaunch, Size
+from sporelm.backends.opencl.kernel_program import KernelProgram, kernel_program
+from sporelm.ops import Value
+from sporelm.ops.spec import Extent, Spec, spec_of
+from sporelm.tensor.dtype import F16, F32, DType
+
+Argument = Any  # a buffer, a ScratchRegion, a number of numpy, an Amount, or None
+SCRATCH_ALIGNMENT = 4096  # bytes: more than any device wants of a part of a buffer
+
+
+class ValueMemory(Protocol):
+    """Where a program's values lie."""
+
+    def array_of(self, value: Any) -> DeviceArray:
+        """Return the array of a value or of a tensor that is plain or rounded."""
+
+    def constant(self, array: np.ndarray) -> Any:
+        """Return a buffer with these numbers, which the program keeps."""
+
+
+class ScratchRegion(NamedTuple):
+    """Memory for the launches of one call. The next call uses it again."""
+
+    offset: int
+    nbytes: int
+
+
+class LaunchEmitter:
+    """Collects the launches of a program's calls. Lowerings (`lowering/*.py`) use it."""
+
+    def __init__(self, memory: ValueMemory, activation: DType, tuning: DeviceTuning) -> None:
+        """
+        activation  the type in which activations are stored: F32 or F16
+        """
+        self.memory, self.activation, self.tuning = memory, activation, tuning
+        self.launches: list[KernelLaunch] = []
+        self.scratch_bytes = 0  # of the call that needs most
+        self._used_scratch = 0  # of this call
+
+    def begin_call(self) -> None:
+        """Begin a call: its launches may use the scratch memory of the one before."""
+        self._used_scratch = 0
+
+    # ---- arguments
+
+    def real(self, value: Any) -> Any:
+        """Return the buffer of numbers in the activation type; a copy if they are stored in another."""
+        return self._as_type(value, self.activation)
+
+    def wide(self, value: Any) -> Any:
+        """Return the buffer of numbers in float32; a copy if they are stored in another type."""
+        return None if value is None else self._as_type(value, F32)
+
+    def ints(self, value: Any) -> Any:
+        """Return the buffer of integers."""
+        return self.memory.array_of(value).buffer
+
+    def result(self, value: Value) -> Any:
+        """Return the buffer of a result, in the type that the op's results have."""
+        return self.memory.array_of(value).buffer
+
+    def weight(self, value: Any) -> list[Argument]:
+        """Return the four arguments of WEIGHT(w) for a packed weight."""
+        stored: PlaneWeight = value.storage
+        return [stored.buffer, *(np.uint64(offset) for offset in stored.offsets)]
+
+    def pages(self, value: Any) -> Any:
+        """Return the buffer of a layer's pages."""
+        stored: PooledArray = value.storage
+        return stored.buffer
+
+    def scratch(self, nbytes: int) -> ScratchRegion:
+        """Return memory for launches of this call."""
+        region = ScratchRegion(self._used_scratch, max(nbytes, 1))
+        self._used_scratch += -(-region.nbytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        self.scratch_bytes = max(self.scratch_bytes, self._used_scratch)
+        return region
+
+    def constant(self, array: np.ndarray) -> Any:
+        """Return a buffer with these numbers."""
+        return self.memory.constant(array)
+
+    def count(self, value: Any, factor: int = 1) -> Amount:
+        """Return the rows of a value, times `factor`, as an argument or a size."""
+        return Amount(spec_of(value).shape[0], factor)
+
+    def _as_type(self, value: Any, wanted: DType) -> Any:
+        array = self.memory.array_of(value)
+        if array.stored is wanted or isinstance(array, RoundedRows):
+            return array.buffer
+        spec = spec_of(value)
+        target = self.scratch(int(np.prod(spec.bound, dtype=np.int64)) * wanted.nbytes)
+        program = kernel_program("conversion", {"WIDEN": wanted is F32}, ())
+        columns = int(np.prod(spec.bound[1:], dtype=np.int64))
+        amount = Amount(spec.shape[0], columns)
+        self.launch(program, "convert_numbers", [array.buffer, target, amount], [amount])
+        return target
+
+    # ---- launches
+
+    def program(
+        self, file: str, snippets: Sequence[str] = (), options: Mapping[str, Any] | None = None, *, local: int = 1
+    ) -> KernelProgram:
+        """Return a program with the options that all kernels share."""
+        shared = {"VEC": self.tuning.vector, "LOCAL": local, "NARROW": self.activation is F16}
+        return kernel_program(file, shared | dict(options or {}), snippets)
+
+    def launch(
+        self,
+        program: KernelProgram,
+        name: str,
+        arguments: Sequence[Argument],
+        sizes: Sequence[Size],
+        group: Sequence[int] | None = None,
+        condition: Callable[[Extents], bool] | None = None,
+    ) -> None:
+        """Add a launch. `group` is that of an elementwise kernel by default; the first size is in work-items."""
+        if group is None:
+            group = (self.tuning.elements_group, *[1] * (len(sizes) - 1))
+        self.launches.append(KernelLaunch(program, name, arguments, sizes, group, condition))
+
+
+def rows_of(value: Any) -> Extent:
+    """Return the first extent of a value."""
+    return spec_of(value).shape[0]
+
+
+def width_of(value: Any) -> int:
+    """Return the last extent of a value, which is fixed."""
+    return int(spec_of(value).bound[-1])
+
+
+def columns_of(value: Any) -> int:
+    """Return the product of all extents of a value but the first."""
+    return int(np.prod(spec_of(value).bound[1:], dtype=np.int64))
+
+
+def number_of(spec: Spec) -> int:
+    """Return the numbers of a value, symbols at their upper limit."""
+    return int(np.prod(spec.bound, dtype=np.int64))

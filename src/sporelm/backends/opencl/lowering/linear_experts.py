@@ -1,0 +1,79 @@
+"""Products with experts' matrices. Many pairs of a token and a slot are sorted by expert first, so that one matrix's
+rows are unpacked once for several of them."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.backends.opencl.kernel_launch import Amount, Extents
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
+from sporelm.backends.opencl.lowering.quantized_linear import BATCH, NO_WEIGHT, few_program
+from sporelm.backends.opencl.op_lowering import lowers
+from sporelm.ops import Call
+from sporelm.ops.spec import spec_of
+
+INT_BYTES = 4
+
+
+@lowers(ops.linear_experts)
+def lower_linear_experts(emit: LaunchEmitter, call: Call) -> None:
+    x, weight, ids, *bias = call.args
+    _multiply_pairs(emit, x, [weight], ids, bias[0] if bias else None, emit.result(call.results[0]))
+
+
+@lowers(ops.linear_experts_silu_mul)
+def lower_linear_experts_silu_mul(emit: LaunchEmitter, call: Call) -> None:
+    x, gate, up, ids = call.args
+    _multiply_pairs(emit, x, [gate, up], ids, None, emit.result(call.results[0]))
+
+
+def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, bias: Any, y: Any) -> None:
+    """Add the launches for few pairs, and for many."""
+    experts, rows, width = spec_of(weights[0]).bound
+    slots = width_of(ids)
+    pairs, most = Amount(rows_of(ids), slots), spec_of(ids).bound[0] * slots
+    offsets = None if bias is None else emit.wide(bias)
+    chosen, numbers = emit.ints(ids), emit.real(x)
+    shared = {"EXPERTS": True, "BIAS": bias is not None, "SLOTTED": len(spec_of(x).shape) == 3}
+    local, few_rows = emit.tuning.few_group, emit.tuning.few_rows
+    weight_arguments = [*emit.weight(weights[0]), *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT)]
+    middle = [offsets, y, pairs, np.int32(width), np.int32(rows), chosen, np.int32(slots)]
+
+    def is_few(extents: Extents) -> bool:
+        return pairs.value(extents) <= experts
+
+    program = few_program(emit, weights, width, shared | {"TOKENS": 1}, "silu")
+    row_items = -(-rows // few_rows) * local
+    arguments = [numbers, *weight_arguments, *middle, None, None, None]
+    emit.launch(program, "multiply_few", arguments, [row_items, pairs], [local, 1], is_few)
+    if most <= experts:
+        return
+    # At most one tile of each expert is not full.
+    most_tiles = -(-most // BATCH) + experts
+    starts, order = emit.scratch((experts + 1) * INT_BYTES), emit.scratch(most * INT_BYTES)
+    tiles, count = emit.scratch(most_tiles * 2 * INT_BYTES), emit.scratch(INT_BYTES)
+
+    def is_many(extents: Extents) -> bool:
+        return not is_few(extents)
+
+    sorting = emit.program("expert_tiles", options={"TILE": BATCH})
+    arguments = [chosen, starts, order, tiles, count, pairs, np.int32(experts)]
+    emit.launch(sorting, "sort_pairs", arguments, [1], [1], is_many)
+    program = few_program(emit, weights, width, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
+    arguments = [numbers, *weight_arguments, *middle, order, tiles, count]
+    sizes = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
+    emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_many)
+
+
+@lowers(ops.combine_experts)
+def lower_combine_experts(emit: LaunchEmitter, call: Call) -> None:
+    y, weights, *bias = call.args
+    (result,) = call.results
+    slots, width = width_of(weights), width_of(result)
+    arguments = [
+        *(emit.real(y), emit.wide(weights), emit.wide(bias[0]) if bias and bias[0] is not None else None),
+        *(emit.result(result), Amount(rows_of(result)), np.int32(slots), np.int32(width)),
+    ]
+    program = emit.program("combined_experts", options={"BIAS": bool(bias) and bias[0] is not None})
+    emit.launch(program, "combine_rows", arguments, [Amount(rows_of(result), width)])

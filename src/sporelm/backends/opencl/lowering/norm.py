@@ -1,0 +1,58 @@
+"""Norms: a group of work-items for each row, or for each head of a row."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.backends.opencl.kernel_launch import Amount
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
+from sporelm.backends.opencl.op_lowering import lowers
+from sporelm.ops import Call
+from sporelm.ops.spec import spec_of
+
+
+@lowers(ops.rms_norm, ops.add_rms_norm, ops.layer_norm, ops.add_layer_norm)
+def lower_norm(emit: LaunchEmitter, call: Call) -> None:
+    adds, is_rms = call.op.name.startswith("add_"), call.op.name.endswith("rms_norm")
+    x, *rest = call.args
+    residual = rest.pop(0) if adds else None
+    weight, bias = (*rest, None, None)[:2]
+    width, groups, period = _group_rows(width_of(x), weight)
+    local = min(emit.tuning.row_group, 256)
+    options = {"RMS": is_rms, "ADD": adds, "SCALED": weight is not None, "BIAS": bias is not None}
+    program = emit.program("norm", options=options, local=local)
+    arguments = [
+        emit.real(x),
+        emit.real(residual) if adds else None,
+        None if weight is None else emit.wide(weight),
+        None if bias is None else emit.wide(bias),
+        emit.result(call.results[0]),
+        emit.result(call.results[1]) if adds else None,
+        np.int32(width),
+        np.int32(period),
+        np.float32(call.options["eps"]),
+    ]
+    emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])
+
+
+def _group_rows(columns: int, weight: Any) -> tuple[int, int, int]:
+    """Return the width of a normed group, the groups in a row, and the rows of the weight."""
+    if weight is None:
+        return columns, 1, 1
+    *heads, width = spec_of(weight).bound
+    return width, columns // width, heads[0] if heads else 1
+
+
+@lowers(ops.group_norm)
+def lower_group_norm(emit: LaunchEmitter, call: Call) -> None:
+    x, weight, bias = call.args
+    group, local = call.options["group"], min(emit.tuning.row_group, 256)
+    groups = width_of(x) // group
+    program = emit.program("norm", options={"SCALED": True, "BIAS_ROWS": True}, local=local)
+    period = groups if width_of(weight) != group else 1
+    arguments = [
+        *(emit.real(x), None, emit.wide(weight), emit.wide(bias), emit.result(call.results[0]), None),
+        *(np.int32(group), np.int32(period), np.float32(call.options["eps"])),
+    ]
+    emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])

@@ -1,0 +1,155 @@
+"""Products with packed weights.
+
+Few tokens are multiplied as the weight is read: it is unpacked in registers. For more, slabs of rows are unpacked to
+memory and multiplied in tiles. A step launches one of both, by its number of tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.backends.opencl.kernel_launch import Amount, Extents, extent_of
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of
+from sporelm.backends.opencl.lowering.elementwise import map_buffers
+from sporelm.backends.opencl.op_lowering import lowers
+from sporelm.backends.opencl.weight_formats import RUN
+from sporelm.ops import Call
+from sporelm.ops.spec import Extent, Spec, spec_of
+
+BATCH = 4  # tokens that one launch of few tokens multiplies at once, where there are several
+NO_WEIGHT = [None, *[np.uint64(0)] * 3]
+
+Condition = Callable[[Extents], bool]
+
+
+@lowers(ops.linear)
+def lower_linear(emit: LaunchEmitter, call: Call) -> None:
+    x, weight, *bias = call.args
+    _multiply(emit, x, weight, bias[0] if bias else None, emit.result(call.results[0]))
+
+
+@lowers(ops.linear_group)
+def lower_linear_group(emit: LaunchEmitter, call: Call) -> None:
+    x, weights, *biases = call.args
+    given = (biases[0] if biases else ()) or [None] * len(weights)
+    for weight, bias, result in zip(weights, given, call.results, strict=True):
+        _multiply(emit, x, weight, bias, emit.result(result))
+
+
+@lowers(ops.linear_silu_mul)
+def lower_linear_silu_mul(emit: LaunchEmitter, call: Call) -> None:
+    _multiply_gated(emit, call, "silu")
+
+
+@lowers(ops.linear_activate_mul)
+def lower_linear_activate_mul(emit: LaunchEmitter, call: Call) -> None:
+    _multiply_gated(emit, call, call.options["kind"])
+
+
+def _multiply(emit: LaunchEmitter, x: Any, weight: Any, bias: Any, y: Any) -> None:
+    numbers = emit.real(x)
+    offsets = None if bias is None else emit.wide(bias)
+    launch_few(emit, numbers, x, [weight], offsets, y)
+    _launch_many(emit, numbers, x, weight, offsets, y)
+
+
+def _multiply_gated(emit: LaunchEmitter, call: Call, kind: str) -> None:
+    x, gate, up = call.args
+    numbers, y = emit.real(x), emit.result(call.results[0])
+    launch_few(emit, numbers, x, [gate, up], None, y, kind=kind)
+    tokens, rows = rows_of(x), spec_of(gate).bound[0]
+    if not _can_be_many(emit, tokens):
+        return
+    nbytes = Spec((tokens, rows), emit.activation).bound[0] * rows * emit.activation.nbytes
+    parts = [emit.scratch(nbytes), emit.scratch(nbytes)]
+    for weight, part in zip((gate, up), parts, strict=True):
+        _launch_many(emit, numbers, x, weight, None, part)
+    map_buffers(emit, "activate_mul", (*parts, y), tokens, rows, kind=kind, condition=_is_many(emit, tokens))
+
+
+def _can_be_many(emit: LaunchEmitter, tokens: Extent) -> bool:
+    return Spec((tokens,), emit.activation).bound[0] > emit.tuning.few_tokens
+
+
+def _is_many(emit: LaunchEmitter, tokens: Extent) -> Condition:
+    limit = emit.tuning.few_tokens
+    return lambda extents: extent_of(tokens, extents) > limit
+
+
+def launch_few(
+    emit: LaunchEmitter,
+    numbers: Any,
+    x: Any,
+    weights: list[Any],
+    bias: Any,
+    y: Any,
+    *,
+    kind: str = "linear",
+) -> None:
+    """Add the launches of a product of few tokens: one token, and several. Two weights: gate and up."""
+    tokens, rows, width = rows_of(x), *spec_of(weights[0]).bound
+    most, limit = Spec((tokens,), emit.activation).bound[0], emit.tuning.few_tokens
+    for batch, low, high in ((1, 1, 1), (BATCH, 2, limit)):
+        if most < low:
+            continue
+
+        def is_mine(extents: Extents, low: int = low, high: int = high) -> bool:
+            return low <= extent_of(tokens, extents) <= high
+
+        program = few_program(emit, weights, width, {"TOKENS": batch, "BIAS": bias is not None}, kind)
+        arguments = [
+            *(numbers, *emit.weight(weights[0])),
+            *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT),
+            *(bias, y, Amount(tokens), np.int32(width), np.int32(rows), None, np.int32(0)),
+            *(None, None, None),
+        ]
+        local = emit.tuning.few_group
+        sizes = [-(-rows // emit.tuning.few_rows) * local, Amount(tokens, 1, batch)]
+        emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
+
+
+def few_program(emit: LaunchEmitter, weights: list[Any], width: int, options: dict[str, Any], kind: str) -> Any:
+    """Return the program of a product of few tokens with weights of one format."""
+    shared = {"ROWS": emit.tuning.few_rows, "RAGGED": width % RUN != 0}
+    shared |= {"GATED": True, "ACT": f"act_{kind}"} if len(weights) > 1 else {}
+    snippet = format_snippet(weights[0])
+    return emit.program("few_token_product", [snippet], shared | options, local=emit.tuning.few_group)
+
+
+def format_snippet(weight: Any) -> str:
+    """Return the file that unpacks a packed weight."""
+    return f"formats/{weight.storage.kind.name.lower()}.h"
+
+
+def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: Any, y: Any) -> None:
+    """Add the launches of a product of many tokens: for each slab of rows, its unpacking and the product."""
+    tokens, (rows, width) = rows_of(x), spec_of(weight).bound
+    if not _can_be_many(emit, tokens):
+        return
+    tuning, runs = emit.tuning, -(-width // RUN)
+    panel = 16 * tuning.tile_vectors
+    panel_bytes = panel * runs * RUN * emit.activation.nbytes
+    slab = max(1, min(tuning.slab_bytes // panel_bytes, -(-rows // panel))) * panel
+    panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
+    unpacking = emit.program("unpacked_panels", [format_snippet(weight)], {"PANEL": panel})
+    group_panels, group_tokens = tuning.tile_group
+    tile = {"TOKENS": tuning.tile_tokens, "VECTORS": tuning.tile_vectors, "PANEL": panel, "BIAS": bias is not None}
+    tile |= {"GROUP_TOKENS": group_tokens, "GROUP_PANELS": group_panels}
+    product = emit.program("many_token_product", options=tile)
+    condition = _is_many(emit, tokens)
+    for first in range(0, rows, slab):
+        count = min(slab, rows - first)
+        num_panels = -(-count // panel)
+        arguments = [
+            *(*emit.weight(weight), panels, np.int32(first), np.int32(count)),
+            *(np.int32(runs), np.int32(num_panels * runs)),
+        ]
+        emit.launch(unpacking, "unpack_panels", arguments, [num_panels * runs], condition=condition)
+        arguments = [
+            *(numbers, panels, bias, y, Amount(tokens), np.int32(width), np.int32(runs * RUN)),
+            *(np.int32(first), np.int32(count), np.int32(rows)),
+        ]
+        sizes = [Amount(tokens, 1, tuning.tile_tokens), num_panels]
+        emit.launch(product, "multiply_tiles", arguments, sizes, [group_tokens, group_panels], condition)

@@ -1,0 +1,517 @@
+"""The OpenCL back-end: a device, its queue and buffers, weights, pages and states. Kernels are in `kernels`."""
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from sporelm.backends.device_context import DeviceContext, enters_context
+from sporelm.backends.fetched import Fetched
+from sporelm.backends.function_backend import group_by_layer
+from sporelm.backends.opencl.device_selection import (
+    OpenClDevice,
+    choose_device,
+    explain_error,
+    find_obstacle,
+    list_opencl_devices,
+)
+from sporelm.backends.opencl.device_storage import (
+    DeviceArray,
+    OutputHandle,
+    PlaneWeight,
+    PoolBuffers,
+    PooledArray,
+    RoundedRows,
+)
+from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.kernel_program import ProgramCompiler
+from sporelm.backends.opencl.measured_tuning import tuning_in_use
+from sporelm.backends.opencl.op_lowering import find_lowering, op_lowerings
+from sporelm.backends.opencl.opencl_program import OpenClProgram, value_bytes
+from sporelm.backends.opencl.peak_rates import measure_peak_rates
+from sporelm.backends.opencl.weight_formats import find_weight_format
+from sporelm.backends.protocol import (
+    HOST_TRAITS,
+    CallTime,
+    Handle,
+    MemoryPlanner,
+    Missing,
+    Placement,
+    Program,
+    Ready,
+    StateShapes,
+    WeightArray,
+)
+from sporelm.backends.reference_fallback import contiguous_arguments, run_fallback
+from sporelm.backends.stacked_experts import list_matrices
+from sporelm.errors import BackendError, MemoryShortage, SporeError
+from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
+from sporelm.ops.canonical_pages import canonical_shape
+from sporelm.ops.number_types import NumberTypes
+from sporelm.ops.op import leaves
+from sporelm.ops.paged_attention import page_shape
+from sporelm.ops.quantize_rows import ROW_FORMATS, RowFormat
+from sporelm.ops.spec import spec_of
+from sporelm.tensor.dtype import F16, F32, U8, DType, ElementType, dtype_of
+from sporelm.tensor.layout import Layout
+from sporelm.tensor.tensor import Tensor, strided_view
+
+ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
+# Ops that decide something, or whose results weigh others: their results stay float32 (ADR 0044).
+F32_OPS = frozenset({"argmax", "top_k", "route"})
+MAX_STEP_TOKENS = 512
+SHORTAGE_CODES = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
+
+
+class OpenClBackend:
+    """Everything lies on one OpenCL device.
+
+    device   see `choose_device`
+    dtype    the type in which activations are stored: "f32" or "f16"; "auto" is f32
+    threads  ignored: the driver has its own
+    """
+
+    name = "opencl"
+    rules = ("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "rope_store", "quantize_rows")
+    step_buckets: Mapping[str, int] = {"any": MAX_STEP_TOKENS}  # a launch that a step does not need is left out
+    traits = HOST_TRAITS
+    padded_ops: Collection[str] = ()
+    strict = False
+
+    def __init__(self, threads: int | None = None, device: str = "", dtype: str = "auto") -> None:
+        if dtype not in ACTIVATION_TYPES:
+            raise BackendError(
+                f"back-end 'opencl': dtype is {dtype!r}; it must be one of {', '.join(ACTIVATION_TYPES)}"
+            )
+        self.requested_device, self.activation = device, ACTIVATION_TYPES[dtype]
+        self.context = DeviceContext(self.name, translate_error=self.translate_error)
+        self.times: list[CallTime] | None = None  # of launches, if they are recorded
+        self.allocated_bytes = 0
+        self._obstacle: str | None = None
+        try:
+            self.device: OpenClDevice = choose_device(device, list_opencl_devices())
+            self._obstacle = find_obstacle(self.device)
+            if self._obstacle is None:
+                self._open()
+        except BackendError as error:
+            self._obstacle = str(error)
+
+    def _open(self) -> None:
+        try:
+            self.cl_context = cl.Context([self.device.device])
+            self.queue = cl.CommandQueue(self.cl_context, self.device.device)
+        except cl.Error as error:
+            raise BackendError(
+                f"device {self.device.label} cannot be opened ({explain_error(error)}). Close other programs that use "
+                "it, or take another device with the option device."
+            ) from error
+        active = tuning_in_use(self.device)
+        self.tuning: DeviceTuning = active.tuning
+        self._tuning_source = active.source
+        self.compiler = ProgramCompiler(self.device, self.cl_context)
+
+    def probe(self) -> Ready | Missing:
+        if self._obstacle is not None:
+            return Missing(self._obstacle.rstrip("."))
+        held: Any = self.device.device
+        binaries = self.compiler.binaries
+        return Ready(
+            {
+                "device": self.device.label,
+                "devices": "; ".join(each.label for each in list_opencl_devices()),
+                "driver": f"{self.device.driver}, OpenCL {'.'.join(map(str, self.device.version))}",
+                "memory": f"{held.global_mem_size} bytes, {held.max_mem_alloc_size} in one buffer"
+                + (", shared with the host" if self.device.shares_host_memory else ""),
+                "units": str(held.max_compute_units),
+                "dtype": self.activation.name,
+                "fp16": "computes" if self.device.has_fp16 else "storage only: computed in f32",
+                "tuning": self._tuning_source,
+                "program cache": binaries.refusal or str(binaries.folder),
+            }
+        )
+
+    @staticmethod
+    def list_devices() -> list[str]:
+        """Return the numbers of the devices that are not CPUs, as names for the option device."""
+        try:
+            return [str(each.number) for each in list_opencl_devices() if each.kind != "cpu"]
+        except BackendError:
+            return []
+
+    def missing_kernels(self) -> list[str]:
+        return sorted(ALL.keys() - op_lowerings().keys())
+
+    def number_types(self, op: Op) -> NumberTypes:
+        return NumberTypes(F32 if op.name in F32_OPS else self.activation, F32)
+
+    def stored_type(self, op: Op, spec: Spec) -> Any:
+        """Return the type in which a result of an op is stored."""
+        if spec.dtype is F32 or isinstance(spec.dtype, RowFormat):
+            return self.number_types(op).activation
+        return spec.dtype
+
+    def translate_error(self, error: BaseException) -> SporeError | None:
+        """Return the error to raise instead of one of OpenCL."""
+        if not isinstance(error, cl.Error):
+            return None
+        label = self.device.label
+        if getattr(error, "code", None) in SHORTAGE_CODES:
+            return MemoryShortage(
+                f"device {label}: {explain_error(error)}. Lower the option max_context, or take a smaller model."
+            )
+        return BackendError(
+            f"device {label} failed: {explain_error(error)}. Load the model again; if that fails too, restart the "
+            "program or take another device with the option device."
+        )
+
+    # ---- buffers
+
+    def allocate_buffer(self, nbytes: int, purpose: str) -> Any:
+        """Return a buffer. Raise MemoryShortage if the device has no room for it, or for none so large."""
+        limit = int(self.device.device.max_mem_alloc_size)
+        if nbytes > limit:
+            raise MemoryShortage(
+                f"device {self.device.label}: {purpose} needs {nbytes} bytes; it allows {limit} in one buffer. Lower "
+                "the option max_context, or take a smaller model."
+            )
+        flags = cl.mem_flags.READ_WRITE
+        if self.device.shares_host_memory:
+            flags |= cl.mem_flags.ALLOC_HOST_PTR
+        return cl.Buffer(self.cl_context, flags, max(nbytes, 1))
+
+    def copy_to_buffer(self, array: np.ndarray) -> Any:
+        """Return a buffer with a copy of an array. Where the device shares the host's memory, it is written in place."""
+        buffer = self.allocate_buffer(array.nbytes, f"an array {array.dtype}{list(array.shape)}")
+        if array.nbytes:
+            with self._mapped(buffer, (array.nbytes,), writes=True) as place:
+                place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return buffer
+
+    def _mapped(self, buffer: Any, shape: tuple[int, ...], *, writes: bool) -> "MappedBytes":
+        return MappedBytes(self, buffer, shape, writes)
+
+    # ---- tensors
+
+    @enters_context
+    def tensor(self, array: np.ndarray) -> Tensor:
+        self.context.check()
+        stored = dtype_of(array)
+        storage = DeviceArray(self.copy_to_buffer(array), array.shape, stored)
+        return Tensor(stored, Layout.contiguous(array.shape), storage, self)
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        return type(tensor.storage) is DeviceArray
+
+    @enters_context
+    def to_numpy(self, tensor: Tensor) -> np.ndarray:
+        self.context.check()
+        if not self.is_plain(tensor):
+            raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
+        array = self._read(tensor.storage, tensor.storage.shape)
+        if not _is_whole(tensor):
+            array = strided_view(array.reshape(-1), tensor.layout).copy()
+        return array
+
+    def _read(self, stored: DeviceArray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the first numbers of an array; halves as float32."""
+        array = np.empty(shape, stored.stored.numpy)
+        if array.size:
+            cl.enqueue_copy(self.queue, array, stored.buffer, is_blocking=True)
+        return array.astype(np.float32) if stored.stored is F16 else array
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        if _is_whole(tensor):
+            return tensor
+        if not self.is_plain(tensor):
+            raise BackendError(f"{tensor} is a view of a packed weight, a cache or rounded rows; pass the whole tensor")
+        return self.tensor(self.to_numpy(tensor))
+
+    # ---- weights
+
+    @enters_context
+    def pack(self, weight: WeightArray) -> Tensor:
+        """Store a matrix as planes. A vector is an ordinary tensor of float32."""
+        self.context.check()
+        shape = tuple(weight.shape)
+        if len(shape) == 1:
+            return self.tensor(np.ascontiguousarray(weight.dequantize(), np.float32))
+        kind = find_weight_format(weight.format.name)
+        buffer = self.allocate_buffer(kind.nbytes(shape), f"a weight {weight.format.name}{list(shape)}")
+        matrices = list_matrices(weight)
+        is_ordered = all(getattr(matrix, "order", None) is None for matrix in matrices)
+        if not is_ordered or kind.name != weight.format.name:
+            kind = find_weight_format("F32")
+        with self._mapped(buffer, (kind.nbytes(shape),), writes=True) as place:
+            if kind.name != weight.format.name:
+                kind.pack(np.ascontiguousarray(weight.dequantize(), np.float32), shape, place)
+            else:
+                kind.pack(weight.blocks, shape, place)
+        return Tensor(weight.format, Layout.contiguous(shape), PlaneWeight(buffer, shape, kind), self)
+
+    def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
+        return prod(shape) * 4 if len(shape) == 1 else find_weight_format(format.name).nbytes(tuple(shape))
+
+    # ---- pages and states
+
+    @enters_context
+    def allocate_pages(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
+        shapes = [(count, *page_shape(each)) for each in kept]
+        pool = self._allocate_pool([self.page_bytes(each, dtype) * count for each in kept], f"{count} pages")
+        bits = dtype if isinstance(dtype, DType) else U8
+        return [
+            Tensor(
+                dtype,
+                Layout.contiguous(shape),
+                PooledArray(pool, layer, shape, bits, tuple(canonical_shape(shape, dtype))),
+                self,
+            )
+            for layer, shape in enumerate(shapes)
+        ]
+
+    def _allocate_pool(self, sizes: Sequence[int], label: str) -> PoolBuffers:
+        """Return zeroed buffers of these bytes."""
+        pool = PoolBuffers(self.context, [], f"{label} of {len(sizes)} layers")
+        for nbytes in sizes:
+            buffer = self.allocate_buffer(nbytes, label)
+            pool.buffers.append(buffer)
+            if nbytes:
+                cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, nbytes)
+        self.allocated_bytes += sum(sizes)
+        return pool
+
+    @enters_context
+    def free_pages(self, caches: Sequence[Tensor]) -> None:
+        for cache in caches:
+            cache.storage.pool.free()
+
+    def page_bytes(self, kept: tuple[int, ...], dtype: ElementType) -> int:
+        element_bytes = dtype.nbytes if isinstance(dtype, DType) else 1
+        return prod(canonical_shape(page_shape(kept), dtype)) * element_bytes
+
+    @enters_context
+    def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
+        return self._export(cache.storage, pages)
+
+    def _export(self, stored: PooledArray, indices: Sequence[int]) -> np.ndarray:
+        """Return the arrays of these indices along the first dimension."""
+        array = np.empty((len(indices), *stored.bits_shape[1:]), stored.bits.numpy)
+        nbytes = array[:1].nbytes
+        for place, index in enumerate(indices):
+            cl.enqueue_copy(
+                self.queue,
+                array[place],
+                stored.buffer,
+                src_offset=index * nbytes,
+                is_blocking=place == len(indices) - 1,
+            )
+        return array
+
+    @enters_context
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        self._import(cache.storage, pages, canonical)
+
+    def _import(self, stored: PooledArray, indices: Sequence[int], arrays: np.ndarray) -> None:
+        given = np.ascontiguousarray(arrays, stored.bits.numpy)
+        for place, index in enumerate(indices):
+            cl.enqueue_copy(
+                self.queue, stored.buffer, given[place], dst_offset=index * given[place].nbytes, is_blocking=True
+            )
+
+    @enters_context
+    def start_export_pages(self, cache: Tensor, pages: Sequence[int]) -> Fetched:
+        return Fetched(self._export(cache.storage, pages))
+
+    @enters_context
+    def copy_pages(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int]]) -> None:
+        for cache in caches:
+            self._copy(cache.storage, copies)
+
+    def _copy(self, stored: PooledArray, copies: Sequence[tuple[int, int]]) -> None:
+        nbytes = prod(stored.bits_shape[1:]) * stored.bits.nbytes
+        for source, target in copies:
+            if source != target:
+                cl.enqueue_copy(
+                    self.queue,
+                    stored.buffer,
+                    stored.buffer,
+                    byte_count=nbytes,
+                    src_offset=source * nbytes,
+                    dst_offset=target * nbytes,
+                )
+
+    @enters_context
+    def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
+        shapes = [(count, *shape) for layer in layers for shape in layer]
+        pool = self._allocate_pool([prod(shape) * F32.nbytes for shape in shapes], f"{count} states")
+        tensors = [
+            Tensor(F32, Layout.contiguous(shape), PooledArray(pool, number, shape, F32, shape), self)
+            for number, shape in enumerate(shapes)
+        ]
+        return group_by_layer(tensors, layers)
+
+    def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
+        self.free_pages([tensor for cache in caches for tensor in cache])
+
+    def state_bytes(self, layers: Sequence[StateShapes]) -> int:
+        return sum(prod(shape) * 4 for layer in layers for shape in layer)
+
+    @enters_context
+    def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
+        for cache in caches:
+            for tensor in cache:
+                self._copy(tensor.storage, copies)
+
+    @enters_context
+    def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
+        return [self._export(tensor.storage, states) for cache in caches for tensor in cache]
+
+    @enters_context
+    def import_states(
+        self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
+    ) -> None:
+        tensors = [tensor for cache in caches for tensor in cache]
+        for tensor, array in zip(tensors, arrays, strict=True):
+            self._import(tensor.storage, states, array)
+
+    def free_bytes(self) -> int | None:
+        """Return the bytes of the device that this back-end has not taken: OpenCL does not count those of others."""
+        total = self.total_bytes()
+        return None if total is None else max(0, total - self.allocated_bytes)
+
+    def total_bytes(self) -> int | None:
+        return None if self.device.shares_host_memory else int(self.device.device.global_mem_size)
+
+    # ---- inputs and outputs of programs
+
+    @enters_context
+    def upload(self, array: np.ndarray) -> Handle:
+        stored = DeviceArray(self.copy_to_buffer(array), array.shape, dtype_of(array))
+        return OutputHandle(stored, array.shape, array.dtype)
+
+    @enters_context
+    def fetch(self, handle: Handle) -> np.ndarray:
+        return handle if isinstance(handle, np.ndarray) else self._read(handle.array, handle.shape)
+
+    @enters_context
+    def fetch_rows(self, handle: Handle, rows: Sequence[int]) -> np.ndarray:
+        if isinstance(handle, np.ndarray):
+            return handle[list(rows)]
+        stored: DeviceArray = handle.array
+        array = np.empty((len(rows), *handle.shape[1:]), stored.stored.numpy)
+        nbytes = array[:1].nbytes
+        for place, row in enumerate(rows):
+            cl.enqueue_copy(self.queue, array[place], stored.buffer, src_offset=row * nbytes, is_blocking=True)
+        return array.astype(np.float32) if stored.stored is F16 else array
+
+    def start_fetch(self, handle: Handle) -> Fetched:
+        return Fetched(np.array(self.fetch(handle)))
+
+    # ---- running
+
+    @enters_context
+    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Run one op as a program of its own: the same kernels, at fixed extents."""
+        self.context.check()
+        args = contiguous_arguments(self, op, args)
+        specs = op.check(args, options)
+        graph = Graph()
+        results = tuple(Value(graph, spec, str(number)) for number, spec in enumerate(specs))
+        call = Call(op, tuple(self._rounded(op, args)), dict(options), results)
+        if find_lowering(call) is None:
+            return run_fallback(self, op, args, options)
+        tensors = [self._fresh(op, spec) for spec in specs]
+        graph.calls.append(call)
+        by_value = {id(value): tensor for value, tensor in zip(results, tensors, strict=True)}
+        OpenClProgram(graph, self, Placement({}, 0), by_value).run({}, {})
+        return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
+
+    def _fresh(self, op: Op, spec: Spec) -> Tensor:
+        buffer = self.allocate_buffer(value_bytes(spec, 1), "a result")
+        kind = RoundedRows if isinstance(spec.dtype, RowFormat) else DeviceArray
+        storage = kind(buffer, spec.bound, self.stored_type(op, spec))
+        return Tensor(spec.dtype, Layout.contiguous(spec.bound), storage, self)
+
+    def _rounded(self, op: Op, args: Sequence[Any]) -> Sequence[Any]:
+        """Round x for weights that multiply int8, as the rule quantize_rows does in a plan."""
+        if not op.name.startswith("linear") or isinstance(spec_of(args[0]).dtype, RowFormat):
+            return args
+        kinds = {getattr(value.dtype, "activation", "float") for value in leaves(args[1:])} & ROW_FORMATS.keys()
+        return (quantize_rows(args[0], activation=kinds.pop()), *args[1:]) if kinds else args
+
+    def kernel(self, call: Call, bucket: str) -> Any | None:
+        return find_lowering(call)
+
+    def compile(self, graph: Graph) -> Program | None:
+        return None
+
+    @enters_context
+    def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> OpenClProgram:
+        alignment = self.device.alignment
+        return OpenClProgram(graph, self, plan_memory(lambda spec: value_bytes(spec, alignment)))
+
+    @enters_context
+    def measure_limits(self) -> Mapping[str, float]:
+        return measure_peak_rates(self)
+
+    def time_calls(self) -> Callable[[], list[CallTime]]:
+        """Wait for each launch from now on."""
+        self.times = []
+        return self._take_times
+
+    def _take_times(self) -> list[CallTime]:
+        taken, self.times = self.times or [], []
+        return taken
+
+    def timed(self, call: Call, kernel: str, work: Callable[[], None]) -> None:
+        """Run a launch, wait for it, and record its time."""
+        assert self.times is not None
+        self.queue.finish()
+        began = perf_counter()
+        work()
+        self.queue.finish()
+        self.times.append(CallTime(call, kernel, 0, began, perf_counter() - began))
+
+    @enters_context
+    def synchronize(self) -> None:
+        self.queue.finish()
+
+    def close(self) -> None:
+        """Free everything. Programs and pools that are still referenced are freed, and reported as leaks."""
+        leaks = self.context.close()
+        if leaks:
+            warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)
+
+
+class MappedBytes:
+    """The bytes of a buffer as an array, for a block: mapped where the device shares the host's memory, else a copy."""
+
+    def __init__(self, backend: OpenClBackend, buffer: Any, shape: tuple[int, ...], writes: bool) -> None:
+        self._backend, self._buffer, self._shape, self._writes = backend, buffer, shape, writes
+
+    def __enter__(self) -> np.ndarray:
+        if self._backend.device.shares_host_memory:
+            flags = cl.map_flags.WRITE if self._writes else cl.map_flags.READ
+            self._array, _ = cl.enqueue_map_buffer(
+                self._backend.queue, self._buffer, flags, 0, self._shape, np.uint8, is_blocking=True
+            )
+            if self._writes:
+                self._array[:] = 0  # what the caller leaves out is read as zeros
+        else:
+            self._array = np.zeros(self._shape, np.uint8)
+        return self._array
+
+    def __exit__(self, *failure: object) -> None:
+        if self._backend.device.shares_host_memory:
+            self._array.base.release(self._backend.queue)
+        elif self._writes:
+            cl.enqueue_copy(self._backend.queue, self._buffer, self._array, is_blocking=True)
+        del self._array
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Return whether a tensor shows all of its storage in order."""
+    return tensor.layout == Layout.contiguous(tuple(tensor.storage.shape))

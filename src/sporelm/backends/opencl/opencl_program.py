@@ -1,0 +1,247 @@
+"""A graph as a list of prepared kernels over one buffer: memory and arguments are fixed once, a step enqueues the list.
+
+Values lie in an arena, in sub-buffers. Small inputs lie together in a buffer of their own, which one copy fills. The
+sizes of launches follow from a step's extents; they are computed once for each combination, and a step with the same
+extents as the one before sets no argument.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyopencl as cl
+
+from sporelm.backends.context import Resource
+from sporelm.backends.device_context import enters_context
+from sporelm.backends.opencl.device_storage import DeviceArray, OutputHandle, RoundedRows
+from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, extent_of
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
+from sporelm.backends.opencl.op_lowering import find_lowering
+from sporelm.backends.protocol import Handle, Placement
+from sporelm.errors import BackendError
+from sporelm.ops import Graph, Value
+from sporelm.ops.op import leaves
+from sporelm.ops.quantize_rows import RowFormat
+from sporelm.ops.spec import Spec
+from sporelm.tensor.dtype import F32, DType
+from sporelm.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from sporelm.backends.opencl.opencl_backend import OpenClBackend
+
+MAX_JOINT_INPUT_BYTES = 1 << 20  # of an input that goes up together with others
+MAX_BOUND_STEPS = 64  # combinations of extents whose sizes are kept
+
+
+def value_bytes(spec: Spec, alignment: int) -> int:
+    """Return the bytes of a value in the arena: activations as float32, the larger of their types."""
+    nbytes = int(np.prod(spec.bound, dtype=np.int64)) * (spec.dtype.nbytes if isinstance(spec.dtype, DType) else 4)
+    return max(1, -(-nbytes // alignment)) * alignment
+
+
+class OpenClProgram(Resource):
+    """The program of one step bucket, or of one call in eager mode.
+
+    Positions, slots, rows, lengths and pages in a step's arrays are used without checks: the caller that fills the
+    arrays is responsible for them. Ids outside their table give NaN.
+    """
+
+    def __init__(
+        self, graph: Graph, backend: "OpenClBackend", placement: Placement, tensors: Mapping[int, Tensor] | None = None
+    ) -> None:
+        """`tensors`: the results of an eager call by their values' ids, in the place of an arena."""
+        self.backend, self.graph = backend, graph
+        self._placement, self._tensors = placement, dict(tensors or {})
+        self._arrays: dict[int, DeviceArray] = {}
+        self._constants: list[Any] = []
+        self._stored = {
+            id(value): backend.stored_type(call.op, value.spec) for call in graph.calls for value in call.results
+        }
+        self._arena = backend.allocate_buffer(placement.nbytes, "the values of a step") if placement.nbytes else None
+        self._place_inputs()
+        emitter = LaunchEmitter(self, backend.activation, backend.tuning)
+        self._owners: list[int] = []  # of launches: the call's number
+        for number, call in enumerate(graph.calls):
+            emitter.begin_call()
+            lower = find_lowering(call)
+            if lower is None:
+                raise BackendError(f"opencl has no kernel for {call.op.name}; set the option backend to reference")
+            lower(emitter, call)
+            self._owners += [number] * (len(emitter.launches) - len(self._owners))
+        self._scratch = (
+            backend.allocate_buffer(emitter.scratch_bytes, "scratch memory") if emitter.scratch_bytes else None
+        )
+        self._launches = emitter.launches
+        self._prepared: list[PreparedLaunch | None] = [None] * len(self._launches)
+        self._bound: dict[tuple[int, ...], list[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]] = {}
+        self._last: tuple[int, ...] | None = None
+        self._caches = [
+            value.storage
+            for call in graph.calls
+            for value in leaves(call.args)
+            if isinstance(value, Tensor) and hasattr(value.storage, "pool")
+        ]
+        super().__init__(backend.context, f"program of {len(graph.calls)} calls")  # last: a failed one is no resource
+
+    # ---- memory
+
+    def _place_inputs(self) -> None:
+        """Place small inputs in one buffer, the smallest first."""
+        alignment = self.backend.device.alignment
+        self._joint: dict[str, tuple[int, np.ndarray]] = {}  # offset and place in the staged bytes
+        joint = []
+        for name, value in self.graph.inputs.items():
+            nbytes = value_bytes(value.spec, alignment)
+            if nbytes <= MAX_JOINT_INPUT_BYTES:
+                joint.append((nbytes, name, value))
+        total = sum(nbytes for nbytes, _, _ in joint)
+        if not joint:
+            return
+        self._input_buffer = self.backend.allocate_buffer(total, "the inputs of a step")
+        self._staged = np.zeros(total, np.uint8)
+        offset = 0
+        for nbytes, name, value in sorted(joint, key=lambda each: each[0]):
+            assert isinstance(value.dtype, DType)
+            buffer = self._input_buffer.get_sub_region(offset, nbytes)
+            self._arrays[id(value)] = DeviceArray(buffer, value.spec.bound, value.dtype)
+            place = self._staged[offset : offset + nbytes].view(value.dtype.numpy)
+            self._joint[name] = (offset, place)
+            offset += nbytes
+
+    def array_of(self, value: Any) -> DeviceArray:
+        """See `ValueMemory`."""
+        if isinstance(value, Value) and id(value) in self._tensors:
+            value = self._tensors[id(value)]
+        if not isinstance(value, Value):
+            array: DeviceArray = value.storage
+            return array
+        if id(value) not in self._arrays:
+            assert self._arena is not None
+            offset = self._placement.offsets[id(value)]
+            buffer = self._arena.get_sub_region(offset, value_bytes(value.spec, self.backend.device.alignment))
+            stored = self._stored.get(id(value), value.dtype)
+            kind = RoundedRows if isinstance(value.dtype, RowFormat) else DeviceArray
+            self._arrays[id(value)] = kind(buffer, value.spec.bound, stored)
+        return self._arrays[id(value)]
+
+    def constant(self, array: np.ndarray) -> Any:
+        """See `ValueMemory`."""
+        self._constants.append(self.backend.copy_to_buffer(array))
+        return self._constants[-1]
+
+    # ---- running
+
+    @enters_context
+    def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
+        """See `Program.run`. Outputs are valid until the next run."""
+        self.check()
+        self._upload(arrays)
+        self._enqueue(extents)
+        return {
+            name: OutputHandle(
+                array := self.array_of(value),
+                tuple(extent_of(extent, extents) for extent in value.shape),
+                (F32 if value.dtype is F32 else array.stored).numpy,
+            )
+            for name, value in self.graph.outputs.items()
+        }
+
+    def _upload(self, arrays: Mapping[str, Handle]) -> None:
+        """Copy inputs to the device, the small ones together."""
+        end = 0
+        beside: list[tuple[Value, Handle]] = []
+        for name, value in self.graph.inputs.items():
+            array = arrays[name]
+            if name in self._joint and isinstance(array, np.ndarray):
+                offset, place = self._joint[name]
+                flat = array.reshape(-1)
+                place[: flat.size] = flat
+                end = max(end, offset + flat.nbytes)
+            else:
+                beside.append((value, array))
+        queue = self.backend.queue
+        if end:
+            cl.enqueue_copy(queue, self._input_buffer, self._staged[:end], is_blocking=True)
+        for value, array in beside:
+            target = self.array_of(value)
+            if isinstance(array, OutputHandle) and array.array.stored is target.stored:
+                nbytes = int(np.prod(array.shape, dtype=np.int64)) * target.stored.nbytes
+                if nbytes:
+                    cl.enqueue_copy(queue, target.buffer, array.array.buffer, byte_count=nbytes)
+                continue
+            given = array if isinstance(array, np.ndarray) else self.backend.fetch(array)
+            if given.size:
+                cl.enqueue_copy(queue, target.buffer, np.ascontiguousarray(given), is_blocking=True)
+
+    def _enqueue(self, extents: Mapping[str, int]) -> None:
+        """Enqueue the launches of a step."""
+        key = tuple(extents.values())
+        for cache in self._caches:
+            cache.pool.check()
+        bound = self._bind(key, extents)
+        queue, backend = self.backend.queue, self.backend
+        if backend.times is not None:
+            self._enqueue_timed(bound)
+            return
+        for _, kernel, sizes, group in bound:
+            cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
+        queue.flush()
+        if backend.compiler.has_unsaved:
+            queue.finish()
+            backend.compiler.save_binaries()
+
+    def _enqueue_timed(self, bound: Sequence[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]) -> None:
+        """Enqueue launch by launch, and record the time of each."""
+        for number, kernel, sizes, group in bound:
+            call = self.graph.calls[self._owners[number]]
+
+            def work(kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
+                cl.enqueue_nd_range_kernel(self.backend.queue, kernel, sizes, group)
+
+            self.backend.timed(call, self._launches[number].name, work)
+
+    def _bind(
+        self, key: tuple[int, ...], extents: Mapping[str, int]
+    ) -> list[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]:
+        """Return the kernels of a step with their sizes, their arguments set."""
+        bound = self._bound.get(key)
+        if bound is not None and key == self._last:
+            return bound
+        bound = []
+        self._last = None  # a failure below leaves arguments of two steps
+        for number, launch in enumerate(self._launches):
+            if launch.condition is not None and not launch.condition(extents):
+                continue
+            prepared = self._prepared[number]
+            if prepared is None:
+                prepared = self._prepared[number] = self._prepare(launch)
+            sizes = prepared.bind(extents)
+            if sizes:
+                bound.append((number, prepared.kernel, sizes, prepared.group))
+        if len(self._bound) >= MAX_BOUND_STEPS:
+            self._bound.clear()
+        self._bound[key] = bound
+        self._last = key
+        return bound
+
+    def _prepare(self, launch: KernelLaunch) -> PreparedLaunch:
+        kernel = self.backend.compiler.kernel(launch.program, launch.name)
+        arguments = [self._resolve(argument) for argument in launch.arguments]
+        resolved = KernelLaunch(launch.program, launch.name, arguments, launch.sizes, launch.group, launch.condition)
+        return PreparedLaunch(resolved, kernel)
+
+    def _resolve(self, argument: Any) -> Any:
+        if isinstance(argument, ScratchRegion):
+            assert self._scratch is not None
+            return self._scratch.get_sub_region(argument.offset, argument.nbytes)
+        return argument
+
+    def release(self) -> None:
+        self._arena = self._scratch = None
+        self._prepared, self._launches = [], []
+        self._bound.clear()
+        self._arrays.clear()
+        self._constants.clear()
+        self._tensors.clear()
+        self._caches = []
+        self.graph = Graph()
