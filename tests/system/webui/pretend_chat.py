@@ -72,7 +72,7 @@ def pieces_for(text: str) -> tuple[list[str], float]:
     return [f"You said: {text}."[start : start + 4] for start in range(0, len(text) + 11, 4)], 0.005
 
 
-def said(message: dict[str, Any]) -> str:
+def text_of(message: dict[str, Any]) -> str:
     """The text of a message, and how many pictures it has."""
     content = message["content"]
     if isinstance(content, str):
@@ -89,7 +89,7 @@ class PretendChat:
         self, folder: Path, key: str = "", chat: bool = True, port: int = 0, vision: bool | None = False
     ) -> None:
         self.key, self.chat = key, chat
-        self.vision = vision  # whether pretend-135m reads pictures, each of which is IMAGE_TOKENS tokens
+        self.vision = vision  # whether pretend-135m reads pictures. Each one has IMAGE_TOKENS tokens
         self.requests: list[dict[str, Any]] = []  # bodies of what was asked for
         self.cut = 0  # answers whose reader left
         self.counted: list[dict[str, Any]] = []  # bodies of what was to be counted
@@ -169,14 +169,14 @@ class PretendChat:
         self.requests.append(
             {"model": asked.model, "messages": asked.messages, "continues": asked.continue_last, **asked.settings}
         )
-        text = said(asked.messages[-1])
+        text = text_of(asked.messages[-1])
         if asked.model not in self.loaded:
             yield Progress(status="loading")
             await asyncio.to_thread(self.go.wait, 60 if "late" in text else 0)
             self.loaded.add(asked.model)
         if asked.model == self.mute:
             raise AnswerFailed({"code": "no_chat_template", "model": asked.model})
-        prompt = sum(len(said(each)) for each in asked.messages) if self.counts else 64
+        prompt = sum(len(text_of(each)) for each in asked.messages) if self.counts else 64
         if prompt >= self.context:
             raise AnswerFailed({"code": "context_length_exceeded", "tokens": prompt, "context": self.context})
         if "fail" in text or ("never" in text and asked.continue_last):

@@ -156,7 +156,7 @@ def test_a_model_that_cannot_see_says_so(serve: Serve, open_page: Open, cat: Pat
 
 
 @pytest.mark.all
-def test_what_is_not_a_picture_is_told(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+def test_the_page_names_files_that_it_cannot_read(serve: Serve, open_page: Open, tmp_path: Path) -> None:
     page = open_page(serve(vision=True).url)
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\nnonsense")
