@@ -17,7 +17,7 @@ Pixels = NDArray[np.uint8]
 
 
 class MtmdResult(NamedTuple):
-    """What libmtmd and libllama compute for a prompt.
+    """The result of libmtmd and libllama for a prompt.
 
     layout   the ids of the prompt, ROW for each row of a picture
     rows     of all pictures: float32 [rows, width]
@@ -37,7 +37,7 @@ def write_ppm(path: Path, pixels: Pixels) -> Path:
 
 
 def find_driver(peer: Path) -> Path:
-    """Return the driver in a folder of llama.cpp's tools. Ends the program if it is not there."""
+    """Return the driver in a folder of llama.cpp's tools. Ends the program if it is missing."""
     found = peer / "mtmd-driver"
     if not found.is_file():
         raise SystemExit(f"{found} is missing: bench/peer.sh --mtmd builds it")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ Parameters = dict[str, NDArray[np.float32]]  # by name
 
 def choose_format(name: str, shape: tuple[int, ...], wanted: type[QuantFormat]) -> type[QuantFormat]:
     """Return the format of a tensor in a file of this format: that of llama.cpp's converters, which leave vectors,
-    positions and the queries of a resampler in F32, and kernels and rows that are no whole blocks in F16."""
+    positions and the queries of a resampler in F32, and kernels and rows of partial blocks in F16."""
     if len(shape) < 2 or "position_embd" in name or ".weight" not in name or wanted is F32:
         return F32
     return F16 if len(shape) > 2 or shape[-1] % wanted.values else wanted
@@ -50,16 +49,14 @@ def write_tower(
 
 
 def write_folder_tower(
-    folder: Path, path: Path, number_format: type[QuantFormat], change: Callable[[Parameters], Parameters] = dict
+    folder: Path, path: Path, number_format: type[QuantFormat], change: Callable[[Parameters], Parameters]
 ) -> Path:
     """Write the tower and the processor of a Hugging Face folder, after a change of the tower's parameters."""
     source = open_tower(folder)
     config = source.config
     assert isinstance(config, TowerConfig)
-    processor: Any = open_processor(source, lambda text: True)
-    owner = processor if hasattr(processor, "to_metadata") else getattr(processor, "settings", None)
-    write: Any = getattr(owner, "to_metadata", None) or getattr(owner, "metadata", dict)
-    write_tower(path, config, change(read_parameters(source)), write(), number_format)
+    metadata = open_processor(source, lambda text: True).to_metadata()
+    write_tower(path, config, change(read_parameters(source)), metadata, number_format)
     source.close()
     return path
 

@@ -101,7 +101,7 @@ def write_shape(name: str, type_name: str, folder: Path) -> Path:
     return path
 
 
-def least_seconds(path: Path, rates: Mapping[str, float]) -> float:
+def min_seconds(path: Path, rates: Mapping[str, float]) -> float:
     """Return the time of all multiply-adds of the tower in a file at the machine's peak rates."""
     source = open_tower(path)
     config = source.config
@@ -152,7 +152,7 @@ def measure(path: Path, peer: Path, threads: int, repeat: int) -> TowerSpeed:
             subject.encode()  # compiles, and allocates
         samples = [[each.encode() for each in subjects] for _ in range(repeat)]
     columns = [list(column) for column in zip(*samples, strict=True)]
-    limit = least_seconds(path, ours.backend.measure_limits())
+    limit = min_seconds(path, ours.backend.measure_limits())
     return TowerSpeed(columns[0], columns[1], columns[2], limit, ours.image.num_rows)
 
 

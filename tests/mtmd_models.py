@@ -27,7 +27,8 @@ class PeerCase:
     front           text in front of it
     theirs          what stands for the picture in libmtmd's prompts, which writes the tokens around it itself
     exact, other    (width, height) of pictures that need no resizing, and that do
-    same_rows       rows that both compute for the first picture if they differ otherwise; 0: all
+    is_rows_only    their text models read the rows differently, so that only rows can be compared
+    same_rows       of the first ones, if their numbers differ; 0: all
     mistake         of libmtmd: CLASS_LAST or IN_A_GRID
     """
 
@@ -39,6 +40,7 @@ class PeerCase:
     other: tuple[int, int]
     front: str = "See "
     theirs: str = MARKER
+    is_rows_only: bool = False
     same_rows: int = 0
     mistake: str = ""
 
@@ -85,7 +87,7 @@ def llava_next() -> PeerCase:
     }
     settings = {"size": {"height": 56, "width": 56}, "crop_size": {"height": 56, "width": 56}, **HALVES}
     files: Files = {PROCESSOR: settings | {"image_grid_pinpoints": pinpoints}, WHOLE: {"patch_size": 14}}
-    return PeerCase(config, files, IMAGE, "<image>", (56, 56), (90, 50), same_rows=16)
+    return PeerCase(config, files, IMAGE, "<image>", (56, 56), (90, 50), is_rows_only=True, same_rows=16)
 
 
 def gemma3() -> PeerCase:
@@ -153,7 +155,7 @@ def qwen(name: str) -> PeerCase:
 
 
 def idefics3() -> PeerCase:
-    """SmolVLM with two tiles and the whole picture. libmtmd also cuts pictures of one tile, where nobody else does."""
+    """SmolVLM with two tiles and the whole picture. libmtmd cuts pictures of one tile, too."""
     tags = tuple(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2))
     tokens = ("<fake_token_around_image>", "<image>", "<global-img>", *tags, "\n\n")
     config = {
@@ -217,6 +219,17 @@ def minicpmv(version: str, **text: Any) -> PeerCase:
     )
 
 
+def cogvlm() -> PeerCase:
+    """The first CogVLM: libmtmd counts a position for each row, and takes the last one for a patch."""
+    vision = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_heads": 3, "hidden_act": "gelu"}
+    vision |= {"patch_size": 14, "image_size": 56, "num_positions": 17, "in_channels": 3, "layer_norm_eps": 1e-6}
+    text = {name: value for name, value in TEXT.items() if name != "num_key_value_heads"}
+    config = text | {"architectures": ["CogVLMForCausalLM"], "hidden_act": "silu", "vision_config": vision}
+    config |= {"tie_word_embeddings": False}
+    row = "<IMAGE_TOKEN>"
+    return PeerCase(config, {}, (), row, (56, 56), (90, 50), is_rows_only=True, mistake=CLASS_LAST)
+
+
 CASES: Mapping[str, PeerCase] = {
     "llava-clip": llava(CLIP_VIT, CENTER),
     "llava-siglip": llava(SIGLIP_VIT, SQUARE, vision_feature_layer=-1, vision_feature_select_strategy="full"),
@@ -226,6 +239,7 @@ CASES: Mapping[str, PeerCase] = {
     **{name: qwen(name) for name in QWEN_TOWERS},
     "smolvlm": idefics3(),
     "internvl": internvl(),
+    "cogvlm": cogvlm(),
     "minicpmv-2.5": minicpmv("2.5"),
     "minicpmv-2.6": minicpmv("2.6"),
     "minicpmv-4.0": minicpmv("4.0"),
