@@ -137,6 +137,8 @@ FULL = {"vision_feature_select_strategy": "full"}
 JOINT_CLIP = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
 JOINT_SIGLIP = {**FULL, "num_additional_image_tokens": 0}
 PINPOINTS = [[42, 84], [84, 42], [84, 84], [126, 42], [42, 126]]
+GRANITE = LLAMA | {"model_type": "granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
+GRANITE |= {"attention_multiplier": 0.1, "logits_scaling": 1.0}  # transformers' class leaves the latter out
 ODD_PINPOINTS = [[40, 80], [80, 40], [40, 160], [160, 40]]
 
 
@@ -191,11 +193,11 @@ LLAVAS = (
         JOINT_CLIP,
     ),
     llava(
-        "llava_next-siglip",
+        "llava_next-granite",
         "llava_next",
         whole(
             "LlavaNext",
-            QWEN,
+            GRANITE,
             SIGLIP | ODD_VIT | {"image_size": 40, "patch_size": 8},
             **FULL,
             model_type="llava_next",

@@ -19,6 +19,7 @@ from drawn_families import (
     draw_pixels,
     probe,
 )
+from internvl_chat import write_chat_folder
 from sporelm import LLM
 from sporelm.api.image_text_encoder import ImageTextEncoder
 from sporelm.checkpoints.towers.supported_towers import IMAGE_ENCODERS, TOWERS
@@ -39,17 +40,32 @@ def load_golden(name: str) -> Golden:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_logits_and_pixels(family: DrawnFamily, tmp_path: Path) -> None:
-    """Logits within 1e-4 of their range: a picture of one pixel, extreme ratios, several pictures, first and last."""
+    """A picture of one pixel, extreme ratios, several pictures, pictures first and last."""
     golden = load_golden(family.name)
     with LLM(family.write(tmp_path / "model"), threads=1, max_context=512) as llm:
         for number, (text, pictures) in enumerate(family.prompts()):
-            ids = llm.prompt_with_images(text, pictures)
-            assert len(ids) == golden["counts"][number]
-            found = llm.logits(ids)[compared_positions(len(ids)), compared_tokens(llm.config.vocab)]
-            span = golden["ranges"][number]
-            assert_close(found / span, golden["logits"][number] / span, "logits")
+            check_logits(llm, text, pictures, golden, number)
         assert llm.image_reader is not None
         check_pixels(llm.image_reader.processor, golden)
+
+
+def check_logits(llm: LLM, text: str, pictures: list[np.ndarray], golden: Golden, number: int) -> None:
+    """Compare those of a prompt, within 1e-4 of their range."""
+    ids = llm.prompt_with_images(text, pictures)
+    assert len(ids) == golden["counts"][number]
+    found = llm.logits(ids)[compared_positions(len(ids)), compared_tokens(llm.config.vocab)]
+    span = golden["ranges"][number]
+    assert_close(found / span, golden["logits"][number] / span, "logits")
+
+
+def test_the_authors_class_of_internvl(tmp_path: Path) -> None:
+    """The same weights under the names of InternVLChatModel have the same logits."""
+    golden, family = load_golden("internvl"), next(each for each in FAMILIES if each.name == "internvl")
+    tiles = {"dynamic_image_size": True, "use_thumbnail": True, "max_dynamic_patch": family.settings["max_patches"]}
+    folder = write_chat_folder(tmp_path / "chat", family.write(tmp_path / "model"), **tiles)
+    with LLM(folder, threads=1, max_context=512) as llm:
+        for number, (text, pictures) in enumerate(family.prompts()):
+            check_logits(llm, text, pictures, golden, number)
 
 
 def check_pixels(processor: ImageProcessor, golden: Golden) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from available import BACKENDS, open_available
 from close import assert_close
 from families import CASES, write_case
+from internvl_chat import write_chat_folder
 from mmproj_files import compute_rows, write_mmproj
 from sporelm import LLM, SamplingParams
 from sporelm.checkpoints import config_from_hf
@@ -42,7 +42,6 @@ TEXT: dict[str, Any] = {"vocab_size": 300, "hidden_size": 42, "intermediate_size
 TEXT |= {"num_attention_heads": 3, "num_key_value_heads": 1, "model_type": "qwen2", "max_position_embeddings": 1024}
 NORMAL = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
 TEXTS = {"small": TEXT, "large": TEXT | {"model_type": "llama", "hidden_size": 56, "num_attention_heads": 7}}
-CLASSES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
 TOKENS = ("<img>", "</img>", "<IMG_CONTEXT>")
 PROMPTS: list[tuple[str, list[tuple[int, int]]]] = [
     ("PICTUREab", [(1, 1)]),
@@ -51,16 +50,6 @@ PROMPTS: list[tuple[str, list[tuple[int, int]]]] = [
     ("PICTURE\nPICTUREbcPICTURE", [(50, 30), (42, 42), (16, 9)]),
     ("abPICTUREc", [(150, 91)]),
 ]
-LAYER_NAMES = {
-    "attention.projection_layer": "attn.proj",
-    "attention.q_norm": "attn.q_norm",
-    "attention.k_norm": "attn.k_norm",
-    "layernorm_before": "norm1",
-    "layernorm_after": "norm2",
-    "mlp.fc1": "mlp.fc1",
-    "mlp.fc2": "mlp.fc2",
-}
-PROJECTOR = {"layer_norm": "mlp1.0", "linear_1": "mlp1.1", "linear_2": "mlp1.3"}
 
 
 def pixels_of(name: str, tiles: int = 2) -> np.ndarray:
@@ -101,59 +90,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
         return made[name]
 
     return make
-
-
-def write_chat_folder(place: Path, folder: Path, **changes: Any) -> Path:
-    """The same weights under the names of the authors' class."""
-    config = json.loads((folder / "config.json").read_text())
-    vision = config["vision_config"]
-    inner = {key: vision[key] for key in (*SHARED, "hidden_size", "num_attention_heads", "norm_type", "layer_norm_eps")}
-    inner |= {"image_size": vision["image_size"][0], "patch_size": vision["patch_size"][0]}
-    inner |= {"qkv_bias": vision["attention_bias"], "qk_normalization": vision["use_qk_norm"]}
-    outer = {"architectures": ["InternVLChatModel"], "vision_config": inner, "downsample_ratio": 0.5}
-    text = config["text_config"] | {"tie_word_embeddings": config["tie_word_embeddings"]}
-    outer |= {"llm_config": {"architectures": [CLASSES[text["model_type"]]], **text}, "ps_version": "v2", **changes}
-    shutil.copytree(folder, place)
-    (place / "config.json").write_text(json.dumps(outer))
-    save_file(
-        chat_tensors(load_file(folder / "model.safetensors"), SHARED["num_hidden_layers"]), place / "model.safetensors"
-    )
-    return place
-
-
-def chat_tensors(tensors: dict[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
-    tower = {
-        name.removeprefix("model.").removeprefix("vision_tower."): values
-        for name, values in tensors.items()
-        if "vision_tower" in name
-    }
-    found = {
-        "embeddings.class_embedding": tower["embeddings.cls_token"],
-        "embeddings.position_embedding": tower["embeddings.position_embeddings"],
-        **{f"embeddings.patch_embedding.{p}": tower[f"embeddings.patch_embeddings.projection.{p}"] for p in PARTS},
-    }
-    for layer in range(layers):
-        old, new = f"encoder.layer.{layer}.", f"encoder.layers.{layer}."
-        for part in PARTS:
-            if f"{old}attention.q_proj.{part}" in tower:
-                each = [tower[f"{old}attention.{name}_proj.{part}"] for name in "qkv"]
-                found[f"{new}attn.qkv.{part}"] = np.concatenate(each)
-        for stored, ours in LAYER_NAMES.items():
-            for part in PARTS:
-                if f"{old}{stored}.{part}" in tower:
-                    found[f"{new}{ours}.{part}"] = tower[f"{old}{stored}.{part}"]
-        found |= {f"{new}ls{number}": tower[f"{old}lambda_{number}"] for number in (1, 2)}
-    found = {f"vision_model.{name}": values for name, values in found.items()}
-    for stored, ours in PROJECTOR.items():
-        names = [name for name in tensors if f"multi_modal_projector.{stored}." in name]
-        found |= {f"{ours}.{name.rpartition('.')[2]}": tensors[name] for name in names}
-    for name, values in tensors.items():
-        if name.startswith("language_model."):  # as transformers writes them, whatever its modules are called
-            found[name] = values
-    return {name: np.ascontiguousarray(values) for name, values in found.items()}
-
-
-PARTS = ("weight", "bias")
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "planned"])
