@@ -147,9 +147,9 @@ def list_families() -> list[dict[str, Any]]:
 
 
 def list_towers() -> list[dict[str, Any]]:
-    """Return each family of models that see, like `list_families`: names are classes, and projector types of mmproj
-    files."""
-    from sporelm.checkpoints.towers.supported_towers import TOWERS
+    """Return each family of models that see and of image encoders, like `list_families`: names are classes, and
+    projector types of mmproj files."""
+    from sporelm.checkpoints.towers.supported_towers import IMAGE_ENCODERS, TOWERS
 
     return [
         {
@@ -158,7 +158,7 @@ def list_towers() -> list[dict[str, Any]]:
             "names": (*each.classes, *each.projectors),
             "vouched": each.verified_against,  # old name: a key of the output
         }
-        for each in TOWERS
+        for each in (*TOWERS, *IMAGE_ENCODERS)
     ]
 
 

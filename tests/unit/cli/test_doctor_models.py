@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sporelm.checkpoints.supported_models import MODELS
-from sporelm.checkpoints.towers.supported_towers import TOWERS
+from sporelm.checkpoints.towers.supported_towers import IMAGE_ENCODERS, TOWERS
 from sporelm.cli.main import main
 
 
@@ -32,9 +32,9 @@ def test_the_list_and_the_comparison_are_two_things(capsys: pytest.CaptureFixtur
 def test_models_that_see_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--models", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["vision"]
-    assert [row["family"] for row in rows] == [each.module for each in TOWERS]
+    assert [row["family"] for row in rows] == [each.module for each in (*TOWERS, *IMAGE_ENCODERS)]
     page = (root / "docs" / "models.md").read_text(encoding="utf-8")
-    for each in TOWERS:
+    for each in (*TOWERS, *IMAGE_ENCODERS):
         classes, projectors = (", ".join(f"`{name}`" for name in names) for names in (each.classes, each.projectors))
         row = f"| {each.title} | {classes} | {projectors} | {', '.join(each.verified_against)} |"
         assert row in page, row
