@@ -82,7 +82,7 @@ def user_folder(kind: str) -> str:
 KERNEL_CACHE = setting(
     "SPORE_KERNEL_CACHE",
     default=lambda: str(Path(user_folder("cache")) / "kernels"),
-    doc="Folder of compiled CPU kernels. It contains native code: mode 0700, owned by the user.",
+    doc="Folder of compiled CPU kernels and OpenCL programs. It contains native code: mode 0700, owned by the user.",
 )
 KERNEL_CACHE_BYTES = setting(
     "SPORE_KERNEL_CACHE_BYTES",
@@ -95,6 +95,11 @@ CPU_TILES = setting(
     default=lambda: str(Path(user_folder("cache")) / "tiles.json"),
     doc="File of the register tiles that `spore bench tune` measured on this machine; `shipped` uses only the tiles of "
     "the program.",
+)
+OPENCL_TUNING = setting(
+    "SPORE_OPENCL_TUNING",
+    default=lambda: str(Path(user_folder("cache")) / "opencl_tuning.json"),
+    doc="File of the numbers that `spore bench tune --backend opencl` measured for devices of this machine.",
 )
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",

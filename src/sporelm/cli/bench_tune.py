@@ -1,4 +1,4 @@
-"""`spore bench tune`: measure which register tiles of the CPU kernels are fastest here, and save them."""
+"""`spore bench tune`: measure which tiles of kernels are fastest on the CPU or an OpenCL device, and save them."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import format_table, terminal_width
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.backends.cpu.tuning.tile_tuning import TileComparison, TuningResult
@@ -18,10 +18,17 @@ def make_parser() -> Parser:
         "bench tune",
         "Measure which register tiles (panels of rows by tokens) of the CPU kernels are fastest on this machine, and "
         "save them for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in use). Tiles change the speed, not "
-        "the results. Takes some minutes on one core; run it on an idle machine.",
+        "the results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: the tiles, "
+        "vectors and groups of an OpenCL device (SPORE_OPENCL_TUNING).",
         "[options]",
-        ["spore bench tune", "spore bench tune --target avx2 --format Q4_0,Q4_K"],
+        [
+            "spore bench tune",
+            "spore bench tune --target avx2 --format Q4_0,Q4_K",
+            "spore bench tune --backend opencl --device gpu",
+        ],
     )
+    parser.add_argument("--backend", choices=("cpu", "opencl"), default="cpu", help="cpu (default) or opencl")
+    parser.add_argument("--device", metavar="D", default="", help="the OpenCL device; default: the first GPU, else CPU")
     parser.add_argument("--target", metavar="NAME", help="the CPU target; default: the one in use (SPORE_CPU_TARGET)")
     parser.add_argument("--format", metavar="F,..", help="number formats to measure; default: all, and attention")
     parser.add_argument("--quick", action="store_true", help="one format of each kind, and fewer samples")
@@ -31,6 +38,13 @@ def make_parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.backend == "opencl":
+        if args.target is not None or args.format is not None or args.quick:
+            raise UsageError("--target, --format and --quick are of the CPU: leave them out with --backend opencl")
+        tune_opencl(args.device, is_json=args.json)
+        return
+    if args.device:
+        raise UsageError("--device is of OpenCL: give --backend opencl too")
     from dataclasses import replace
 
     from sporelm.backends.cpu import targets
@@ -55,6 +69,40 @@ def run(args: argparse.Namespace) -> None:
     else:
         print(as_table(tuning))
         print(f"saved for {target.name} in {path}")
+
+
+def tune_opencl(device: str, *, is_json: bool) -> None:
+    """Measure an OpenCL device, save its numbers, and print them."""
+    from sporelm import settings
+    from sporelm.backends.opencl import OpenClBackend
+    from sporelm.backends.opencl.kernel_tuning import tune_device
+    from sporelm.backends.opencl.measured_tuning import save_tuning
+    from sporelm.backends.protocol import Missing
+    from sporelm.cli.progress_line import ProgressLine
+
+    backend = OpenClBackend(device=device)
+    state = backend.probe()
+    if isinstance(state, Missing):
+        raise RequestError(f"back-end 'opencl' cannot run here: {state.reason}")
+    path = settings.OPENCL_TUNING.path
+    try:
+        save_tuning(path, backend.device, backend.tuning)  # fails now if it cannot be written
+        with ProgressLine() as progress:
+            tuning, rows = tune_device(backend, progress)
+        save_tuning(path, backend.device, tuning)
+    except OSError as error:
+        raise RequestError(f"{path}: {error.strerror or error}. Set SPORE_OPENCL_TUNING to another file.") from error
+    finally:
+        backend.close()
+    if is_json:
+        found = [row._asdict() | {"gain": round(row.before_s / row.after_s, 3)} for row in rows]
+        print(json.dumps({"device": backend.device.label, "rows": found, "file": str(path)}, indent=2))
+        return
+    for row in rows:
+        numbers = ", ".join(f"{name} {value}" for name, value in row.after.items())
+        gain = f"{row.before_s / row.after_s:.2f} times as fast" if row.after != row.before else "unchanged"
+        print(f"{row.name}: {numbers} ({row.after_s * 1e6:.0f} us, {gain})")
+    print(f"saved for {backend.device.label} in {path}")
 
 
 def as_json(tuning: "TuningResult") -> dict[str, Any]:

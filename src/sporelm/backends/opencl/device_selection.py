@@ -123,7 +123,7 @@ def find_obstacle(device: OpenClDevice) -> str | None:
     remedy = "Take another device with the option device"
     if not held.available or not held.compiler_available:
         return f"device {device.label} is not available, or has no compiler for OpenCL C. {remedy}"
-    checks = (
+    checks: tuple[tuple[str, Any, Any], ...] = (
         ("OpenCL version", device.version, MIN_VERSION),
         ("work-items in a work-group", held.max_work_group_size, MIN_GROUP_SIZE),
         ("bytes of local memory", held.local_mem_size, MIN_LOCAL_BYTES),

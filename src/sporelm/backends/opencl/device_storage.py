@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sporelm.backends.context import Resource
-from sporelm.backends.device_context import DeviceContext
+from sporelm.backends.context import Context, Resource
 from sporelm.backends.opencl.weight_formats import WeightFormat
 from sporelm.tensor.dtype import DType
 
@@ -45,7 +44,7 @@ class PlaneWeight:
 class PoolBuffers(Resource):
     """The buffers of a pool of pages or states, freed together: one for each layer's array."""
 
-    def __init__(self, context: DeviceContext, buffers: Sequence[Any], label: str) -> None:
+    def __init__(self, context: Context, buffers: Sequence[Any], label: str) -> None:
         super().__init__(context, label)
         self.buffers = list(buffers)
 

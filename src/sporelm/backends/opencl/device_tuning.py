@@ -41,12 +41,12 @@ class DeviceTuning:
 # Of a CPU one work-item is a thread's loop over whole vectors, and a group has no more than that one.
 CPU_DEFAULTS = DeviceTuning(
     vector=16,
-    elements_group=16,
+    elements_group=128,
     row_group=1,
     few_tokens=8,
     few_rows=4,
     few_group=1,
-    tile_tokens=12,
+    tile_tokens=8,
     tile_vectors=2,
     tile_group=(1, 1),
     slab_bytes=4 << 20,

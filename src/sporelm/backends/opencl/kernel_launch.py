@@ -15,15 +15,14 @@ Extents = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Amount:
-    """A number that follows from an extent: the extent divided by `divisor`, rounded up, times `factor`, plus `plus`."""
+    """A number that follows from an extent: the extent divided by `divisor`, rounded up, times `factor`."""
 
     extent: Extent
     factor: int = 1
     divisor: int = 1
-    plus: int = 0
 
     def value(self, extents: Extents) -> int:
-        return -(-extent_of(self.extent, extents) // self.divisor) * self.factor + self.plus
+        return -(-extent_of(self.extent, extents) // self.divisor) * self.factor
 
 
 Size = int | Amount | Callable[[Extents], int]

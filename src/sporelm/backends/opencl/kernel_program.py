@@ -96,11 +96,11 @@ class ProgramCompiler:
         binary = self.binaries.get(key)
         if binary is not None:
             try:
-                return cl.Program(self.context, [self.device.device], [binary]).build(self._flags, cache_dir=False)
+                return self._compile(cl.Program(self.context, [self.device.device], [binary]))
             except cl.Error:  # of another build of the driver under the same version: compile again
                 pass
         try:
-            built = cl.Program(self.context, source).build(self._flags, cache_dir=False)
+            built = self._compile(cl.Program(self.context, source))
         except cl.Error as error:
             log = one_line(str(error))
             raise BackendError(
@@ -110,6 +110,10 @@ class ProgramCompiler:
         self.num_compiled += 1
         self._unsaved[key] = built
         return built
+
+    def _compile(self, program: Any) -> Any:
+        """Build a program without the cache of pyopencl, which does not check its files."""
+        return program.build(self._flags, cache_dir=False)
 
     @property
     def has_unsaved(self) -> bool:

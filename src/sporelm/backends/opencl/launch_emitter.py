@@ -60,6 +60,11 @@ class LaunchEmitter:
         """Return the buffer of numbers in float32; a copy if they are stored in another type."""
         return None if value is None else self._as_type(value, F32)
 
+    def as_stored(self, value: Any) -> tuple[Any, dict[str, bool]]:
+        """Return the buffer of numbers in the type in which they are stored, and the program's option for it."""
+        array = self.memory.array_of(value)
+        return array.buffer, {"NARROW": array.stored is F16}
+
     def ints(self, value: Any) -> Any:
         """Return the buffer of integers."""
         return self.memory.array_of(value).buffer

@@ -1,9 +1,34 @@
-"""The numbers in use for a device: those measured on this machine, else the defaults for its kind."""
+"""The numbers that were measured per device on this machine, in a file of the user's.
 
-from dataclasses import dataclass
+{"sporelm opencl tuning": [entry, ...]}, where an entry is {"device", "driver", "kernels": digest, "measured":
+"2026-11-27", "tuning": numbers by their name in `DeviceTuning`}. Numbers that were measured with other kernels or
+another driver are not used. The file is data: invalid content is ignored with one warning.
+"""
 
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sporelm import settings
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import DeviceTuning, default_tuning
+from sporelm.backends.opencl.kernel_program import SOURCES
+
+log = logging.getLogger(__name__)
+logged_messages: set[str] = set()  # messages that were logged already, once a process
+
+LIST_KEY = "sporelm opencl tuning"
+MAX_FILE_BYTES = 1 << 20
+MAX_NUMBER = 1 << 30
+WORDS = ("device", "driver", "kernels", "measured")
 
 
 @dataclass(frozen=True)
@@ -14,6 +39,96 @@ class ActiveTuning:
     source: str
 
 
-def tuning_in_use(device: OpenClDevice) -> ActiveTuning:
-    """Return the numbers for a device."""
-    return ActiveTuning(default_tuning(device), "defaults")
+@cache
+def kernels_digest() -> str:
+    """Return a digest of the kernels that numbers were measured with."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*.*")):
+        digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTuning:
+    """Return the numbers measured on this machine for a device, or the defaults for its kind."""
+    defaults = default_tuning(device)
+    path = path or settings.OPENCL_TUNING.path
+    try:
+        entry = _read(path).get((device.name, device.driver))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"{path} is ignored: {reason} ('spore bench tune --backend opencl' rewrites it)"
+        if message not in logged_messages:
+            logged_messages.add(message)
+            log.warning("%s", message)
+        return ActiveTuning(defaults, f"defaults; {path} is ignored: {reason}")
+    remedy = f"'spore bench tune --backend opencl --device {device.number}' measures on this machine"
+    if entry is None:
+        return ActiveTuning(defaults, f"defaults of a {device.kind}; {remedy}")
+    if entry["kernels"] != kernels_digest():
+        return ActiveTuning(defaults, f"defaults; those of {entry['measured']} are of other kernels: {remedy}")
+    return ActiveTuning(_tuning_of(entry["tuning"], defaults), f"measured here {entry['measured']} ({path})")
+
+
+def save_tuning(path: Path, device: OpenClDevice, tuning: DeviceTuning) -> None:
+    """Save a device's numbers, and keep those of others. Raise OSError."""
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
+        entries = _read(path)
+    entries[device.name, device.driver] = {
+        "device": device.name,
+        "driver": device.driver,
+        "kernels": kernels_digest(),
+        "measured": date.today().isoformat(),
+        "tuning": asdict(tuning),
+    }
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({LIST_KEY: list(entries.values())}, file, indent=1)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return entries by device and driver; none if the file is missing. Raise OSError, ValueError, RecursionError."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        values = json.loads(content.decode("utf-8"))
+    except ValueError:
+        raise ValueError("it is not valid JSON") from None
+    if not isinstance(values, dict) or not isinstance(values.get(LIST_KEY), list):
+        raise ValueError(f"it has no list {LIST_KEY!r}")
+    return {(entry["device"], entry["driver"]): entry for entry in map(_check_entry, values[LIST_KEY])}
+
+
+def _check_entry(entry: Any) -> dict[str, Any]:
+    """Return an entry that has all its parts, with numbers within their limits. Raise ValueError."""
+    if not isinstance(entry, dict) or entry.keys() != {*WORDS, "tuning"}:
+        raise ValueError(f"an entry has other parts than {', '.join(WORDS)} and tuning")
+    for word in WORDS:
+        if not isinstance(entry[word], str) or len(entry[word]) > 200 or not entry[word].isprintable():
+            raise ValueError(f"an entry's {word} is not a short text")
+    numbers = entry["tuning"]
+    if not isinstance(numbers, dict) or not numbers.keys() <= {field.name for field in fields(DeviceTuning)}:
+        raise ValueError("an entry's tuning has unknown names")
+    for name, value in numbers.items():
+        parts = value if name == "tile_group" else [value]
+        if not isinstance(parts, list) or len(parts) != (2 if name == "tile_group" else 1):
+            raise ValueError(f"an entry's {name} is not valid")
+        if not all(type(part) is int and 0 < part <= MAX_NUMBER for part in parts):
+            raise ValueError(f"an entry's {name} is not valid")
+    return entry
+
+
+def _tuning_of(numbers: dict[str, Any], defaults: DeviceTuning) -> DeviceTuning:
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()
+    }
+    return replace(defaults, **given)

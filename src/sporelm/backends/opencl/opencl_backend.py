@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from sporelm.backends.context import Context
 from sporelm.backends.device_context import DeviceContext, enters_context
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.function_backend import group_by_layer
@@ -76,7 +77,9 @@ class OpenClBackend:
     """
 
     name = "opencl"
-    rules = ("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "rope_store", "quantize_rows")
+    rules: tuple[str, ...] = (
+        *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "rope_store", "quantize_rows"),
+    )
     step_buckets: Mapping[str, int] = {"any": MAX_STEP_TOKENS}  # a launch that a step does not need is left out
     traits = HOST_TRAITS
     padded_ops: Collection[str] = ()
@@ -88,7 +91,7 @@ class OpenClBackend:
                 f"back-end 'opencl': dtype is {dtype!r}; it must be one of {', '.join(ACTIVATION_TYPES)}"
             )
         self.requested_device, self.activation = device, ACTIVATION_TYPES[dtype]
-        self.context = DeviceContext(self.name, translate_error=self.translate_error)
+        self.context: Context = DeviceContext(self.name, translate_error=self.translate_error)
         self.times: list[CallTime] | None = None  # of launches, if they are recorded
         self.allocated_bytes = 0
         self._obstacle: str | None = None
@@ -178,13 +181,13 @@ class OpenClBackend:
                 f"device {self.device.label}: {purpose} needs {nbytes} bytes; it allows {limit} in one buffer. Lower "
                 "the option max_context, or take a smaller model."
             )
-        flags = cl.mem_flags.READ_WRITE
+        flags: Any = cl.mem_flags.READ_WRITE
         if self.device.shares_host_memory:
             flags |= cl.mem_flags.ALLOC_HOST_PTR
         return cl.Buffer(self.cl_context, flags, max(nbytes, 1))
 
     def copy_to_buffer(self, array: np.ndarray) -> Any:
-        """Return a buffer with a copy of an array. Where the device shares the host's memory, it is written in place."""
+        """Return a buffer with a copy of an array, written in place where the device shares the host's memory."""
         buffer = self.allocate_buffer(array.nbytes, f"an array {array.dtype}{list(array.shape)}")
         if array.nbytes:
             with self._mapped(buffer, (array.nbytes,), writes=True) as place:
@@ -279,7 +282,7 @@ class OpenClBackend:
             buffer = self.allocate_buffer(nbytes, label)
             pool.buffers.append(buffer)
             if nbytes:
-                cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, nbytes)
+                cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint8), 0, nbytes)
         self.allocated_bytes += sum(sizes)
         return pool
 
@@ -496,7 +499,7 @@ class MappedBytes:
         if self._backend.device.shares_host_memory:
             flags = cl.map_flags.WRITE if self._writes else cl.map_flags.READ
             self._array, _ = cl.enqueue_map_buffer(
-                self._backend.queue, self._buffer, flags, 0, self._shape, np.uint8, is_blocking=True
+                self._backend.queue, self._buffer, flags, 0, self._shape, np.dtype(np.uint8), is_blocking=True
             )
             if self._writes:
                 self._array[:] = 0  # what the caller leaves out is read as zeros

@@ -1,11 +1,82 @@
-"""Measurement of a device's peak rates."""
+"""Measurement of a device's peak rates: reading memory, and the product of many tokens."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyopencl as cl
+
+from sporelm.backends.opencl.kernel_program import kernel_program
+from sporelm.backends.opencl.lowering.quantized_linear import tile_options
 
 if TYPE_CHECKING:
     from sporelm.backends.opencl.opencl_backend import OpenClBackend
 
+STREAM_BYTES = 64 << 20
+VECTOR_BYTES = 64
+VECTORS_PER_ITEM = 256
+TOKENS, WIDTH, ROWS = 512, 1024, 1024  # of the product
+REPEATS = 8
+
 
 def measure_peak_rates(backend: "OpenClBackend") -> Mapping[str, float]:
-    raise NotImplementedError
+    """Return stream_bytes_s, stream_median_bytes_s, f32_ops_s and int8_dot_ops_s, each the best of several times.
+
+    Integers are multiplied as floats, so their rate is the same.
+    """
+    reads, products = _time_reads(backend), _time_products(backend)
+    ops = 2 * TOKENS * WIDTH * ROWS / min(products)
+    return {
+        "stream_bytes_s": STREAM_BYTES / min(reads),
+        "stream_median_bytes_s": STREAM_BYTES / median(reads),
+        "int8_dot_ops_s": ops,
+        "f32_ops_s": ops,
+    }
+
+
+def time_repeats(backend: "OpenClBackend", launch: Callable[[], Any], repeats: int = REPEATS) -> list[float]:
+    """Return the seconds of each of several launches, after one that does not count."""
+    seconds = []
+    for number in range(repeats + 1):
+        backend.queue.finish()
+        began = perf_counter()
+        launch()
+        backend.queue.finish()
+        if number:
+            seconds.append(perf_counter() - began)
+    return seconds
+
+
+def _time_reads(backend: "OpenClBackend") -> list[float]:
+    items = STREAM_BYTES // (VECTOR_BYTES * VECTORS_PER_ITEM)
+    source = backend.allocate_buffer(STREAM_BYTES, "a measurement")
+    cl.enqueue_fill_buffer(backend.queue, source, np.zeros(1, np.uint8), 0, STREAM_BYTES)
+    options = {"VEC": 4, "LOCAL": 1, "COUNT": VECTORS_PER_ITEM, "PER_ITEM": int(backend.device.kind == "cpu")}
+    kernel = backend.compiler.kernel(kernel_program("streamed_sums", options), "sum_stream")
+    target = backend.allocate_buffer(items * 4, "a measurement")  # a kernel does not keep its arguments alive
+    kernel.set_args(source, target, np.int32(items))
+    group = min(64, items) if backend.device.kind != "cpu" else 1
+    return time_repeats(backend, lambda: cl.enqueue_nd_range_kernel(backend.queue, kernel, (items,), (group,)))
+
+
+def _time_products(backend: "OpenClBackend") -> list[float]:
+    tuning, panel = backend.tuning, 16 * backend.tuning.tile_vectors
+    number_bytes = backend.activation.nbytes
+    x = backend.allocate_buffer(TOKENS * WIDTH * number_bytes, "a measurement")
+    panels = backend.allocate_buffer(-(-ROWS // panel) * panel * WIDTH * number_bytes, "a measurement")
+    y = backend.allocate_buffer(TOKENS * ROWS * number_bytes, "a measurement")
+    for buffer in (x, panels):
+        cl.enqueue_fill_buffer(backend.queue, buffer, np.zeros(1, np.uint8), 0, buffer.size)
+    shared = {"VEC": tuning.vector, "LOCAL": 1, "NARROW": number_bytes == 2}
+    program = kernel_program("many_token_product", shared | tile_options(tuning))
+    kernel = backend.compiler.kernel(program, "multiply_tiles")
+    numbers = (TOKENS, WIDTH, WIDTH, 0, ROWS, ROWS)
+    kernel.set_args(x, panels, None, y, *map(np.int32, numbers))
+    group_panels, group_tokens = tuning.tile_group
+    sizes = [(-(-TOKENS // tuning.tile_tokens), group_tokens), (-(-ROWS // panel), group_panels)]
+    work = tuple(-(-size // group) * group for size, group in sizes)
+    return time_repeats(
+        backend, lambda: cl.enqueue_nd_range_kernel(backend.queue, kernel, work, (group_tokens, group_panels))
+    )

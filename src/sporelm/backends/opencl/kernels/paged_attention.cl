@@ -110,20 +110,31 @@ void attend_rows(global const real *q, global const page_t *pages, global const 
 #endif
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float peak = peaks[r];
+            float peak = peaks[r], total = 0.0f;
+#if LOCAL > 1
             for (int key = from; key < to; key++) peak = fmax(peak, scores[r][key]);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (int key = from + item; key < to; key += LOCAL)
+                scores[r][key] = exp(scores[r][key] - (peak == -INFINITY ? 0.0f : peak));
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (int key = from; key < to; key++) total += scores[r][key];
+#else
+            for (int key = 0; key < from; key++) scores[r][key] = -INFINITY;
+            for (int key = to; key < PAGE; key++) scores[r][key] = -INFINITY;
+            float16 part[PAGE / 16];
+#pragma unroll
+            for (int i = 0; i < PAGE / 16; i++) part[i] = vload16(i, scores[r]);
+            peak = fmax(peak, max16(fmax(fmax(part[0], part[1]), fmax(part[2], part[3]))));
+            float16 base = peak == -INFINITY ? 0.0f : peak;
+#pragma unroll
+            for (int i = 0; i < PAGE / 16; i++) {
+                part[i] = exp(part[i] - base);
+                vstore16(part[i], i, scores[r]);
+            }
+            total = sum16((part[0] + part[1]) + (part[2] + part[3]));
+#endif
             // No key of this row yet: nothing to scale, and no infinity minus infinity.
             float fade = peaks[r] == -INFINITY ? 0.0f : exp(peaks[r] - peak);
-            float base = peak == -INFINITY ? 0.0f : peak;
-#if LOCAL > 1
-            barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-            for (int key = from + item; key < to; key += LOCAL) scores[r][key] = exp(scores[r][key] - base);
-#if LOCAL > 1
-            barrier(CLK_LOCAL_MEM_FENCE);
-#endif
-            float total = 0.0f;
-            for (int key = from; key < to; key++) total += scores[r][key];
             totals[r] = totals[r] * fade + total;
             peaks[r] = peak;
 #pragma unroll

@@ -28,9 +28,10 @@ def lower_route(emit: LaunchEmitter, call: Call) -> None:
         "FACTORS": factors is not None,
         "RENORMALIZE": given.get("renormalize", False),
     }
+    numbers, narrow = emit.as_stored(logits)
     nbytes = number_of(spec_of(logits)) * F32.nbytes
     arguments = [
-        emit.real(logits),
+        numbers,
         None if selection_bias is None else emit.wide(selection_bias),
         None if factors is None else emit.wide(factors),
         *(emit.scratch(nbytes), emit.scratch(nbytes)),
@@ -39,5 +40,9 @@ def lower_route(emit: LaunchEmitter, call: Call) -> None:
         *(np.float32(given.get(name, default)) for name, default in (("epsilon", 0), ("scale", 1), ("near", 0))),
     ]
     emit.launch(
-        emit.program("expert_routing", options=options), "route_tokens", arguments, [Amount(rows_of(logits))], [1]
+        emit.program("expert_routing", options=options | narrow),
+        "route_tokens",
+        arguments,
+        [Amount(rows_of(logits))],
+        [1],
     )

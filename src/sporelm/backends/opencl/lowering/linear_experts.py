@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount, Extents
+from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
 from sporelm.backends.opencl.lowering.quantized_linear import BATCH, NO_WEIGHT, few_program
 from sporelm.backends.opencl.op_lowering import lowers
@@ -62,7 +62,7 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
     emit.launch(sorting, "sort_pairs", arguments, [1], [1], is_many)
     program = few_program(emit, weights, width, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
     arguments = [numbers, *weight_arguments, *middle, order, tiles, count]
-    sizes = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
+    sizes: list[Size] = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
     emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_many)
 
 

@@ -15,8 +15,9 @@ MAX_TOP_K = 256  # each number takes a pass over the row
 def lower_argmax(emit: LaunchEmitter, call: Call) -> None:
     (logits,) = call.args
     local = emit.tuning.row_group
-    arguments = [emit.real(logits), emit.result(call.results[0]), np.int32(width_of(logits))]
-    program = emit.program("logit_selection", local=local)
+    numbers, narrow = emit.as_stored(logits)
+    arguments = [numbers, emit.result(call.results[0]), np.int32(width_of(logits))]
+    program = emit.program("logit_selection", options=narrow, local=local)
     emit.launch(program, "find_argmax", arguments, [Amount(rows_of(logits), local)], [local])
 
 
@@ -24,9 +25,10 @@ def lower_argmax(emit: LaunchEmitter, call: Call) -> None:
 def lower_top_k(emit: LaunchEmitter, call: Call) -> None:
     (logits,) = call.args
     local = emit.tuning.row_group
+    numbers, narrow = emit.as_stored(logits)
     arguments = [
-        *(emit.real(logits), *(emit.result(result) for result in call.results)),
+        *(numbers, *(emit.result(result) for result in call.results)),
         *(np.int32(width_of(logits)), np.int32(call.options["k"])),
     ]
-    program = emit.program("greatest_numbers", local=local)
+    program = emit.program("greatest_numbers", options=narrow, local=local)
     emit.launch(program, "find_greatest", arguments, [Amount(rows_of(logits), local)], [local])

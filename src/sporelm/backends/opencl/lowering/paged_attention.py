@@ -5,7 +5,7 @@ from math import gcd
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount, Extents, extent_of
+from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
 from sporelm.backends.opencl.lowering.page_layout import page_options, page_snippets
 from sporelm.backends.opencl.lowering.rotary_embedding import launch_store
@@ -60,5 +60,5 @@ def lower_attention(emit: LaunchEmitter, call: Call) -> None:
         program = emit.program(
             "paged_attention", page_snippets(cache), options | tile | page_options(cache), local=local
         )
-        sizes = [count_tiles, heads // tile_heads]
+        sizes: list[Size] = [count_tiles, heads // tile_heads]
         emit.launch(program, "attend_rows", arguments, sizes, [local, 1], is_mine)

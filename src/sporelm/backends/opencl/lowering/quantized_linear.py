@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount, Extents, extent_of
+from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of
 from sporelm.backends.opencl.lowering.elementwise import map_buffers
 from sporelm.backends.opencl.op_lowering import lowers
@@ -106,13 +107,13 @@ def launch_few(
             *(None, None, None),
         ]
         local = emit.tuning.few_group
-        sizes = [-(-rows // emit.tuning.few_rows) * local, Amount(tokens, 1, batch)]
+        sizes: list[Size] = [-(-rows // emit.tuning.few_rows) * local, Amount(tokens, 1, batch)]
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
 
 
 def few_program(emit: LaunchEmitter, weights: list[Any], width: int, options: dict[str, Any], kind: str) -> Any:
     """Return the program of a product of few tokens with weights of one format."""
-    shared = {"ROWS": emit.tuning.few_rows, "RAGGED": width % RUN != 0}
+    shared: dict[str, Any] = {"ROWS": emit.tuning.few_rows, "RAGGED": width % RUN != 0}
     shared |= {"GATED": True, "ACT": f"act_{kind}"} if len(weights) > 1 else {}
     snippet = format_snippet(weights[0])
     return emit.program("few_token_product", [snippet], shared | options, local=emit.tuning.few_group)
@@ -121,6 +122,18 @@ def few_program(emit: LaunchEmitter, weights: list[Any], width: int, options: di
 def format_snippet(weight: Any) -> str:
     """Return the file that unpacks a packed weight."""
     return f"formats/{weight.storage.kind.name.lower()}.h"
+
+
+def tile_options(tuning: DeviceTuning) -> dict[str, Any]:
+    """Return the options of the product of many tokens."""
+    group_panels, group_tokens = tuning.tile_group
+    return {
+        "TOKENS": tuning.tile_tokens,
+        "VECTORS": tuning.tile_vectors,
+        "PANEL": 16 * tuning.tile_vectors,
+        "GROUP_TOKENS": group_tokens,
+        "GROUP_PANELS": group_panels,
+    }
 
 
 def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: Any, y: Any) -> None:
@@ -135,9 +148,7 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
     panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
     unpacking = emit.program("unpacked_panels", [format_snippet(weight)], {"PANEL": panel})
     group_panels, group_tokens = tuning.tile_group
-    tile = {"TOKENS": tuning.tile_tokens, "VECTORS": tuning.tile_vectors, "PANEL": panel, "BIAS": bias is not None}
-    tile |= {"GROUP_TOKENS": group_tokens, "GROUP_PANELS": group_panels}
-    product = emit.program("many_token_product", options=tile)
+    product = emit.program("many_token_product", options=tile_options(tuning) | {"BIAS": bias is not None})
     condition = _is_many(emit, tokens)
     for first in range(0, rows, slab):
         count = min(slab, rows - first)
@@ -151,5 +162,5 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
             *(numbers, panels, bias, y, Amount(tokens), np.int32(width), np.int32(runs * RUN)),
             *(np.int32(first), np.int32(count), np.int32(rows)),
         ]
-        sizes = [Amount(tokens, 1, tuning.tile_tokens), num_panels]
+        sizes: list[Size] = [Amount(tokens, 1, tuning.tile_tokens), num_panels]
         emit.launch(product, "multiply_tiles", arguments, sizes, [group_tokens, group_panels], condition)
