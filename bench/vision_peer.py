@@ -1,6 +1,6 @@
 """Pictures in prompts beside llama.cpp's libmtmd: tiny random models of each family, from the same two GGUF files.
 
-Usage: python bench/vision_peer.py DIR [--only NAME,...] [--type f16|f32] [--json]
+Usage: python bench/vision_peer.py DIR [--only NAME,...] [--type f16|f32|bf16|q8_0] [--json]
 DIR is the folder in which bench/peer.sh --mtmd has built llama.cpp. Needs the package tokenizers (`sporelm[live]`).
 
 rows    the largest difference of a row's value, over the range of values
@@ -38,14 +38,14 @@ from sporelm.engine.prompt_images import PromptIds  # noqa: E402
 from sporelm.models.tower import Tower  # noqa: E402
 from sporelm.models.towers.llava import LlavaTower  # noqa: E402
 from sporelm.models.towers.minicpmv import MinicpmvTower  # noqa: E402
-from sporelm.quant import F16, F32  # noqa: E402
+from sporelm.quant import BF16, F16, F32, Q8_0  # noqa: E402
 from sporelm.tools.hf.from_hf import from_hf  # noqa: E402
 from sporelm.tools.hf.mmproj_from_hf import mmproj_from_hf  # noqa: E402
 from sporelm.tools.output_file import OutputFile, save_models  # noqa: E402
 from vision_folders import draw_picture  # noqa: E402
 
 MAX_KL = 1e-3
-TYPES = {"f16": F16, "f32": F32}
+TYPES = {each.name.lower(): each for each in (F32, F16, BF16, Q8_0)}
 QUESTION = " What is in it?"
 POSITIONS = "positions.weight"
 

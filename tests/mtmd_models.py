@@ -47,7 +47,7 @@ class PeerCase:
 
 TEXT: dict[str, Any] = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}
-VIT: dict[str, Any] = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 3}
+VIT: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
 CLIP_VIT = VIT | {"model_type": "clip_vision_model", "image_size": 56, "patch_size": 14, "projection_dim": 8}
 SIGLIP_VIT = VIT | {"model_type": "siglip_vision_model", "image_size": 56, "patch_size": 14}
 IMAGE = ("<image>",)
@@ -111,17 +111,17 @@ def gemma3() -> PeerCase:
 
 QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 QWEN_TOWERS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    "qwen2vl": ("Qwen2VL", "qwen2_vl", {"depth": 3, "embed_dim": 48, "hidden_size": 64, "mlp_ratio": 2}),
+    "qwen2vl": ("Qwen2VL", "qwen2_vl", {"depth": 3, "embed_dim": 64, "hidden_size": 64, "mlp_ratio": 2}),
     "qwen25vl": (
         "Qwen2_5_VL",
         "qwen2_5_vl",
-        {"depth": 4, "hidden_size": 48, "intermediate_size": 80, "out_hidden_size": 64, "window_size": 112}
+        {"depth": 4, "hidden_size": 64, "intermediate_size": 96, "out_hidden_size": 64, "window_size": 112}
         | {"fullatt_block_indexes": [1, 3]},
     ),
     "qwen3vl": (
         "Qwen3VL",
         "qwen3_vl",
-        {"depth": 3, "hidden_size": 48, "intermediate_size": 80, "out_hidden_size": 64}
+        {"depth": 3, "hidden_size": 64, "intermediate_size": 96, "out_hidden_size": 64}
         | {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 36},
     ),
 }
@@ -139,7 +139,7 @@ def qwen(name: str) -> PeerCase:
     config = {
         "architectures": [f"{title}ForConditionalGeneration"],
         "model_type": kind,
-        "vision_config": {"num_heads": 3, "patch_size": 14, **vision},
+        "vision_config": {"num_heads": 4, "patch_size": 14, **vision},
         "image_token_id": ids["<|image_pad|>"],
         "video_token_id": ids["<|video_pad|>"],
         "vision_start_token_id": ids["<|vision_start|>"],
@@ -221,7 +221,7 @@ def minicpmv(version: str, **text: Any) -> PeerCase:
 
 def cogvlm() -> PeerCase:
     """The first CogVLM: libmtmd counts a position for each row, and takes the last one for a patch."""
-    vision = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_heads": 3, "hidden_act": "gelu"}
+    vision = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_heads": 4, "hidden_act": "gelu"}
     vision |= {"patch_size": 14, "image_size": 56, "num_positions": 17, "in_channels": 3, "layer_norm_eps": 1e-6}
     text = {name: value for name, value in TEXT.items() if name != "num_key_value_heads"}
     config = text | {"architectures": ["CogVLMForCausalLM"], "hidden_act": "silu", "vision_config": vision}
