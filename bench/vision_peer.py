@@ -7,6 +7,7 @@ rows    the largest difference of a row's value, over the range of values
 kl      the largest divergence of the distributions of the next token, behind the picture and behind each token of the
         question that follows, in nats
 other   the same for our own distributions if another picture is shown: how much a picture matters
+three   `kl` of a prompt with three pictures, in front of it, and side by side
 layout  whether both prompts have the same ids and the same number of rows
 
 Where libmtmd makes a mistake, a second line of the model has ours make it too (tests/mtmd_models.py describes them).
@@ -63,15 +64,17 @@ class CaseResult(NamedTuple):
 
     exact, resized   of a picture that needs no resizing, and of one that does
     other            the divergence between our distributions for two pictures
+    several          of three pictures that need no resizing
     """
 
     exact: Comparison
     other: float
+    several: Comparison
     resized: Comparison
 
     @property
     def is_close(self) -> bool:
-        return self.exact.same_layout and self.exact.kl <= MAX_KL
+        return all(each.same_layout and each.kl <= MAX_KL for each in (self.exact, self.several))
 
 
 class Models(NamedTuple):
@@ -119,9 +122,16 @@ def divergence(logits: NDArray[np.float32], others: NDArray[np.float32]) -> floa
     return float((np.exp(first) * (first - second)).sum(axis=1).max())
 
 
-def run_ours(llm: LLM, case: PeerCase, picture: Pixels) -> tuple[list[int], NDArray[np.float32], NDArray[np.float32]]:
-    """Return the layout of a prompt, the rows of its picture, and the logits behind it."""
-    ids = llm.prompt_with_images(f"{case.front}{case.placeholder}{QUESTION}", [picture])
+def make_prompt(case: PeerCase, mark: str, count: int) -> str:
+    """Return a prompt with a mark for each of one or three pictures; three begin it, and two of them are adjacent."""
+    return f"{case.front}{mark}{QUESTION}" if count == 1 else f"{mark}One{mark * 2}{QUESTION}"
+
+
+def run_ours(
+    llm: LLM, case: PeerCase, pictures: Sequence[Pixels]
+) -> tuple[list[int], NDArray[np.float32], NDArray[np.float32]]:
+    """Return the layout of a prompt, the rows of its pictures, and the logits behind them."""
+    ids = llm.prompt_with_images(make_prompt(case, case.placeholder, len(pictures)), pictures)
     assert isinstance(ids, PromptIds)
     assert llm.engine.image_encoder is not None
     runner = llm.engine.image_encoder.runner
@@ -132,10 +142,10 @@ def run_ours(llm: LLM, case: PeerCase, picture: Pixels) -> tuple[list[int], NDAr
     return layout, rows, llm.logits(ids)[ids.images[-1].stop :]
 
 
-def compare(llm: LLM, case: PeerCase, models: Models, peer: Path, picture: Pixels) -> Comparison:
-    """Compare one picture. Raises ValueError if llama.cpp fails."""
-    layout, rows, logits = run_ours(llm, case, picture)
-    theirs = run_mtmd(peer, models.text, models.mmproj, f"{case.front}{case.theirs}{QUESTION}", [picture])
+def compare(llm: LLM, case: PeerCase, models: Models, peer: Path, pictures: Sequence[Pixels]) -> Comparison:
+    """Compare a prompt with one picture, or with three. Raises ValueError if llama.cpp fails."""
+    layout, rows, logits = run_ours(llm, case, pictures)
+    theirs = run_mtmd(peer, models.text, models.mmproj, make_prompt(case, case.theirs, len(pictures)), pictures)
     same = layout == theirs.layout
     count = case.same_rows or len(rows)
     deviation = float("nan")
@@ -146,17 +156,18 @@ def compare(llm: LLM, case: PeerCase, models: Models, peer: Path, picture: Pixel
 
 
 def run_case(case: PeerCase, peer: Path, folder: Path, type_name: str, *, with_mistake: bool = False) -> CaseResult:
-    """Write the model of a case, and compare two pictures. With `with_mistake`, ours makes that of libmtmd."""
+    """Write the model of a case, and compare three prompts. With `with_mistake`, ours makes that of libmtmd."""
     models = write_models(case, folder, type_name)
     mmproj = models.rolled if with_mistake and case.mistake == CLASS_LAST else models.mmproj
     with LLM(models.text, mmproj=mmproj, threads=2, max_context=1024, kv="f32") as llm:
         assert llm.engine.image_encoder is not None
         if with_mistake:
             repeat_mistake(llm.engine.image_encoder.runner.tower)
-        exact, other = (draw_picture(*size, seed=number) for number, size in enumerate((case.exact, case.other)))
-        changed = run_ours(llm, case, draw_picture(*case.exact, seed=7))[2]
-        effect = divergence(run_ours(llm, case, exact)[2], changed)
-        return CaseResult(compare(llm, case, models, peer, exact), effect, compare(llm, case, models, peer, other))
+        exact, changed = (draw_picture(*case.exact, seed=seed) for seed in (0, 7))
+        resized = draw_picture(*case.other, seed=1)
+        effect = divergence(run_ours(llm, case, [exact])[2], run_ours(llm, case, [changed])[2])
+        found = [compare(llm, case, models, peer, each) for each in ([exact], [exact, changed, exact], [resized])]
+        return CaseResult(found[0], effect, found[1], found[2])
 
 
 def list_runs(name: str) -> list[tuple[str, bool]]:
@@ -177,7 +188,9 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--only: unknown {', '.join(unknown)}; choose from {', '.join(CASES)}")
     failed = []
     if not options.json:
-        print(f"{'model':34} {'rows':>8} {'kl':>8} {'other':>8} layout  | {'rows':>8} {'kl':>8} layout (resized)")
+        print(
+            f"{'model':34} {'rows':>8} {'kl':>8} {'other':>8} {'three':>8} layout  | {'rows':>8} {'kl':>8} layout (resized)"
+        )
     runs = [(name, *run) for name in names for run in list_runs(name)]
     for name, label, with_mistake in runs:
         with TemporaryDirectory() as place:
@@ -187,12 +200,12 @@ def main(arguments: Sequence[str]) -> int:
             failed.append(label)
         exact, resized = result.exact, result.resized
         if options.json:
-            parts = {"exact": exact._asdict(), "other": result.other, "resized": resized._asdict()}
-            print(json.dumps({"model": label, "type": options.type, **parts}), flush=True)
+            parts = {name: part._asdict() for name, part in result._asdict().items() if name != "other"}
+            print(json.dumps({"model": label, "type": options.type, "other": result.other, **parts}), flush=True)
             continue
         print(
-            f"{label:34} {exact.rows:8.1e} {exact.kl:8.1e} {result.other:8.1e} {say(exact)}  | {resized.rows:8.1e} "
-            f"{resized.kl:8.1e} {say(resized)}",
+            f"{label:34} {exact.rows:8.1e} {exact.kl:8.1e} {result.other:8.1e} {result.several.kl:8.1e} {say(exact)}  | "
+            f"{resized.rows:8.1e} {resized.kl:8.1e} {say(resized)}",
             flush=True,
         )
     return 1 if failed else 0

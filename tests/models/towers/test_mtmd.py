@@ -40,5 +40,5 @@ def test_rows_and_distributions(name: str, type_name: str, vision_peer: Any, pee
     result = vision_peer.run_case(case, peer, tmp_path, type_name, with_mistake=bool(case.mistake))
     assert result.exact.rows < MAX_DEVIATION[type_name]
     if not case.is_rows_only:
-        assert result.exact.same_layout
-        assert result.exact.kl <= vision_peer.MAX_KL < result.other
+        assert result.is_close
+        assert result.other > vision_peer.MAX_KL
