@@ -52,11 +52,14 @@ POSITIONS = "positions.weight"
 
 
 class Comparison(NamedTuple):
-    """Ours against llama.cpp's for one picture; kl is NaN where the prompts differ."""
+    """Ours against llama.cpp's for one prompt; kl is NaN where the prompts differ, rows where their numbers do."""
 
     same_layout: bool
     rows: float
     kl: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: None if np.isnan(value) else value for name, value in self._asdict().items()}
 
 
 class CaseResult(NamedTuple):
@@ -188,9 +191,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--only: unknown {', '.join(unknown)}; choose from {', '.join(CASES)}")
     failed = []
     if not options.json:
-        print(
-            f"{'model':34} {'rows':>8} {'kl':>8} {'other':>8} {'three':>8} layout  | {'rows':>8} {'kl':>8} layout (resized)"
-        )
+        titles = [f"{name:>8}" for name in ("rows", "kl", "other", "three", "rows", "kl")]
+        print(f"{'model':34}", *titles[:4], "layout |", *titles[4:], "layout (resized)")
     runs = [(name, *run) for name in names for run in list_runs(name)]
     for name, label, with_mistake in runs:
         with TemporaryDirectory() as place:
@@ -200,14 +202,12 @@ def main(arguments: Sequence[str]) -> int:
             failed.append(label)
         exact, resized = result.exact, result.resized
         if options.json:
-            parts = {name: part._asdict() for name, part in result._asdict().items() if name != "other"}
+            parts = {name: part.as_json() for name, part in result._asdict().items() if name != "other"}
             print(json.dumps({"model": label, "type": options.type, "other": result.other, **parts}), flush=True)
             continue
-        print(
-            f"{label:34} {exact.rows:8.1e} {exact.kl:8.1e} {result.other:8.1e} {result.several.kl:8.1e} {say(exact)}  | "
-            f"{resized.rows:8.1e} {resized.kl:8.1e} {say(resized)}",
-            flush=True,
-        )
+        values = (exact.rows, exact.kl, result.other, result.several.kl, resized.rows, resized.kl)
+        numbers = [f"{value:8.1e}" for value in values]
+        print(f"{label:34}", *numbers[:4], f"{say(exact)}  |", *numbers[4:], say(resized), flush=True)
     return 1 if failed else 0
 
 
