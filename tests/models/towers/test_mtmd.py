@@ -1,6 +1,8 @@
 """Pictures in prompts against llama.cpp's libmtmd, from the same two GGUF files; where SPORE_PEER names its folder."""
 
+import json
 import os
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -42,3 +44,14 @@ def test_rows_and_distributions(name: str, type_name: str, vision_peer: Any, pee
     if not case.is_rows_only:
         assert result.is_close
         assert result.other > vision_peer.MAX_KL
+
+
+def test_speeds(root: Path, peer: Path) -> None:
+    command = [sys.executable, str(root / "bench" / "vision_speed.py"), str(peer), "--shape", "tiny", "--repeat", "2"]
+    ran = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=True)
+    rows = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [row["type"] for row in rows] == ["f16", "q8_0"]
+    for row in rows:
+        assert row["rows"] == 16
+        assert min(row["ours_s"], row["llama_cpp_s"], row["llama_cpp_flash_s"], row["ratio"]) > 0
+        assert 0 < row["share"] < 1
