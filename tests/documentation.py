@@ -11,10 +11,14 @@ import numpy as np
 
 import quantized_folders
 from chat_folders import write_chat_folder
+from drawn_families import ENCODERS as IMAGE_ENCODERS
+from drawn_families import FIRST, draw_pixels
 from encoder_files import write_encoder
 from families import ENCODERS
+from hf_folders import tokenizer_json, write_tokenizer
 from lora_files import write_peft
 from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.mmproj_from_hf import mmproj_from_hf
 from sporelm.tools.output_file import OutputFile, save_models
 from tiny_models import WIDE
 
@@ -76,10 +80,29 @@ def write_files(folder: Path, story: Path) -> Mapping[str, str]:
         write_peft(folder / name, story_pairs(story, number))
     scheme, settings = quantized_folders.gptq(), GPTQ
     quantized_folders.write(folder / "Qwen-GPTQ-Int4", WIDE, scheme, settings)
+    write_seeing_models(folder)
     (folder / "letter.txt").write_text("Once upon a time there was a letter.", encoding="utf-8")
     (folder / "prompt.txt").write_text("Once upon a time", encoding="utf-8")
     (folder / "keys.txt").write_text("anna:a-secret-of-some-length\n", encoding="utf-8")
     return {"SPORE_MODEL_STORE": str(folder / "store")}
+
+
+def write_seeing_models(folder: Path) -> None:
+    """Write models that see and an mmproj file for model.gguf, all of drawn weights, and pictures."""
+    from PIL import Image
+
+    for name, family in (("Qwen2-VL-2B-Instruct", "qwen2vl"), ("smolvlm", "idefics3")):
+        FIRST[family].write(folder / name)
+    llava = FIRST["llava"]
+    text = {**llava.config["text_config"], "hidden_size": 128}
+    tower = llava._replace(config={**llava.config, "text_config": text}).write(folder / "llava")
+    save_models([OutputFile(folder / "mmproj.gguf", mmproj_from_hf(tower).model)])
+    clip = next(each for each in IMAGE_ENCODERS if each.module == "clip")
+    words = {**clip.config["text_config"], "vocab_size": 300}
+    clip = clip._replace(config={**clip.config, "text_config": words})
+    write_tokenizer(clip.write(folder / "clip-vit-base-patch32"), tokenizer_json(300))
+    for name in ("cat.png", "photo.jpg"):
+        Image.fromarray(draw_pixels(90, 60)).save(folder / name)
 
 
 def story_pairs(story: Path, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:

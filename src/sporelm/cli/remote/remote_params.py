@@ -9,7 +9,7 @@ from sporelm.cli import sampling_options
 from sporelm.errors import RequestError, UsageError
 
 # Options that may be given with --url and are not sampling parameters.
-OTHER_OPTIONS = {"url", "api_key", "model", "system", "debug"}
+OTHER_OPTIONS = {"url", "api_key", "model", "system", "debug", "images"}
 GRAMMAR_OPTIONS = ("json_schema", "regex", "lark", "gbnf", "choice")
 
 
