@@ -16,6 +16,7 @@ PARALLEL = {
     "backends/cuda",
     "backends/cuda/formats",
     "backends/opencl",
+    "backends/opencl/lowering",
     "backends/torch",
     "checkpoints/gguf",
     "checkpoints/hf",

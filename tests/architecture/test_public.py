@@ -79,7 +79,7 @@ OPTIONS = {
         *{"-n", "--shared-prefix", "--temp", "--seed", "--timeout", "--save", "--plot", "--json", "--md", "--csv"},
     }
     | EVERY,
-    "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
+    "bench tune": {"--target", "--format", "--quick", "--backend", "--device", "--json"} | EVERY,
     "eval": {"--lora", "--json", "--max-tokens"} | UNGUESSED | EVERY,
     "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json", "--image"}
     | UNGUESSED

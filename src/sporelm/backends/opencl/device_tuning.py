@@ -1,5 +1,7 @@
-"""What is measured per device: vector widths, sizes of work-groups, tiles. Results do not depend on it, but for the
-order of sums."""
+"""Numbers that are measured per device: vector widths, sizes of work-groups, tiles.
+
+They change the speed, and of results only the order of sums.
+"""
 
 from dataclasses import dataclass
 

@@ -34,7 +34,7 @@ FORMAT = "Q4_0"
 
 
 class TuningRow(NamedTuple):
-    """What was measured for one op: the numbers before and after, and the seconds of both."""
+    """The measurement of one op: the numbers before and after, and the seconds of both."""
 
     name: str
     before: Mapping[str, Any]
@@ -44,7 +44,7 @@ class TuningRow(NamedTuple):
 
 
 def tune_device(backend: "OpenClBackend", progress: Progress | None = None) -> tuple[DeviceTuning, list[TuningRow]]:
-    """Return the fastest numbers for a back-end's device. Changes those that the back-end uses."""
+    """Return the fastest numbers for a back-end's device. Changes the back-end's own."""
     rows: list[TuningRow] = []
     workloads = _list_workloads(backend)
     for done, (name, candidates, run) in enumerate(workloads):

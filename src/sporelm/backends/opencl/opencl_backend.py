@@ -33,7 +33,7 @@ from sporelm.backends.opencl.kernel_program import ProgramCompiler
 from sporelm.backends.opencl.measured_tuning import tuning_in_use
 from sporelm.backends.opencl.op_lowering import find_lowering, op_lowerings
 from sporelm.backends.opencl.opencl_program import OpenClProgram, value_bytes
-from sporelm.backends.opencl.peak_rates import measure_peak_rates
+from sporelm.backends.opencl.device_rates import measure_peak_rates
 from sporelm.backends.opencl.weight_formats import find_weight_format
 from sporelm.backends.protocol import (
     HOST_TRAITS,

@@ -81,7 +81,7 @@ class OpenClProgram(Resource):
             for value in leaves(call.args)
             if isinstance(value, Tensor) and hasattr(value.storage, "pool")
         ]
-        super().__init__(backend.context, f"program of {len(graph.calls)} calls")  # last: a failed one is no resource
+        super().__init__(backend.context, f"program of {len(graph.calls)} calls")  # last: a failed one must not be a resource
 
     # ---- memory
 
@@ -195,10 +195,10 @@ class OpenClProgram(Resource):
         for number, kernel, sizes, group in bound:
             call = self.graph.calls[self._owners[number]]
 
-            def work(kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
+            def launch(kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
                 cl.enqueue_nd_range_kernel(self.backend.queue, kernel, sizes, group)
 
-            self.backend.timed(call, self._launches[number].name, work)
+            self.backend.timed(call, self._launches[number].name, launch)
 
     def _bind(
         self, key: tuple[int, ...], extents: Mapping[str, int]

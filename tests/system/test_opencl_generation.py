@@ -1,0 +1,47 @@
+"""Whole models on the OpenCL back-end give the CPU's greedy tokens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from available import open_available
+from close import assert_near_in_nat
+from sporelm import LLM, SamplingParams
+
+OPTIONS = {"max_context": 512, "max_batch": 4}
+PROMPTS = ["Once upon a time", "The dog", "Lily and Tom were playing in the park. They", "One day, a big cat " * 5]
+
+
+@pytest.fixture(scope="module")
+def llm(story: Path) -> Iterator[LLM]:
+    open_available("opencl").close()
+    with LLM(story, backend="opencl", **OPTIONS) as opened:
+        yield opened
+
+
+def test_prompts_of_a_batch_give_the_tokens_of_the_cpu(llm: LLM, story: Path) -> None:
+    params = SamplingParams(max_tokens=60, temperature=0.0)
+    with LLM(story, backend="cpu", **OPTIONS) as cpu:
+        expected = [each.token_ids for each in cpu.generate(PROMPTS, params)]
+    assert [each.token_ids for each in llm.generate(PROMPTS, params)] == expected
+
+
+def test_a_chunked_prompt_has_the_logits_of_the_cpu(llm: LLM, story: Path) -> None:
+    ids = np.random.default_rng(0).integers(3, 1500, 300).tolist()
+    with LLM(story, backend="cpu", **OPTIONS) as cpu:
+        expected = cpu.logits(ids)
+    np.testing.assert_allclose(llm.logits(ids), expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.all
+def test_smollm2_is_near_the_cpu(smollm2: Path) -> None:
+    """Within what rounding single activations to int8 the other way changes."""
+    open_available("opencl").close()
+    ids = np.random.default_rng(0).integers(3, 40000, 300).tolist()
+    rows = []
+    for backend in ("cpu", "opencl"):
+        with LLM(smollm2, backend=backend, **OPTIONS) as opened:
+            rows.append(opened.logits(ids))
+    assert_near_in_nat(rows[1], rows[0], 0.01, mean=True)

@@ -1,0 +1,15 @@
+"""An OpenCL back-end on the device at hand, or a skip with the reason."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from available import open_available
+
+
+@pytest.fixture
+def opencl() -> Iterator[Any]:
+    backend = open_available("opencl")
+    yield backend
+    backend.close()

@@ -1,0 +1,94 @@
+"""Programs: compiled once, kept as binaries, compiled again when a binary is damaged; errors of the compiler."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm.backends.cpu.jit.object_cache import ObjectCache
+from sporelm.errors import BackendError
+
+pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+
+from sporelm.backends.opencl.kernel_program import SOURCES, ProgramCompiler, kernel_program
+
+PROGRAM = kernel_program("conversion", {"WIDEN": False, "VEC": 4, "LOCAL": 1})
+
+
+@pytest.fixture
+def open_compiler(opencl: Any, tmp_path: Path) -> Any:
+    """Compilers with one folder of binaries."""
+
+    def open_one() -> ProgramCompiler:
+        return ProgramCompiler(opencl.device, opencl.cl_context, ObjectCache(tmp_path / "binaries", 1 << 24))
+
+    return open_one
+
+
+def run(opencl: Any, compiler: ProgramCompiler) -> None:
+    """Run the program, as drivers finish some kernels only then."""
+    source, target = opencl.copy_to_buffer(np.ones(4, np.float32)), opencl.allocate_buffer(8, "a test")
+    kernel = compiler.kernel(PROGRAM, "convert_numbers")
+    kernel(opencl.queue, (4,), (1,), source, target, np.int32(4))
+    opencl.queue.finish()
+    compiler.save_binaries()
+
+
+def test_options_are_macros_in_order() -> None:
+    program = kernel_program("conversion", {"B": True, "A": 3, "ABSENT": None, "OFF": False})
+    assert program.source.startswith("#define A 3\n#define B 1\n//")
+    assert program == kernel_program("conversion", {"A": 3, "B": True})
+
+
+def test_the_second_start_takes_the_binary(opencl: Any, open_compiler: Any) -> None:
+    first = open_compiler()
+    for _ in range(2):
+        run(opencl, first)
+    assert first.num_compiled == 1
+    second = open_compiler()
+    run(opencl, second)
+    assert second.num_compiled == 0
+
+
+def test_a_damaged_binary_is_compiled_again(opencl: Any, open_compiler: Any) -> None:
+    run(opencl, open_compiler())
+    (path,) = open_compiler().binaries.folder.glob("*.o")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    again = open_compiler()
+    run(opencl, again)
+    assert again.num_compiled == 1
+
+
+def test_a_binary_of_another_driver_is_compiled_again(opencl: Any, open_compiler: Any) -> None:
+    """Its content is whole, but the driver refuses it."""
+    compiler = open_compiler()
+    compiler.binaries.put(compiler.key(PROGRAM.source), b"not a program")
+    run(opencl, compiler)
+    assert compiler.num_compiled == 1
+
+
+def test_the_key_names_source_options_device_and_driver(opencl: Any, open_compiler: Any) -> None:
+    compiler = open_compiler()
+    keys = {compiler.key(PROGRAM.source), compiler.key(PROGRAM.source + " ")}
+    compiler._flags = [*compiler._flags, "-D X=1"]
+    assert len(keys | {compiler.key(PROGRAM.source)}) == 3
+
+
+def test_an_error_of_the_drivers_compiler_is_one_line(opencl: Any, open_compiler: Any) -> None:
+    broken = kernel_program("conversion", {"WIDEN": True, "vload_half": "no_such_function"})
+    with pytest.raises(
+        BackendError, match=r"its driver does not compile conversion.cl \(.*no_such_function.*option dev"
+    ):
+        open_compiler().kernel(broken, "convert_numbers")
+    run(opencl, open_compiler())
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.cl")), ids=lambda path: path.stem)
+def test_kernel_files_begin_with_a_comment(path: Path) -> None:
+    assert path.read_text("utf-8").startswith("// ")
+
+
+def test_programs_are_compared_by_their_parts() -> None:
+    assert replace(PROGRAM, options=()) != PROGRAM

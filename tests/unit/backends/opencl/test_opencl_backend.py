@@ -1,0 +1,181 @@
+"""The back-end's memory, pages, states and programs; what it says of failures of the device."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+
+import pyopencl as cl
+
+from sporelm import ops
+from sporelm.backends.opencl import opencl_program
+from sporelm.backends.protocol import Ready
+from sporelm.errors import BackendError, ContextError, MemoryShortage
+from sporelm.ops import Spec, Symbol, trace
+from sporelm.ops.canonical_pages import KV_TYPES
+from sporelm.plan import Plan
+from sporelm.tensor.dtype import F32, I32
+
+
+def test_probe_describes_the_device_and_all_others(opencl: Any) -> None:
+    state = opencl.probe()
+    assert isinstance(state, Ready)
+    assert state.details["device"] in state.details["devices"]
+    assert {"driver", "memory", "units", "dtype", "fp16", "tuning", "program cache"} <= state.details.keys()
+
+
+@pytest.mark.parametrize("name", KV_TYPES)
+def test_pages_are_exported_as_they_were_imported(opencl: Any, name: str) -> None:
+    caches = opencl.allocate_pages(3, [(2, 16), (1, 32)], KV_TYPES[name])
+    for cache in caches:
+        shape = opencl.export_pages(cache, [0]).shape[1:]
+        bits = opencl.export_pages(cache, range(3))
+        assert not bits.any()
+        given = np.random.default_rng(0).integers(0, 100, (2, *shape)).astype(bits.dtype)
+        opencl.import_pages(cache, [2, 0], given)
+        opencl.copy_pages([cache], [(0, 1), (2, 0)])
+        assert np.array_equal(opencl.start_export_pages(cache, [2, 1, 0]).result(), given[[0, 1, 0]])
+    opencl.free_pages(caches)
+    with pytest.raises(ContextError, match="3 pages of 2 layers was freed"):
+        opencl.export_pages(caches[0], [0])
+
+
+def test_states_are_copied_exported_and_imported(opencl: Any) -> None:
+    caches = opencl.allocate_states(3, [[(2, 3), (4,)], [(5,)]])
+    assert [[tensor.shape for tensor in layer] for layer in caches] == [[(3, 2, 3), (3, 4)], [(3, 5)]]
+    random = np.random.default_rng(0)
+    given = [random.standard_normal((1, *shape), np.float32) for shape in ((2, 3), (4,), (5,))]
+    opencl.import_states(caches, [1], given)
+    opencl.copy_states(caches, [(1, 2)])
+    for found, expected in zip(opencl.export_states(caches, [2]), given, strict=True):
+        assert np.array_equal(found, expected)
+    opencl.free_states(caches)
+
+
+def step_plan(backend: Any) -> Plan:
+    """A plan with small inputs, one that does not go up with them, and an op that the reference runs in the middle."""
+    tokens = Symbol("tokens", 512)
+    specs = {"x": Spec((tokens, 1024), F32), "rows": Spec((Symbol("rows", 4),), I32)}
+
+    def function(x: Any, rows: Any) -> Mapping[str, Any]:
+        chosen = ops.select_rows(ops.add(x, x), rows)
+        first, second = ops.stream(ops.spread_streams(chosen, (chosen,)), index=1), ops.scale(chosen, factor=3.0)
+        return {"sum": ops.add(first, second), "best": ops.argmax(chosen)}
+
+    return Plan(trace(function, specs), backend)
+
+
+def test_steps_of_different_extents_alternate(opencl: Any) -> None:
+    plan = step_plan(opencl)
+    assert plan.fallback_calls == {"spread_streams": 1, "stream": 1}
+    random = np.random.default_rng(0)
+    for tokens, rows in ((512, [3, 511]), (1, [0]), (7, [6, 0, 2]), (1, [0]), (512, [1, 2])):
+        x = random.standard_normal((tokens, 1024), np.float32)
+        arrays = {"x": x, "rows": np.array(rows, np.int32)}
+        found = plan.run(arrays, {"tokens": tokens, "rows": len(rows)})
+        chosen = 2 * x[rows]
+        np.testing.assert_allclose(found["sum"], 4 * chosen, rtol=1e-5)
+        assert np.array_equal(found["best"], chosen.argmax(axis=1))
+    plan.close()
+
+
+def test_small_inputs_go_up_in_one_copy(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Symbol("tokens", 16)
+    specs = {"x": Spec((tokens, 64), F32), "rows": Spec((tokens,), I32)}
+    plan = Plan(trace(lambda x, rows: {"y": ops.select_rows(x, rows)}, specs), opencl)
+    copies: list[Sequence[Any]] = []
+    copy = cl.enqueue_copy
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        copies.append(arguments)
+        return copy(*arguments, **options)
+
+    monkeypatch.setattr(opencl_program.cl, "enqueue_copy", record)
+    arrays = {"x": np.ones((16, 64), np.float32), "rows": np.arange(16, dtype=np.int32)}
+    handles = plan.launch(arrays, {"tokens": 16})
+    assert len(copies) == 1
+    assert np.array_equal(opencl.fetch_rows(handles["y"], [3]), arrays["x"][[3]])
+    plan.close()
+
+
+def test_a_freed_cache_is_not_written(opencl: Any) -> None:
+    cache = opencl.allocate_pages(1, [(1, 16)], F32)[0]
+    specs = {name: Spec((Symbol("tokens", 4), 16), F32) for name in "kv"} | {"slots": Spec((Symbol("tokens", 4),), I32)}
+
+    def function(k: Any, v: Any, slots: Any) -> Mapping[str, Any]:
+        ops.store_kv(k, v, cache, slots)
+        return {"sum": ops.add(k, v)}
+
+    plan = Plan(trace(function, specs), opencl)
+    arrays = {"k": np.ones((1, 16), np.float32), "v": np.ones((1, 16), np.float32), "slots": np.zeros(1, np.int32)}
+    plan.run(arrays, {"tokens": 1})
+    opencl.free_pages([cache])
+    with pytest.raises(ContextError, match="was freed"):
+        plan.run(arrays, {"tokens": 1})
+    plan.close()
+
+
+def test_too_large_a_buffer_is_a_shortage(opencl: Any) -> None:
+    with pytest.raises(MemoryShortage, match=r"a weight needs .* it allows .* in one buffer. Lower the option max_con"):
+        opencl.allocate_buffer(1 << 60, "a weight")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "words"),
+    [
+        (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, MemoryShortage, "Lower the option max_context"),
+        (cl.status_code.OUT_OF_HOST_MEMORY, MemoryShortage, "Lower the option max_context"),
+        (cl.status_code.OUT_OF_RESOURCES, BackendError, "failed: .*Load the model again"),
+        (cl.status_code.INVALID_COMMAND_QUEUE, BackendError, "failed: .*Load the model again"),
+    ],
+)
+def test_a_failure_in_a_step_is_one_line_with_a_remedy(
+    opencl: Any, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception], words: str
+) -> None:
+    """The device is lost while a step is enqueued. Afterwards another step runs as before."""
+    plan = step_plan(opencl)
+    arrays = {"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}
+
+    def fail(*arguments: Any) -> None:
+        raise cl.RuntimeError(cl._cl._ErrorRecord("clEnqueueNDRangeKernel failed", code, "clEnqueueNDRangeKernel"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opencl_program.cl, "enqueue_nd_range_kernel", fail)
+        with pytest.raises(expected, match=f"device 0: .*{words}") as raised:
+            plan.run(arrays, {"tokens": 3, "rows": 1})
+    assert "\n" not in str(raised.value)
+    assert plan.run(arrays, {"tokens": 3, "rows": 1})["best"] == [0]
+    plan.close()
+
+
+def test_strict_refuses_a_fallback(opencl: Any) -> None:
+    opencl.strict = True
+    x = opencl.tensor(np.ones((2, 8), np.float32))
+    with pytest.raises(BackendError, match=r"opencl has no kernel for spread_streams.*option strict"):
+        ops.spread_streams(x, (x,))
+
+
+def test_rates_are_positive(opencl: Any) -> None:
+    rates = opencl.measure_limits()
+    assert rates.keys() == {"stream_bytes_s", "stream_median_bytes_s", "int8_dot_ops_s", "f32_ops_s"}
+    assert min(rates.values()) > 1e8
+
+
+def test_times_are_recorded_per_kernel(opencl: Any) -> None:
+    take = opencl.time_calls()
+    x = opencl.tensor(np.ones((2, 8), np.float32))
+    ops.add(x, x)
+    (time,) = take()
+    assert (time.call.op, time.kernel) == (ops.add, "map_numbers")
+    assert time.seconds > 0
+    assert take() == []
+
+
+def test_an_unknown_dtype_is_an_error() -> None:
+    from sporelm.backends.opencl import OpenClBackend
+
+    with pytest.raises(BackendError, match="dtype is 'bf16'; it must be one of auto, f32, f16"):
+        OpenClBackend(dtype="bf16")
