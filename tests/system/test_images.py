@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drawn_families import FIRST
 from drawn_vision import QWEN_PICTURE, write_qwen2vl
 from imatrix_models import vocabulary
 from lora_files import write_peft
@@ -16,7 +17,7 @@ from sporelm.engine import Request
 from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.sampling import Sampling
 from sporelm.engine.step import Step
-from sporelm.errors import ContextOverflow, RequestError
+from sporelm.errors import ContextOverflow, MemoryShortage, RequestError
 from tiny_files import write_gguf
 from tiny_models import LLAMA, Tiny
 from vision_folders import draw_picture
@@ -234,13 +235,40 @@ def test_a_tower_that_fails_ends_the_requests_of_that_picture_alone(
         text = engine.add(request_of(llm.prompt_ids("A text"), 3))
         engine.run([first, second, text])
         assert (first.finish_reason, second.finish_reason, text.finish_reason) == ("error", "length", "length")
-        assert first.error == "no luck"
+        assert first.error == "image: the vision tower failed (no luck)"
+
+
+def test_a_cancelled_picture_leaves_nothing_behind(llm: LLM) -> None:
+    engine, encoder = llm.engine, llm.engine.image_encoder
+    assert encoder is not None
+    request = engine.add(request_of(llm.prompt_with_images(f"{QWEN_PICTURE} x", [draw_picture(99, 71, seed=77)])))
+    engine.scheduler._is_ready(request)
+    assert encoder.has_work
+    engine.cancel(request)
+    assert engine.is_idle
+    assert not encoder.has_work
+
+
+def test_ids_of_image_rows_stand_for_images_alone(llm: LLM) -> None:
+    ids = llm.prompt_with_images(f"{QWEN_PICTURE} x", [WIDE])
+    assert isinstance(ids, PromptIds)
+    with pytest.raises(RequestError, match="the prompt holds token 46116"):
+        llm.generate([PromptIds([*ids, (1 << 62) + 5], ids.images)], GREEDY)
+
+
+def test_too_many_patches_are_refused_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_fresh(folder) as llm:
+        ids = llm.prompt_with_images(f"{QWEN_PICTURE} x", [WIDE])
+        monkeypatch.setattr("sporelm.engine.tower_runner.MAX_ROWS", 10)
+        with pytest.raises(RequestError, match=r"image: too many patches \(got \d+; allowed 10\)"):
+            llm.generate([ids], GREEDY)
+        assert llm.generate([llm.prompt_ids("A text")], GREEDY)
 
 
 def test_more_pictures_than_the_context_holds(folder: Path) -> None:
     with (
         open_fresh(folder, max_context=64) as llm,
-        pytest.raises(ContextOverflow, match=r"^image 2 of 4: the prompt is"),
+        pytest.raises(ContextOverflow, match=r"^image 3 of 4: the prompt is too long \(got 84 tokens"),
     ):
         llm.chat(say("What?", *[draw_picture(200, 100, seed=seed) for seed in range(4)]))
 
@@ -303,3 +331,49 @@ def test_adapters_and_images_share_a_step(folder: Path, llm: LLM, tmp_path: Path
         alone = adapted.generate([ids], params[1])[0]
     assert first.token_ids == plain.token_ids
     assert second.token_ids == alone.token_ids != plain.token_ids
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FIRST["gemma3"].write(tmp_path_factory.mktemp("vision") / "gemma3")
+
+
+def gemma_ids(llm: LLM, text: str) -> list[int]:
+    return llm.prompt_with_images(text.replace("@", FIRST["gemma3"].picture), [WIDE] * text.count("@"))
+
+
+def test_an_image_that_attends_both_ways_has_its_turn_beside_streams(gemma: Path) -> None:
+    with open_fresh(gemma) as llm:
+        ids = gemma_ids(llm, "@ What?")
+        num_rows = ids.images[0].num_rows  # type: ignore[attr-defined]
+        expected = llm.generate([ids], GREEDY)[0].token_ids
+    with open_fresh(gemma, token_budget=num_rows, max_batch=2) as llm:
+        engine = llm.engine
+        stream = engine.add(request_of(llm.prompt_ids("A text"), 300))
+        engine.step()
+        seen = engine.add(request_of(gemma_ids(llm, "@ What?")))
+        engine.run([seen])
+        assert stream.num_generated < 150
+        assert seen.generated == expected
+        engine.cancel(stream)
+
+
+def test_an_image_that_shorter_steps_do_not_hold_fails_alone(gemma: Path) -> None:
+    with open_fresh(gemma) as llm:
+        engine, runner, failures = llm.engine, llm.engine.runner, [MemoryShortage("none left")]
+        run = runner.run
+
+        def fail_once(step: Step, *more: Any) -> Any:
+            if failures and step.num_tokens > 8:
+                raise failures.pop()
+            return run(step, *more)
+
+        runner.run = fail_once  # type: ignore[method-assign]
+        seen = engine.add(request_of(gemma_ids(llm, "@ What?")))
+        text = engine.add(request_of(llm.prompt_ids("A text")))
+        engine.scheduler.token_budget = 18
+        engine.run([seen, text])
+        assert (seen.finish_reason, text.finish_reason) == ("error", "length")
+        assert "too many rows for a step" in str(seen.error)
+        with pytest.raises(RequestError, match="too many rows for a step"):
+            engine.add(request_of(gemma_ids(llm, "@ What?")))

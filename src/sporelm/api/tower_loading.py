@@ -6,6 +6,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sporelm.api.image_inputs import ImageReader
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.backend_parts import parts_of
@@ -13,7 +15,7 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters
 from sporelm.checkpoints.towers.open_tower import find_tower, open_tower
 from sporelm.engine import Engine, Worker
-from sporelm.engine.prompt_images import ImageEncoder
+from sporelm.engine.image_encoder import ImageEncoder
 from sporelm.engine.tower_runner import TowerRunner
 from sporelm.errors import RequestError, UnsupportedModel
 from sporelm.files.store import resolve
@@ -100,9 +102,12 @@ def connect_tower(
     assert isinstance(model, Decoder)
     runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
     worker.runner.image_columns = loaded.tower.config.columns
+    sample = processor.process(np.zeros((64, 64, 3), np.uint8)).images[0]
+    runner.prepare(sample)  # at the first picture, streams of others would wait for it
+    worker.runner.prepare_images()
     engine.use_image_encoder(ImageEncoder(runner), attends_both_ways=model.attends_images_both_ways)
     positions_of = model.image_positions if model.has_rope_positions else None
-    return ImageReader(processor, key, tokenizer, positions_of)
+    return ImageReader(processor, key, tokenizer, positions_of, worker.limits.max_context, runner.check)
 
 
 def tower_key(source: ModelSource) -> bytes:

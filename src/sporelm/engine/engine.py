@@ -12,20 +12,21 @@ from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
 from sporelm.engine.engine_config import EngineConfig
+from sporelm.engine.image_encoder import ImageEncoder
 from sporelm.engine.kv import KvCache, KvSequence, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replaceable, read_session, write_session
 from sporelm.engine.lora_runtime import LoraRuntime
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.overlap import Overlap
-from sporelm.engine.prompt_images import ImageEncoder, PromptImage
+from sporelm.engine.prompt_images import PromptImage
 from sporelm.engine.request import FinishReason, OutputKind, Request, RowsCallback
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.scheduler import Scheduler, StepOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Step
-from sporelm.errors import MemoryShortage, RequestError
+from sporelm.errors import BackendError, MemoryShortage, RequestError
 
 log = logging.getLogger(__name__)
 MAX_TOWER_SECONDS = 0.05  # of a vision tower between two steps
@@ -87,6 +88,8 @@ class Engine:
         self._closed = False
         self.lock = (context or Context("engine")).lock()
         self.image_encoder: ImageEncoder | None = None
+        self._step_seconds = 0.0  # of the last step, images left out
+        self._failed: list[StepOutput] = []  # outputs of requests that failed outside of steps
         self.overlap: Overlap | None = None
         if device_sampler is not None and speculation is None:
             self.overlap = Overlap(self, device_sampler)
@@ -157,10 +160,13 @@ class Engine:
             if self.scheduler.is_idle:
                 return [] if self.overlap is None else self.overlap.take_outputs()
             try:
+                if self.image_encoder is not None:
+                    self._encode_images(self.image_encoder)
                 began = perf_counter()
                 outputs = self._step() if self.overlap is None else self.overlap.step()
-                if self.image_encoder is not None:
-                    outputs += self._encode_images(perf_counter() - began)
+                self._step_seconds = perf_counter() - began
+                if self._failed:
+                    outputs, self._failed = self._failed + outputs, []
                 return outputs
             except BaseException as failure:
                 self._recover(failure)
@@ -193,25 +199,27 @@ class Engine:
         self.forget_ended(outputs)
         return outputs
 
-    def _encode_images(self, step_seconds: float) -> list[StepOutput]:
+    def _encode_images(self, encoder: ImageEncoder) -> None:
         """Work on the images that requests wait for: for a share of a step's duration, or alone, MAX_TOWER_SECONDS.
 
-        If the tower fails, the requests that wait for that image end with the error.
+        If the tower fails, the requests that wait for that image end with the error. Changes requests.
         """
-        encoder, scheduler = self.image_encoder, self.scheduler
-        if encoder is None or not encoder.has_work:
-            return []
+        if not encoder.has_work:
+            return
         seconds = MAX_TOWER_SECONDS
-        if scheduler.running:
-            seconds = min(seconds, TOWER_SHARE * step_seconds)
-        users = encoder.users_of_first()
-        try:
-            encoder.advance(seconds, scheduler.is_waiting)
-        except Exception as error:
-            outputs = [scheduler.fail_rows(each, error) for each in list(scheduler.waiting) if each.id in users]
-            self.forget_ended(outputs)
-            return outputs
-        return []
+        if self.scheduler.running:
+            seconds = min(seconds, TOWER_SHARE * self._step_seconds)
+        failure = encoder.advance(seconds)
+        if failure is not None:
+            log.warning("the vision tower failed on an image", exc_info=failure.error)
+            for request in failure.requests:
+                self._fail_image(request, BackendError(f"image: the vision tower failed ({failure.error})"))
+
+    def _fail_image(self, request: Request, error: Exception) -> None:
+        """End a request whose image cannot be computed. Changes the request."""
+        output = self.scheduler.fail_rows(request, error)
+        self.forget_ended([output])
+        self._failed.append(output)
 
     def _shorten_steps(self, shortage: MemoryShortage) -> bool:
         """Halve the steps after one for which the device had too little memory; False if they have one token.
@@ -228,6 +236,9 @@ class Engine:
             shortage,
             self.scheduler.token_budget,
         )
+        for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
+            if not self.scheduler.fits_images(request):
+                self._fail_image(request, MemoryShortage(self.scheduler.explain_long_image(request)))
         return True
 
     def step_rows(self, step: Step, start: float) -> list[StepOutput]:

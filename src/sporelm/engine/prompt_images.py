@@ -1,25 +1,21 @@
-"""Images in prompts: the ids that stand for their rows, their positions, and the rows that a vision tower computes.
+"""Images in prompts: the ids that stand for their rows, and their positions.
 
 A row of an image has an id of its own in a context: a hash of the image and of the row's number, above all ids of
 vocabularies. So prefixes, sessions and forks compare images as they compare texts.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import shake_128
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.tower_runner import TowerJob, TowerRunner
 from sporelm.errors import RequestError
 from sporelm.models.tower_inputs import ImageInput
 
 IMAGE_IDS = 1 << 62  # ids from here on stand for rows of images; they fit into an int64
-MAX_CACHE_BYTES = 256 << 20  # rows of images that are kept
 Rows = NDArray[np.float32]
 
 
@@ -64,6 +60,11 @@ class PromptImage:
         """The position past the last row."""
         return self.start + self.image.num_rows
 
+    def set_rows(self, rows: Rows) -> None:
+        """Note the computed rows, and forget the patches, which take as much memory and are not needed any more."""
+        self.rows = rows
+        self.image = replace(self.image, patches=self.image.patches[:0].copy())
+
     def copy(self) -> "PromptImage":
         """Return the same run for another request."""
         return PromptImage(self.start, self.image, self.key, self.token_id, self.positions, self.rows)
@@ -75,6 +76,13 @@ class PromptIds(list[int]):
     def __init__(self, ids: Iterable[int], images: Sequence[PromptImage]) -> None:
         super().__init__(ids)
         self.images = tuple(images)
+
+    def to_vocabulary_ids(self) -> list[int]:
+        """Return the ids with that of the vocabulary in place of each image row's."""
+        ids = list(self)
+        for image in self.images:
+            ids[image.start : image.stop] = [image.token_id] * image.num_rows
+        return ids
 
 
 class ScheduledImage(NamedTuple):
@@ -97,20 +105,19 @@ def insert_image_ids(token_ids: Sequence[int], images: Sequence[PromptImage]) ->
 
     Raises RequestError unless the images stand in order, inside the prompt, at ids of image rows.
     """
-    found, end = list(token_ids), 0
+    all_ids, end = list(token_ids), 0
     for number, each in enumerate(images, 1):
-        if not end <= each.start < each.stop <= len(found):
+        if not end <= each.start < each.stop <= len(all_ids):
             raise RequestError(
                 f"image {number}: not inside the prompt (got rows {each.start} to {each.stop}; allowed {end} to "
-                f"{len(found)}). Give images in the order of their places."
+                f"{len(all_ids)}). Give images in the order of their places."
             )
-        ids = image_row_ids(each.key, each.num_rows)
-        given = found[each.start : each.stop]
-        if given != ids and any(token != each.token_id for token in given):
+        row_ids, ids = image_row_ids(each.key, each.num_rows), all_ids[each.start : each.stop]
+        if ids != row_ids and any(token != each.token_id for token in ids):
             raise RequestError(f"image {number}: other tokens stand at its place. Put its row token there.")
-        found[each.start : each.stop] = ids
+        all_ids[each.start : each.stop] = row_ids
         end = each.stop
-    return found
+    return all_ids
 
 
 class RopePositions:
@@ -137,83 +144,3 @@ class RopePositions:
         known = self._known[begin:end]
         text = np.arange(begin + len(known), end, dtype=np.int32) + np.int32(self._delta)
         return np.concatenate([known, np.repeat(text[:, None], 3, axis=1)]) if len(text) else known
-
-
-class ImageEncoder:
-    """Computes the rows of images, one image after the other, between steps; keeps those used last.
-
-    Not thread-safe: the engine's lock is held.
-    """
-
-    def __init__(self, runner: TowerRunner, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        self.runner, self.max_bytes = runner, max_bytes
-        self.num_computed = 0  # images
-        self.num_found = 0  # images whose rows were kept from before
-        self.seconds = 0.0  # of all work
-        self._cache: OrderedDict[bytes, Rows] = OrderedDict()
-        self._jobs: OrderedDict[bytes, TowerJob] = OrderedDict()
-        self._users: dict[bytes, set[int]] = {}  # ids of the requests that wait for an image
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self._jobs)
-
-    def find(self, image: PromptImage) -> bool:
-        """Return whether the rows of an image are computed; if so, the image has them."""
-        if image.rows is None and (rows := self._cache.get(image.key)) is not None:
-            self._cache.move_to_end(image.key)
-            self.num_found += 1
-            image.rows = rows
-        return image.rows is not None
-
-    def enqueue(self, image: PromptImage, request_id: int) -> None:
-        """Compute the rows of an image after those that wait already."""
-        if image.key not in self._jobs:
-            self._jobs[image.key] = self.runner.start(image.image)
-            self._users[image.key] = set()
-        self._users[image.key].add(request_id)
-
-    def advance(self, seconds: float | None, is_waiting: Callable[[int], bool]) -> None:
-        """Work for about this time on the first image that a request waits for.
-
-        An image whose requests have all ended is dropped. If the tower fails, so does this, and the image is dropped.
-        """
-        while self._jobs:
-            key, job = next(iter(self._jobs.items()))
-            if not any(is_waiting(request_id) for request_id in self._users[key]):
-                self._drop(key)
-                continue
-            began = perf_counter()
-            try:
-                job.advance(seconds)
-            except BaseException:
-                self._drop(key)
-                raise
-            finally:
-                self.seconds += perf_counter() - began
-            if job.rows is not None:
-                self._drop(key)
-                self._keep(key, job.rows)
-                self.num_computed += 1
-            return
-
-    def users_of_first(self) -> set[int]:
-        """Return the ids of the requests that wait for the image whose turn it is."""
-        return set(next(iter(self._users.values()), ()))
-
-    def close(self) -> None:
-        """Free the programs of the tower."""
-        self._jobs.clear()
-        self._users.clear()
-        self._cache.clear()
-        self.runner.close()
-
-    def _drop(self, key: bytes) -> None:
-        del self._jobs[key], self._users[key]
-
-    def _keep(self, key: bytes, rows: Rows) -> None:
-        """Keep rows, and as many of those used last as fit beside them."""
-        self._cache[key] = rows
-        total = sum(each.nbytes for each in self._cache.values())
-        while total > self.max_bytes and len(self._cache) > 1:
-            total -= self._cache.popitem(last=False)[1].nbytes

@@ -2,13 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 
 from sporelm.engine.request import Request
 from sporelm.errors import QueueFull
 
 QueueKey = tuple[int, str]  # priority, tenant
-MAX_SKIPPED = 16  # requests of a queue that are looked at
+MAX_SKIPPED = 16  # requests of a queue, besides those that wait for images, that are looked at
 
 
 class WaitingQueue:
@@ -68,8 +67,16 @@ class WaitingQueue:
 
 
 def _first_ready(queue: Iterable[Request], is_ready: Callable[[Request], bool]) -> Request | None:
-    """Return the first request of a queue that is ready, among the first MAX_SKIPPED."""
-    return next((request for request in islice(queue, MAX_SKIPPED) if is_ready(request)), None)
+    """Return the first request of a queue that is ready, beyond at most MAX_SKIPPED that wait for something else than
+    images."""
+    num_skipped = 0
+    for request in queue:
+        if is_ready(request):
+            return request
+        num_skipped += not request.images
+        if num_skipped == MAX_SKIPPED:
+            break
+    return None
 
 
 def queue_key(request: Request) -> QueueKey:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sporelm.engine.constraint import Constraint
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.prefix_cache import PageHashes
-from sporelm.engine.prompt_images import PromptIds, PromptImage, RopePositions, insert_image_ids, is_image_id
+from sporelm.engine.prompt_images import PromptIds, PromptImage, RopePositions, insert_image_ids
 from sporelm.engine.sampling import Sampling, TokenLogprobs
 from sporelm.errors import RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE
@@ -87,6 +87,7 @@ class Request:
         "last_token_time",
         "logprobs",
         "max_tokens",
+        "needed_images",
         "num_accepted_tokens",
         "num_context_prompt",
         "num_delivered",
@@ -153,6 +154,7 @@ class Request:
         if isinstance(prompt, PromptIds):
             images = prompt.images
         self.images = tuple(image.copy() for image in images)
+        self.needed_images: list[PromptImage] | None = None  # that no cache covers, once the scheduler has looked
         self.rope_positions: RopePositions | None = None
         if self.images:
             self.all_token_ids[:] = insert_image_ids(self.all_token_ids, self.images)
@@ -217,9 +219,14 @@ class Request:
 
     @property
     def vocabulary_ids(self) -> list[int]:
-        """All ids but those of image rows."""
-        ids = self.all_token_ids
-        return [token for token in ids if not is_image_id(token)] if self.images else ids
+        """All ids outside of images."""
+        ids, begin = list[int](), 0
+        if not self.images:
+            return self.all_token_ids
+        for image in self.images:
+            ids += self.all_token_ids[begin : image.start]
+            begin = image.stop
+        return ids + self.all_token_ids[begin:]
 
     @property
     def generated(self) -> list[int]:

@@ -162,6 +162,14 @@ class Runner:
             self.plan.prepare(None, progress)
             self.compile_s += perf_counter() - began
 
+    def prepare_images(self) -> None:
+        """Compile the programs of steps with images now rather than at the first one. Does nothing if eager."""
+        if self.plan is not None:
+            plan = self._find_image_plan(self.model.forward, self._image_specs())
+            began = perf_counter()
+            plan.prepare()
+            self.compile_s += perf_counter() - began
+
     def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
         """Launch a step. Changes the caches. `previous` has the tokens that are UNKNOWN in the step."""
         outputs = self._compute(step, self.model.forward, self.plan, previous)
@@ -251,7 +259,8 @@ class Runner:
             arrays = {**arrays, **self._image_inputs(step, rows, np.asarray(arrays["positions"]))}
             extents = {**extents, "image_rows": len(arrays["image_values"])}
             extra_specs = self._image_specs()
-            plan = self._find_image_plan(forward, extra_specs) if plan is not None else None
+            if plan is not None and not any(scheduled.adapter_id for scheduled in step.sequences):
+                plan = self._find_image_plan(forward, extra_specs)
         if any(scheduled.adapter_id for scheduled in step.sequences):
             if self.lora_runtime is None:
                 raise unknown_adapter_error(max(scheduled.adapter_id for scheduled in step.sequences))

@@ -18,20 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.engine_config import EngineConfig
+from sporelm.engine.image_encoder import ImageEncoder
 from sporelm.engine.kv.kv_cache import KvCache, PageCopies
 from sporelm.engine.kv.kv_sequence import KvSequence
 from sporelm.engine.kv.page_allocator import count_pages
-from sporelm.engine.kv.prefix_cache import PageHashes
+from sporelm.engine.kv.prefix_cache import PageHashes, common_prefix_length
 from sporelm.engine.metrics import Load, Metrics
 from sporelm.engine.prefill_budget import PrefillBudget
-from sporelm.engine.prompt_images import ImageEncoder, ScheduledImage
+from sporelm.engine.prompt_images import ScheduledImage
 from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request, Rows
 from sporelm.engine.sampling import NOT_A_TOKEN, SamplerOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import UNKNOWN_TOKENS, ScheduledSequence, Step
-from sporelm.errors import BackendError, RequestError, safe_repr
+from sporelm.errors import BackendError, QueueFull, RequestError, safe_repr
 from sporelm.ops.paged_attention import PAGE
+from sporelm.units import in_units
+
+MAX_WAITING_IMAGE_BYTES = 1 << 30  # patches of the images of requests that wait
 
 
 class StepOutput(NamedTuple):
@@ -91,6 +95,7 @@ class Scheduler:
         self.must_drain = False
         self.image_encoder: ImageEncoder | None = None  # of a model that sees
         self.attends_images_both_ways = False  # so that an image must be in one step
+        self.next_image_id: int | None = None  # of a request whose image had no room beside others: it goes first
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -129,12 +134,29 @@ class Scheduler:
         """Raise RequestError for images if the model does not see, or one that is longer than a step."""
         if self.image_encoder is None:
             raise RequestError("this model does not see images: load one with a vision tower (the option mmproj)")
-        largest = max(image.num_rows for image in request.images)
-        if self.attends_images_both_ways and largest > self.limits.token_budget:
-            raise RequestError(
-                f"image: too many rows for a step (got {largest}; allowed {self.limits.token_budget}). Raise "
-                "token_budget, or send a smaller picture."
+        for image in request.images:
+            self.image_encoder.check(image)
+        if not self.fits_images(request):
+            raise RequestError(self.explain_long_image(request))
+        waiting = [image for each in self.waiting for image in each.images]
+        patches = {id(image.image.patches): image.image.patches.nbytes for image in (*waiting, *request.images)}
+        if waiting and (nbytes := sum(patches.values())) > MAX_WAITING_IMAGE_BYTES:
+            raise QueueFull(
+                f"images: too many wait (got {in_units(nbytes)}; allowed {in_units(MAX_WAITING_IMAGE_BYTES)}). Try "
+                "again later."
             )
+
+    def fits_images(self, request: Request) -> bool:
+        """Return whether each image of a request that must be in one step fits into one."""
+        return not self.attends_images_both_ways or all(image.num_rows <= self.token_budget for image in request.images)
+
+    def explain_long_image(self, request: Request) -> str:
+        """Return the error of a request that `fits_images` refuses."""
+        largest = max(image.num_rows for image in request.images)
+        return (
+            f"image: too many rows for a step (got {largest}; allowed {self.token_budget}). Raise token_budget, or "
+            "send a smaller picture."
+        )
 
     def uses_adapter(self, adapter_id: int) -> bool:
         """Return whether a waiting or running request has this adapter."""
@@ -176,10 +198,6 @@ class Scheduler:
         """Whether a request waits for the rows of its images."""
         return self.image_encoder is not None and self.image_encoder.has_work
 
-    def is_waiting(self, request_id: int) -> bool:
-        """Return whether a request waits for its first step, or to be recomputed."""
-        return any(request.id == request_id for request in self.waiting)
-
     def _fill(self, builder: StepBuilder) -> None:
         """Schedule requests that decode, then running prompts, then waiting requests."""
         running, in_flight = self.running.values(), self.in_flight
@@ -190,10 +208,14 @@ class Scheduler:
         if len(decoding) > builder.budget:  # steps have become shorter: the requests take turns
             turn = self.num_turns % len(decoding)
             decoding = decoding[turn:] + decoding[:turn]
-            self.num_turns = turn + builder.budget
+            self.num_turns = turn + max(0, builder.budget)
         if builder.is_hidden:
             self._fill_hidden(builder, len(decoding))
             return
+        first = self.running.get(self.next_image_id or 0)
+        self.next_image_id = None
+        if first is not None and first.output != "hidden" and first.id not in in_flight:
+            self._schedule(first, builder)
         drafts: dict[int, list[int]] = {}
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.queues:
             drafts = self.speculation.propose(decoding, self.limits.max_context)
@@ -228,6 +250,8 @@ class Scheduler:
         """Schedule the running prompts of the step's kind, the urgent ones first."""
         for request in sorted(self.running.values(), key=lambda request: request.priority):
             if (request.output == "hidden") != builder.is_hidden or self._is_decoding(request):
+                continue
+            if request.id in builder.scheduled:
                 continue
             if request.id in self.in_flight:
                 self._schedule_ahead(request, self.in_flight[request.id], builder)
@@ -397,6 +421,8 @@ class Scheduler:
             return
         request.finish_reason = reason
         request.parent = None
+        if self.image_encoder is not None:
+            self.image_encoder.forget(request)
         scheduled, sequence = self.in_flight.get(request.id), request.sequence
         if scheduled is not None and sequence is not None and scheduled.state_slot == sequence.state_slot:
             self.kv_cache.rollback_step(sequence)  # the step in flight writes to its state
@@ -496,6 +522,7 @@ class Scheduler:
                 elif image.stop - held <= self.token_budget - num_used:
                     end = image.stop
                 else:
+                    self.next_image_id = request.id
                     return 0
         return end - held
 
@@ -595,12 +622,16 @@ class Scheduler:
     def _has_image_rows(self, request: Request) -> bool:
         """Return whether the rows of all images are computed whose KV no cache holds. Enqueues the others."""
         assert self.image_encoder is not None
-        num_cached = self._count_cached(request)
-        needed = [image for image in request.images if image.stop > num_cached]
-        missing = [image for image in needed if not self.image_encoder.find(image)]
-        for image in missing:
-            self.image_encoder.enqueue(image, request.id)
-        return not missing
+        encoder, salt = self.image_encoder, request.cache_salt
+        if request.needed_images is None:
+            if all(encoder.find(image, salt) for image in request.images):
+                return True
+            num_cached = self._count_cached(request)
+            request.needed_images = [image for image in request.images if image.stop > num_cached]
+            for image in request.needed_images:
+                if not encoder.find(image, salt):
+                    encoder.enqueue(image, request)
+        return all(encoder.find(image, salt) for image in request.needed_images)
 
     def _count_cached(self, request: Request) -> int:
         """Return how many positions of a waiting request's context are cached: as `_attach_cached_prefix` will find
@@ -616,6 +647,9 @@ class Scheduler:
             page_hashes.root = sequence.page_hashes.root
             num_equal = min(sequence.match_length(context_ids), len(context_ids) - 1)
             num_held = self.kv_cache.usable_length(sequence, num_equal)
+            if self.kv_cache.offload_store is not None and self.kv_cache.states is None:
+                offloaded = self.kv_cache.offload_store.tokens_of(sequence)
+                num_held = max(num_held, common_prefix_length(offloaded, context_ids[:-1]))
         elif sequence is not None:
             page_hashes = PageHashes(sequence.page_hashes.cache_salt, adapter)
         page_hashes.extend(context_ids)
@@ -702,6 +736,7 @@ class Scheduler:
         self.kv_cache.truncate(request.sequence, 0)
         self._remove_running(request)
         self._release_sequence(request, request.sequence)
+        request.needed_images = None
         self.waiting.put_back(request)
 
     def _load(self) -> Load:

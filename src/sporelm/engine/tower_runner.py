@@ -12,6 +12,7 @@ from sporelm.errors import RequestError
 from sporelm.models.tower import Tower, TowerStage
 from sporelm.models.tower_inputs import ImageInput
 from sporelm.ops import Spec, Symbol, trace
+from sporelm.ops.spec import require_fixed
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
 
@@ -36,12 +37,14 @@ class TowerRunner:
         self._plans: dict[int, Plan] = {}  # by the index of the stage
 
     def start(self, image: ImageInput) -> "TowerJob":
-        """Return the computation of a picture, which has not begun. Raises RequestError for too many patches."""
-        if len(image.patches) > MAX_ROWS:
-            raise RequestError(
-                f"image: too many patches (got {len(image.patches)}; allowed {MAX_ROWS}). Send a smaller picture."
-            )
+        """Return the computation of a picture, which has not begun."""
         return TowerJob(self, image)
+
+    def check(self, image: ImageInput) -> None:
+        """Raise RequestError for a picture of too many patches, with the rows that the tower adds to them."""
+        num_rows = len(image.patches) + self.tower.added_rows * len(image.grids)
+        if num_rows > MAX_ROWS:
+            raise RequestError(f"image: too many patches (got {num_rows}; allowed {MAX_ROWS}). Send a smaller picture.")
 
     def compute(self, image: ImageInput) -> NDArray[np.float32]:
         """Return the rows of a picture: float32 [num_rows, columns]."""
@@ -49,6 +52,21 @@ class TowerRunner:
         job.advance(None)
         assert job.rows is not None
         return job.rows
+
+    def prepare(self, image: ImageInput) -> None:
+        """Compile all programs now, for pictures like this one, which is not computed. Does nothing if eager."""
+        if self.eager:
+            return
+        began = perf_counter()
+        arrays = {name: spec_of_array(array) for name, array in self.tower.prepare(image, self.host).items()}
+        for index, stage in enumerate(self.stages):
+            specs = self._stage_specs(stage, arrays)
+            if index not in self._plans:
+                self._plans[index] = self._trace_plan(stage, specs)
+            plan = self._plans[index]
+            plan.prepare()
+            arrays |= {name: Spec((0, *value.shape[1:]), value.dtype) for name, value in plan.graph.outputs.items()}
+        self.compile_s += perf_counter() - began
 
     def close(self) -> None:
         """Free the programs."""
@@ -64,21 +82,32 @@ class TowerRunner:
         began = perf_counter()
         plan = self._plans.get(index)
         if plan is None:
-            plan = self._plans[index] = self._trace_plan(stage, inputs)
+            specs = {name: spec_of_array(array) for name, array in inputs.items()}
+            plan = self._plans[index] = self._trace_plan(stage, self._bound_rows(stage, specs))
         extents = {"tokens": len(inputs[stage.rows[0]])}
         extents |= {ALL_ROWS: len(inputs[stage.whole[0]])} if stage.whole else {}
         plan.bucket_program(plan.find_bucket(extents))
         self.compile_s += perf_counter() - began
         return {name: np.array(array) for name, array in plan.run(inputs, extents).items()}
 
-    def _trace_plan(self, stage: TowerStage, inputs: Arrays) -> Plan:
-        tokens = Symbol("tokens", self.max_piece_rows)
-        specs = {}
-        for name, array in inputs.items():
-            rows = tokens if name in stage.rows else Symbol(ALL_ROWS, MAX_ROWS)
-            specs[name] = Spec((rows, *array.shape[1:]), I32 if array.dtype == np.int32 else F32)
-        graph = trace(lambda **arrays: stage.compute(arrays, self.weights), specs)
-        return Plan(graph, self.plan_backend)
+    def _stage_specs(self, stage: TowerStage, arrays: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return the specs of a stage's inputs; `arrays` of all arrays so far."""
+        specs = {name: arrays[name] for name in (*stage.rows, *stage.whole)}
+        for name in stage.rows if stage.group > 1 else ():
+            (columns,) = specs[name].shape[1:]
+            specs[name] = Spec((0, stage.group * require_fixed(columns)), specs[name].dtype)
+        return self._bound_rows(stage, specs)
+
+    def _bound_rows(self, stage: TowerStage, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return the specs with symbols for rows: those of a piece, and all rows."""
+        piece, whole = Symbol("tokens", self.max_piece_rows), Symbol(ALL_ROWS, MAX_ROWS)
+        return {
+            name: Spec((piece if name in stage.rows else whole, *spec.shape[1:]), spec.dtype)
+            for name, spec in specs.items()
+        }
+
+    def _trace_plan(self, stage: TowerStage, specs: Mapping[str, Spec]) -> Plan:
+        return Plan(trace(lambda **arrays: stage.compute(arrays, self.weights), specs), self.plan_backend)
 
 
 class TowerJob:
@@ -137,6 +166,11 @@ class TowerJob:
                 yield
             arrays |= results
         return np.ascontiguousarray(runner.tower.finish(arrays["rows"], self.image, runner.host))
+
+
+def spec_of_array(array: NDArray[Any]) -> Spec:
+    """Return the spec of an array, float32 or int32."""
+    return Spec(array.shape, I32 if array.dtype == np.int32 else F32)
 
 
 def group_rows(array: NDArray[Any], group: int) -> NDArray[Any]:

@@ -63,7 +63,7 @@ class ModelDrafter:
         budget = self.limits.token_budget if alone else min(CHUNK, self.limits.token_budget)
         drafts: list[_DraftSequence] = []
         for request in requests[: self.limits.max_batch]:
-            if budget <= 0 or not self._can_hold(request, 0):
+            if budget <= 0 or request.images or not self._can_hold(request, 0):
                 continue
             sequence = self._prepare_sequence(request)
             num_missing = len(request.context_ids) - 1 - sequence.length
@@ -83,7 +83,7 @@ class ModelDrafter:
         max_tokens: dict[int, int] = {}
         acceptance: dict[int, float] = {}  # the share of draft tokens that were accepted, of requests that sample
         for request, limit in limits[: self.limits.max_batch]:
-            if not self._can_hold(request, 1):
+            if request.images or not self._can_hold(request, 1):  # the draft model does not see
                 continue
             sequence = self._prepare_sequence(request)
             tokens = request.context_ids[sequence.length :]
