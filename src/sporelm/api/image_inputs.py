@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.api.image_budget import MAX_IMAGES, MAX_SECONDS, ImageBudget, IsCancelled
 from sporelm.engine.prompt_images import PromptIds as PromptIds
 from sporelm.engine.prompt_images import PromptImage, image_row_ids
 from sporelm.errors import ContextOverflow, RequestError, safe_repr
@@ -24,6 +25,7 @@ MAX_CACHE_BYTES = 128 << 20  # of patches of pictures that are kept
 IMAGE_URL = "image_url"  # the type of OpenAI's parts
 Message = Mapping[str, Any]
 PositionsOf = Callable[[ImageInput], NDArray[np.int32]]
+CheckImage = Callable[[ImageInput], None]
 
 
 class TakenImages(NamedTuple):
@@ -42,19 +44,27 @@ class ImageReader:
         tower_key: bytes,
         tokenizer: Tokenizer,
         positions_of: PositionsOf | None,
+        max_context: int,
+        check_image: CheckImage,
     ) -> None:
         """
         tower_key      a hash of the tower, without which equal pictures of two towers would be taken for one
         positions_of   the rotary positions of an image's rows, for models with three of them
+        max_context    tokens that a prompt may have
+        check_image    raises RequestError for an input that the tower does not take
         """
         self.processor, self.tower_key, self.tokenizer = processor, tower_key, tokenizer
-        self.positions_of = positions_of
+        self.positions_of, self.max_context, self.check_image = positions_of, max_context, check_image
+        self.max_images = MAX_IMAGES  # of one request
+        self.max_seconds = MAX_SECONDS  # for the pictures of one request, of strangers
+        self.max_cache_bytes = MAX_CACHE_BYTES
         self.decoder = ImageDecoder(isolated=False)
         self.is_isolated = False  # whether a child process decodes, and pictures are given as bytes only
         row_token = tokenizer.control_id(processor.row_token)
         self.is_row_token_known = row_token is not None
         self.row_token_id = 0 if row_token is None else row_token
-        self._cache: OrderedDict[bytes, list[ProcessedImage]] = OrderedDict()
+        # By tenant and hash of the file: a tenant must not learn from the time whether another one sent a picture.
+        self._cache: OrderedDict[tuple[str, bytes], list[ProcessedImage]] = OrderedDict()
         self._lock = Lock()
 
     def isolate(self) -> None:
@@ -65,14 +75,19 @@ class ImageReader:
         """End the child process."""
         self.decoder.close()
 
-    def take_images(self, messages: Any, tenant: str = "") -> TakenImages:
+    def take_images(self, messages: Any, tenant: str = "", is_cancelled: IsCancelled | None = None) -> TakenImages:
         """Return messages whose pictures are read and processed; a part of several frames becomes as many parts.
 
+        tenant         whose turn it is where a child process decodes pictures, and whose pictures are kept
+        is_cancelled   is asked between pictures and frames; reading stops then
+
         Parts are {"type": "image", "image": ...}, or {"type": "image_url", "image_url": {"url": "data:..."}}. Raises
-        RequestError, which names the message and the part.
+        RequestError, which names the message and the part; ContextOverflow, which names the picture, before more is
+        decoded or processed than the context holds.
         """
         if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
             return TakenImages(messages, [])  # type: ignore[arg-type]  # `check_messages` refuses it
+        budget = self._make_budget(count_pictures(messages), is_cancelled)
         taken, pictures = [], list[ProcessedImage]()
         for index, message in enumerate(messages):
             content = message.get("content") if isinstance(message, Mapping) else None
@@ -85,38 +100,67 @@ class ImageReader:
                     parts.append(part)
                     continue
                 try:
-                    found = self.read(picture_of(part), tenant)
+                    processed = self._read(picture_of(part), tenant, budget)
+                except ContextOverflow:
+                    raise
                 except RequestError as error:
                     raise type(error)(f"message {index}, part {place}: {error}") from None
-                pictures += found
-                parts += [{"type": IMAGE}] * len(found)
+                pictures += processed
+                parts += [{"type": IMAGE}] * len(processed)
             taken.append({**message, "content": parts})
         return TakenImages(taken, pictures)
 
     def read(self, value: Any, tenant: str = "") -> list[ProcessedImage]:
-        """Return the frames of a picture, as the tower reads them. Raises RequestError."""
+        """Return the frames of a picture, as the tower reads them. Raises RequestError, ContextOverflow."""
+        return self._read(value, tenant, self._make_budget(1))
+
+    def _make_budget(self, num_images: int, is_cancelled: IsCancelled | None = None) -> ImageBudget:
+        return ImageBudget(
+            num_images,
+            self.max_context,
+            max_images=self.max_images,
+            max_seconds=self.max_seconds if self.is_isolated else None,
+            is_cancelled=is_cancelled,
+        )
+
+    def _read(self, value: Any, tenant: str, budget: ImageBudget) -> list[ProcessedImage]:
+        budget.begin_image()
         if self.is_isolated and isinstance(value, str):  # of a stranger, maybe: it must not be a path
             value = read_data_uri(value, self.decoder.limits)
         is_file = isinstance(value, bytes | bytearray | memoryview)
-        key = blake2b(value, digest_size=16).digest() if is_file else b""
+        key = (tenant, blake2b(value, digest_size=16).digest()) if is_file else None
         with self._lock:
-            if key in self._cache:
+            pictures = self._cache.get(key) if key is not None else None
+            if key is not None and pictures is not None:
                 self._cache.move_to_end(key)
-                return self._cache[key]
+        if pictures is not None:
+            for picture in pictures:
+                budget.add_frame(sum(image.num_rows for image in picture.images))
+            return pictures
         if self.is_isolated and is_file:
             frames = self.decoder.decode(bytes(value), tenant).frames
         else:
             frames = load_frames(value, decoder=self.decoder)
-        pictures = [self.processor.process(frame) for frame in frames]
-        if key:
+        pictures = [self._process(frame, budget) for frame in frames]
+        if key is not None:
             self._keep(key, pictures)
         return pictures
 
-    def _keep(self, key: bytes, pictures: list[ProcessedImage]) -> None:
+    def _process(self, frame: NDArray[np.uint8], budget: ImageBudget) -> ProcessedImage:
+        budget.add_frame(self.processor.count_rows(frame.shape[1], frame.shape[0]))
+        picture = self.processor.process(frame)
+        for image in picture.images:
+            self.check_image(image)
+        return picture
+
+    def _keep(self, key: tuple[str, bytes], pictures: list[ProcessedImage]) -> None:
+        """Keep a picture, and as many of those used last as fit beside it; not one that is too large itself."""
+        if count_bytes(pictures) > self.max_cache_bytes:
+            return
         with self._lock:
             self._cache[key] = pictures
             total = sum(map(count_bytes, self._cache.values()))
-            while total > MAX_CACHE_BYTES and self._cache:
+            while total > self.max_cache_bytes:
                 total -= count_bytes(self._cache.popitem(last=False)[1])
 
     def expand(self, rendered: RenderedPrompt, pictures: Sequence[ProcessedImage]) -> RenderedPrompt:
@@ -232,10 +276,15 @@ def is_picture(part: Any) -> bool:
 
 def has_pictures(messages: Any) -> bool:
     """Return whether messages have pictures with their data."""
+    return count_pictures(messages) > 0
+
+
+def count_pictures(messages: Any) -> int:
+    """Return the number of parts of messages that are pictures with their data."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        return False
+        return 0
     contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
-    return any(is_picture(part) for content in contents if isinstance(content, list | tuple) for part in content)
+    return sum(is_picture(part) for content in contents if isinstance(content, list | tuple) for part in content)
 
 
 def picture_of(part: Mapping[str, Any]) -> Any:

@@ -1,10 +1,12 @@
-"""Slow chat templates and new grammars, processed outside the engine's thread and the event loop."""
+"""Slow chat templates, pictures and new grammars, processed outside the engine's thread and the event loop."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from sporelm.api.image_budget import IsCancelled
 from sporelm.errors import BackendError
 from sporelm.processes.isolated_process import IsolatedProcess
 from sporelm.text.chat_templates.chat_template import NeedsIsolation, without_waiting
@@ -15,6 +17,7 @@ from sporelm.text.grammar.grammar_trials import GrammarTrials, raise_failure
 from sporelm.text.tokenizers.tokenizer import Tokenizer
 
 MAX_THREADS = 4  # threads that wait for renderings; their own pool, so that slow templates delay nothing else
+MAX_IMAGE_THREADS = 4  # threads that read pictures; renderings do not wait for them
 T = TypeVar("T")
 
 
@@ -37,6 +40,7 @@ class Isolation:
         self._compiler = IsolatedProcess("grammar")
         self._trials = GrammarTrials(tokenizer, self._compiler, grammar_seconds)
         self._threads = ThreadPoolExecutor(MAX_THREADS, "render")
+        self._image_threads = ThreadPoolExecutor(MAX_IMAGE_THREADS, "images")
         self._closed = False
 
     async def render(self, render: Callable[[], T], *, large: bool) -> T:
@@ -51,9 +55,20 @@ class Isolation:
                     return render()
             except NeedsIsolation:
                 pass
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
+
+    async def read_images(self, read: Callable[[IsCancelled], T]) -> T:
+        """Return the result of a call that reads pictures, in a thread for them. Passes its errors on.
+
+        The call is given a function that returns whether this coroutine was cancelled; then it should end soon.
+        """
+        self._check_open()
+        return await _run_cancellable(self._image_threads, read)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise BackendError("the model was closed; open it again")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
 
     async def try_grammar(self, grammar: Grammar | None, tenant: str = "") -> None:
         """Wait until a grammar, if any, has passed its trial. Raises RequestError, QueueFull, BackendError.
@@ -75,6 +90,7 @@ class Isolation:
         self.renderer.close()
         self._compiler.close()
         self._threads.shutdown(cancel_futures=True)
+        self._image_threads.shutdown(cancel_futures=True)
 
 
 async def render_isolated(isolation: Isolation | None, render: Callable[[], T], *, large: bool) -> T:
@@ -82,3 +98,17 @@ async def render_isolated(isolation: Isolation | None, render: Callable[[], T], 
     if isolation is not None:
         return await isolation.render(render, large=large)
     return await asyncio.to_thread(render) if large else render()
+
+
+async def read_images_isolated(isolation: Isolation | None, read: Callable[[IsCancelled], T]) -> T:
+    """Read pictures with an `Isolation`; without one, in a thread. See `Isolation.read_images`."""
+    return await (_run_cancellable(None, read) if isolation is None else isolation.read_images(read))
+
+
+async def _run_cancellable(threads: ThreadPoolExecutor | None, call: Callable[[IsCancelled], T]) -> T:
+    """Return the result of a call in a thread, which can learn that this coroutine has ended without it."""
+    has_ended = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, call, has_ended.is_set)
+    finally:
+        has_ended.set()

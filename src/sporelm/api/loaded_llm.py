@@ -9,6 +9,7 @@ from sporelm.api.completion import Timings
 from sporelm.api.device_split import DeviceSplit
 from sporelm.api.embeddings import truncate_ids
 from sporelm.api.engine_loader import EngineOptions, LoadedEngine, load_engine
+from sporelm.api.image_budget import IsCancelled
 from sporelm.api.image_inputs import ImageReader, TakenImages, has_pictures
 from sporelm.api.lora_adapters import AdapterRegistry, LoraAdapter, parse_adapters
 from sporelm.api.tower_loading import find_mmproj
@@ -66,7 +67,7 @@ class LoadedLLM:
         self.notes = self._loaded_engine.notes
         self.adapters = AdapterRegistry(self)
         self._metrics = self._loaded_engine.engine.metrics
-        self._templates: dict[str, ChatTemplate] = {}  # by source, compiled when first needed
+        self._templates: dict[tuple[str, bool], ChatTemplate] = {}  # by source, and whether a process renders
         self.isolation: Isolation | None = None  # None: templates and grammars are processed in the calling thread
         self._prompts: Prompts | None = None  # read when first needed
         try:
@@ -85,7 +86,7 @@ class LoadedLLM:
 
     @property
     def image_reader(self) -> ImageReader | None:
-        """What turns pictures into inputs of the model; None if it does not see."""
+        """The reader that turns pictures into inputs of the model; None if it does not see."""
         return self.loaded_engine.image_reader
 
     @property
@@ -183,14 +184,16 @@ class LoadedLLM:
 
         self.check_can_generate()
         template = ChatTemplate.of(self.tokenizer, tools=tools)
-        if self.image_reader is not None:
-            template = template.with_images(self.image_reader.processor.placeholder, self.image_reader.image_text)
-        if self.isolation is None:
+        if self.image_reader is None and self.isolation is None:
             return template
-        if template.source not in self._templates:
-            isolated = template.with_process(self.isolation.renderer, self.isolation.render_seconds)
-            self._templates[template.source] = isolated
-        return self._templates[template.source]
+        key = (template.source, self.isolation is not None)
+        if key not in self._templates:  # a copy would find out again what it supports
+            if self.image_reader is not None:
+                template = template.with_images(self.image_reader.processor.placeholder, self.image_reader.image_text)
+            if self.isolation is not None:
+                template = template.with_process(self.isolation.renderer, self.isolation.render_seconds)
+            self._templates[key] = template
+        return self._templates[key]
 
     def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
         """Load a LoRA adapter for requests that name it, `SamplingParams(adapter=NAME)`. Returns its name.
@@ -305,18 +308,24 @@ class LoadedLLM:
 
         The result separates the template's own text from content, which never becomes a control token.
         """
-        messages, pictures = self.take_images(with_known_roles(messages))
-        return self.expand_images(self.template.render(messages, add_generation_prompt=True), pictures)
+        return self.render_taken(self.take_images(with_known_roles(messages)))
 
-    def take_images(self, messages: Any, tenant: str = "") -> TakenImages:
+    def render_taken(self, taken: TakenImages) -> RenderedPrompt:
+        """Render messages as `render` does, from which `take_images` has taken the pictures."""
+        rendered = self.template.render(taken.messages, add_generation_prompt=True)
+        return self.expand_images(rendered, taken.pictures)
+
+    def take_images(self, messages: Any, tenant: str = "", is_cancelled: IsCancelled | None = None) -> TakenImages:
         """Return messages without the data of their pictures, and the pictures as the model reads them.
 
-        tenant   whose turn they take where a child process decodes them
+        tenant         whose turn they take where a child process decodes them
+        is_cancelled   is asked between pictures; reading stops then
 
-        Raises RequestError for a picture that cannot be read, or if the model does not see.
+        Raises RequestError for a picture that cannot be read, or if the model does not see; ContextOverflow for more
+        pictures than the context holds.
         """
         if self.image_reader is not None:
-            return self.image_reader.take_images(messages, tenant)
+            return self.image_reader.take_images(messages, tenant, is_cancelled)
         if has_pictures(messages):
             raise RequestError(f"image: {self.config.name} does not see. {self._describe_towers()}")
         return TakenImages(messages, [])

@@ -55,9 +55,14 @@ class GroupedTower(Tower[Config]):
     def params(self) -> list[Param]:
         return [*super().params(), self.class_row, self.positions]
 
+    @property
+    def added_rows(self) -> int:
+        """Those of the class row's group."""
+        return self.config.merge**2
+
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
         """Put the patches of each tile into the order of their squares, and its class row behind them."""
-        starts, extra = image.tile_starts(), self.config.merge**2  # rows behind the patches of a tile
+        starts, extra = image.tile_starts(), self.added_rows
         begins = starts + extra * np.arange(len(starts))
         rows = np.zeros((begins[-1], image.patches.shape[1]), np.float32)
         positions = np.zeros((begins[-1], self.config.width), np.float32)

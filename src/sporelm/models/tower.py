@@ -78,6 +78,11 @@ class Tower(ABC, Generic[Config]):
         owners: list[ParameterOwner] = [self.patches, *self.layers, *self.blocks]
         return [param for owner in owners for param in owner.params()]
 
+    @property
+    def added_rows(self) -> int:
+        """The rows that `prepare` adds to the patches of each tile."""
+        return 0
+
     def tables(self) -> dict[str, NDArray[Any]]:
         """Return constants that follow from the configuration; they join the weights."""
         return {}

@@ -71,6 +71,10 @@ class VitTower(Tower[Config]):
         """Return the order in which the patches of a tile are computed; None: row by row."""
         return None
 
+    @property
+    def added_rows(self) -> int:
+        return int(self.config.has_class_row)
+
     def tile_starts(self, image: ImageInput) -> NDArray[np.int64]:
         """Return the first row of each tile, and the number of rows after the last: int64 [tiles + 1]."""
         return np.arange(len(image.grids) + 1) * self.config.tile_rows

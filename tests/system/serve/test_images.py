@@ -264,10 +264,19 @@ def test_other_files_are_refused_with_their_place(client: httpx.Client, data: by
 
 
 def test_more_pictures_than_the_context_holds_name_the_limit(client: httpx.Client) -> None:
-    many = [{"role": "user", "content": openai_parts(*[data_url(WIDE)] * 400)}]
-    reply = client.post("/v1/chat/completions", json={"model": "eyes", "messages": many, "max_tokens": 4})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
-    assert "image" in reply.json()["error"]["message"]
+    large = saved(Image.fromarray(draw_picture(224, 140, seed=3)), "PNG")  # 40 rows
+    for number, code, message in (
+        (
+            120,
+            "context_length_exceeded",
+            "image 103 of 120: the prompt is too long (got 4120 tokens of pictures so far",
+        ),
+        (130, None, "images: too many pictures (got 130; allowed 128 in a request"),
+    ):
+        many = [{"role": "user", "content": openai_parts(*[data_url(large)] * number)}]
+        reply = client.post("/v1/chat/completions", json={"model": "eyes", "messages": many, "max_tokens": 4})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, code)
+        assert reply.json()["error"]["message"].startswith(message)
 
 
 def test_a_path_is_never_read(client: httpx.Client, tmp_path: Path) -> None:

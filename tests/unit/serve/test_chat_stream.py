@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sporelm.api.completion import Completion, Piece, Timings
+from sporelm.api.image_inputs import TakenImages
 from sporelm.serve.chat.chat_stream import ChatStream, render_chat
 from sporelm.serve.http.json_body import encode_json
 from sporelm.serve.routes.openai_chat import ChatMessage
@@ -66,10 +67,13 @@ def test_an_empty_answer_has_content() -> None:
 def test_a_long_prompt_of_a_short_chat_is_large(source: str, is_large: bool) -> None:
     """So that it is tokenized beside the event loop."""
 
-    class Rendering:
-        llm = SimpleNamespace(isolation=None, can_see=False)
+    def take_images(messages: Any, *_: Any) -> TakenImages:
+        return TakenImages(messages, [])
 
-        def render(self, messages: Any, **variables: Any) -> RenderedPrompt:
+    class Rendering:
+        llm = SimpleNamespace(isolation=None, can_see=False, take_images=take_images)
+
+        def render(self, messages: Any, pictures: Any, **variables: Any) -> RenderedPrompt:
             return ChatTemplate(source).render(messages)
 
     call = SimpleNamespace(is_large=False, key=SimpleNamespace(cache_salt=""))

@@ -13,6 +13,7 @@ from sporelm.text.dialects import AnswerParser, Dialect, call_grammar, choose_di
 from sporelm.text.dialects.tool import parse_tools, resolve_tool_choice, select_allowed_tools
 from sporelm.text.dialects.tool_prompt import render_with_tools
 from sporelm.text.grammar.grammar import Grammar
+from sporelm.vision.image_processor import ProcessedImage
 
 PROMPT_END_CHARACTERS = 256  # of a prompt's end in which reasoning may have begun
 
@@ -54,13 +55,13 @@ class ChatFormat:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        pictures: Sequence[ProcessedImage] = (),
         *,
         continue_last: bool = False,
-        tenant: str = "",
         **variables: Any,
     ) -> RenderedPrompt:
-        """Render the chat. With `continue_last` the prompt ends with the last message, which is the assistant's; its
-        pictures are decoded in the `tenant`'s turn.
+        """Render a chat from which `LLM.take_images` has taken the pictures. With `continue_last` the prompt ends with
+        the last message, which is the assistant's.
 
         Raises RequestError, ModelFileError.
         """
@@ -68,7 +69,6 @@ class ChatFormat:
         if continue_last:
             messages = [*messages[:-1], {**messages[-1], "content": answer_text(messages[-1]) + mark}]
             variables["add_generation_prompt"] = False
-        messages, pictures = self.llm.take_images(messages, tenant)
         prompt = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
         prompt = self.llm.expand_images(prompt, pictures)
         if continue_last:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.isolation import render_isolated
+from sporelm.api.image_budget import IsCancelled
+from sporelm.api.image_inputs import TakenImages
+from sporelm.api.isolation import read_images_isolated, render_isolated
 from sporelm.api.sampling_params import SamplingParams
 from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import ModelFileError, RequestError
@@ -169,20 +171,25 @@ async def render_chat(
     them."""
     variables = check_variables(template_variables)
     messages = await fetch_remote_images(call, messages, can_see=chat_format.llm.can_see)
-    call.is_large = call.is_large or has_images(messages)
+    llm, tenant = chat_format.llm, call.key.cache_salt
 
-    def render() -> RenderedPrompt:
-        checked = with_known_roles(messages)
-        return chat_format.render(
-            checked,
-            add_generation_prompt=add_generation_prompt,
-            continue_last=continue_last,
-            tenant=call.key.cache_salt,
-            **variables,
-        )
+    def take(is_cancelled: IsCancelled | None = None) -> TakenImages:
+        return llm.take_images(with_known_roles(messages), tenant, is_cancelled)
 
     try:
-        prompt = await render_isolated(chat_format.llm.isolation, render, large=call.is_large)
+        taken = await read_images_isolated(llm.isolation, take) if has_images(messages) else take()
+        call.is_large = call.is_large or bool(taken.pictures)
+
+        def render() -> RenderedPrompt:
+            return chat_format.render(
+                taken.messages,
+                taken.pictures,
+                add_generation_prompt=add_generation_prompt,
+                continue_last=continue_last,
+                **variables,
+            )
+
+        prompt = await render_isolated(llm.isolation, render, large=call.is_large)
     except ModelFileError as reason:  # the template is the model's, but the messages it fails on are the caller's
         raise RequestError(str(reason)) from None
     except RequestError as reason:
