@@ -1,6 +1,7 @@
 """Server: the state that all routes share."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from time import time
 
 from sporelm.errors import SporeError
@@ -14,6 +15,8 @@ from sporelm.serve.serve_config import ServeConfig
 from sporelm.serve.server_metrics import ServerMetrics
 from sporelm.serve.sessions.session_pool import SessionPool
 from sporelm.serve.temp_cleanup import remove_partial_files
+
+MAX_FETCH_THREADS = 8  # that wait for pictures of other servers; other work does not wait for them
 
 
 class Server:
@@ -31,6 +34,7 @@ class Server:
         self.endpoints: list[Endpoint] = []  # for /openapi.json
         self.running_answers: set[AnswerStream] = set()  # of requests
         self.answer_jobs = AnswerJobs(ConversationStore(conversation_folder(config.session_dir)))
+        self.fetch_threads = ThreadPoolExecutor(MAX_FETCH_THREADS, "fetch")
         self.is_draining = False
         self.started_at = int(time())
 
@@ -72,4 +76,5 @@ class Server:
         self.is_draining = True
         self.answer_jobs.interrupt()
         await self.answer_jobs.wait_until_finished()
+        self.fetch_threads.shutdown(wait=False, cancel_futures=True)
         await self.models.close()

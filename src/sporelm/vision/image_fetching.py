@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from threading import Thread, Timer
+from threading import Lock, Thread, Timer
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from sporelm.errors import RequestError, safe_repr
@@ -61,6 +61,7 @@ class ImageFetcher:
     allowed_hosts    names as of `--allow-image-host`: NAME for ports 80 and 443, or NAME:PORT for that port alone
     max_bytes        of a picture
     max_seconds      from the resolution of the name to the last byte, with redirects
+    max_total_bytes  of all pictures together, also of those that failed; None: no limit
     resolve          returns the addresses of a host
     is_allowed       whether an address may be connected to
     tls              how certificates are checked; None: by the system's authorities
@@ -73,6 +74,7 @@ class ImageFetcher:
         allowed_hosts: Iterable[str],
         max_bytes: int = 20 << 20,
         max_seconds: float = 10.0,
+        max_total_bytes: int | None = None,
         *,
         resolve: Resolver = resolve_host,
         is_allowed: Callable[[str], bool] = is_public_address,
@@ -82,6 +84,9 @@ class ImageFetcher:
         self._allowed = {_parse_allowed(each) for each in allowed_hosts}
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
+        self.max_total_bytes = max_total_bytes
+        self._total_bytes = 0
+        self._lock = Lock()
         self._resolve = resolve
         self._is_allowed = is_allowed
         self._tls = tls
@@ -181,14 +186,27 @@ class ImageFetcher:
         length = response.length
         if length is not None and length > self.max_bytes:
             raise self._make_size_error(host, str(length))
+        self._count_bytes(0, length or 0)
         data = bytearray()
         while piece := response.read(_PIECE_BYTES):
+            self._count_bytes(len(piece))
             data += piece
             if len(data) > self.max_bytes:
                 raise self._make_size_error(host, f"more than {self.max_bytes}")
         if length is not None and len(data) < length:
             raise http.client.IncompleteRead(b"", length - len(data))
         return bytes(data)
+
+    def _count_bytes(self, nbytes: int, announced: int = 0) -> None:
+        """Count bytes that were read. Raises RequestError if they, or the `announced` ones, are too many in all."""
+        with self._lock:
+            self._total_bytes += nbytes
+            total = self._total_bytes + announced
+        if self.max_total_bytes is not None and total > self.max_total_bytes:
+            raise RequestError(
+                f"image: the fetched pictures are too large together (got {total} bytes; allowed "
+                f"{self.max_total_bytes}). Use fewer or smaller pictures."
+            )
 
     def _find_addresses(self, host: str, port: int, end: float) -> list[str]:
         """Return the addresses of a host. Raises RequestError if one is not public, or the resolver is slow."""

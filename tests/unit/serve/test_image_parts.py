@@ -4,6 +4,7 @@ import asyncio
 import base64
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -318,8 +319,9 @@ def fetch(
     can_see: bool = True,
 ) -> Any:
     config = SimpleNamespace(allow_image_hosts=hosts, image_body_bytes=max_bytes)
-    call: Any = SimpleNamespace(server=SimpleNamespace(config=config))
-    return asyncio.run(fetch_remote_images(call, messages, can_see=can_see))
+    with ThreadPoolExecutor(4) as threads:
+        call: Any = SimpleNamespace(server=SimpleNamespace(config=config, fetch_threads=threads))
+        return asyncio.run(fetch_remote_images(call, messages, can_see=can_see))
 
 
 def test_parsing_fetches_nothing_and_remote_images_are_refused_by_default(fetcher: type[Fetcher]) -> None:
@@ -353,7 +355,8 @@ def test_remote_images_of_allowed_hosts_are_fetched_once(fetcher: type[Fetcher])
     assert found[0]["content"] == [text("x"), first, second, first, picture(PNG)]
     assert found[1] == {"role": "user", "content": "y"}
     assert sorted(fetcher.urls) == [REMOTE, f"{REMOTE}?2"]
-    assert fetcher.options == [(("images.example",), 1 << 20, 10.0)]
+    rest = (1 << 20) - len(PNG)  # the picture in the request counts
+    assert fetcher.options == [(("images.example",), rest, 10.0, rest)]
     without = messages_from_openai([{"role": "user", "content": [openai_image(data_url(PNG))]}])
     assert fetch(without) is without
     assert fetch(messages, can_see=False) is messages, "nothing is fetched for a model that cannot see it"
@@ -370,5 +373,13 @@ def test_remote_images_are_limited_in_number_and_size(fetcher: type[Fetcher]) ->
     with pytest.raises(RequestError, match=rf"content\[{MAX_REMOTE_IMAGES}\] is one remote image too many"):
         fetch(messages_from_openai([{"role": "user", "content": many}]))
     assert not fetcher.urls
-    with pytest.raises(RequestError, match="max_image_body"):
-        fetch(openai(openai_image(REMOTE)), max_bytes=20)
+    fetch(openai(openai_image(REMOTE)), max_bytes=1 << 30)
+    fetch(messages_from_openai([{"role": "user", "content": [openai_image(data_url(PNG)), many[0]]}]), max_bytes=5)
+    assert [options[1::2] for options in fetcher.options] == [(20 << 20, 1 << 30), (0, 0)]
+
+
+def test_after_an_error_no_further_image_is_fetched(fetcher: type[Fetcher]) -> None:
+    urls = ["https://wrong/x.png", *(f"{REMOTE}?{index}" for index in range(12))]
+    with pytest.raises(RequestError, match="wrong"):
+        fetch(messages_from_openai([{"role": "user", "content": [openai_image(url) for url in urls]}]))
+    assert len(fetcher.urls) < len(urls)

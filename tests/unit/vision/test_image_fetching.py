@@ -260,6 +260,18 @@ def test_sizes_are_limited(server: PictureServer) -> None:
     assert make_fetcher(server, max_bytes=len(PICTURE)).fetch(f"{base}/a") == PICTURE
 
 
+def test_the_size_of_all_pictures_together_is_limited(server: PictureServer) -> None:
+    base = f"http://pictures.test:{server.port}"
+    fetcher = make_fetcher(server, max_total_bytes=2 * len(PICTURE) + 150)
+    assert fetcher.fetch(f"{base}/a") == fetcher.fetch(f"{base}/b") == PICTURE
+    total, allowed = 3 * len(PICTURE), 2 * len(PICTURE) + 150
+    message = f"too large together (got {total} bytes; allowed {allowed})"
+    assert message in refusal(fetcher, f"{base}/c")  # by its announced length: nothing was read
+    assert message in refusal(fetcher, f"{base}/c")
+    assert "too large together" in refusal(fetcher, f"{base}/endless")
+    assert "too large together" in refusal(fetcher, f"{base}/chunked")
+
+
 @pytest.mark.parametrize("name", ["drip", "drip-unknown", "drip-headers"])
 def test_time_is_limited_in_all(server: PictureServer, name: str) -> None:
     fetcher = make_fetcher(server, max_seconds=0.4)

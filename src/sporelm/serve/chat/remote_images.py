@@ -8,6 +8,7 @@ from sporelm.errors import RequestError, safe_repr
 from sporelm.serve.chat.image_parts import Part, RemoteImage, image_part, image_parts
 from sporelm.serve.http.api_call import ApiCall
 from sporelm.vision.image_fetching import ImageFetcher
+from sporelm.vision.image_limits import ImageLimits
 
 MAX_REMOTE_IMAGES = 16  # of one request
 MAX_FETCHES = 4  # of one request at a time
@@ -18,7 +19,8 @@ async def fetch_remote_images(call: ApiCall, messages: Sequence[Any], *, can_see
     """Return the messages with the bytes of their remote pictures; unchanged if the model cannot see, which rendering
     refuses.
 
-    Raises RequestError, which names the picture: if no host is allowed, and as `ImageFetcher.fetch`.
+    All of them together, and the pictures in the request, have at most `image_body_bytes` bytes. Raises RequestError,
+    which names the picture: if no host is allowed, and as `ImageFetcher.fetch`.
     """
     remote = [part for part in image_parts(messages) if isinstance(part["image"], RemoteImage)]
     if not remote:
@@ -36,25 +38,29 @@ async def fetch_remote_images(call: ApiCall, messages: Sequence[Any], *, can_see
             f"{remote[MAX_REMOTE_IMAGES]['path']} is one remote image too many (got {len(remote)}; allowed "
             f"{MAX_REMOTE_IMAGES}). Send the data of the images"
         )
-    fetcher = ImageFetcher(config.allow_image_hosts, config.image_body_bytes, FETCH_SECONDS)
+    sent_bytes = sum(len(part["image"]) for part in image_parts(messages) if isinstance(part["image"], bytes))
+    max_total_bytes = max(0, config.image_body_bytes - sent_bytes)
+    max_bytes = min(ImageLimits().max_bytes, max_total_bytes)
+    fetcher = ImageFetcher(config.allow_image_hosts, max_bytes, FETCH_SECONDS, max_total_bytes)
     places = asyncio.Semaphore(MAX_FETCHES)
+    loop = asyncio.get_running_loop()
 
     async def fetch(url: str, path: str) -> bytes:
         async with places:
             try:
-                return await asyncio.to_thread(fetcher.fetch, url)
+                return await loop.run_in_executor(call.server.fetch_threads, fetcher.fetch, url)
             except RequestError as reason:
                 raise RequestError(f"{path}: {reason}") from None
 
-    path_of = {part["image"].url: part["path"] for part in reversed(remote)}  # the first one of each URL
-    fetched = await asyncio.gather(*(fetch(url, path) for url, path in path_of.items()))
-    images = dict(zip(path_of, fetched, strict=True))
-    num_bytes = sum(map(len, images.values()))
-    if num_bytes > config.image_body_bytes:
-        raise RequestError(
-            f"{remote[0]['path']} and the other remote images have {num_bytes} bytes: at most "
-            f"{config.image_body_bytes} are read for one request (max_image_body)"
-        )
+    path_of = dict[str, str]()  # the first one of each URL
+    for part in remote:
+        path_of.setdefault(part["image"].url, part["path"])
+    tasks = [asyncio.ensure_future(fetch(url, path)) for url, path in path_of.items()]
+    try:
+        images = dict(zip(path_of, await asyncio.gather(*tasks), strict=True))
+    finally:
+        for task in tasks:  # after an error no other fetch starts
+            task.cancel()
 
     def with_bytes(part: Part) -> Part:
         image = part.get("image") if isinstance(part, Mapping) else None
