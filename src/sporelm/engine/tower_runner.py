@@ -17,7 +17,7 @@ from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
 
 PIECE_ROWS = 256  # of the first pieces; later ones take the time that their caller allows
-MIN_PIECE_ROWS = 32
+MIN_PIECE_ROWS, MAX_PIECE_ROWS = 32, 1024  # beyond, weights are not used much better
 MAX_ROWS = 1 << 15  # patches of one picture
 ALL_ROWS = "all rows"  # the symbol of arrays that a piece reads whole
 Arrays = dict[str, NDArray[Any]]
@@ -31,7 +31,7 @@ class TowerRunner:
         self.plan_backend = backend.sharing_arena() if isinstance(backend, ArenaSharer) else backend
         self.stages = tower.stages()
         self.host = {name: np.asarray(weights[name].numpy(), np.float32) for name in tower.host_weights}
-        self.max_piece_rows = max(backend.step_buckets.values())
+        self.max_piece_rows = max(MAX_PIECE_ROWS, *backend.step_buckets.values())
         self.piece_rows = min(PIECE_ROWS, self.max_piece_rows)
         self.compile_s = 0.0  # seconds spent tracing and compiling programs
         self._plans: dict[int, Plan] = {}  # by the index of the stage
@@ -74,11 +74,11 @@ class TowerRunner:
             plan.close()
 
     def run_piece(self, index: int, inputs: Arrays) -> Arrays:
-        """Return the arrays that one stage returns for a piece of rows. They are copies."""
+        """Return the arrays that one stage returns for a piece of rows, which the next piece may overwrite."""
         stage = self.stages[index]
         if self.eager:
             arrays = {name: self.backend.tensor(np.ascontiguousarray(array)) for name, array in inputs.items()}
-            return {name: np.array(result.numpy()) for name, result in stage.compute(arrays, self.weights).items()}
+            return {name: result.numpy() for name, result in stage.compute(arrays, self.weights).items()}
         began = perf_counter()
         plan = self._plans.get(index)
         if plan is None:
@@ -88,7 +88,7 @@ class TowerRunner:
         extents |= {ALL_ROWS: len(inputs[stage.whole[0]])} if stage.whole else {}
         plan.bucket_program(plan.find_bucket(extents))
         self.compile_s += perf_counter() - began
-        return {name: np.array(array) for name, array in plan.run(inputs, extents).items()}
+        return plan.run(inputs, extents)
 
     def _stage_specs(self, stage: TowerStage, arrays: Mapping[str, Spec]) -> dict[str, Spec]:
         """Return the specs of a stage's inputs; `arrays` of all arrays so far."""
@@ -107,7 +107,8 @@ class TowerRunner:
         }
 
     def _trace_plan(self, stage: TowerStage, specs: Mapping[str, Spec]) -> Plan:
-        return Plan(trace(lambda **arrays: stage.compute(arrays, self.weights), specs), self.plan_backend)
+        graph = trace(lambda **arrays: stage.compute(arrays, self.weights), specs)
+        return Plan(graph, self.plan_backend, self.max_piece_rows)
 
 
 class TowerJob:
@@ -151,6 +152,7 @@ class TowerJob:
     def _compute(self) -> Generator[None, int, NDArray[np.float32]]:
         runner = self.runner
         arrays: Arrays = runner.tower.prepare(self.image, runner.host)
+        computed, spare = Arrays(), Arrays()  # arrays that stages returned: of the last stage, and of the one before
         for index, stage in enumerate(runner.stages):
             inputs = {name: group_rows(arrays[name], stage.group) for name in stage.rows}
             whole = {name: arrays[name] for name in stage.whole}
@@ -160,12 +162,20 @@ class TowerJob:
                 piece = {name: np.ascontiguousarray(array[first:last]) for name, array in inputs.items()}
                 for name, result in runner.run_piece(index, {**piece, **whole}).items():
                     if name not in results:
-                        results[name] = np.empty((num_rows, *result.shape[1:]), result.dtype)
+                        results[name] = _take_array(spare, name, (num_rows, *result.shape[1:]), result.dtype)
                     results[name][first:last] = result
                 first = last
                 yield
             arrays |= results
-        return np.ascontiguousarray(runner.tower.finish(arrays["rows"], self.image, runner.host))
+            spare |= {name: computed[name] for name in results if name in computed}
+            computed |= results
+        return np.array(runner.tower.finish(arrays["rows"], self.image, runner.host))
+
+
+def _take_array(spare: Arrays, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array for results: a spare one, whose memory the system need not clear, if it has the shape."""
+    array = spare.pop(name, None)
+    return array if array is not None and array.shape == shape and array.dtype == dtype else np.empty(shape, dtype)
 
 
 def spec_of_array(array: NDArray[Any]) -> Spec:
