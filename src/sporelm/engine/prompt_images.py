@@ -136,11 +136,11 @@ class RopePositions:
             parts.append(position + each.positions)
             position += int(each.positions.max()) + 1
             place = each.stop
-        self._known = np.concatenate(parts).astype(np.int32)
+        self._image_positions = np.concatenate(parts).astype(np.int32)
         self._delta = position - place  # of the text behind the last image
 
     def between(self, begin: int, end: int) -> NDArray[np.int32]:
         """Return the positions of the context's rows from `begin` to `end`: int32 [rows, 3]."""
-        known = self._known[begin:end]
+        known = self._image_positions[begin:end]
         text = np.arange(begin + len(known), end, dtype=np.int32) + np.int32(self._delta)
         return np.concatenate([known, np.repeat(text[:, None], 3, axis=1)]) if len(text) else known

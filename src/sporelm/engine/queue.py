@@ -7,7 +7,7 @@ from sporelm.engine.request import Request
 from sporelm.errors import QueueFull
 
 QueueKey = tuple[int, str]  # priority, tenant
-MAX_SKIPPED = 16  # requests of a queue, besides those that wait for images, that are looked at
+MAX_SKIPPED = 16  # requests of a queue that are not ready and are passed over; waiting for images does not count
 
 
 class WaitingQueue:

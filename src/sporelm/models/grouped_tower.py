@@ -57,7 +57,7 @@ class GroupedTower(Tower[Config]):
 
     @property
     def added_rows(self) -> int:
-        """Those of the class row's group."""
+        """The rows of the class row's group."""
         return self.config.merge**2
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:

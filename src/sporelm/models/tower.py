@@ -34,8 +34,8 @@ class TowerStage(NamedTuple):
     """One stage of a tower.
 
     compute  (arrays, weights) -> arrays by name, of as many rows as the arrays in pieces
-    rows     the arrays of which a piece has some rows
-    whole    the arrays of which each piece has all rows; they have equally many
+    rows     the arrays that are cut: a piece has some of their rows
+    whole    the arrays that each piece reads whole; they have equally many rows
     group    adjacent rows of the arrays in pieces that are one row of a piece: [rows, width] is read as [rows / group,
              group * width]
     """

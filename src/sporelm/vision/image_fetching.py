@@ -61,7 +61,7 @@ class ImageFetcher:
     allowed_hosts    names as of `--allow-image-host`: NAME for ports 80 and 443, or NAME:PORT for that port alone
     max_bytes        of a picture
     max_seconds      from the resolution of the name to the last byte, with redirects
-    max_total_bytes  of all pictures together, also of those that failed; None: no limit
+    max_total_bytes  of all pictures together, failed ones included; None: no limit
     resolve          returns the addresses of a host
     is_allowed       whether an address may be connected to
     tls              how certificates are checked; None: by the system's authorities

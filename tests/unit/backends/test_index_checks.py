@@ -57,7 +57,7 @@ class Arguments:
             rows if q is None else q, rows, rows, first, **{"head_dim": 4, "scale": 1.0, **options}
         )
 
-    def seen(self, *spans: tuple[int, int], q: Any = None, v: Any = None, **options: Any) -> Any:
+    def cross_attention(self, *spans: tuple[int, int], q: Any = None, v: Any = None, **options: Any) -> Any:
         """Two heads of 4 numbers, ten keys."""
         rows, keys = self.f32(len(spans), 8), self.table
         given = (rows if q is None else q, keys, keys if v is None else v, self.i32(*spans))
@@ -189,14 +189,14 @@ OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "adapter": (lambda a: a.added(0, 1), r"which\[1\] is 1; .* -1 and 0"),
     "adapter before none": (lambda a: a.added(-2), r"which\[0\] is -2"),
     "apart past the last row": (lambda a: a.apart(starts=a.i32(0, 2, 4)), "must rise from 0 to the 3 rows of q"),
-    "span past the last key": (lambda a: a.seen((0, 10), (4, 11)), r"spans\[1, 1\] is 11; .* 0 and 10"),
-    "span before the first key": (lambda a: a.seen((-1, 3)), r"spans\[0, 0\] is -1"),
-    "span without keys": (lambda a: a.seen((0, 3), (3, 3)), r"spans\[1\] is \[3, 3\]; it must hold at least one key"),
+    "span past the last key": (lambda a: a.cross_attention((0, 10), (4, 11)), r"spans\[1, 1\] is 11; .* 0 and 10"),
+    "span before the first key": (lambda a: a.cross_attention((-1, 3)), r"spans\[0, 0\] is -1"),
+    "span without keys": (lambda a: a.cross_attention((0, 3), (3, 3)), r"spans\[1\] is \[3, 3\]; it must hold at least one key"),
     "falling spans": (
-        lambda a: a.seen((0, 3), (3, 9), (0, 3)),
+        lambda a: a.cross_attention((0, 3), (3, 9), (0, 3)),
         r"spans\[2\] is \[0, 3\] after \[3, 9\]; .* Sort the rows",
     ),
-    "falling ends of spans": (lambda a: a.seen((0, 3), (0, 2)), r"spans\[1\] is \[0, 2\] after \[0, 3\]"),
+    "falling ends of spans": (lambda a: a.cross_attention((0, 3), (0, 2)), r"spans\[1\] is \[0, 2\] after \[0, 3\]"),
     "picture's row": (lambda a: ops.replace_rows(a.f32(2, 8), a.table, a.i32(-1, 10)), r"rows\[1\] is 10; .* -1 and 9"),
     "picture's row before none": (lambda a: ops.add_rows(a.f32(1, 8), a.table, a.i32(-2)), r"rows\[0\] is -2"),
     "texts past the last row": (lambda a: a.read(starts=a.i32(0, 2, 4)), "must rise from 0 to the 3 rows of q"),
@@ -411,12 +411,12 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
         "must have whole pages of 64 on both sides",
     ),
     "encoder_attention reach": (lambda a: a.read(half_window=-1), "half_window -1 must not be negative"),
-    "cross_attention": (lambda a: a.seen((0, 3), q=a.other(1, 8)), "q i32"),
-    "cross_attention values": (lambda a: a.seen((0, 3), v=a.f32(3, 8)), "must have one shape"),
-    "cross_attention heads": (lambda a: a.seen((0, 3), head_dim=3), "must be whole heads of 3"),
-    "cross_attention groups": (lambda a: a.seen((0, 3), q=a.f32(1, 12)), "must be whole groups of k"),
-    "cross_attention spans": (lambda a: a.seen((0, 3), q=a.f32(2, 8)), "must have a row of two for each of q"),
-    "cross_attention scale": (lambda a: a.seen((0, 3), scale=np.inf), "scale inf must be finite"),
+    "cross_attention": (lambda a: a.cross_attention((0, 3), q=a.other(1, 8)), "q i32"),
+    "cross_attention values": (lambda a: a.cross_attention((0, 3), v=a.f32(3, 8)), "must have one shape"),
+    "cross_attention heads": (lambda a: a.cross_attention((0, 3), head_dim=3), "must be whole heads of 3"),
+    "cross_attention groups": (lambda a: a.cross_attention((0, 3), q=a.f32(1, 12)), "must be whole groups of k"),
+    "cross_attention spans": (lambda a: a.cross_attention((0, 3), q=a.f32(2, 8)), "must have a row of two for each of q"),
+    "cross_attention scale": (lambda a: a.cross_attention((0, 3), scale=np.inf), "scale inf must be finite"),
     "replace_rows": (lambda a: ops.replace_rows(a.other(2, 8), a.table, a.i32(0, 1)), "x i32"),
     "replace_rows rows": (lambda a: ops.replace_rows(a.f32(2, 8), a.table, a.i32(0)), "one element for each row of x"),
     "replace_rows columns": (

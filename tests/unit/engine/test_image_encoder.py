@@ -38,8 +38,8 @@ def image(number: int, start: int = 0) -> PromptImage:
     return PromptImage(start, given, given.digest, 7)
 
 
-def request(id: int, tenant: str = "", priority: int = 0, salt: str = "", *images: PromptImage) -> Request:
-    made = Request([7] * ROWS + [1], tenant=tenant, priority=priority, cache_salt=salt, images=images)
+def request(id: int, tenant: str = "", priority: int = 0, cache_salt: str = "", *images: PromptImage) -> Request:
+    made = Request([7] * ROWS + [1], tenant=tenant, priority=priority, cache_salt=cache_salt, images=images)
     made.id = id
     return made
 
@@ -76,7 +76,7 @@ def test_urgent_images_go_first(encoder: ImageEncoder) -> None:
 
 
 def test_rows_are_kept_for_the_same_salt_alone(encoder: ImageEncoder) -> None:
-    encoder.enqueue(image(1), request(1, salt="a"))
+    encoder.enqueue(image(1), request(1, cache_salt="a"))
     while encoder.has_work:
         encoder.advance(1.0)
     assert encoder.find(image(1), "a")
