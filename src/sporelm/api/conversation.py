@@ -96,10 +96,13 @@ class Conversation:
         fresh_prefix = self.llm.chat_ids(rendered.up_to(len(prefix.text)))
         if fresh[: len(fresh_prefix)] != fresh_prefix:
             return fresh
-        if prefix.image_rows and find_image_ids(prefix.ids) != find_image_ids(fresh_prefix):  # other pictures
+        has_images = prefix.image_rows > 0 or isinstance(fresh_prefix, PromptIds)
+        if has_images and find_image_ids(prefix.ids) != find_image_ids(fresh_prefix):  # other pictures
             return fresh
         ids = prefix.ids + fresh[len(fresh_prefix) :]
-        return _move_images(fresh, ids, len(fresh_prefix), len(prefix.ids)) if isinstance(fresh, PromptIds) else ids
+        if not isinstance(fresh, PromptIds):
+            return ids
+        return _move_images(fresh, ids, len(fresh_prefix), len(prefix.ids)) or fresh
 
     def fork(self) -> "Conversation":
         """Return a second conversation with the same messages, which shares the KV cache so far."""
@@ -150,7 +153,10 @@ class Conversation:
 
     @classmethod
     def restore(cls, llm: "LLM", path: Path, *, salt: str = "") -> "Conversation":
-        """Restore a conversation that `save` or `sleep` wrote. Raises like `Engine.wake`."""
+        """Restore a conversation that `save` or `sleep` wrote.
+
+        Raises like `Engine.load_session`, and RequestError for one with pictures if the model does not see.
+        """
         llm.check_can_generate()
         loaded_engine = llm.loaded_engine
         sequence, notes = llm.engine.load_session(
@@ -162,6 +168,7 @@ class Conversation:
         try:
             conversation.messages = read_messages(notes, read_attachments(path))
             conversation._prefixes = read_prefixes(notes, len(conversation.messages), llm.config.vocab)
+            conversation._check_images(path)
         except (AttributeError, KeyError, TypeError, ValueError):
             llm.engine.drop(sequence)
             raise ModelFileError(f"{path} is not a saved conversation: its notes have another form") from None
@@ -169,6 +176,16 @@ class Conversation:
             llm.engine.drop(sequence)
             raise
         return conversation
+
+    def _check_images(self, path: Path) -> None:
+        """Raise RequestError for a session with rows of images if the model does not see."""
+        if self.llm.can_see:
+            return
+        if any(prefix.image_rows for prefix in self._prefixes) or find_image_ids(self.sequence.tokens):
+            raise RequestError(
+                f"{path}: the session has pictures, and {self.llm.config.name} was opened without its vision tower. "
+                f"{self.llm.describe_towers()}"
+            )
 
     def close(self) -> None:
         """Free the KV cache; the messages stay readable. Closing twice does nothing."""
@@ -236,10 +253,11 @@ def find_image_ids(ids: Sequence[int]) -> list[int]:
     return [token for token in ids if is_image_id(token)]
 
 
-def _move_images(fresh: PromptIds, ids: list[int], fresh_end: int, end: int) -> PromptIds:
+def _move_images(fresh: PromptIds, ids: list[int], fresh_end: int, end: int) -> PromptIds | None:
     """Return a prompt's images at their places in `ids`, which differ from the `fresh` ids before `fresh_end`.
 
-    `ids` from `end` on are the fresh ones from `fresh_end` on. Between images, texts may have another length.
+    `ids` from `end` on are the fresh ones from `fresh_end` on; before, they have the same ids of image rows. Between
+    images, texts may have another length. None if the rows of an image are not side by side, as a file may claim.
     """
     images = []
     place = 0
@@ -248,6 +266,8 @@ def _move_images(fresh: PromptIds, ids: list[int], fresh_end: int, end: int) -> 
             start = image.start - fresh_end + end
         else:
             start = ids.index(fresh[image.start], place)
+            if ids[start : start + image.num_rows] != fresh[image.start : image.stop]:
+                return None
         place = start + image.num_rows
         images.append(replace(image, start=start))
     return PromptIds(ids, images)

@@ -327,14 +327,14 @@ class LoadedLLM:
         if self.image_reader is not None:
             return self.image_reader.take_images(messages, tenant, is_cancelled)
         if has_pictures(messages):
-            raise RequestError(f"image: {self.config.name} does not see. {self._describe_towers()}")
+            raise RequestError(f"image: {self.config.name} does not see. {self.describe_towers()}")
         return TakenImages(messages, [])
 
     def expand_images(self, rendered: RenderedPrompt, pictures: "Sequence[ProcessedImage]") -> RenderedPrompt:
         """Return a rendered chat with the rows of its pictures. Raises RequestError if the template has dropped one."""
         return rendered if self.image_reader is None else self.image_reader.expand(rendered, pictures)
 
-    def _describe_towers(self) -> str:
+    def describe_towers(self) -> str:
         """Return the remedy for a model that does not see: a file beside it that may hold its tower."""
         if name := find_mmproj(self.path):
             return f"Set the option mmproj to {name}, which lies beside it."

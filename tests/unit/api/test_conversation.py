@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from imatrix_models import vocabulary
 from qwen_vision import IDS, IMAGE_PAD, tiny_model, write_folder
 from sporelm import LLM, SamplingParams
 from sporelm.api import conversation_images
 from sporelm.api.conversation import Conversation, read_messages
 from sporelm.engine.kv import session_io
-from sporelm.engine.prompt_images import is_image_id
+from sporelm.engine.prompt_images import IMAGE_IDS, PromptIds, is_image_id
 from sporelm.errors import ModelFileError, RequestError
+from tiny_files import write_gguf
+from tiny_models import LLAMA, Tiny
 from vision_folders import draw_picture
 
 pytest.importorskip("torch", reason="makes a model of transformers")
@@ -175,6 +178,51 @@ def test_a_file_without_its_pictures_is_refused(llm: LLM, tmp_path: Path) -> Non
     assert read_messages(notes, [b"", PNG]) == [
         {"role": "user", "content": [{"type": "image", "image": PNG}, {"type": "image", "image": PNG}]}
     ]
+
+
+def test_a_file_may_claim_ids_of_any_form(llm: LLM, tmp_path: Path) -> None:
+    conversation = llm.conversation()
+    say(conversation, "Look.", PICTURE)
+    prefix = conversation._prefixes[-1]
+    places = [index for index, token in enumerate(prefix.ids) if is_image_id(token)]
+    inside = places[len(places) // 2]
+    for number, ids in enumerate(
+        (
+            [token for token in prefix.ids if not is_image_id(token)],  # a text with a picture, without its rows
+            [*prefix.ids[:inside], 7, *prefix.ids[inside:]],  # a token between the rows
+            [],
+        )
+    ):
+        claimed = conversation.fork()
+        claimed._prefixes = [prefix._replace(ids=ids)]
+        path = tmp_path / f"{number}.session"
+        claimed.sleep(path)
+        woken = llm.wake(path)
+        messages = [*woken.messages, {"role": "user", "content": "And?"}]
+        rendered = llm.render(messages)
+        found = woken.prompt_ids(rendered)
+        assert isinstance(found, PromptIds)
+        assert (found, found.images[0].start) == (llm.chat_ids(rendered), places[0])
+        woken.close()
+    conversation.close()
+
+
+def test_a_session_with_pictures_is_refused_by_a_model_that_does_not_see(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "blind.gguf", Tiny("blind", {**LLAMA, "vocab_size": 260}, 1), more=vocabulary())
+    with LLM(model, max_context=64, backend="reference") as blind:
+        for number, (told, tokens) in enumerate((([[0, "", [3, IMAGE_IDS + 5]]], []), ([], [IMAGE_IDS + 5]))):
+            conversation = blind.conversation()
+            path = tmp_path / f"{number}.session"
+            blind.engine.kv_cache.acquire(conversation.sequence)
+            assert blind.engine.kv_cache.reserve(conversation.sequence, len(tokens), [])
+            blind.engine.kv_cache.extend(conversation.sequence, tokens)
+            blind.engine.kv_cache.release(conversation.sequence)
+            notes = {"messages": [], "told": told}
+            blind.engine.save_session(conversation.sequence, path, blind.loaded_engine.identity, notes)
+            conversation.close()
+            with pytest.raises(RequestError, match=r"the session has pictures, and .* without its vision tower"):
+                blind.wake(path)
+            assert not blind.engine.kv_cache.sequences
 
 
 def test_the_contents_of_messages_in_files_are_checked() -> None:
