@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from sporelm.engine import Engine, KvSequence, Request
 from sporelm.engine.kv.session_io import SessionData, check_replaceable, read_session
+from sporelm.engine.prompt_images import IMAGE_IDS
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, RequestError, SporeError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
@@ -109,6 +111,31 @@ def rewrite(file: Path, *, honest: bool = True, **changes: object) -> None:
         known["sha256"] = digest.hexdigest()
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def version_of(file: Path) -> str:
+    with safe_open(file, "numpy") as tensors:
+        return tensors.metadata()["version"]
+
+
+def test_files_with_pictures_have_a_version_of_their_own_and_are_read_with_the_earlier_one(tmp_path: Path) -> None:
+    made, path = engine(), tmp_path / "talk.session"
+    sequence = start_sequence(made)
+    made.save_session(sequence, path, "m", {})
+    assert version_of(path) == "1"
+    made.save_session(sequence, path, "m", {}, [b"a picture"])
+    assert version_of(path) == "3"
+    sequence.tokens[3] = IMAGE_IDS + 5
+    made.save_session(sequence, path, "m", {})
+    assert version_of(path) == "3"
+    for version in ("3", "1"):
+        rewrite(path, version=version)
+        assert version_of(path) == version
+        loaded, _ = made.load_session(path, "m")
+        assert loaded.tokens == sequence.tokens
+    rewrite(path, version="4")
+    with pytest.raises(ModelFileError, match=r"not a session file of version 1 or 3 \(got .*, version '4'\)"):
+        made.load_session(path, "m")
 
 
 def refused(file: Path, error: type[SporeError], message: str, **changes: int) -> None:

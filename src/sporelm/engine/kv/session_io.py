@@ -1,12 +1,13 @@
 """Session files: what a sequence holds, on disk, so that nothing is recomputed when it is loaded.
 
-A file is in the safetensors format (docs/sessions.md). Metadata: `format` "sporelm.session", `version` "1", or "2" with
-recurrent states, `model` the model's identity, `adapter` that of the LoRA adapter if there was one, `notes` a JSON
-object of the caller, `sha256` of these and of the tensors. Tensors: `tokens` int64 [n], and `layers.N` [pages, 2,
-kv_heads, PAGE, head_dim], the keys and then the values of each layer in the canonical form of back-ends (q8_0 blocks
-instead of numbers); positions past the last token are zero. With recurrent states also `states.N` float32 [1, ...],
-each array of each layer after the last token; [0, ...] without tokens. `attachments.N` uint8 [n] are further bytes of
-the caller, such as pictures. These keys and names are written and read here alone.
+A file is in the safetensors format (docs/sessions.md). Metadata: `format` "sporelm.session", `version` "1", "2" with
+recurrent states, or "3" with attachments or ids of image rows, `model` the model's identity, `adapter` that of the LoRA
+adapter if there was one, `notes` a JSON object of the caller, `sha256` of these and of the tensors. Tensors: `tokens`
+int64 [n], and `layers.N` [pages, 2, kv_heads, PAGE, head_dim], the keys and then the values of each layer in the
+canonical form of back-ends (q8_0 blocks instead of numbers); positions past the last token are zero. With recurrent
+states also `states.N` float32 [1, ...], each array of each layer after the last token; [0, ...] without tokens.
+`attachments.N` uint8 [n] are further bytes of the caller, such as pictures. These keys and names are written and read
+here alone.
 """
 
 import json
@@ -28,6 +29,7 @@ from sporelm.ops.paged_attention import PAGE
 FORMAT = "sporelm.session"
 VERSION = "1"
 VERSION_WITH_STATES = "2"
+VERSION_WITH_IMAGES = "3"  # attachments, or ids of image rows among the tokens; with or without states
 ATTACHMENTS = "attachments."
 ALIGNMENT = 64  # of the data
 MAX_NOTES_BYTES = 1 << 23
@@ -112,6 +114,8 @@ def write_session(path: Path, session: SessionData, model: str) -> SessionFileIn
         entries[name] = {"dtype": types[name], "shape": list(array.shape), "data_offsets": offsets}
         offset += array.nbytes
     version = VERSION_WITH_STATES if session.states else VERSION
+    if session.attachments or (arrays["tokens"] >= IMAGE_IDS).any():
+        version = VERSION_WITH_IMAGES
     metadata = {"format": FORMAT, "version": version, "model": model, "sha256": digest.hexdigest(), "notes": notes}
     if session.adapter:
         metadata["adapter"] = session.adapter
@@ -144,11 +148,12 @@ def read_session(
     """
     with _open(path) as files:
         metadata = files.metadata
-        version = VERSION_WITH_STATES if layout.states else VERSION
-        if (metadata.get("format"), metadata.get("version")) != (FORMAT, version):
+        # Version 3 came after the pictures: earlier files with pictures have version 1 or 2.
+        versions = (VERSION_WITH_STATES if layout.states else VERSION, VERSION_WITH_IMAGES)
+        if metadata.get("format") != FORMAT or metadata.get("version") not in versions:
             raise ModelFileError(
-                f"{path}: not a session file of version {version} (got format {metadata.get('format')!r:.40}, version "
-                f"{metadata.get('version')!r:.20})"
+                f"{path}: not a session file of version {' or '.join(versions)} (got format "
+                f"{metadata.get('format')!r:.40}, version {metadata.get('version')!r:.20})"
             )
         model = metadata.get("model", "")
         if model not in models:
