@@ -214,11 +214,15 @@ class LoadedEngine:
         """Free the memory and the threads."""
         if self.image_reader is not None:
             self.image_reader.close()
+        self.close_workers()
+        self.backend.close()
+
+    def close_workers(self) -> None:
+        """Free the memory of everything but the back-end."""
         self.engine.close()
         self.worker.close()
         if self.draft is not None:
             self.draft.close()
-        self.backend.close()
 
     @cached_property
     def model_identity(self) -> ModelIdentity:
@@ -321,12 +325,18 @@ def load_engine(
             split = None if found is None else found.split
             # Before the KV cache is sized: the tower's weights take memory, too.
             tower = load_tower(options.mmproj, source, backend, threads, progress, dequantize=options.dequantize)
+            if tower is not None:
+                files.callback(tower.source.close)
             loaded = _load(options, model, draft, threads, start, progress, split)
             reader = None
-            if tower is not None:
-                reader = connect_tower(
-                    tower, loaded.decoder_worker, loaded.decoder_engine, loaded.tokenizer, options.eager
-                )
+            try:
+                if tower is not None:
+                    reader = connect_tower(
+                        tower, loaded.decoder_worker, loaded.decoder_engine, loaded.tokenizer, options.eager
+                    )
+            except BaseException:
+                loaded.close_workers()
+                raise
             skipped = () if tower is None else source.vision_notes()  # of the text model's schema
             notes += [note for note in loaded.notes if note not in skipped]
             return replace(loaded, notes=tuple(notes), split=split, image_reader=reader)

@@ -31,7 +31,7 @@ SAMPLE_BYTES = 64  # of each tensor
 
 
 class LoadedTower(NamedTuple):
-    """A tower whose weights are loaded; its files stay open until it is connected."""
+    """A tower whose weights are loaded. Its files are open until it is connected; the caller closes them."""
 
     source: ModelSource
     tower: Tower[Any]
@@ -50,8 +50,8 @@ def load_tower(
 ) -> LoadedTower | None:
     """Return the tower in an mmproj file, or in the model's folder; None if there is none.
 
-    Raises ModelNotFound, ModelFileError, UnsupportedModel, MemoryShortage; RequestError for a file and a folder that
-    has a tower itself.
+    The caller closes the tower's files. Raises ModelNotFound, ModelFileError, UnsupportedModel, MemoryShortage;
+    RequestError for a file and a folder that has a tower itself.
     """
     if not check_single_tower(mmproj, source):
         return None
@@ -94,18 +94,20 @@ def find_mmproj(path: Path) -> str:
 def connect_tower(
     loaded: LoadedTower, worker: Worker, engine: Engine, tokenizer: Tokenizer, eager: bool
 ) -> ImageReader:
-    """Let an engine take images, and return what reads them. Closes the tower's files."""
-    with closing(loaded.source):
-        processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
-        key = tower_key(loaded.source)
+    """Let an engine take images, and return the reader of pictures. The files of the tower are open."""
+    processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
+    key = tower_key(loaded.source)
     model = worker.runner.model
     assert isinstance(model, Decoder)
-    runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
-    worker.runner.image_columns = loaded.tower.config.columns
-    sample = processor.process(np.zeros((64, 64, 3), np.uint8)).images[0]
-    runner.prepare(sample)  # at the first picture, streams of others would wait for it
-    worker.runner.prepare_images()
-    engine.use_image_encoder(ImageEncoder(runner), attends_both_ways=model.attends_images_both_ways)
+    with ExitStack() as cleanup:
+        runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
+        cleanup.callback(runner.close)
+        worker.runner.image_columns = loaded.tower.config.columns
+        sample = processor.process(np.zeros((64, 64, 3), np.uint8)).images[0]
+        runner.prepare(sample)  # at the first picture, streams of others would wait for it
+        worker.runner.prepare_images()
+        engine.use_image_encoder(ImageEncoder(runner), attends_both_ways=model.attends_images_both_ways)
+        cleanup.pop_all()
     positions_of = model.image_positions if model.has_rope_positions else None
     return ImageReader(processor, key, tokenizer, positions_of, worker.limits.max_context, runner.check)
 

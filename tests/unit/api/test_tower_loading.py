@@ -1,0 +1,71 @@
+"""A vision tower that is loaded beside its model, and loads that fail on the way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drawn_vision import write_qwen2vl
+from sporelm import LLM
+from sporelm.api import engine_loader, tower_loading
+from sporelm.checkpoints.loader import ModelSource
+from sporelm.engine import Engine, Worker
+from sporelm.engine.tower_runner import TowerRunner
+from sporelm.errors import RequestError
+
+pytest.importorskip("tokenizers", reason="the model's tokenizer is written with tokenizers, which is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen2vl(tmp_path_factory.mktemp("vision") / "qwen2vl")
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Whatever is closed from now on, in order."""
+    objects: list[Any] = []
+    for kind in (Engine, Worker, TowerRunner, ModelSource):
+
+        def close(self: Any, original: Any = kind.close) -> None:
+            objects.append(self)
+            original(self)
+
+        monkeypatch.setattr(kind, "close", close)
+    return objects
+
+
+@pytest.mark.parametrize("place", ["load", "connect", "prepare"])
+def test_a_load_that_fails_leaves_nothing_open(
+    folder: Path, closed: list[Any], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    towers: list[Any] = []
+
+    def load_tower(*args: Any, **options: Any) -> Any:
+        towers.append(tower_loading.load_tower(*args, **options))
+        return towers[-1]
+
+    def fail(*args: Any) -> None:
+        raise RequestError("no luck")
+
+    monkeypatch.setattr(engine_loader, "load_tower", load_tower)
+    target = {
+        "load": (engine_loader, "_load"),
+        "connect": (tower_loading, "tower_key"),
+        "prepare": (TowerRunner, "prepare"),
+    }
+    monkeypatch.setattr(*target[place], fail)
+    # A back-end that is closed before its programs and caches warns, which is an error here.
+    with pytest.raises(RequestError, match="no luck"):
+        LLM(folder, threads=1, max_context=64)
+    assert towers[0].source in closed
+    kinds = [type(each) for each in closed]
+    expected = {"load": [0, 0, 0], "connect": [1, 1, 0], "prepare": [1, 1, 1]}[place]
+    assert [kinds.count(kind) for kind in (Engine, Worker, TowerRunner)] == expected
+
+
+def test_the_files_of_a_tower_are_closed_once_it_is_connected(folder: Path, closed: list[Any]) -> None:
+    with LLM(folder, threads=1, max_context=64) as llm:
+        assert llm.image_reader is not None
+        assert llm.image_reader.max_context == 64
+        assert [type(each) for each in closed] == [ModelSource, ModelSource]
