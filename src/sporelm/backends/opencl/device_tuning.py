@@ -15,6 +15,7 @@ class DeviceTuning:
     vector          numbers that a work-item loads at once in elementwise kernels and norms
     elements_group  work-items of a group of elementwise kernels
     row_group       work-items that share a row in norms, argmax and top-k
+    wide_scales     1: scales of blocks of weights are kept as float32, for a device that converts halves slowly
     few_tokens      tokens up to which a product reads the weight as it is packed; more tokens unpack it first
     few_rows        rows of a weight that a work-item multiplies at once, for few tokens
     few_group       work-items that share the columns of these rows
@@ -29,6 +30,7 @@ class DeviceTuning:
     vector: int = 4
     elements_group: int = 64
     row_group: int = 64
+    wide_scales: int = 0
     few_tokens: int = 8
     few_rows: int = 2
     few_group: int = 32
@@ -45,6 +47,7 @@ CPU_DEFAULTS = DeviceTuning(
     vector=16,
     elements_group=128,
     row_group=1,
+    wide_scales=1,
     few_tokens=8,
     few_rows=4,
     few_group=1,

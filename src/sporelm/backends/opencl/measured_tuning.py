@@ -122,7 +122,7 @@ def _check_entry(entry: Any) -> dict[str, Any]:
         parts = value if name == "tile_group" else [value]
         if not isinstance(parts, list) or len(parts) != (2 if name == "tile_group" else 1):
             raise ValueError(f"an entry's {name} is not valid")
-        if not all(type(part) is int and 0 < part <= MAX_NUMBER for part in parts):
+        if not all(type(part) is int and (name == "wide_scales" or part > 0) and part <= MAX_NUMBER for part in parts):
             raise ValueError(f"an entry's {name} is not valid")
     return entry
 

@@ -13,6 +13,7 @@ from sporelm.backends.context import Context
 from sporelm.backends.device_context import DeviceContext, enters_context
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.function_backend import group_by_layer
+from sporelm.backends.opencl.device_rates import measure_peak_rates
 from sporelm.backends.opencl.device_selection import (
     OpenClDevice,
     choose_device,
@@ -33,8 +34,7 @@ from sporelm.backends.opencl.kernel_program import ProgramCompiler
 from sporelm.backends.opencl.measured_tuning import tuning_in_use
 from sporelm.backends.opencl.op_lowering import find_lowering, op_lowerings
 from sporelm.backends.opencl.opencl_program import OpenClProgram, value_bytes
-from sporelm.backends.opencl.device_rates import measure_peak_rates
-from sporelm.backends.opencl.weight_formats import find_weight_format
+from sporelm.backends.opencl.weight_formats import F32_FORMAT, WeightFormat, find_weight_format
 from sporelm.backends.protocol import (
     HOST_TRAITS,
     CallTime,
@@ -242,12 +242,11 @@ class OpenClBackend:
         shape = tuple(weight.shape)
         if len(shape) == 1:
             return self.tensor(np.ascontiguousarray(weight.dequantize(), np.float32))
-        kind = find_weight_format(weight.format.name)
+        kind = self._weight_format(weight.format)
+        is_ordered = all(getattr(matrix, "order", None) is None for matrix in list_matrices(weight))
+        if not is_ordered:
+            kind = F32_FORMAT
         buffer = self.allocate_buffer(kind.nbytes(shape), f"a weight {weight.format.name}{list(shape)}")
-        matrices = list_matrices(weight)
-        is_ordered = all(getattr(matrix, "order", None) is None for matrix in matrices)
-        if not is_ordered or kind.name != weight.format.name:
-            kind = find_weight_format("F32")
         with self._mapped(buffer, (kind.nbytes(shape),), writes=True) as place:
             if kind.name != weight.format.name:
                 kind.pack(np.ascontiguousarray(weight.dequantize(), np.float32), shape, place)
@@ -255,8 +254,11 @@ class OpenClBackend:
                 kind.pack(weight.blocks, shape, place)
         return Tensor(weight.format, Layout.contiguous(shape), PlaneWeight(buffer, shape, kind), self)
 
+    def _weight_format(self, format: Any) -> WeightFormat:
+        return find_weight_format(format.name, is_wide=bool(self.tuning.wide_scales))
+
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
-        return prod(shape) * 4 if len(shape) == 1 else find_weight_format(format.name).nbytes(tuple(shape))
+        return prod(shape) * 4 if len(shape) == 1 else self._weight_format(format).nbytes(tuple(shape))
 
     # ---- pages and states
 

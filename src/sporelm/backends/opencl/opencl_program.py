@@ -81,7 +81,9 @@ class OpenClProgram(Resource):
             for value in leaves(call.args)
             if isinstance(value, Tensor) and hasattr(value.storage, "pool")
         ]
-        super().__init__(backend.context, f"program of {len(graph.calls)} calls")  # last: a failed one must not be a resource
+        super().__init__(
+            backend.context, f"program of {len(graph.calls)} calls"
+        )  # last: a failed one must not be a resource
 
     # ---- memory
 

@@ -8,7 +8,7 @@ widened to F32.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -38,13 +38,21 @@ class WeightFormat:
     name         of the format and, in lower case, of its file in `kernels/formats`
     values       numbers in a block of the file
     plane_bytes  bytes of a block in each plane
-    split        cuts blocks into planes; None: rows of plain numbers, one plane
+    split        cuts blocks into planes, the last of them halves: scales of blocks; None: rows of plain numbers
+    is_wide      whether scales of blocks are kept as float32, for devices that convert halves slowly
     """
 
     name: str
     values: int
     plane_bytes: tuple[int, ...]
     split: SplitBlocks | None = None
+    is_wide: bool = False
+
+    def widen_scales(self) -> "WeightFormat":
+        """Return the format with scales of blocks as float32."""
+        if self.split is None:
+            return self
+        return replace(self, plane_bytes=(*self.plane_bytes[:-1], 2 * self.plane_bytes[-1]), is_wide=True)
 
     def count_blocks(self, shape: tuple[int, ...]) -> int:
         """Return the number of blocks of a weight; of plain numbers, of runs."""
@@ -71,7 +79,9 @@ class WeightFormat:
             out.reshape(len(rows), -1)[:, : rows.shape[1]] = rows
             return
         nbytes = blocks.size // self.count_blocks(shape)
-        planes = self.split(np.ascontiguousarray(blocks).reshape(-1, nbytes))
+        planes = list(self.split(np.ascontiguousarray(blocks).reshape(-1, nbytes)))
+        if self.is_wide:
+            planes[-1] = np.ascontiguousarray(planes[-1]).view("<f2").astype("<f4")
         for plane, offset in zip(planes, (0, *self.plane_offsets(shape)), strict=False):
             flat = np.ascontiguousarray(plane).view(np.uint8).reshape(-1)
             out[offset : offset + flat.size] = flat
@@ -141,6 +151,7 @@ WEIGHT_FORMATS = {
 }
 
 
-def find_weight_format(name: str) -> WeightFormat:
+def find_weight_format(name: str, *, is_wide: bool = False) -> WeightFormat:
     """Return the planes of a number format by its name; those of F32 for a format without."""
-    return WEIGHT_FORMATS.get(name, F32_FORMAT)
+    found = WEIGHT_FORMATS.get(name, F32_FORMAT)
+    return found.widen_scales() if is_wide else found

@@ -46,6 +46,14 @@ inline float max16(float16 v) {
 
 // A weight as kernels take it: its buffer, and the byte offsets of planes 1 to 3 (`weight_formats.py`).
 #define WEIGHT(w) global const uchar *w, ulong w##_1, ulong w##_2, ulong w##_3
+// A scale of a block, or a pair of them; WIDE_SCALES: kept as float.
+#ifdef WIDE_SCALES
+#define LOAD_SCALE(p, i) (((global const float *)(p))[i])
+#define LOAD_SCALES(p, i) vload2(i, (global const float *)(p))
+#else
+#define LOAD_SCALE(p, i) vload_half(i, (global const half *)(p))
+#define LOAD_SCALES(p, i) vload_half2(i, (global const half *)(p))
+#endif
 #define PASS(w) w, w##_1, w##_2, w##_3
 #define INDEX16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 

@@ -4,7 +4,7 @@ inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
     uchar16 codes = vload16(run, w);
     int bits = ((global const int *)(w + w_1))[run];
     uchar2 group = vload2(run, w + w_2);
-    float2 block = vload_half2(run / 8, (global const half *)(w + w_3));
+    float2 block = LOAD_SCALES(w + w_3, run / 8);
     float step = block.x * group.x;
     float drop = block.y * group.y;
     int16 fifth_low = ((int16)bits >> INDEX16 & 1) << 4;
