@@ -81,7 +81,8 @@ OPTIONS = {
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--backend", "--device", "--json"} | EVERY,
     "eval": {"--lora", "--json", "--max-tokens"} | UNGUESSED | EVERY,
-    "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json", "--image"}
+    "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json"}
+    | {"--image", "--mmproj"}
     | UNGUESSED
     | EVERY,
     "rerank": {"-f", "--file", "--top-n", "--no-normalize", "--json"} | UNGUESSED | EVERY,

@@ -19,8 +19,8 @@ def make_parser() -> Parser:
         "embed",
         "Print an embedding for each text and then for each picture, one line each. The dot product of two is their "
         "cosine similarity. Encoders such as BERT are made for this; with other models the hidden states are pooled. "
-        "CLIP and SigLIP compare texts with pictures. A single argument is TEXT, or MODEL with -f or --image; of "
-        "several arguments the first is MODEL.",
+        "CLIP and SigLIP compare texts with pictures; to a model that sees, a picture is a prompt. A single argument is "
+        "TEXT, or MODEL with -f or --image; of several arguments the first is MODEL.",
         "[MODEL] [TEXT ...] [-f FILE] [--image FILE] [options]",
         [
             "spore embed bge-small.gguf 'A river in France' 'The Loire'",
@@ -31,7 +31,8 @@ def make_parser() -> Parser:
     options.add_model_before(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
     options.add_lines(parser, "texts")
-    image_options.add_images(parser, "a picture, for CLIP or SigLIP; may be repeated")
+    image_options.add_images(parser, "a picture, for CLIP, SigLIP or a model that sees; may be repeated")
+    image_options.add_mmproj(parser)
     parser.add_argument(
         "--pooling",
         choices=("mean", "cls", "last"),
@@ -78,12 +79,13 @@ def _embed(
     path = _find_image_encoder(args)
     if path is not None:
         return _embed_by_image_encoder(args, path, texts, pictures)
-    if pictures:
-        raise UsageError("--image: pictures are embedded by an image encoder. Name a folder of CLIP or SigLIP")
     llm = options.open_model(args)
     try:
+        for picture in pictures:
+            image_options.check_picture(llm, picture)
         vectors = llm.embed(
             texts,
+            images=[picture.data for picture in pictures],
             pooling=args.pooling,
             prompt_name=args.prompt_name,
             truncate=args.truncate,
@@ -111,9 +113,11 @@ def _embed_by_image_encoder(
     from sporelm.api.image_text_encoder import ImageTextEncoder
     from sporelm.cli.progress_line import ProgressLine
 
-    for flag, value in (("--pooling", args.pooling), ("--prompt-name", args.prompt_name)):
+    for flag, value in (("--pooling", args.pooling), ("--prompt-name", args.prompt_name), ("--mmproj", args.mmproj)):
         if value is not None:
-            raise UsageError(f"{flag}: CLIP and SigLIP have a pooling of their own and no prompts. Leave it out")
+            raise UsageError(
+                f"{flag}: CLIP and SigLIP have a pooling and towers of their own, and no prompts. Leave it out"
+            )
     options.check_threads(args.threads)
     chosen: dict[str, Any] = options.select(args, "backend", "device", "dtype", "threads", "eager", "strict")
     with ProgressLine() as progress:

@@ -1,4 +1,4 @@
-"""`spore embed` with pictures: CLIP and SigLIP."""
+"""`spore embed` with pictures: CLIP, SigLIP, and models that see."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,12 @@ from PIL import Image
 
 from clip_folders import MODELS
 from close import assert_close
+from imatrix_models import vocabulary
+from sporelm import LLM
 from sporelm.api.image_text_encoder import ImageTextEncoder
 from sporelm.cli.main import main
+from tiny_files import write_gguf
+from tiny_models import LLAMA, Tiny
 from vision_folders import draw_picture
 
 MISSING = "transformers and torch are not installed: pip install 'sporelm[live]' compares live"
@@ -55,8 +59,9 @@ def test_what_is_refused(clip: Path, picture: Path, tmp_path: Path, capsys: pyte
     damaged.write_bytes(picture.read_bytes()[:60])
     cases = {
         "damaged.png: image: ": [str(clip), "--image", str(damaged)],
-        "--pooling: CLIP and SigLIP have a pooling of their own": [str(clip), "a", "--pooling", "mean"],
+        "--pooling: CLIP and SigLIP have a pooling and towers of their own": [str(clip), "a", "--pooling", "mean"],
         "--prompt-name: CLIP and SigLIP": [str(clip), "a", "--prompt-name", "query"],
+        "--mmproj: CLIP and SigLIP": [str(clip), "a", "--mmproj", "mmproj.gguf"],
         "text: it is too long (got 12 tokens; allowed 9)": [str(clip), "a " * 10],
         "cannot read": [str(clip), "--image", str(tmp_path / "none.png")],
     }
@@ -65,7 +70,25 @@ def test_what_is_refused(clip: Path, picture: Path, tmp_path: Path, capsys: pyte
         assert message in capsys.readouterr().err
 
 
-def test_other_models_take_no_pictures(picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
-    assert main(["embed", str(tmp_path), "--image", str(picture)]) != 0
-    assert "--image: pictures are embedded by an image encoder" in capsys.readouterr().err
+def test_a_picture_is_a_prompt_of_a_model_that_sees(
+    picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tokenizers", reason="the model's tokenizer is written with tokenizers, which is not installed")
+    from drawn_vision import write_qwen2vl
+
+    folder = write_qwen2vl(tmp_path / "qwen2vl")
+    arguments = ["embed", str(folder), "a cat", "--image", str(picture), "--pooling", "mean", "--json"]
+    assert main([*arguments, "--threads", "1", "--max-context", "128"]) == 0
+    vectors = np.array(json.loads(capsys.readouterr().out)["vectors"], np.float32)
+    with LLM(folder, threads=1, max_context=128) as llm:
+        assert_close(vectors, llm.embed("a cat", images=[picture], pooling="mean"), "exact")
+    assert main(["embed", str(folder), "--image", str(picture), "--threads", "1", "--max-context", "2"]) != 0
+    assert "picture.png: image 1 of 1: the prompt is too long" in capsys.readouterr().err
+
+
+def test_models_that_do_not_see_take_no_pictures(
+    picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_gguf(tmp_path / "blind.gguf", Tiny("blind", {**LLAMA, "vocab_size": 260}, 1), more=vocabulary())
+    assert main(["embed", str(path), "--image", str(picture), "--threads", "1", "--max-context", "64"]) != 0
+    assert "image: llama does not see. Load a model that does" in capsys.readouterr().err
