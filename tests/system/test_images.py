@@ -24,7 +24,7 @@ from vision_folders import draw_picture
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 WIDE, TALL = draw_picture(190, 70, seed=1), draw_picture(40, 150, seed=2)
-TEXT = f"Look: {QWEN_PICTURE} and {QWEN_PICTURE} What differs, and why is that so? " * 1
+TEXT = f"Look: {QWEN_PICTURE} and {QWEN_PICTURE} What differs, and why is that so? "
 
 
 @pytest.fixture(scope="module")
@@ -276,6 +276,11 @@ def test_more_pictures_than_the_context_holds(folder: Path) -> None:
 def test_a_picture_in_a_message_that_cannot_be_read(llm: LLM) -> None:
     with pytest.raises(RequestError, match=r"^message 0, part 1: image: "):
         llm.chat(say("What?", WIDE, b"<svg></svg>"))
+
+
+def test_the_chat_template_is_prepared_once(llm: LLM) -> None:
+    assert llm.template is llm.template  # a copy would have to find out again what it supports
+    assert llm.chat_template(tools=True) is llm.chat_template(tools=True)
 
 
 def test_text_that_looks_like_a_placeholder_is_text(llm: LLM) -> None:
