@@ -19,8 +19,8 @@ def make_parser() -> Parser:
         "embed",
         "Print an embedding for each text and then for each picture, one line each. The dot product of two is their "
         "cosine similarity. Encoders such as BERT are made for this; with other models the hidden states are pooled. "
-        "CLIP and SigLIP compare texts with pictures; to a model that sees, a picture is a prompt. A single argument is "
-        "TEXT, or MODEL with -f or --image; of several arguments the first is MODEL.",
+        "CLIP and SigLIP compare texts with pictures; to a model that sees, a picture is a prompt. A single argument "
+        "is TEXT, or MODEL with -f or --image; of several arguments the first is MODEL.",
         "[MODEL] [TEXT ...] [-f FILE] [--image FILE] [options]",
         [
             "spore embed bge-small.gguf 'A river in France' 'The Loire'",
