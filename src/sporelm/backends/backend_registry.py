@@ -19,6 +19,15 @@ OWN = {
     "cuda": "sporelm.backends.cuda:CudaBackend",
     "opencl": "sporelm.backends.opencl:OpenClBackend",
 }
+# Vendors' devices through torch: named, or taken for a device of theirs that is found.
+VENDORS = {
+    "ascend": "sporelm.backends.vendor.ascend:AscendBackend",
+    "cambricon": "sporelm.backends.vendor.cambricon:CambriconBackend",
+    "metax": "sporelm.backends.vendor.metax:MetaxBackend",
+    "moorethreads": "sporelm.backends.vendor.moore_threads:MooreThreadsBackend",
+    "iluvatar": "sporelm.backends.vendor.iluvatar:IluvatarBackend",
+}
+VENDOR_OF_KIND = {"npu": "ascend", "mlu": "cambricon", "musa": "moorethreads"}
 # Kinds of torch's devices, without importing torch; "meta" has shapes and no values.
 DEVICE_KINDS = ("cpu", "cuda", "mps", "xpu", "npu", "mlu", "musa", "meta")
 
@@ -31,7 +40,8 @@ def _load(path: str) -> Callable[..., Backend]:
 
 def backend_names() -> list[str]:
     """Return the name of every back-end that could be opened."""
-    return [*OWN, *sorted({point.name for point in entry_points(group="sporelm.backends")} - OWN.keys())]
+    named = {point.name for point in entry_points(group="sporelm.backends")} - OWN.keys() - VENDORS.keys()
+    return [*OWN, *VENDORS, *sorted(named)]
 
 
 def normalize_device(device: str) -> str:
@@ -47,10 +57,11 @@ def normalize_device(device: str) -> str:
 
 def find_devices() -> list[tuple[str, str]]:
     """Return the pairs of a back-end and a device that are there beside the host's: torch's, and the devices that
-    other packages' back-ends return from a static method `list_devices`. NVIDIA GPUs go to `cuda` where it can run."""
-    found = [("cuda" if _has_kernels(device) else "torch", device) for device in list_torch_devices()]
+    other packages' back-ends return from a static method `list_devices`. NVIDIA GPUs go to `cuda` where it can run, and
+    vendors' devices to the vendor's back-end."""
+    found = [(_choose_own(device), device) for device in list_torch_devices()]
     for point in entry_points(group="sporelm.backends"):
-        if point.name in OWN:
+        if point.name in OWN | VENDORS:
             continue
         try:
             list_devices = getattr(point.load(), "list_devices", None)
@@ -60,9 +71,11 @@ def find_devices() -> list[tuple[str, str]]:
     return found
 
 
-def _has_kernels(device: str) -> bool:
-    """Return whether the back-end `cuda` runs on a device of torch."""
-    return device.startswith("cuda") and isinstance(describe_backend("cuda", {"device": device}), tuple)
+def _choose_own(device: str) -> str:
+    """Return the back-end of ours for a device of torch: the one with kernels for it, if that can run."""
+    kind = device.partition(":")[0]
+    name = "cuda" if kind == "cuda" else VENDOR_OF_KIND.get(kind)
+    return name if name and isinstance(describe_backend(name, {"device": device}), tuple) else "torch"
 
 
 def open_backend(name: str, **options: Any) -> Backend:
@@ -74,8 +87,8 @@ def open_backend(name: str, **options: Any) -> Backend:
     if name not in backend_names():
         raise BackendError(f"no back-end {name!r}; there are {', '.join(backend_names())}")
     with _name_errors(name):
-        if name in OWN:
-            constructor = _load(OWN[name])
+        if name in OWN or name in VENDORS:
+            constructor = _load((OWN | VENDORS)[name])
         else:
             points = {point.name: point for point in entry_points(group="sporelm.backends")}
             constructor = points[name].load()
@@ -108,7 +121,7 @@ def _name_errors(name: str) -> Iterator[None]:
     except ImportError as error:
         raise BackendError(f"back-end {name!r} cannot be loaded: {_one_line(error)}") from error
     except Exception as error:
-        if name in OWN:
+        if name in OWN or name in VENDORS:
             raise
         raise BackendError(f"back-end {name!r} failed: {type(error).__name__}: {_one_line(error)}") from error
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 import triton
-from torch import Tensor
 
-from sporelm.backends.cuda.cuda_graphs import CudaGraphDevice, GraphDevice, GraphProgram
+from sporelm.backends.cuda.cuda_graphs import CudaGraphDevice
 from sporelm.backends.cuda.cuda_weight import FLOAT_TYPES, CudaWeight, has_planes, pack_floats, pack_planes, plane_bytes
 from sporelm.backends.cuda.numbers import IS_INTERPRETED
 from sporelm.backends.cuda.op_kernels import list_plain_ops, op_functions, own_functions
 from sporelm.backends.device_context import enters_context
-from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready, WeightArray
+from sporelm.backends.protocol import MemoryPlanner, Missing, Program, Ready, WeightArray
 from sporelm.backends.stacked_experts import list_matrices
 from sporelm.backends.torch import TorchBackend
+from sporelm.backends.torch.captured_graphs import GraphDevice, GraphProgram
 from sporelm.ops import Graph, Op
 from sporelm.tensor.dtype import F32
 from sporelm.tensor.layout import Layout
@@ -124,13 +124,3 @@ class CudaBackend(TorchBackend):
         if self.graph_device is None or self.traits.input_buckets is None:
             return super().program(graph, bucket, plan_memory)
         return GraphProgram(graph, self, self.graph_device)
-
-    def fill(self, inputs: Mapping[str, Tensor], arrays: Mapping[str, Handle]) -> None:
-        """Begin to copy arrays into the inputs of a captured graph."""
-        for name, array in arrays.items():
-            if isinstance(array, Tensor):
-                inputs[name].copy_(array)
-            elif self.resources is not None:
-                self.resources.upload(array, inputs[name])
-            else:
-                inputs[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))

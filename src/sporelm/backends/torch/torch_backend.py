@@ -280,6 +280,18 @@ class TorchBackend(FunctionBackend):
         """Begin to copy a tensor to the host: bfloat16 and FP8 as their bits."""
         return Fetched(as_array(stored.cpu())) if self.resources is None else TorchFetch(self.resources, stored)
 
+    # ---- captured graphs
+
+    def fill(self, inputs: Mapping[str, torch.Tensor], arrays: Mapping[str, Handle]) -> None:
+        """Begin to copy arrays into the inputs of a captured graph."""
+        for name, array in arrays.items():
+            if isinstance(array, torch.Tensor):
+                inputs[name].copy_(array)
+            elif self.resources is not None:
+                self.resources.upload(array, inputs[name])
+            else:
+                inputs[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
     # ---- running
 
     @contextmanager

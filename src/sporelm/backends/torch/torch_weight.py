@@ -140,3 +140,13 @@ def multiply_all(x: Tensor, weights: tuple[TorchWeight, ...]) -> tuple[Tensor, .
     if all(weight.can_join and weight.dtype is weights[0].dtype for weight in weights):
         return JoinedWeights(weights).multiply(x)
     return tuple(weight.multiply(x) for weight in weights)
+
+
+def multiply_joined(x: Tensor, weights: tuple[TorchWeight, ...]) -> Tensor:
+    """Return the products of `multiply_all` side by side in one tensor: [tokens, sum of out]."""
+    joined = weights[0]._joined
+    if joined is None or not joined.has_joined(weights):
+        if not all(weight.can_join and weight.dtype is weights[0].dtype for weight in weights):
+            return torch.cat([weight.multiply(x) for weight in weights], dim=1)
+        joined = JoinedWeights(weights)
+    return joined.whole.multiply(x)

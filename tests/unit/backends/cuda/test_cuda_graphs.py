@@ -49,6 +49,9 @@ class StandInDevice:
         self.graphs.append(StandInGraph(work, outputs))
         return self.graphs[-1], outputs
 
+    def update(self, graph: Any, arrays: Any) -> None:
+        """CUDA's graphs take no numbers from the host."""
+
 
 class TorchCuda(CudaBackend):
     """The CUDA back-end with torch's functions, on the CPU."""

@@ -1,0 +1,242 @@
+"""The base of vendors' back-ends: finds the torch extension, and uses the fused operators that it has.
+
+A function that is `fused` computes one of our ops by operators of the extension. It is used if the extension has all of
+them with the arguments that the function passes; otherwise plain torch computes the op, and `probe` says why. Arguments
+that an operator does not support are passed on to plain torch call by call; `count_fallbacks` says how often.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from sporelm.backends.protocol import Missing, Ready
+from sporelm.backends.torch import TorchBackend
+from sporelm.backends.torch.op_functions import op_functions
+from sporelm.ops import ALL, Op
+
+FusedFunction = TypeVar("FusedFunction", bound=Callable[..., Any])
+EVIDENCE = "not yet run on the device"
+
+_FALLBACKS: Counter[tuple[str, str]] = Counter()  # by op and reason
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of a vendor's extension, and the names of the arguments that our functions pass.
+
+    name       with its namespace, such as "npu::npu_rms_norm"; a dotted name is a function of a module
+    arguments  in any order
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+    def find(self) -> Any:
+        """Return the operator, or None if the extension does not have it."""
+        namespace, _, name = self.name.partition("::")
+        if not name:
+            module, _, name = self.name.rpartition(".")
+            try:
+                return getattr(import_module(module), name, None)
+            except Exception:  # each vendor's extension has errors of its own
+                return None
+        overload, _, _ = name.partition(".")
+        packet = getattr(getattr(torch.ops, namespace), overload, None)
+        return getattr(packet, name.partition(".")[2] or "default", None) if packet is not None else None
+
+    def find_obstacle(self) -> str:
+        """Return why it cannot be called; "" if it can."""
+        found = self.find()
+        if found is None:
+            return f"the extension has no {self.name}"
+        if (schema := getattr(found, "_schema", None)) is None:
+            return ""  # a function of a module: names are checked where it is called
+        known = {argument.name for argument in schema.arguments}
+        missing = [name for name in self.arguments if name not in known]
+        return f"{self.name} has no argument {', '.join(missing)}" if missing else ""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A function that computes an op by operators of an extension."""
+
+    op: str
+    function: Callable[..., Any]
+    operators: tuple[Operator, ...]
+
+
+class FusedTable:
+    """The fused functions of one vendor, by op."""
+
+    def __init__(self) -> None:
+        self.by_op: dict[str, Fused] = {}
+
+    def fused(self, op: Op, *operators: Operator) -> Callable[[FusedFunction], FusedFunction]:
+        """Register the function that computes an op by these operators. It takes what the torch back-end's function for
+        the op takes, in any floating type."""
+
+        def register(function: FusedFunction) -> FusedFunction:
+            self.by_op[op.name] = Fused(op.name, function, operators)
+            return function
+
+        return register
+
+
+def fall_back(op: Op, reason: str, *args: Any, **options: Any) -> Any:
+    """Compute an op by plain torch, and count it."""
+    _FALLBACKS[op.name, reason] += 1
+    return op_functions()[op.name](*args, **options)
+
+
+def count_fallbacks() -> dict[str, int]:
+    """Return how often plain torch computed an op in the place of a fused operator, by op and reason, since the last
+    call of `clear_fallbacks`."""
+    return {f"{name}: {reason}": count for (name, reason), count in sorted(_FALLBACKS.items())}
+
+
+def clear_fallbacks() -> None:
+    """Begin to count again."""
+    _FALLBACKS.clear()
+
+
+class VendorBackend(TorchBackend):
+    """The torch back-end on a vendor's device. Options are those of `TorchBackend`; the default device is the vendor's
+    first one.
+
+    kind        of its device in torch, such as "npu"
+    extension   the package that adds the device to torch, and its operators; "": a build of torch has them
+    vendor      its name, for messages
+    table       its fused functions
+    """
+
+    kind: ClassVar[str]
+    extension: ClassVar[str]
+    vendor: ClassVar[str]
+    table: ClassVar[FusedTable]
+    remedy = "set the option backend to torch"
+
+    def __init__(
+        self,
+        threads: int | None = None,
+        device: str = "cpu",
+        dtype: str = "auto",
+        weights: str = "auto",
+        batch_invariant: bool = False,
+    ) -> None:
+        """Open a device. "cpu", the default of `--device`, means the vendor's first one."""
+        self.obstacles: dict[str, str] = {}  # why an op's operators are not used
+        super().__init__(threads, self.kind if device == "cpu" else device, dtype, weights, batch_invariant)
+
+    def probe(self) -> Ready | Missing:
+        if self.requested_device.partition(":")[0] not in (self.kind, "meta"):
+            return Missing(
+                f"not a device of {self.vendor} (got device {self.requested_device!r}; allowed {self.kind})."
+                f" Set the option device to {self.kind}"
+            )
+        if (reason := self.find_extension_obstacle()) and self.requested_device != "meta":
+            return Missing(f"{reason}, or {self.remedy}")
+        state = super().probe()
+        if isinstance(state, Missing):
+            return state
+        own = sorted(self.table.by_op.keys() - self.obstacles.keys())
+        details = dict(state.details) | {
+            "extension": self._describe_extension(),
+            "fused operators": ", ".join(own) or "none",
+            "plain torch": ", ".join(sorted(ALL.keys() - set(own))),
+            "evidence": EVIDENCE,
+        }
+        if self.obstacles:
+            details["operators not used"] = "; ".join(f"{name}: {why}" for name, why in sorted(self.obstacles.items()))
+        return Ready(details)
+
+    def _describe_extension(self) -> str:
+        found = find_version(self.extension) if self.extension else "torch itself"
+        return f"{self.extension} {found or 'not installed'}".strip()
+
+    def find_extension_obstacle(self) -> str:
+        """Return why the extension cannot be used; "" if it can. Imports it."""
+        if not self.extension:
+            return ""
+        try:
+            import_module(self.extension)
+        except Exception as error:  # each vendor's extension has errors of its own
+            found = find_version(self.extension)
+            if found is None:
+                return f"{self.extension} is not installed. Install it, with the driver of {self.vendor}"
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return f"{self.extension} {found} does not load with torch {torch.__version__} ({reason}). Install others"
+        found = find_version(self.extension) or ""
+        if not matches_torch(found):
+            return (
+                f"{self.extension} {found} is for another torch (got torch {torch.__version__}). Install torch"
+                f" {release_of(found)}"
+            )
+        return ""
+
+    def use_device(self, device: torch.device) -> None:
+        super().use_device(device)
+        self.obstacles = {
+            name: reason
+            for name, fused in self.table.by_op.items()
+            if (reason := next(filter(None, (each.find_obstacle() for each in fused.operators)), ""))
+        }
+        self.functions: Mapping[str, Callable[..., Any]] = {
+            **op_functions(),
+            **{name: self.bind(each) for name, each in self.table.by_op.items() if name not in self.obstacles},
+        }
+
+    def bind(self, fused: Fused) -> Callable[..., Any]:
+        """Return the function of an op, as programs call it."""
+        return fused.function
+
+    def takes_narrow(self, op: Op) -> bool:
+        is_fused = op.name in self.table.by_op and op.name not in self.obstacles
+        return is_fused or super().takes_narrow(op)
+
+
+def find_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    for name in (package, package.replace("_", "-")):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def release_of(found: str) -> str:
+    """Return the first two numbers of a version, "2.13" of "2.13.0.post1+cpu"."""
+    return ".".join(found.partition("+")[0].split(".")[:2])
+
+
+def matches_torch(found: str) -> bool:
+    """Return whether an extension's version begins with that of the installed torch, as vendors number them."""
+    return not found or release_of(found) == release_of(torch.__version__)
+
+
+def narrow_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a weight in the type of activations, converted once: operators take one type for both."""
+    if weight.dtype is dtype:
+        return weight
+    kept: dict[torch.dtype, torch.Tensor] | None = getattr(weight, "narrow_copies", None)
+    if kept is None:
+        kept = weight.narrow_copies = {}  # type: ignore[attr-defined]
+    if dtype not in kept:
+        kept[dtype] = weight.to(dtype)
+    return kept[dtype]
+
+
+def host_list(values: Any) -> list[int]:
+    """Return numbers that an operator takes as a list: of an array of the host, or of an upload that kept its numbers.
+
+    Raises RuntimeError for a tensor whose numbers are on the device only.
+    """
+    kept = getattr(values, "host_values", values)
+    if isinstance(kept, torch.Tensor):
+        raise RuntimeError("lengths: only on the device, and an operator takes them as a list. Upload them as int32.")
+    return [int(each) for each in kept]
