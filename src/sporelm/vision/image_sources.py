@@ -2,7 +2,7 @@
 
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 
     from sporelm.vision.image_decoding import ImageDecoder
 
-_DATA_URI = re.compile(r"data:([^,#]*),([^#]*)", re.IGNORECASE | re.DOTALL)
+_DATA_URI_HEAD = re.compile(r"\s*data:([^,#]*),", re.IGNORECASE)
 _BASE64 = re.compile(r";\x20*base64\x20*$", re.IGNORECASE)
 _WEB_ADDRESS = re.compile(r"\s*(https?):", re.IGNORECASE)
 _OTHER_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SPACES = "\t\n\f\r "
-_WHAT = "bytes, a path, a data URI, a PIL image, a uint8 array [height, width, 3] or a list of these"
+PIECE_CHARACTERS = 1 << 18  # of base64, a multiple of four
+ALLOWED_SOURCES = "bytes, a path, a data URI, a PIL image, a uint8 array [height, width, 3] or a list of these"
+
+
+def media_type_of(uri: str) -> str:
+    """Return the media type of a `data:` URI without its parameters, such as "image/png"; "" if it names none.
+
+    Raises RequestError as `read_data_uri` does.
+    """
+    return _parse_head(uri)[1].partition(";")[0].strip().lower()
 
 
 def read_data_uri(uri: str, limits: ImageLimits | None = None) -> bytes:
@@ -35,25 +44,65 @@ def read_data_uri(uri: str, limits: ImageLimits | None = None) -> bytes:
     are counted before they are decoded.
     """
     limits = limits or ImageLimits()
-    uri = uri.strip()
-    found = _DATA_URI.match(uri)
-    if found is None:
-        raise _refuse_address(uri)
-    media_type, body = found.groups()
+    begin, media_type = _parse_head(uri)
+    fragment = uri.find("#", begin)
+    body = uri[begin : fragment if fragment >= 0 else None].strip()
     is_base64 = _BASE64.search(media_type) is not None
     per_byte = (4 / 3 if is_base64 else 1.0) * (3.0 if "%" in body else 1.0)  # characters, at most
     most = limits.max_bytes * per_byte + 4
     if len(body) > most and len(body) - _count_spaces(body) > most:
         raise too_many_bytes(f"about {round(len(body) / per_byte)}", limits)
-    try:
-        data = unquote_to_bytes(body) if "%" in body or not is_base64 else body.encode("ascii")
-    except UnicodeEncodeError:
-        raise _malformed("a character that base64 does not have") from None
+    data: str | bytes = unquote_to_bytes(body) if "%" in body or not is_base64 else body
     if is_base64:
-        data = _decode_base64(data)
+        try:
+            data = decode_base64(data)
+        except ValueError as error:
+            raise _malformed(str(error)) from None
+    assert isinstance(data, bytes)
     if len(data) > limits.max_bytes:
         raise too_many_bytes(len(data), limits)
     return data
+
+
+def decode_base64(data: str | bytes) -> bytes:
+    """Return decoded base64, with or without padding and whitespace (WHATWG Infra, "forgiving-base64 decode").
+
+    It is decoded in pieces: decoding holds the interpreter's lock, which an engine may need meanwhile. Raises
+    ValueError with the reason.
+    """
+    if isinstance(data, str):
+        try:
+            data = data.encode("ascii")
+        except UnicodeEncodeError:
+            raise ValueError("a character that base64 does not have") from None
+    spaces = _SPACES.encode()
+    if any(space in data for space in spaces):
+        data = b"".join(piece.translate(None, spaces) for piece in _cut(data))
+    if len(data) % 4 == 0 and data.endswith(b"="):
+        data = data[: -2 if data.endswith(b"==") else -1]
+    if len(data) % 4 == 1:
+        raise ValueError(f"its length, {len(data)} characters without padding, cannot be base64")
+    if b"=" in data:
+        raise ValueError("padding before the end")
+    padding = b"=" * (-len(data) % 4)
+    try:
+        decoded = [binascii.a2b_base64(piece, strict_mode=True) for piece in _cut(data + padding)]
+    except binascii.Error:
+        raise ValueError("a character that base64 does not have") from None
+    return b"".join(decoded)
+
+
+def _cut(data: bytes) -> Iterator[bytes]:
+    return (data[start : start + PIECE_CHARACTERS] for start in range(0, len(data), PIECE_CHARACTERS))
+
+
+def _parse_head(uri: str) -> tuple[int, str]:
+    """Return the position of a `data:` URI's data, and the media type before it, with its parameters. Raises
+    RequestError."""
+    head = _DATA_URI_HEAD.match(uri)
+    if head is None:
+        raise _refuse_address(uri.strip())
+    return head.end(), head[1]
 
 
 def read_image_file(path: "str | Path", limits: ImageLimits | None = None) -> bytes:
@@ -85,7 +134,9 @@ def read_image_bytes(value: Any, limits: ImageLimits | None = None, *, allow_pat
     if isinstance(value, Path):
         return read_image_file(value, limits)
     if not isinstance(value, str):
-        raise RequestError(f"image: not a picture (got {safe_repr(value)}; allowed {_WHAT}). Give one of these.")
+        raise RequestError(
+            f"image: not a picture (got {safe_repr(value)}; allowed {ALLOWED_SOURCES}). Give one of these."
+        )
     if allow_paths and not _is_address(value):
         return read_image_file(value, limits)
     return read_data_uri(value, limits)
@@ -110,7 +161,7 @@ def load_frames(
     is_list = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 4)
     values: Sequence[Any] = value if is_list else [value]
     if not len(values):
-        raise RequestError(f"image: no frames (got {safe_repr(value)}; allowed {_WHAT}). Give at least one.")
+        raise RequestError(f"image: no frames (got {safe_repr(value)}; allowed {ALLOWED_SOURCES}). Give at least one.")
     if len(values) > limits.max_frames > 0:
         raise RequestError(
             f"image: too many frames (got {len(values)}; allowed {limits.max_frames}). Choose some of them."
@@ -137,7 +188,9 @@ def _load(value: Any, limits: ImageLimits, decoder: "ImageDecoder", *, is_list: 
             f"image: not a numpy array (got a {type(value).__name__}). Convert it to a uint8 array [height, width, 3]."
         )
     if is_list and isinstance(value, int | float | list | tuple):
-        raise RequestError(f"image: not a frame (got {safe_repr(value)}; allowed {_WHAT}). Use numpy.array(...).")
+        raise RequestError(
+            f"image: not a frame (got {safe_repr(value)}; allowed {ALLOWED_SOURCES}). Use numpy.array(...)."
+        )
     frames = decoder.decode(read_image_bytes(value, limits, allow_paths=True)).frames
     return frames[:1] if is_list else frames  # a frame is one picture
 
@@ -189,19 +242,6 @@ def _lay_over_white(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     from sporelm.vision.pillow_decoding import convert_to_rgb
 
     return np.asarray(convert_to_rgb(Image.fromarray(array)))
-
-
-def _decode_base64(data: bytes) -> bytes:
-    """Decode base64 with or without padding. Raises RequestError."""
-    data = data.translate(None, _SPACES.encode())
-    if len(data) % 4 == 0 and data.endswith(b"="):
-        data = data[: -2 if data.endswith(b"==") else -1]
-    if len(data) % 4 == 1:
-        raise _malformed(f"its length, {len(data)} characters without padding, cannot be base64")
-    try:
-        return binascii.a2b_base64(data + b"=" * (-len(data) % 4), strict_mode=True)
-    except binascii.Error as error:
-        raise _malformed(str(error)) from None
 
 
 def _count_spaces(text: str) -> int:

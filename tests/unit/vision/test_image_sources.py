@@ -1,6 +1,7 @@
 """Bytes, data URIs, paths, PIL images, arrays and lists of them become frames."""
 
 import base64
+import random
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
@@ -12,7 +13,15 @@ from PIL import Image
 from image_files import noise, saved, valid_files
 from sporelm.errors import RequestError
 from sporelm.vision.image_limits import ImageLimits
-from sporelm.vision.image_sources import load_frames, read_data_uri, read_image_bytes, read_image_file
+from sporelm.vision.image_sources import (
+    PIECE_CHARACTERS,
+    decode_base64,
+    load_frames,
+    media_type_of,
+    read_data_uri,
+    read_image_bytes,
+    read_image_file,
+)
 
 FILES = valid_files()
 PIXELS = noise(6, 9)
@@ -71,10 +80,35 @@ def test_data_uris_are_limited_before_they_are_decoded(monkeypatch: pytest.Monke
     with pytest.raises(RequestError, match="the file is too large"):
         read_data_uri(URI, ImageLimits(max_bytes=len(DATA) - 1))
     monkeypatch.setattr("sporelm.vision.image_sources.unquote_to_bytes", None)
-    monkeypatch.setattr("sporelm.vision.image_sources._decode_base64", None)
+    monkeypatch.setattr("sporelm.vision.image_sources.decode_base64", None)
     for uri in ("data:;base64," + "A" * 1000, "data:," + "%20" * 1000, "data:;base64," + "%41" * 2000):
         with pytest.raises(RequestError, match="the file is too large"):
             read_data_uri(uri, ImageLimits(max_bytes=100))
+
+
+@pytest.mark.parametrize("length", [PIECE_CHARACTERS - 4, PIECE_CHARACTERS, PIECE_CHARACTERS + 4, 3 * PIECE_CHARACTERS])
+def test_long_base64_is_decoded_in_pieces(length: int) -> None:
+    image = random.Random(length).randbytes(length // 4 * 3 - 1)
+    data = base64.b64encode(image).decode()
+    assert len(data) == length
+    wrapped = base64.encodebytes(image)
+    assert decode_base64(data) == decode_base64(data.rstrip("=")) == decode_base64(wrapped) == image
+    middle = PIECE_CHARACTERS - 8
+    for wrong in (
+        data[:middle] + "=" + data[middle + 1 :],
+        "A" * (PIECE_CHARACTERS - 2) + "==AAAA",  # at the end of a piece
+        data[:-3],
+        data[:middle] + "%" + data[middle + 1 :],
+    ):
+        with pytest.raises(ValueError, match=r"base64|padding"):
+            decode_base64(wrong)
+
+
+def test_media_types() -> None:
+    assert media_type_of(" DATA:image/PNG;name=a;base64,AAAA") == "image/png"
+    assert media_type_of("data:,AAAA") == ""
+    with pytest.raises(RequestError, match="it has no comma"):
+        media_type_of("data:image/png;base64")
 
 
 def test_bytes_and_paths(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ remote URL stays a `RemoteImage` until `remote_images` has fetched it, so that p
 """
 
 import re
-from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sporelm.errors import RequestError, safe_repr
+from sporelm.vision.image_sources import decode_base64, media_type_of, read_data_uri
 
 Part = dict[str, Any]
 Content = str | list[Part]
@@ -18,8 +18,7 @@ MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"
 ALIASES = {"image/jpg": "image/jpeg", "image/x-ms-bmp": "image/bmp"}  # that clients write
 IMAGE_ROLES = ("user", "tool")  # whose messages may contain pictures
 NORMALIZED_PLACE = re.compile(r"message (\d+), part (\d+)(?=: )")  # in errors of pictures, by their place in `messages`
-DATA_URL = re.compile(r"data:([^,]{0,200}),", re.IGNORECASE)
-PIECE_CHARACTERS = 1 << 18  # of base64, a multiple of four
+DATA_URL = re.compile(r"\s*data:", re.IGNORECASE)
 REMOTE_URL = re.compile(r"https?://", re.IGNORECASE)
 
 
@@ -90,13 +89,13 @@ def image_from_url(url: object, path: str) -> bytes | RemoteImage:
     """
     if not isinstance(url, str):
         raise RequestError(f"{path} has the image URL {safe_repr(url)}: it must be a string")
-    match = DATA_URL.match(url)
-    if match is not None:
-        media_type, *parameters = match[1].split(";")
-        if not any(each.strip().lower() == "base64" for each in parameters):
-            raise RequestError(f"{path} has a data URL that is not base64: send data:image/png;base64,...")
+    if DATA_URL.match(url):
+        try:
+            media_type, image = media_type_of(url), read_data_uri(url)
+        except RequestError as reason:
+            raise RequestError(f"{path}: {reason}") from None
         check_media_type(media_type, path)
-        return image_from_base64(url[match.end() :], path)
+        return _check_not_empty(image, path)
     if REMOTE_URL.match(url):
         return RemoteImage(url)
     raise RequestError(
@@ -114,31 +113,20 @@ def check_media_type(media_type: object, path: str) -> None:
 
 
 def image_from_base64(data: object, path: str) -> bytes:
-    """Return decoded base64, which may be wrapped into lines. Raises RequestError for other data, or none."""
+    """Return decoded base64 in the form that `decode_base64` takes. Raises RequestError for other data, or none."""
     if not isinstance(data, str):
         raise RequestError(f"{path} has the image data {safe_repr(data)}: it must be a base64 string")
     try:
-        image = _decode(data)
-    except ValueError:
-        try:
-            image = _decode("".join(data.split()))
-        except ValueError as reason:  # Error of binascii; or of characters other than ASCII
-            raise RequestError(f"{path} has image data that is not valid base64: {reason}") from None
+        image = decode_base64(data)
+    except ValueError as reason:
+        raise RequestError(f"{path} has image data that is not valid base64: {reason}") from None
+    return _check_not_empty(image, path)
+
+
+def _check_not_empty(image: bytes, path: str) -> bytes:
     if not image:
         raise RequestError(f"{path} has an image without data")
     return image
-
-
-def _decode(data: str) -> bytes:
-    """Return decoded base64, piece by piece: decoding holds the interpreter's lock, which the engine needs meanwhile.
-
-    Raises ValueError.
-    """
-    end = data.find("=")
-    if 0 <= end < len(data) - 2:
-        raise ValueError("Excess data after padding")
-    pieces = (data[start : start + PIECE_CHARACTERS] for start in range(0, len(data), PIECE_CHARACTERS))
-    return b"".join(a2b_base64(piece, strict_mode=True) for piece in pieces)
 
 
 def messages_from_openai(messages: Sequence[Any]) -> list[Any]:
@@ -215,7 +203,7 @@ def ollama_content(text: str, images: Sequence[Any] | None, path: str) -> Conten
     parts = []
     for index, image in enumerate(images):
         place = f"{path}[{index}]"
-        is_data_url = isinstance(image, str) and image[:5].lower() == "data:"
+        is_data_url = isinstance(image, str) and DATA_URL.match(image) is not None
         data = image_from_url(image, place) if is_data_url else image_from_base64(image, place)
         parts.append(image_part(data, place))
     return [*parts, text_part(text)] if text else parts
