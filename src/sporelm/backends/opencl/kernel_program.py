@@ -102,10 +102,9 @@ class ProgramCompiler:
         try:
             built = self._compile(cl.Program(self.context, source))
         except cl.Error as error:
-            log = one_line(str(error))
             raise BackendError(
-                f"device {self.device.label}: its driver does not compile {program}: {log}. Update the driver, or take"
-                " another device with the option device."
+                f"device {self.device.label}: its driver does not compile {program}: {_first_error(str(error))}. "
+                "Update the driver, or take another device with the option device."
             ) from error
         self.num_compiled += 1
         self._unsaved[key] = built
@@ -133,3 +132,10 @@ class ProgramCompiler:
             if binary:
                 self.binaries.put(key, binary)
         self._unsaved.clear()
+
+
+def _first_error(log: str) -> str:
+    """Return the first line of a compiler's log that says "error:", without the path before it, else the first line."""
+    lines = log.splitlines()
+    errors = [line.partition("error:")[2] for line in lines if "error:" in line]
+    return one_line(next(iter(errors + lines), "no reason")).rstrip(".")

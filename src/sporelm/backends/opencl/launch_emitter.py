@@ -9,7 +9,7 @@ from sporelm.backends.opencl.device_storage import DeviceArray, PlaneWeight, Poo
 from sporelm.backends.opencl.device_tuning import DeviceTuning
 from sporelm.backends.opencl.kernel_launch import Amount, Extents, KernelLaunch, Size
 from sporelm.backends.opencl.kernel_program import KernelProgram, kernel_program
-from sporelm.ops import Value
+from sporelm.ops import Call, Value
 from sporelm.ops.spec import Extent, Spec, spec_of
 from sporelm.tensor.dtype import F16, F32, DType
 
@@ -43,12 +43,22 @@ class LaunchEmitter:
         """
         self.memory, self.activation, self.tuning = memory, activation, tuning
         self.launches: list[KernelLaunch] = []
+        self.following: Call | None = None
+        self.has_taken = False
         self.scratch_bytes = 0  # of the call that needs most
         self._used_scratch = 0  # of this call
 
-    def begin_call(self) -> None:
-        """Begin a call: its launches may use the scratch memory of the one before."""
+    def begin_call(self, following: Call | None) -> None:
+        """Begin a call: its launches may use the scratch memory of the one before.
+
+        following   the next call, which the lowering of this one may take over (`take_following`)
+        """
         self._used_scratch = 0
+        self.following, self.has_taken = following, False
+
+    def take_following(self) -> None:
+        """Take over the next call: the launches of this one compute it too."""
+        self.has_taken = True
 
     # ---- arguments
 

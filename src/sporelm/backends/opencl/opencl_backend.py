@@ -78,7 +78,8 @@ class OpenClBackend:
 
     name = "opencl"
     rules: tuple[str, ...] = (
-        *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "rope_store", "quantize_rows"),
+        *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "linear_experts_silu_mul"),
+        *("linear_group", "rope_store", "quantize_rows"),
     )
     step_buckets: Mapping[str, int] = {"any": MAX_STEP_TOKENS}  # a launch that a step does not need is left out
     traits = HOST_TRAITS

@@ -61,8 +61,12 @@ class OpenClProgram(Resource):
         self._place_inputs()
         emitter = LaunchEmitter(self, backend.activation, backend.tuning)
         self._owners: list[int] = []  # of launches: the call's number
+        following = [*graph.calls[1:], None]
         for number, call in enumerate(graph.calls):
-            emitter.begin_call()
+            if emitter.has_taken:
+                emitter.begin_call(None)
+                continue
+            emitter.begin_call(following[number])
             lower = find_lowering(call)
             if lower is None:
                 raise BackendError(f"opencl has no kernel for {call.op.name}; set the option backend to reference")

@@ -1,4 +1,5 @@
 // Products of few tokens with packed weights: y = x w^T + bias, or ACT(x w^T) * (x u^T) (GATED).
+// GROUPED: also y_u = x u^T + bias_u and y_v = x v^T + bias_v, whose rows follow those of w; of two weights v has none.
 // A group multiplies ROWS rows of the weight with TOKENS rows of x; its LOCAL items share the runs of the columns.
 // EXPERTS: a row of y is a pair of a token and a slot; `ids` has its expert, whose matrix is multiplied. x has a row for
 // each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
@@ -33,10 +34,23 @@ inline void load_run(global const real *x, int left, float16 *low, float16 *high
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float *bias, global real *y, int tokens,
                   int width, int rows, global const int *ids, int slots, global const int *order, global const int2 *tiles,
-                  global const int *num_tiles) {
+                  global const int *num_tiles, WEIGHT(v), global const float *bias_u, global const float *bias_v,
+                  global real *y_u, global real *y_v, int rows_u, int rows_v) {
     GROUP_MEMORY
     int item = get_local_id(0);
     int first = get_group_id(0) * ROWS;
+#ifdef GROUPED
+    int skipped = (rows + ROWS - 1) / ROWS * ROWS;
+    if (first >= skipped) {
+        first -= skipped;
+        skipped = (rows_u + ROWS - 1) / ROWS * ROWS;
+        w = u, w_1 = u_1, w_2 = u_2, w_3 = u_3, bias = bias_u, y = y_u, rows = rows_u;
+        if (first >= skipped) {
+            first -= skipped;
+            w = v, w_1 = v_1, w_2 = v_2, w_3 = v_3, bias = bias_v, y = y_v, rows = rows_v;
+        }
+    }
+#endif
     int token = get_group_id(1) * TOKENS;
     int runs = (width + 31) / 32;
     int last = tokens;

@@ -1,8 +1,9 @@
 // Norms of rows: rms_norm, layer_norm, and both of x + residual (RMS, ADD, WEIGHT_ROWS, BIAS, SCALED).
+// With GROUP the result is rounded as well (rounding.h), to `rounded`.
 // A group of work-items has one row, or one head of a row: `rows` of `width` numbers. The weight has `period` rows.
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void norm_rows(global const real *x, global const real *residual, global const float *weight,
-               global const float *bias, global real *y, global real *total, int width, int period, float eps) {
+               global const float *bias, global real *y, global real *total, global real *rounded, int width, int period, float eps) {
     GROUP_MEMORY
     size_t row = get_group_id(0);
     int item = get_local_id(0);
@@ -66,4 +67,9 @@ void norm_rows(global const real *x, global const real *residual, global const f
 #endif
         STORE(y, c, v);
     }
+#ifdef GROUP
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    rounded += row * width;
+    for (int c = item * GROUP; c < width; c += LOCAL * GROUP) round_group(y + c, rounded + c);
+#endif
 }

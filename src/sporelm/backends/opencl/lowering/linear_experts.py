@@ -8,7 +8,7 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
-from sporelm.backends.opencl.lowering.quantized_linear import BATCH, NO_WEIGHT, few_program
+from sporelm.backends.opencl.lowering.quantized_linear import BATCH, NO_GROUP, NO_WEIGHT, few_program
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import spec_of
@@ -45,7 +45,7 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
 
     program = few_program(emit, weights, width, shared | {"TOKENS": 1}, "silu")
     row_items = -(-rows // few_rows) * local
-    arguments = [numbers, *weight_arguments, *middle, None, None, None]
+    arguments = [numbers, *weight_arguments, *middle, None, None, None, *NO_GROUP]
     emit.launch(program, "multiply_few", arguments, [row_items, pairs], [local, 1], is_few)
     if most <= experts:
         return
@@ -61,7 +61,7 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
     arguments = [chosen, starts, order, tiles, count, pairs, np.int32(experts)]
     emit.launch(sorting, "sort_pairs", arguments, [1], [1], is_many)
     program = few_program(emit, weights, width, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
-    arguments = [numbers, *weight_arguments, *middle, order, tiles, count]
+    arguments = [numbers, *weight_arguments, *middle, order, tiles, count, *NO_GROUP]
     sizes: list[Size] = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
     emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_many)
 

@@ -7,6 +7,7 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import Amount
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
+from sporelm.backends.opencl.lowering.quantize_rows import rounded_group
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import spec_of
@@ -20,8 +21,9 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
     weight, bias = (*rest, None, None)[:2]
     width, groups, period = _group_rows(width_of(x), weight)
     local = min(emit.tuning.row_group, 256)
-    options = {"RMS": is_rms, "ADD": adds, "SCALED": weight is not None, "BIAS": bias is not None}
-    program = emit.program("norm", options=options, local=local)
+    rounded, group = _find_rounding(emit, call)
+    options = {"GROUP": group, "RMS": is_rms, "ADD": adds, "SCALED": weight is not None, "BIAS": bias is not None}
+    program = emit.program("norm", ["rounding.h"] if group else [], options, local=local)
     arguments = [
         emit.real(x),
         emit.real(residual) if adds else None,
@@ -29,11 +31,22 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
         None if bias is None else emit.wide(bias),
         emit.result(call.results[0]),
         emit.result(call.results[1]) if adds else None,
+        rounded,
         np.int32(width),
         np.int32(period),
         np.float32(call.options["eps"]),
     ]
     emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])
+
+
+def _find_rounding(emit: LaunchEmitter, call: Call) -> tuple[Any, int | None]:
+    """Return the rounded rows' buffer and the numbers of a group, if the next call rounds the result: one launch does
+    both."""
+    after = emit.following
+    if after is None or after.op is not ops.quantize_rows or after.args[0] is not call.results[0]:
+        return None, None
+    emit.take_following()
+    return emit.result(after.results[0]), rounded_group(after)
 
 
 def _group_rows(columns: int, weight: Any) -> tuple[int, int, int]:
@@ -52,7 +65,7 @@ def lower_group_norm(emit: LaunchEmitter, call: Call) -> None:
     program = emit.program("norm", options={"SCALED": True, "BIAS_ROWS": True}, local=local)
     period = groups if width_of(weight) != group else 1
     arguments = [
-        *(emit.real(x), None, emit.wide(weight), emit.wide(bias), emit.result(call.results[0]), None),
+        *(emit.real(x), None, emit.wide(weight), emit.wide(bias), emit.result(call.results[0]), None, None),
         *(np.int32(group), np.int32(period), np.float32(call.options["eps"])),
     ]
     emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])

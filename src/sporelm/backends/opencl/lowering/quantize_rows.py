@@ -8,10 +8,15 @@ from sporelm.ops import Call
 from sporelm.ops.quantize_rows import INT8_32, ROW_FORMATS
 
 
+def rounded_group(call: Call) -> int:
+    """Return the numbers that share a scale in a call of quantize_rows."""
+    return ROW_FORMATS[call.options.get("activation", INT8_32.name)].values
+
+
 @lowers(ops.quantize_rows)
 def lower_quantize_rows(emit: LaunchEmitter, call: Call) -> None:
     (x,) = call.args
-    values = ROW_FORMATS[call.options.get("activation", INT8_32.name)].values
+    values = rounded_group(call)
     groups = Amount(rows_of(x), columns_of(x) // values)
-    program = emit.program("quantize_rows", options={"GROUP": values})
+    program = emit.program("quantize_rows", ["rounding.h"], options={"GROUP": values})
     emit.launch(program, "quantize_groups", [emit.real(x), emit.result(call.results[0]), groups], [groups])

@@ -20,7 +20,10 @@ from sporelm.ops import Call
 from sporelm.ops.spec import Extent, Spec, spec_of
 
 BATCH = 4  # tokens that one launch of few tokens multiplies at once, where there are several
+MAX_GROUP = 3  # weights that one launch multiplies
 NO_WEIGHT = [None, *[np.uint64(0)] * 3]
+
+NO_GROUP = [*NO_WEIGHT, *[None] * 4, *[np.int32(0)] * 2]  # the arguments of a group's other weights
 
 Condition = Callable[[Extents], bool]
 
@@ -35,8 +38,16 @@ def lower_linear(emit: LaunchEmitter, call: Call) -> None:
 def lower_linear_group(emit: LaunchEmitter, call: Call) -> None:
     x, weights, *biases = call.args
     given = (biases[0] if biases else ()) or [None] * len(weights)
-    for weight, bias, result in zip(weights, given, call.results, strict=True):
-        _multiply(emit, x, weight, bias, emit.result(result))
+    if not 2 <= len(weights) <= MAX_GROUP or len({bias is None for bias in given}) > 1:
+        for weight, bias, result in zip(weights, given, call.results, strict=True):
+            _multiply(emit, x, weight, bias, emit.result(result))
+        return
+    numbers = emit.real(x)
+    offsets = [None if bias is None else emit.wide(bias) for bias in given]
+    results = [emit.result(result) for result in call.results]
+    _launch_group(emit, numbers, x, list(weights), offsets, results)
+    for weight, bias, result in zip(weights, offsets, results, strict=True):
+        _launch_many(emit, numbers, x, weight, bias, result)
 
 
 @lowers(ops.linear_silu_mul)
@@ -91,24 +102,51 @@ def launch_few(
 ) -> None:
     """Add the launches of a product of few tokens: one token, and several. Two weights: gate and up."""
     tokens, rows, width = rows_of(x), *spec_of(weights[0]).bound
-    most, limit = Spec((tokens,), emit.activation).bound[0], emit.tuning.few_tokens
-    for batch, low, high in ((1, 1, 1), (BATCH, 2, limit)):
-        if most < low:
-            continue
-
-        def is_mine(extents: Extents, low: int = low, high: int = high) -> bool:
-            return low <= extent_of(tokens, extents) <= high
-
+    for batch, is_mine in few_batches(emit, tokens):
         program = few_program(emit, weights, width, {"TOKENS": batch, "BIAS": bias is not None}, kind)
         arguments = [
             *(numbers, *emit.weight(weights[0])),
             *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT),
             *(bias, y, Amount(tokens), np.int32(width), np.int32(rows), None, np.int32(0)),
-            *(None, None, None),
+            *(None, None, None, *NO_GROUP),
         ]
         local = emit.tuning.few_group
         sizes: list[Size] = [-(-rows // emit.tuning.few_rows) * local, Amount(tokens, 1, batch)]
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
+
+
+def _launch_group(
+    emit: LaunchEmitter, numbers: Any, x: Any, weights: list[Any], biases: list[Any], results: list[Any]
+) -> None:
+    """Add the launches of products of few tokens with two or three weights."""
+    tokens, width, spare = rows_of(x), spec_of(weights[0]).bound[1], MAX_GROUP - len(weights)
+    rows = [spec_of(weight).bound[0] for weight in weights] + [0] * spare
+    packed = [emit.weight(weight) for weight in weights] + [NO_WEIGHT] * spare
+    offsets, outputs = biases + [None] * spare, results + [None] * spare
+    local, blocks = emit.tuning.few_group, sum(-(-count // emit.tuning.few_rows) for count in rows)
+    for batch, is_mine in few_batches(emit, tokens):
+        options = {"TOKENS": batch, "BIAS": biases[0] is not None, "GROUPED": True}
+        arguments = [
+            *(numbers, *packed[0], *packed[1], offsets[0], outputs[0], Amount(tokens), np.int32(width)),
+            *(np.int32(rows[0]), None, np.int32(0), None, None, None, *packed[2], *offsets[1:], *outputs[1:]),
+            *(np.int32(rows[1]), np.int32(rows[2])),
+        ]
+        sizes: list[Size] = [blocks * local, Amount(tokens, 1, batch)]
+        program = few_program(emit, weights[:1], width, options, "linear")
+        emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
+
+
+def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Condition]]:
+    """Return the tokens that a launch multiplies at once, and the condition for steps of that launch."""
+    most, limit = Spec((tokens,), emit.activation).bound[0], emit.tuning.few_tokens
+
+    def is_one(extents: Extents) -> bool:
+        return extent_of(tokens, extents) == 1
+
+    def is_several(extents: Extents) -> bool:
+        return 1 < extent_of(tokens, extents) <= limit
+
+    return [(1, is_one), (BATCH, is_several)] if most > 1 else [(1, is_one)]
 
 
 def few_program(emit: LaunchEmitter, weights: list[Any], width: int, options: dict[str, Any], kind: str) -> Any:
