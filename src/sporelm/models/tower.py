@@ -94,9 +94,8 @@ class Tower(ABC, Generic[Config]):
 
         This is where rows are added or put into another order. By default a row attends to its tile.
         """
-        starts = image.tile_starts()
-        spans = np.stack([starts[:-1], starts[1:]], axis=1).repeat(np.diff(starts), axis=0)
-        return {"patches": image.patches, SPANS: spans.astype(np.int32)}
+        spans = image.tile_spans()
+        return {"patches": image.patches, SPANS: spans.repeat(spans[:, 1] - spans[:, 0], axis=0)}
 
     def finish(
         self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,16 @@ class ImageInput:
         digest.update(np.ascontiguousarray(self.patches).data)
         return digest.digest()
 
+    def tile_spans(self) -> NDArray[np.int32]:
+        """Return the first patch of each tile and the one past its last: int32 [tiles, 2]."""
+        return make_spans(self.tile_starts())
+
     def tile_starts(self) -> NDArray[np.int64]:
         """Return the first patch of each tile, and their number after the last: int64 [tiles + 1]."""
         return np.concatenate([[0], np.cumsum([time * height * width for time, height, width in self.grids])])
+
+
+def make_spans(starts: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+    """Return the spans between numbers [spans + 1] as pairs of the first row and the one past the last: int32
+    [spans, 2]."""
+    return np.stack([starts[:-1], starts[1:]], axis=1).astype(np.int32)

@@ -13,7 +13,7 @@ from sporelm.models.blocks.tower_layer import TowerAttention, TowerLayer
 from sporelm.models.params import Param
 from sporelm.models.tower import SPANS, Arrays, ParameterOwner, Tower, add_positions
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.tower_inputs import ImageInput
+from sporelm.models.tower_inputs import ImageInput, make_spans
 
 CLASS: Final = "class_row"
 CLASSES: Final = "classes"  # int32 [rows]: 0 for the class embedding, -1 for a patch
@@ -89,8 +89,7 @@ class VitTower(Tower[Config]):
         if order is not None:
             patches = patches[:, order]
             positions[has_class:] = order + has_class
-        starts = self.tile_starts(image)
-        spans = np.stack([starts[:-1], starts[1:]], axis=1).repeat(rows, axis=0).astype(np.int32)
+        spans = make_spans(self.tile_starts(image)).repeat(rows, axis=0)
         arrays: dict[str, NDArray[Any]] = {SPANS: spans, POSITIONS: np.tile(positions, tiles)}
         if has_class:
             patches = np.pad(patches, ((0, 0), (1, 0), (0, 0)))

@@ -14,7 +14,7 @@ from sporelm.models.tower_inputs import ImageInput
 from sporelm.models.tower_registry import tower
 from sporelm.models.vit_tower import VitConfig, VitTower
 
-WANTED: Final = "wanted"  # int32 [tiles]: the row of each tile's class embedding
+POOLED_ROWS: Final = "pooled_rows"  # int32 [tiles]: the row of each tile's class embedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,13 @@ class ClipTower(VitTower[ClipTowerConfig]):
         return [*super().blocks, *last, *([self.projection] if self.projection else [])]
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
-        return {**super().prepare(image, host), WANTED: self.tile_starts(image)[:-1].astype(np.int32)}
+        return {**super().prepare(image, host), POOLED_ROWS: self.tile_starts(image)[:-1].astype(np.int32)}
 
     def stages(self) -> list[TowerStage]:
-        return [*self.layer_stages(), TowerStage(self._pool, (WANTED,), ("x",))]
+        return [*self.layer_stages(), TowerStage(self._pool, (POOLED_ROWS,), ("x",))]
 
     def _pool(self, arrays: Arrays, weights: Arrays) -> dict[str, Any]:
-        return {"rows": self.project(ops.select_rows(arrays["x"], arrays[WANTED]), weights)}
+        return {"rows": self.project(ops.select_rows(arrays["x"], arrays[POOLED_ROWS]), weights)}
 
     def project(self, x: Any, weights: Arrays) -> Any:
         x = self.last_norm(x, weights)

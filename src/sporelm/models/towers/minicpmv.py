@@ -75,16 +75,15 @@ class MinicpmvTower(VitTower[MinicpmvTowerConfig]):
         return [*super().params(), self.query]
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
-        config, starts, grids = self.config, image.tile_starts(), [grid[1:] for grid in image.grids]
+        config, grids = self.config, [grid[1:] for grid in image.grids]
         shapes = [(1, height * width) if config.is_row_positioned else (height, width) for height, width in grids]
-        spans = np.stack([starts[:-1], starts[1:]], axis=1).astype(np.int32)
         return {
             "patches": image.patches,
             POSITIONS: np.concatenate([bucket_positions(*shape, config.grid) for shape in shapes]).astype(np.int32),
             SPANS: Tower.prepare(self, image, host)[SPANS],
             KEY_POSITIONS: np.concatenate([grid_positions(*grid, config.out_width) for grid in grids]),
             QUERIES: np.tile(host[QUERY], (len(grids), 1)),
-            QUERY_SPANS: spans.repeat(config.queries, axis=0),
+            QUERY_SPANS: image.tile_spans().repeat(config.queries, axis=0),
         }
 
     def stages(self) -> list[TowerStage]:

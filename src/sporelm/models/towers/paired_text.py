@@ -22,7 +22,7 @@ from sporelm.models.tower_registry import tower
 
 TOKENS: Final = "tokens"  # int32 [tokens]
 POSITIONS: Final = "positions"  # int32 [tokens]
-WANTED: Final = "wanted"  # int32 [texts]: the row of each text that becomes its vector
+POOLED_ROWS: Final = "pooled_rows"  # int32 [texts]: the row of each text that becomes its vector
 LEGACY_END: Final = 2  # the end token in configurations of CLIP before its tokenizer's were right
 
 
@@ -73,11 +73,11 @@ class PairedTextTower(Tower[PairedTextConfig]):
         positions = np.arange(len(tokens)) - firsts
         stops = firsts + positions + 1 if self.config.is_causal else starts[1:].repeat(lengths)
         texts = np.split(tokens, starts[1:-1])
-        wanted = starts[:-1] + [self.find_wanted(text) for text in texts]
-        arrays = {TOKENS: tokens, POSITIONS: positions, SPANS: np.stack([firsts, stops], axis=1), WANTED: wanted}
+        pooled = starts[:-1] + [self.find_pooled_row(text) for text in texts]
+        arrays = {TOKENS: tokens, POSITIONS: positions, SPANS: np.stack([firsts, stops], axis=1), POOLED_ROWS: pooled}
         return {name: array.astype(np.int32) for name, array in arrays.items()}
 
-    def find_wanted(self, text: NDArray[np.int32]) -> int:
+    def find_pooled_row(self, text: NDArray[np.int32]) -> int:
         """Return the position of a text's token that becomes its vector."""
         if not self.config.is_causal:
             return len(text) - 1
@@ -91,10 +91,10 @@ class PairedTextTower(Tower[PairedTextConfig]):
         return add_positions(self.embedding(arrays[TOKENS], weights), weights["positions.weight"], arrays[POSITIONS])
 
     def stages(self) -> list[TowerStage]:
-        return [*self.layer_stages(), TowerStage(self._pool, (WANTED,), ("x",))]
+        return [*self.layer_stages(), TowerStage(self._pool, (POOLED_ROWS,), ("x",))]
 
     def _pool(self, arrays: Arrays, weights: Arrays) -> dict[str, Any]:
-        return {"rows": self.project(ops.select_rows(arrays["x"], arrays[WANTED]), weights)}
+        return {"rows": self.project(ops.select_rows(arrays["x"], arrays[POOLED_ROWS]), weights)}
 
     def project(self, x: Any, weights: Arrays) -> Any:
         return self.projection(self.last_norm(x, weights), weights)

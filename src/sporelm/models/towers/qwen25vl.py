@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sporelm.models.blocks import GatedMLP, RMSNorm
 from sporelm.models.blocks.tower_layer import TowerLayer
 from sporelm.models.tower import SPANS
-from sporelm.models.tower_inputs import ImageInput
+from sporelm.models.tower_inputs import ImageInput, make_spans
 from sporelm.models.tower_registry import tower
 from sporelm.models.towers.qwen2vl import POSITIONS, Merger, QwenTower, QwenTowerConfig
 
@@ -55,8 +55,7 @@ class Qwen25VLTower(QwenTower):
         rows = (order[:, None] * unit + np.arange(unit)).reshape(-1)
         arrays |= {name: np.ascontiguousarray(array[rows]) for name, array in arrays.items() if name != SPANS}
         starts = np.concatenate([[0], np.cumsum(sizes * unit)])
-        spans = np.stack([starts[:-1], starts[1:]], axis=1).repeat(sizes * unit, axis=0)
-        return {**arrays, WINDOWS: spans.astype(np.int32)}
+        return {**arrays, WINDOWS: make_spans(starts).repeat(sizes * unit, axis=0)}
 
     def finish(
         self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]

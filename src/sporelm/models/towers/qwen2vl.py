@@ -17,7 +17,7 @@ from sporelm.models.params import Param
 from sporelm.models.rotary import rope_table, sections
 from sporelm.models.tower import SPANS, Arrays, ParameterOwner, Tower
 from sporelm.models.tower_config import TowerConfig
-from sporelm.models.tower_inputs import ImageInput
+from sporelm.models.tower_inputs import ImageInput, make_spans
 from sporelm.models.tower_registry import tower
 
 FRAMES: Final = 2  # of a patch; a still picture is repeated
@@ -93,9 +93,8 @@ class QwenTower(Tower[QwenTowerConfig]):
         first, later = (frames[:, :, index].reshape(len(frames), -1) for index in range(config.frames))
         positions = np.concatenate([merged_positions(grid, config.merge) for grid in image.grids])
         sizes = np.repeat([height * width for _, height, width in image.grids], [grid[0] for grid in image.grids])
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        spans = np.stack([starts[:-1], starts[1:]], axis=1).repeat(sizes, axis=0)
-        return {"patches": first, "later_patches": later, POSITIONS: positions, SPANS: spans.astype(np.int32)}
+        spans = make_spans(np.concatenate([[0], np.cumsum(sizes)])).repeat(sizes, axis=0)
+        return {"patches": first, "later_patches": later, POSITIONS: positions, SPANS: spans}
 
     def embed_arrays(self) -> tuple[str, ...]:
         return ("patches", "later_patches")

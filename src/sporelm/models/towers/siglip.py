@@ -11,7 +11,7 @@ from sporelm import ops
 from sporelm.models.blocks import MLP, Embedding, LayerNorm
 from sporelm.models.blocks.tower_layer import TowerAttention
 from sporelm.models.tower import Arrays, ParameterOwner, TowerStage
-from sporelm.models.tower_inputs import ImageInput
+from sporelm.models.tower_inputs import ImageInput, make_spans
 from sporelm.models.tower_registry import tower
 from sporelm.models.vit_tower import VitConfig, VitTower
 
@@ -46,8 +46,7 @@ class SiglipTower(VitTower[SiglipTowerConfig]):
         return [*super().blocks, self.last_norm, self.probe, self.attention, self.head_norm, self.mlp]
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
-        starts = self.tile_starts(image).astype(np.int32)
-        spans = np.stack([starts[:-1], starts[1:]], axis=1)
+        spans = make_spans(self.tile_starts(image))
         return {**super().prepare(image, host), PROBES: np.zeros(len(spans), np.int32), TILE_SPANS: spans}
 
     def stages(self) -> list[TowerStage]:

@@ -76,15 +76,15 @@ class InternVLGguf(VitGgufSchema):
 
 def _check_expressible(config: InternVLTowerConfig) -> None:
     """Raise UnsupportedModel for a tower that files cannot describe."""
-    given: dict[str, tuple[Any, Any]] = {
+    settings: dict[str, tuple[Any, Any]] = {
         "ps_version": ("v1" if config.transposed else "v2", "v2"),
         "projector_hidden_act": (config.projector_act, "gelu"),
         "the epsilon of queries and keys": (config.qk_eps or config.eps, config.eps),
         "the number of positions": (config.grid_side, config.image_size // config.patch),
         "use_thumbnail": (config.has_thumbnail or config.max_tiles == 1, True),
     }
-    for what, (value, allowed) in given.items():
+    for name, (value, allowed) in settings.items():
         if value != allowed:
             raise UnsupportedModel(
-                f"vision tower: mmproj files cannot express {what} (got {value!r}; allowed {allowed!r})"
+                f"vision tower: mmproj files cannot express {name} (got {value!r}; allowed {allowed!r})"
             )
