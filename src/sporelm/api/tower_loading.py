@@ -63,10 +63,10 @@ def load_tower(
         tower = build_tower(config)
         model = build(source.config)
         if not isinstance(model, Decoder) or tower.config.columns != model.image_columns:
-            wanted = model.image_columns if isinstance(model, Decoder) else "none"
+            columns = model.image_columns if isinstance(model, Decoder) else "none"
             raise UnsupportedModel(
                 f"{path}: a vision tower of another model (got rows of {tower.config.columns} values; allowed "
-                f"{wanted}). Give the mmproj file that was made with this model."
+                f"{columns}). Give the mmproj file that was made with this model."
             )
         place = parts_of(backend)[-1]  # of a split model: the CPU
         weights: dict[str, Any] = dict(

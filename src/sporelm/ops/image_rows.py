@@ -10,14 +10,15 @@ from sporelm.ops.spec import Spec, require_fixed
 
 
 def _image_rows_spec(x: Any, values: Any, rows: Any, *, first: int = 0) -> Spec:
-    given, held, wanted = check_rows("x", x), check_rows("values", values), check_ints("rows", rows)
-    require(wanted.shape[0] == given.shape[0], f"rows {wanted} must have one element for each row of x {given}")
+    x_spec, values_spec, rows_spec = check_rows("x", x), check_rows("values", values), check_ints("rows", rows)
+    require(rows_spec.shape[0] == x_spec.shape[0], f"rows {rows_spec} must have one element for each row of x {x_spec}")
     require(first >= 0, f"first {first} must not be negative")
-    columns = require_fixed(held.shape[1]) - first
+    columns = require_fixed(values_spec.shape[1]) - first
     require(
-        require_fixed(given.shape[1]) <= columns, f"values {held} must have the columns of x {given} from {first} on"
+        require_fixed(x_spec.shape[1]) <= columns,
+        f"values {values_spec} must have the columns of x {x_spec} from {first} on",
     )
-    return given
+    return x_spec
 
 
 def _check_image_rows(x: Any, values: Any, rows: Any, **options: Any) -> None:

@@ -40,7 +40,7 @@ class ImageProcessor(ABC):
         """Return a picture, [height, width, 3] RGB, as the tower reads it. Raises RequestError for impossible sizes."""
 
     def text_in_prompt(self, picture: ProcessedImage, number: int) -> str:
-        """Return the text of a picture that is this one of a prompt, from 0 (MiniCPM-V numbers its pictures)."""
+        """Return the text of the picture of this number in a prompt, from 0. MiniCPM-V writes the number."""
         return picture.text
 
     @abstractmethod

@@ -148,11 +148,7 @@ def ids_with_images(llm: LLM, prompt: RenderedPrompt) -> list[int]:
     """Return the ids of a chat with images, with the vocabulary's token of an image row (0 if it has none) in place of
     each row. Raises ContextOverflow for images that do not fit the context."""
     ids = llm.chat_ids(prompt)
-    plain = list(ids)
-    if isinstance(ids, PromptIds):
-        for image in ids.images:
-            plain[image.start : image.stop] = [image.token_id] * image.num_rows
-    return plain
+    return ids.to_vocabulary_ids() if isinstance(ids, PromptIds) else ids
 
 
 def piece_of(llm: LLM, token: int) -> str | list[int]:

@@ -183,10 +183,10 @@ def from_folder(folder: Path, config: TowerConfig, tokens: Any) -> MinicpmvProce
     if not values.flag("slice_mode", True):
         raise UnsupportedModel(f"{values.where}: slice_mode is not supported (got False; allowed True)")
     check_tags(values)
-    for key, wanted in (("patch_size", config.patch), ("image_feature_size", config.queries)):
-        found = values.integer(key, 1, MAX_SIDE, wanted)
-        if found != wanted:
-            raise ModelFileError(f"{values.where}: {key} is {found}; that of the vision tower is {wanted}")
+    for key, expected in (("patch_size", config.patch), ("image_feature_size", config.queries)):
+        value = values.integer(key, 1, MAX_SIDE, expected)
+        if value != expected:
+            raise ModelFileError(f"{values.where}: {key} is {value}; that of the vision tower is {expected}")
     settings = MinicpmvSettings(
         slices=values.integer("max_slice_nums", 1, MAX_SLICES, SLICES),
         slice_size=values.integer("scale_resolution", config.patch, MAX_SIDE, SLICE),
