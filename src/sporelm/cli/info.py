@@ -302,7 +302,7 @@ def print_vision(vision: dict[str, Any] | None, path: str) -> None:
     )
     if not vision["is_fitting"]:
         print_labelled("", "  (its rows are not as wide as this model: it belongs to another one)")
-    print_labelled("pictures", "tokens in the prompt, by size in pixels:")
+    print_labelled("pictures", "tokens in the prompt, one for each image row, by size in pixels:")
     for picture in vision["pictures"]:
         print_figure(f"{picture['width']}x{picture['height']}", f"{picture['tokens']:>10}")
 
