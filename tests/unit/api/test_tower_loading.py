@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Whatever is closed from now on, in order."""
+    """The objects that are closed from now on, in order."""
     objects: list[Any] = []
     for kind in (Engine, Worker, TowerRunner, ModelSource):
 
