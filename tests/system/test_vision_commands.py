@@ -164,7 +164,7 @@ def test_info_refuses_impossible_sizes_and_two_towers(
         assert main(["info", str(folder), *INFO, "--image-size", size]) == 2
     capsys.readouterr()
     assert main(["info", str(folder), *INFO, "--image-size", "9000x3"]) == 1
-    assert "one side is too long" in capsys.readouterr().err
+    assert "aspect ratio is too extreme" in capsys.readouterr().err
     assert main(["info", str(folder), *INFO, "--mmproj", files[1]]) == 1
     assert "has a vision tower of its own" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Pictures in a conversation: kept as the bytes of their files, and stored beside the messages in session files."""
+"""Pictures in a conversation: held as encoded files, and stored beside the messages in session files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -13,7 +13,7 @@ from sporelm.errors import RequestError, safe_repr
 from sporelm.text.chat_templates.chat_messages import IMAGE
 from sporelm.vision.image_sources import load_frames, read_image_bytes
 
-TEXT = "text"  # the type of parts with text
+TEXT = "text"  # the type of text parts
 HASH = "sha256"  # the key in session files in place of a picture's bytes
 
 
@@ -64,7 +64,7 @@ def pictures_of(content: str | Sequence[Mapping[str, Any]]) -> list[bytes]:
 
 
 def detach_pictures(messages: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Return messages in which hashes replace pictures, as JSON can have them, and each of the pictures once."""
+    """Return messages that JSON can hold, with hashes in place of pictures, and the distinct pictures."""
     pictures: dict[str, bytes] = {}
 
     def detach(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Embeddings of pictures: one vector for each, by an image encoder such as CLIP's or SigLIP's."""
+"""Embeddings of pictures by an image encoder such as CLIP or SigLIP: one vector for each picture."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def embed_images(
     *,
     normalize: bool = True,
 ) -> NDArray[np.float32]:
-    """Return a vector for each picture: float32 [pictures, width]. A picture does not depend on the others.
+    """Return a vector for each picture: float32 [pictures, width]. Vectors do not depend on the other pictures.
 
     pictures    the frames of each, uint8 [height, width, 3]; the vectors of several frames are averaged
     normalize   scale vectors to length 1

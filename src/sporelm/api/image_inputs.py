@@ -21,8 +21,8 @@ from sporelm.vision.image_decoding import ImageDecoder
 from sporelm.vision.image_processor import ImageProcessor, ProcessedImage
 from sporelm.vision.image_sources import load_frames, read_data_uri
 
-MAX_CACHE_BYTES = 128 << 20  # of patches of pictures that are kept
-IMAGE_URL = "image_url"  # the type of OpenAI's parts
+MAX_CACHE_BYTES = 128 << 20  # of the cache of patches
+IMAGE_URL = "image_url"  # the type of image parts in OpenAI's API
 Message = Mapping[str, Any]
 PositionsOf = Callable[[ImageInput], NDArray[np.int32]]
 CheckImage = Callable[[ImageInput], None]
@@ -48,27 +48,27 @@ class ImageReader:
         check_image: CheckImage,
     ) -> None:
         """
-        tower_key      a hash of the tower, without which equal pictures of two towers would be taken for one
-        positions_of   the rotary positions of an image's rows, for models with three of them
-        max_context    tokens that a prompt may have
-        check_image    raises RequestError for an input that the tower does not take
+        tower_key      a hash of the tower, so that row ids of the same picture differ between towers
+        positions_of   the rotary positions of an image's rows, for models with M-RoPE
+        max_context    maximum tokens of a prompt
+        check_image    raises RequestError for an input that is too large for the tower
         """
         self.processor, self.tower_key, self.tokenizer = processor, tower_key, tokenizer
         self.positions_of, self.max_context, self.check_image = positions_of, max_context, check_image
         self.max_images = MAX_IMAGES  # of one request
-        self.max_seconds = MAX_SECONDS  # for the pictures of one request, of strangers
+        self.max_seconds = MAX_SECONDS  # for the pictures of one untrusted request
         self.max_cache_bytes = MAX_CACHE_BYTES
         self.decoder = ImageDecoder(isolated=False)
-        self.is_isolated = False  # whether a child process decodes, and pictures are given as bytes only
+        self.is_isolated = False  # whether input is untrusted: a child process decodes, and paths are not read
         row_token = tokenizer.control_id(processor.row_token)
         self.is_row_token_known = row_token is not None
         self.row_token_id = 0 if row_token is None else row_token
-        # By tenant and hash of the file: a tenant must not learn from the time whether another one sent a picture.
+        # By tenant and hash of the file: timing must not tell a tenant whether another one sent a picture.
         self._cache: OrderedDict[tuple[str, bytes], list[ProcessedImage]] = OrderedDict()
         self._lock = Lock()
 
     def isolate(self) -> None:
-        """Decode files in a child process from now on, as pictures of strangers need; strings are no paths then."""
+        """Treat input as untrusted from now on: decode files in a child process, and read no paths."""
         self.decoder, self.is_isolated = ImageDecoder(), True
 
     def close(self) -> None:
@@ -78,8 +78,8 @@ class ImageReader:
     def take_images(self, messages: Any, tenant: str = "", is_cancelled: IsCancelled | None = None) -> TakenImages:
         """Return messages whose pictures are read and processed; a part of several frames becomes as many parts.
 
-        tenant         whose turn it is where a child process decodes pictures, and whose pictures are kept
-        is_cancelled   is asked between pictures and frames; reading stops then
+        tenant         for round-robin in the child process, and separate cache entries
+        is_cancelled   polled between pictures and frames; reading stops if it returns true
 
         Parts are {"type": "image", "image": ...}, or {"type": "image_url", "image_url": {"url": "data:..."}}. Raises
         RequestError, which names the message and the part; ContextOverflow, which names the picture, before more is
@@ -125,7 +125,7 @@ class ImageReader:
 
     def _read(self, value: Any, tenant: str, budget: ImageBudget) -> list[ProcessedImage]:
         budget.begin_image()
-        if self.is_isolated and isinstance(value, str):  # of a stranger, maybe: it must not be a path
+        if self.is_isolated and isinstance(value, str):  # untrusted: must not be a path
             value = read_data_uri(value, self.decoder.limits)
         is_file = isinstance(value, bytes | bytearray | memoryview)
         key = (tenant, blake2b(value, digest_size=16).digest()) if is_file else None
@@ -154,7 +154,7 @@ class ImageReader:
         return picture
 
     def _keep(self, key: tuple[str, bytes], pictures: list[ProcessedImage]) -> None:
-        """Keep a picture, and as many of those used last as fit beside it; not one that is too large itself."""
+        """Cache a picture if it is not too large, and evict the least recently used ones if needed."""
         if count_bytes(pictures) > self.max_cache_bytes:
             return
         with self._lock:
@@ -181,9 +181,9 @@ class ImageReader:
         return replace(expanded, images=tuple(image for each in pictures for image in each.images))
 
     def insert_into_text(self, text: str, pictures: Sequence[ProcessedImage]) -> RenderedPrompt:
-        """Return raw text with pictures at its placeholders; in front of it if it has none. All of it is template text.
+        """Return raw text with pictures at its placeholders; before it if it has none. All of it is template text.
 
-        Raises RequestError if the text has another number of placeholders.
+        Raises RequestError if the number of placeholders differs from the number of pictures.
         """
         num_places = text.count(self.processor.placeholder)
         if num_places == 0:
@@ -228,7 +228,7 @@ class ImageReader:
                     context=max_context,
                 )
         if num_rows and self.is_row_token_known:
-            raise RequestError("image: the prompt ends inside a picture, or names its rows itself. Render it again.")
+            raise RequestError("image: the prompt ends inside a picture, or has other image tokens. Render it again.")
         return PromptIds(ids, images)
 
     def _find_rows(self, ids: list[int], place: int) -> int:
@@ -264,7 +264,7 @@ class ImageReader:
         return ids[1:] if not is_first and ids[:1] == [self.tokenizer.bos_id] else ids
 
 
-UNKNOWN_ROW = -1  # in place of an id
+UNKNOWN_ROW = -1  # placeholder id of an image row
 
 
 def is_picture(part: Any) -> bool:
@@ -288,7 +288,7 @@ def count_pictures(messages: Any) -> int:
 
 
 def picture_of(part: Mapping[str, Any]) -> Any:
-    """Return the data of a part with a picture. Raises RequestError for an address without a URL."""
+    """Return the data of an image part. Raises RequestError for an image_url part without a URL."""
     if part["type"] == IMAGE:
         return part[IMAGE]
     address = part.get(IMAGE_URL)
@@ -299,5 +299,5 @@ def picture_of(part: Mapping[str, Any]) -> Any:
 
 
 def count_bytes(pictures: Sequence[ProcessedImage]) -> int:
-    """Return the bytes of the patches of pictures."""
+    """Return the size in bytes of the patches of pictures."""
     return sum(image.patches.nbytes for each in pictures for image in each.images)

@@ -142,8 +142,8 @@ class ImageTextEncoder:
     def _text_runner(self) -> TowerRunner:
         if not self.has_text:
             raise RequestError(
-                f"texts: {self.path} has no text encoder beside its image encoder. Give pictures only, or a folder of "
-                "the whole model."
+                f"texts: {self.path} has an image encoder but no text encoder. Give pictures only, or the folder of "
+                "a full model such as CLIPModel."
             )
         return self.runners[1]
 
@@ -170,7 +170,7 @@ def canonicalize(text: str, *, lowercase: bool) -> str:
 
 
 def _choose(sources: Sequence[ModelSource], device: str, threads: int, dtype: str, *, strict: bool) -> Any:
-    """Return the back-end and device of `--backend auto`. A picture is limited by matrix multiplications."""
+    """Return the back-end and device of `--backend auto`. Encoding a picture is limited by matrix multiplications."""
     params = [param for source in sources for param in build_tower(_tower_config(source)).params()]
     values = sum(prod(param.shape) for param in params)
 

@@ -51,7 +51,7 @@ def load_tower(
     """Return the tower in an mmproj file, or in the model's folder; None if there is none.
 
     The caller closes the tower's files. Raises ModelNotFound, ModelFileError, UnsupportedModel, MemoryShortage;
-    RequestError for a file and a folder that has a tower itself.
+    RequestError if the model's folder has a tower too.
     """
     if not check_single_tower(mmproj, source):
         return None
@@ -65,7 +65,7 @@ def load_tower(
         if not isinstance(model, Decoder) or tower.config.columns != model.image_columns:
             columns = model.image_columns if isinstance(model, Decoder) else "none"
             raise UnsupportedModel(
-                f"{path}: a vision tower of another model (got rows of {tower.config.columns} values; allowed "
+                f"{path}: the vision tower does not fit the model (got rows of {tower.config.columns} values; allowed "
                 f"{columns}). Give the mmproj file that was made with this model."
             )
         place = parts_of(backend)[-1]  # of a split model: the CPU
@@ -94,7 +94,7 @@ def find_mmproj(path: Path) -> str:
 def connect_tower(
     loaded: LoadedTower, worker: Worker, engine: Engine, tokenizer: Tokenizer, eager: bool
 ) -> ImageReader:
-    """Let an engine take images, and return the reader of pictures. The files of the tower are open."""
+    """Enable images in an engine, and return their reader. The tower's files must still be open."""
     processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
     key = tower_key(loaded.source)
     model = worker.runner.model
@@ -104,7 +104,7 @@ def connect_tower(
         cleanup.callback(runner.close)
         worker.runner.image_columns = loaded.tower.config.columns
         sample = processor.process(np.zeros((64, 64, 3), np.uint8)).images[0]
-        runner.prepare(sample)  # at the first picture, streams of others would wait for it
+        runner.prepare(sample)  # compiled now, since compilation at the first picture would stall other streams
         worker.runner.prepare_images()
         engine.use_image_encoder(ImageEncoder(runner), attends_both_ways=model.attends_images_both_ways)
         cleanup.pop_all()
@@ -113,8 +113,8 @@ def connect_tower(
 
 
 def tower_key(source: ModelSource) -> bytes:
-    """Return a hash of a tower's configuration and of samples of its tensors, which tells towers apart in session files
-    and in prefix caches."""
+    """Return a hash of a tower's configuration and of samples of its tensors, which distinguishes towers in session
+    files and prefix caches."""
     digest = blake2b(repr(source.config).encode(), digest_size=16)
     for name in sorted(source.files.tensors):
         info = source.files.tensors[name]

@@ -1,4 +1,4 @@
-"""The options --mmproj and --image, and pictures given by name."""
+"""The options --mmproj and --image, and pictures given as files."""
 
 import argparse
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ def add_images(parser: argparse.ArgumentParser, help_text: str) -> None:
 
 
 def read_pictures(names: Sequence[str]) -> list[Picture]:
-    """Return the pictures of these files, whose format is checked. Raises RequestError, which names the file."""
+    """Read pictures, and check their formats. Raises RequestError, which names the file."""
     return [read_picture(name) for name in names]
 
 
 def read_picture(name: str) -> Picture:
-    """Return the picture in a file, whose format is checked. Raises RequestError, which names the file."""
+    """Read a picture, and check its format. Raises RequestError, which names the file."""
     from sporelm.vision.image_formats import detect_format
     from sporelm.vision.image_sources import read_image_file
 
@@ -60,7 +60,7 @@ def read_picture(name: str) -> Picture:
 
 
 def check_picture(llm: "LLM", picture: Picture) -> Picture:
-    """Return a picture with the tokens that it takes. Raises RequestError if the model cannot take it."""
+    """Return a picture with its number of tokens. Raises RequestError if the model cannot read it."""
     reader = llm.image_reader
     if reader is None:
         llm.take_images(image_messages("", [picture]))  # raises the error of a model that does not see
@@ -73,7 +73,7 @@ def check_picture(llm: "LLM", picture: Picture) -> Picture:
 
 
 def image_messages(text: str, pictures: Sequence[Picture]) -> list[dict[str, object]]:
-    """Return a chat of one message of the user, with pictures in front of its text."""
+    """Return a chat of one user message, with pictures before its text."""
     if not pictures:
         return [{"role": "user", "content": text}]
     parts: list[dict[str, object]] = [{"type": "image", "image": picture.data} for picture in pictures]

@@ -1,4 +1,4 @@
-"""The encoder of images: computes their rows between the steps of the text model, and keeps those used last."""
+"""The queue and cache of vision towers: computes image rows between steps of the text model, and caches recent ones."""
 
 from collections import OrderedDict
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from sporelm.engine.prompt_images import PromptImage
 from sporelm.engine.request import Request
 from sporelm.engine.tower_runner import TowerJob, TowerRunner
 
-MAX_CACHE_BYTES = 256 << 20  # rows of images that are kept
+MAX_CACHE_BYTES = 256 << 20  # of the cache of image rows
 ImageKey = tuple[str, bytes]  # the cache salt of a request, and the key of its image
 
 
@@ -38,30 +38,30 @@ class ImageJob:
 
     @property
     def tenant(self) -> str:
-        """The tenant of the first request that waits."""
+        """The tenant of the first waiting request."""
         return next(iter(self.requests.values())).tenant
 
 
 class ImageEncoder:
-    """Computes images one after the other: the urgent ones first, then those of tenants in turns.
+    """Computes images one after the other: by priority, then round-robin between tenants.
 
-    Rows are shared by requests with the same cache salt only, as prefixes are. Not thread-safe: the engine's lock is
-    held.
+    Rows are shared by requests with the same cache salt only, as prefixes are. Not thread-safe: callers hold the
+    engine's lock.
     """
 
     def __init__(self, runner: TowerRunner, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self.runner, self.max_bytes = runner, max_bytes
         self.num_computed = 0  # images
-        self.num_found = 0  # images whose rows were kept from before
-        self.seconds = 0.0  # of all work
+        self.num_cache_hits = 0
+        self.seconds = 0.0  # spent in the tower
         self._cache: OrderedDict[ImageKey, NDArray[np.float32]] = OrderedDict()
         self._jobs: dict[ImageKey, ImageJob] = {}
-        self._last_turns: dict[str, int] = {}  # of tenants whose images wait
+        self._last_turns: dict[str, int] = {}  # by tenant, for tenants with waiting images
         self._num_turns = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether an image waits."""
+        """Whether an image is waiting."""
         return bool(self._jobs)
 
     def check(self, image: PromptImage) -> None:
@@ -69,15 +69,15 @@ class ImageEncoder:
         self.runner.check(image.image)
 
     def find(self, image: PromptImage, cache_salt: str) -> bool:
-        """Return whether the rows of an image are computed; if so, the image has them."""
+        """Return whether the rows of an image are computed; cached rows are stored in the image."""
         if image.rows is None and (rows := self._cache.get((cache_salt, image.key))) is not None:
             self._cache.move_to_end((cache_salt, image.key))
-            self.num_found += 1
+            self.num_cache_hits += 1
             image.set_rows(rows)
         return image.rows is not None
 
     def enqueue(self, image: PromptImage, request: Request) -> None:
-        """Compute the rows of an image for a request, which `check` has passed."""
+        """Queue an image of a request, which has passed `check`."""
         key = request.cache_salt, image.key
         if key not in self._jobs:
             self._num_turns += 1
@@ -86,7 +86,7 @@ class ImageEncoder:
         self._last_turns.setdefault(request.tenant, 0)
 
     def forget(self, request: Request) -> None:
-        """Compute nothing more for a request that has ended, or runs."""
+        """Remove a request from the queue: it has ended, or has been scheduled."""
         if request.images:
             for key in [key for key, job in self._jobs.items() if request.id in job.requests]:
                 del self._jobs[key].requests[request.id]
@@ -94,9 +94,9 @@ class ImageEncoder:
                     self._drop(key)
 
     def advance(self, seconds: float | None) -> ImageFailure | None:
-        """Work for about this time on the image whose turn it is. If the tower fails, return why, and drop the image.
+        """Work on the next image for about this time. If the tower fails, return the failure, and drop the image.
 
-        An interrupted image begins again with the next request for it.
+        An interrupted image (KeyboardInterrupt) is restarted from the beginning.
         """
         if not self._jobs:
             return None
@@ -127,7 +127,7 @@ class ImageEncoder:
         self.runner.close()
 
     def _rank(self, key: ImageKey) -> tuple[int, bool, int, int]:
-        """Return the place of an image in the queue. One that has begun is finished unless a more urgent one comes."""
+        """Return the sort key of an image. One that has been started goes first among those of its priority."""
         job = self._jobs[key]
         return job.priority, job.job.num_pieces == 0, self._last_turns[job.tenant], job.number
 
@@ -137,7 +137,7 @@ class ImageEncoder:
         self._last_turns = {tenant: turn for tenant, turn in self._last_turns.items() if tenant in waiting}
 
     def _keep(self, key: ImageKey, rows: NDArray[np.float32]) -> None:
-        """Keep rows, and as many of those used last as fit beside them."""
+        """Cache rows, and evict the least recently used ones beyond `max_bytes`."""
         self._cache[key] = rows
         total = sum(each.nbytes for each in self._cache.values())
         while total > self.max_bytes and len(self._cache) > 1:

@@ -1,4 +1,4 @@
-"""The runner of a vision tower: computes the rows of one picture, piece by piece."""
+"""The runner of a vision tower: computes the rows of one picture in pieces (chunks of rows)."""
 
 from collections.abc import Generator, Mapping
 from time import perf_counter
@@ -16,9 +16,9 @@ from sporelm.ops.spec import require_fixed
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
 
-PIECE_ROWS = 256  # of the first pieces; later ones take the time that their caller allows
-MIN_PIECE_ROWS, MAX_PIECE_ROWS = 32, 1024  # beyond, weights are not used much better
-MAX_ROWS = 1 << 15  # patches of one picture
+PIECE_ROWS = 256  # of the first pieces; later ones adapt to the caller's time limit
+MIN_PIECE_ROWS, MAX_PIECE_ROWS = 32, 1024  # larger pieces reuse weights little better
+MAX_ROWS = 1 << 15  # patches of one picture, and the rows that the tower adds to them
 ALL_ROWS = "all rows"  # the symbol of arrays that a piece reads whole
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,14 +34,14 @@ class TowerRunner:
         self.max_piece_rows = max(MAX_PIECE_ROWS, *backend.step_buckets.values())
         self.piece_rows = min(PIECE_ROWS, self.max_piece_rows)
         self.compile_s = 0.0  # seconds spent tracing and compiling programs
-        self._plans: dict[int, Plan] = {}  # by the index of the stage
+        self._plans: dict[int, Plan] = {}  # by index of the stage
 
     def start(self, image: ImageInput) -> "TowerJob":
-        """Return the computation of a picture, which has not begun."""
+        """Return a job for a picture. Nothing is computed yet."""
         return TowerJob(self, image)
 
     def check(self, image: ImageInput) -> None:
-        """Raise RequestError for a picture of too many patches, with the rows that the tower adds to them."""
+        """Raise RequestError for a picture with too many patches, counting the rows that the tower adds."""
         num_rows = len(image.patches) + self.tower.added_rows * len(image.grids)
         if num_rows > MAX_ROWS:
             raise RequestError(f"image: too many patches (got {num_rows}; allowed {MAX_ROWS}). Send a smaller picture.")
@@ -54,11 +54,11 @@ class TowerRunner:
         return job.rows
 
     def prepare(self, image: ImageInput) -> None:
-        """Compile all programs now, for pictures like this one, which is not computed. Does nothing if eager."""
+        """Compile all programs ahead of time, for inputs shaped like this one. Does nothing if eager."""
         if self.eager:
             return
         began = perf_counter()
-        arrays = {name: spec_of_array(array) for name, array in self.tower.prepare(image, self.host).items()}
+        arrays = {name: make_spec(array) for name, array in self.tower.prepare(image, self.host).items()}
         for index, stage in enumerate(self.stages):
             specs = self._stage_specs(stage, arrays)
             if index not in self._plans:
@@ -74,7 +74,7 @@ class TowerRunner:
             plan.close()
 
     def run_piece(self, index: int, inputs: Arrays) -> Arrays:
-        """Return the arrays that one stage returns for a piece of rows, which the next piece may overwrite."""
+        """Run one stage on a piece of rows. The next call may overwrite the returned arrays."""
         stage = self.stages[index]
         if self.eager:
             arrays = {name: self.backend.tensor(np.ascontiguousarray(array)) for name, array in inputs.items()}
@@ -82,7 +82,7 @@ class TowerRunner:
         began = perf_counter()
         plan = self._plans.get(index)
         if plan is None:
-            specs = {name: spec_of_array(array) for name, array in inputs.items()}
+            specs = {name: make_spec(array) for name, array in inputs.items()}
             plan = self._plans[index] = self._trace_plan(stage, self._bound_rows(stage, specs))
         extents = {"tokens": len(inputs[stage.rows[0]])}
         extents |= {ALL_ROWS: len(inputs[stage.whole[0]])} if stage.whole else {}
@@ -91,7 +91,7 @@ class TowerRunner:
         return plan.run(inputs, extents)
 
     def _stage_specs(self, stage: TowerStage, arrays: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Return the specs of a stage's inputs; `arrays` of all arrays so far."""
+        """Return the specs of a stage's inputs, from the specs of all arrays so far."""
         specs = {name: arrays[name] for name in (*stage.rows, *stage.whole)}
         for name in stage.rows if stage.group > 1 else ():
             (columns,) = specs[name].shape[1:]
@@ -125,7 +125,7 @@ class TowerJob:
         return self.rows is not None
 
     def advance(self, seconds: float | None) -> None:
-        """Compute for about this time; None: to the end. Pieces become shorter if one takes longer."""
+        """Compute for about this time; None: to the end. The size of pieces adapts to the time."""
         runner, began = self.runner, perf_counter()
         if seconds is None:
             runner.piece_rows = runner.max_piece_rows
@@ -146,13 +146,13 @@ class TowerJob:
                 runner.piece_rows = max(MIN_PIECE_ROWS, runner.piece_rows // 2)
             elif taken < seconds / 4:
                 runner.piece_rows = min(runner.max_piece_rows, runner.piece_rows * 2)
-            if now - began + taken > seconds:  # another piece would not fit
+            if now - began + taken > seconds:  # the time left is too short for another piece
                 return
 
     def _compute(self) -> Generator[None, int, NDArray[np.float32]]:
         runner = self.runner
         arrays: Arrays = runner.tower.prepare(self.image, runner.host)
-        computed, spare = Arrays(), Arrays()  # arrays that stages returned: of the last stage, and of the one before
+        computed, spare = Arrays(), Arrays()  # outputs of stages: the latest of each name, and the one before it
         for index, stage in enumerate(runner.stages):
             inputs = {name: group_rows(arrays[name], stage.group) for name in stage.rows}
             whole = {name: arrays[name] for name in stage.whole}
@@ -173,12 +173,12 @@ class TowerJob:
 
 
 def _take_array(spare: Arrays, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array for results: a spare one, whose memory the system need not clear, if it has the shape."""
+    """Return an array for results: a spare one if it has the shape, since fresh pages must be zeroed by the system."""
     array = spare.pop(name, None)
     return array if array is not None and array.shape == shape and array.dtype == dtype else np.empty(shape, dtype)
 
 
-def spec_of_array(array: NDArray[Any]) -> Spec:
+def make_spec(array: NDArray[Any]) -> Spec:
     """Return the spec of an array, float32 or int32."""
     return Spec(array.shape, I32 if array.dtype == np.int32 else F32)
 

@@ -1,4 +1,4 @@
-"""A ViT with a class embedding whose projector reads squares of patches, but not the row of the class."""
+"""A ViT with a class embedding, whose projector reads squares of patches and not the class row (InternVL, CogVLM)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class GroupedTowerConfig(TowerConfig):
     """The fields of these towers. `image_size` is the side of a tile.
 
     grid_side    patches along a side of the pictures for which positions were learned
-    transposed   the squares of a tile follow one another down its columns
+    transposed   the squares of a tile are in column-major order
     """
 
     grid_side: int
@@ -39,10 +39,10 @@ Config = TypeVar("Config", bound=GroupedTowerConfig)
 
 
 class GroupedTower(Tower[Config]):
-    """Squares of `merge` patches a side stand side by side, as pixel shuffle or a convolution joins them.
+    """The patches of each `merge` x `merge` square are adjacent, as pixel shuffle or a convolution joins them.
 
-    The class row stands behind the patches of its tile, with rows that fill up its group; they are projected too and
-    dropped at the end.
+    The class row follows the patches of its tile, padded to a whole group; that group is projected too and dropped
+    at the end.
     """
 
     host_weights: tuple[str, ...] = (POSITIONS,)
@@ -57,11 +57,11 @@ class GroupedTower(Tower[Config]):
 
     @property
     def added_rows(self) -> int:
-        """The rows of the class row's group."""
+        """The number of rows in the class row's group."""
         return self.config.merge**2
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
-        """Put the patches of each tile into the order of their squares, and its class row behind them."""
+        """Order the patches of each tile by square, and append its class row."""
         starts, extra = image.tile_starts(), self.added_rows
         begins = starts + extra * np.arange(len(starts))
         rows = np.zeros((begins[-1], image.patches.shape[1]), np.float32)
@@ -86,18 +86,17 @@ class GroupedTower(Tower[Config]):
     def finish(
         self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Drop the row of each class embedding, the last one of a tile."""
+        """Drop the class row, the last row of each tile."""
         counts = np.diff(image.tile_starts()) // self.config.merge**2 + 1
         return np.delete(rows, np.cumsum(counts) - 1, axis=0)
 
     def _order(self, height: int, width: int) -> NDArray[np.int64]:
-        """Return the numbers of a tile's patches, row by row, in the order of the tower."""
+        """Return the row-major indices of a tile's patches, in the order in which the tower computes them."""
         merge = self.config.merge
         squares = np.arange(height * width).reshape(height // merge, merge, width // merge, merge)
         return squares.transpose((2, 0, 1, 3) if self.config.transposed else (0, 2, 1, 3)).reshape(-1)
 
     def _grid_positions(self, table: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
-        """Return the position embeddings of a grid of patches, row by row: float32 [height * width, width of the
-        tower]."""
+        """Return the position embeddings of a grid of patches, row-major: float32 [height * width, tower width]."""
         side = self.config.grid_side
         return resize_bicubic(table[1:].reshape(side, side, -1), height, width).reshape(height * width, -1)

@@ -1,6 +1,6 @@
-"""The kinds of rows of models with a visual expert (CogVLM): words, and pictures.
+"""The two kinds of rows in models with a visual expert (CogVLM): text, and picture.
 
-A tower's rows end with the scores of both experts, so that the rows of a picture may be of either kind.
+A tower's rows end with a score for each expert, since some rows of a picture use the text expert.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""The base class of vision towers: they turn the patches of a picture into rows of a text model's input.
+"""The base class of vision towers: they turn the patches of a picture into embeddings, the image rows of a prompt.
 
 A tower computes in stages. A stage reads some arrays in pieces of rows and others whole, and returns rows of new
-arrays. So that a large picture does not delay the streams of others, the engine runs a stage piece by piece: a layer is
-cut where all rows must be known, between the projection to keys and values and attention.
+arrays. The engine runs a stage piece by piece, so that a large picture does not delay other requests' streams. A layer
+is split before attention, which needs the keys and values of all rows.
 """
 
 from abc import ABC, abstractmethod
@@ -33,10 +33,10 @@ class ParameterOwner(Protocol):
 class TowerStage(NamedTuple):
     """One stage of a tower.
 
-    compute  (arrays, weights) -> arrays by name, of as many rows as the arrays in pieces
-    rows     the arrays that are cut: a piece has some of their rows
-    whole    the arrays that each piece reads whole; they have equally many rows
-    group    adjacent rows of the arrays in pieces that are one row of a piece: [rows, width] is read as [rows / group,
+    compute  (arrays, weights) -> output arrays by name, with as many rows as the piece
+    rows     names of the arrays that are read in pieces (slices of their rows)
+    whole    names of the arrays that every piece reads whole, as attention reads keys; their row counts are equal
+    group    adjacent rows that are joined to one: the arrays of `rows`, [rows, width], are read as [rows / group,
              group * width]
     """
 
@@ -49,14 +49,14 @@ class TowerStage(NamedTuple):
 class Tower(ABC, Generic[Config]):
     """The base class of towers, with the stages of a ViT (Dosovitskiy et al. 2021) and a projector.
 
-    An architecture gives its layers and its projector, and overrides what differs.
+    A subclass defines its layers and its projector, and overrides what differs.
     """
 
     name = ""  # of the architecture
     config_class: type[TowerConfig] = TowerConfig
-    host_weights: tuple[str, ...] = ()  # plain parameters that `prepare` and `finish` read
+    host_weights: tuple[str, ...] = ()  # unquantized parameters that `prepare` and `finish` read on the host
     has_patch_bias = True
-    is_encoder = False  # its rows are vectors of whole pictures, not inputs of a text model
+    is_encoder = False  # one vector for each picture (CLIP), not image rows of a prompt
     row_arrays: tuple[str, ...] = ()  # arrays of `prepare` that layers read, besides spans
 
     def __init__(self, config: Config) -> None:
@@ -66,12 +66,12 @@ class Tower(ABC, Generic[Config]):
 
     @abstractmethod
     def layer(self, config: Config, index: int) -> TowerLayer:
-        """Return the layer of this number."""
+        """Return the layer with this index."""
 
     @property
     @abstractmethod
     def blocks(self) -> Sequence[ParameterOwner]:
-        """The blocks with parameters besides patches and layers."""
+        """The blocks with parameters, other than `patches` and `layers`."""
 
     def params(self) -> list[Param]:
         """Return all parameters, each once."""
@@ -84,15 +84,15 @@ class Tower(ABC, Generic[Config]):
         return 0
 
     def tables(self) -> dict[str, NDArray[Any]]:
-        """Return constants that follow from the configuration; they join the weights."""
+        """Return constant arrays computed from the configuration; callers add them to the weights."""
         return {}
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
         """Return the arrays of the first stage, float32 or int32, with "patches" and SPANS among them.
 
-        host   the weights that `host_weights` names
+        host   the weights listed in `host_weights`
 
-        This is where rows are added or put into another order. By default a row attends to its tile.
+        Overrides add or reorder rows. By default a row attends to all rows of its tile.
         """
         spans = image.tile_spans()
         return {"patches": image.patches, SPANS: spans.repeat(spans[:, 1] - spans[:, 0], axis=0)}
@@ -100,7 +100,7 @@ class Tower(ABC, Generic[Config]):
     def finish(
         self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Return the rows of the prompt, float32 [image.num_rows, columns], from those of the last stage."""
+        """Return the image rows of the prompt, float32 [image.num_rows, columns], from the output of the last stage."""
         return rows
 
     def embedded(self, arrays: Arrays, weights: Arrays) -> Any:
@@ -149,5 +149,5 @@ class Tower(ABC, Generic[Config]):
 
 
 def add_positions(x: Any, table: Any, positions: Any) -> Any:
-    """Return x [rows, width] plus the rows of a table [positions, width] that `positions`, int32 [rows], names."""
+    """Return x [rows, width] plus table[positions]; table [num_positions, width], positions int32 [rows]."""
     return ops.add(x, ops.embedding(positions, table))

@@ -7,16 +7,16 @@ from sporelm.models.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TowerConfig(ModelConfig):
-    """The fields of towers, beyond those of all models. `context_length` is the number of learned positions.
+    """The fields of towers, in addition to those of all models. `context_length` is the number of learned positions.
 
     patch        side of a patch, in pixels
-    channels     colors of a pixel
-    frames       frames of a patch (Qwen2-VL: 2)
+    channels     color channels
+    frames       temporal patch size (Qwen2-VL: 2)
     image_size   side of the pictures for which positions were learned, in pixels; 0: positions are not learned
-    merge        side of the square of patches that the projector joins to one row
+    merge        spatial merge size: the projector joins merge x merge patches to one row
     activation   of feed-forward blocks, a kind of `ops.activate`
-    out_width    width of the text model
-    deepstack    layers whose outputs the projector returns too, behind the last one's (DeepStack, Meng et al. 2024)
+    out_width    hidden size of the text model
+    deepstack    indices of the layers whose projected outputs follow the last layer's (DeepStack, Meng et al. 2024)
     """
 
     patch: int
@@ -30,10 +30,10 @@ class TowerConfig(ModelConfig):
 
     @property
     def patch_values(self) -> int:
-        """The numbers of a patch."""
+        """The number of values in a patch."""
         return self.channels * self.frames * self.patch**2
 
     @property
     def columns(self) -> int:
-        """The width of the rows that tower and projector return."""
+        """The width of the projector's rows: `out_width` for the last layer and for each DeepStack layer."""
         return self.out_width * (1 + len(self.deepstack))

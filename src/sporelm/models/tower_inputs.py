@@ -18,9 +18,9 @@ class ImageInput:
     patches   float32 [patches, values], tile after tile; values in the order of a flattened convolution weight:
               (channel, [time,] y, x) of a patch
     grids     (time, height, width) in patches, of each tile. Patches are row-major, unless the family's processor in
-              transformers orders them otherwise (Qwen2-VL: the patches that are merged are adjacent)
-    num_rows  rows that the tower and its projector return, and that stand in the prompt
-    layout    further integers of a family, such as the unpadded size of LLaVA-NeXT
+              transformers uses another order (Qwen2-VL: the patches that are merged are adjacent)
+    num_rows  rows that the projector returns: the image tokens of the prompt
+    layout    family-specific integers, such as the unpadded size of LLaVA-NeXT
     """
 
     patches: NDArray[np.float32]
@@ -30,7 +30,7 @@ class ImageInput:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of all of it: two inputs with one digest cannot be constructed."""
+        """A cryptographic hash of all fields: equal digests mean equal inputs."""
         numbers = np.array([len(self.patches), self.num_rows, len(self.grids), *np.ravel(self.grids), *self.layout])
         digest = blake2b(numbers.astype("<i8").tobytes(), digest_size=DIGEST_BYTES, person=b"image rows")
         digest.update(np.ascontiguousarray(self.patches).data)
@@ -41,7 +41,7 @@ class ImageInput:
         return make_spans(self.tile_starts())
 
     def tile_starts(self) -> NDArray[np.int64]:
-        """Return the first patch of each tile, and their number after the last: int64 [tiles + 1]."""
+        """Return the index of the first patch of each tile, then the number of patches: int64 [tiles + 1]."""
         return np.concatenate([[0], np.cumsum([time * height * width for time, height, width in self.grids])])
 
 

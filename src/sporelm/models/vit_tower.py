@@ -1,4 +1,4 @@
-"""The ViT of CLIP and of SigLIP, which several families' towers begin with."""
+"""The ViT of CLIP and SigLIP, on which the towers of several families are based."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ POSITIONS: Final = "positions"  # int32 [rows]
 class VitConfig(TowerConfig):
     """The fields of these towers.
 
-    has_class_row   CLIP: a class embedding in front of each tile's patches, a norm before the first layer, and no bias
-                    of patches
+    has_class_row   CLIP: a class embedding before each tile's patches, a norm before the first layer, and no bias in
+                    the patch embedding
     """
 
     has_class_row: bool = True
 
     @property
     def grid(self) -> int:
-        """The patches of a side."""
+        """The number of patches along a side."""
         return self.image_size // self.patch
 
     @property
     def tile_rows(self) -> int:
-        """The rows of a tile, with its class embedding."""
+        """The number of rows of a tile, including its class embedding."""
         return self.grid**2 + self.has_class_row
 
 
@@ -45,7 +45,7 @@ Config = TypeVar("Config", bound=VitConfig)
 
 
 class VitTower(Tower[Config]):
-    """CLIP's ViT (Radford et al. 2021) or SigLIP's (Zhai et al. 2023), with learned positions. A tile is a picture of
+    """CLIP's ViT (Radford et al. 2021) or SigLIP's (Zhai et al. 2023), with learned positions. Each tile has
     the size for which they were learned."""
 
     def __init__(self, config: Config) -> None:
@@ -68,7 +68,7 @@ class VitTower(Tower[Config]):
         return [*super().params(), *([self.class_row] if self.config.has_class_row else [])]
 
     def patch_order(self) -> NDArray[np.int64] | None:
-        """Return the order in which the patches of a tile are computed; None: row by row."""
+        """Return the order in which the patches of a tile are computed; None: row-major."""
         return None
 
     @property
@@ -76,11 +76,11 @@ class VitTower(Tower[Config]):
         return int(self.config.has_class_row)
 
     def tile_starts(self, image: ImageInput) -> NDArray[np.int64]:
-        """Return the first row of each tile, and the number of rows after the last: int64 [tiles + 1]."""
+        """Return the first row of each tile, then the number of rows: int64 [tiles + 1]."""
         return np.arange(len(image.grids) + 1) * self.config.tile_rows
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
-        """Add a row in front of each tile for the class embedding, if the tower has one."""
+        """Add a row before each tile for the class embedding, if the tower has one."""
         tiles, rows, has_class = len(image.grids), self.config.tile_rows, self.config.has_class_row
         order, grid = self.patch_order(), self.config.grid
         assert all(each == (1, grid, grid) for each in image.grids), image.grids

@@ -1,4 +1,4 @@
-"""Attention of rows to a span of keys each, without a cache: the attention of towers, windows and resamplers."""
+"""Attention of each row to its own span of keys, without a cache: for vision towers, windows and resamplers."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Rows of pictures in a prompt: a tower's results take the place of rows, or are added to them."""
+"""Merges a tower's rows into the rows of a prompt: replaces them, or adds to them."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def _check_image_rows(x: Any, values: Any, rows: Any, **options: Any) -> None:
 def replace_rows(x, values, rows, *, first=0):  # x [tokens, width], values [image_rows, columns], rows int32 [tokens]
     """Return values[rows[i], first : first + width] in place of row i of x where rows[i] is not -1, else row i.
 
-    A prompt's embeddings get the rows of its pictures in this way (LLaVA, Liu et al. 2023). `first` selects among
+    This inserts image embeddings into a prompt's embeddings (LLaVA, Liu et al. 2023). `first` selects among
     results that stand side by side in `values`, one block of `width` columns for each use (Qwen3-VL's DeepStack).
     """
     return np.where((rows >= 0)[:, None], _picture_rows(x, values, rows, first), x)
@@ -39,13 +39,13 @@ def replace_rows(x, values, rows, *, first=0):  # x [tokens, width], values [ima
 def add_rows(x, values, rows, *, first=0):  # x [tokens, width], values [image_rows, columns], rows int32 [tokens]
     """Return x[i] + values[rows[i], first : first + width] where rows[i] is not -1, else exactly row i of x.
 
-    DeepStack (Meng et al. 2024) adds a tower's results to the residual stream of further layers in this way.
+    DeepStack (Meng et al. 2024) adds image features to the residual stream of the first layers with this op.
     """
     return np.where((rows >= 0)[:, None], x + _picture_rows(x, values, rows, first), x)
 
 
 def _picture_rows(x: Any, values: Any, rows: Any, first: int) -> Any:
-    """Return the row of `values` for each row of x; any row, or zeros if `values` has none, where there is none."""
+    """Return the row of `values` for each row of x; where there is none, any row, or zeros if there are no values."""
     if not len(values):
         return np.zeros_like(x)
     return values[np.maximum(rows, 0), first : first + x.shape[1]]

@@ -1,4 +1,4 @@
-"""Pictures of one size: the image processors of CLIP, SigLIP and the families whose towers take nothing else.
+"""Pictures of one size: the image processors of CLIP, SigLIP and the families whose towers have a fixed input size.
 
 Source: transformers' image_processing_pil_clip.py, image_processing_pil_siglip.py and image_processing_pil_llava.py;
 for padded pictures of mmproj files, llama.cpp's tools/mtmd/mtmd-image.cpp (mtmd_image_preprocessor_fixed_size).
@@ -51,8 +51,8 @@ MTMD_COLOR: Final = (122, 116, 104)  # mean color of CLIP's pictures, around pad
 class FixedSizeSettings:
     """The settings of a processor.
 
-    size              (height, width), or the length of the shorter side, which a picture is resized to
-    crop              (height, width) of the middle that is left; None: all of it
+    size              (height, width) to which a picture is resized, or the length of its shorter side
+    crop              (height, width) of the center crop; None: no crop
     square_color      pictures are padded to a square of this color before they are resized; None: they are not
     fit_color         pictures are resized to fit `size` and padded with this color; None: they are stretched
     resample          Pillow's filter
@@ -70,17 +70,17 @@ class FixedSizeSettings:
 
     @property
     def result(self) -> tuple[int, int]:
-        """(height, width) of all pictures; (0, 0) if they differ."""
+        """The (height, width) of all processed pictures; (0, 0) if they differ."""
         if self.crop is not None:
             return self.crop
         return (0, 0) if isinstance(self.size, int) else self.size
 
     def apply(self, pixels: Pixels) -> NDArray[np.float32]:
-        """Return a picture as a tower takes it: float32 [3, height, width]."""
+        """Return a resized and normalized picture: float32 [3, height, width]."""
         return self.normalize(self.resize(pixels))
 
     def resize(self, pixels: Pixels) -> Pixels:
-        """Return a picture in its final size."""
+        """Return a picture resized, cropped or padded to its final size."""
         if self.square_color is not None:
             side = max(pixels.shape[:2])
             pixels = pad_around(pixels, side, side, self.square_color)
@@ -104,8 +104,8 @@ class FixedSizeSettings:
     def to_json(self, kind: str = "") -> dict[str, Any]:
         """Return the settings as preprocessor_config.json has them.
 
-        kind   the class of image processors; "": that of CLIP, SigLIP or LLaVA that prepares pictures so. LLaVA's pads
-               to a square before it resizes, which is not quite what llama.cpp does
+        kind   the class of image processors; "": the one of CLIP, SigLIP or LLaVA with these settings. LLaVA's pads to
+               a square before it resizes, which differs slightly from llama.cpp
         """
         if self.square_color is not None or self.fit_color is not None:
             sides = as_sides((self.size, self.size) if isinstance(self.size, int) else self.size)
@@ -119,7 +119,7 @@ class FixedSizeSettings:
 
 
 def as_sides(size: tuple[int, int]) -> dict[str, int]:
-    """Return (height, width) as settings have them."""
+    """Return (height, width) as a size setting."""
     return {"height": size[0], "width": size[1]}
 
 
@@ -134,8 +134,8 @@ def read_settings(
 ) -> FixedSizeSettings:
     """Return the settings of an image processor.
 
-    crops      whether it crops unless told otherwise
-    mean, std  its defaults
+    crops      the default of do_center_crop
+    mean, std  the defaults of image_mean and image_std
 
     Raises ModelFileError if its pictures are not of the tower's size, UnsupportedModel for an unsupported option.
     """
@@ -167,7 +167,7 @@ def metadata_settings(
 
 
 def tile_input(values: NDArray[np.float32], config: VitConfig, num_rows: int) -> ImageInput:
-    """Return one tile, float32 [3, image_size, image_size], as a tower takes it. Pixels past the last whole patch are
-    left out, as a convolution does."""
+    """Return one tile, float32 [3, image_size, image_size], as the input of a tower. Pixels past the last whole patch
+    are dropped, as by a convolution."""
     side = config.grid * config.patch
     return ImageInput(cut_patches(values[:, :side, :side], config.patch), ((1, config.grid, config.grid),), num_rows)

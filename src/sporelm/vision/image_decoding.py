@@ -1,7 +1,7 @@
 """Decodes pictures into RGB arrays, in a child process that is killed when a picture exceeds its limits.
 
-What the child sends is not trusted: a picture may have taken it over. It is a JSON list of four values and raw pixels,
-checked against the limits.
+The child's output is not trusted, since a malicious picture may control the child. It is a JSON list of four values
+and raw pixels, checked against the limits.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from sporelm.vision.image_formats import FORMATS, detect_format
 from sporelm.vision.image_limits import ImageLimits as ImageLimits
 from sporelm.vision.image_limits import too_many_bytes, too_slow
 
-CLOCK_FACTOR = 3.0  # a picture's time by the clock is as many times its CPU time: the child has a low priority
+CLOCK_FACTOR = 3.0  # limit of wall-clock time, as a multiple of CPU time: the child has a low priority
 MAX_WAITING_PICTURES = 64  # of one decoder
 MAX_MESSAGE_CHARS = 400  # of an error that the child sends
 
@@ -50,13 +50,13 @@ class DecodedImage:
 class ImageDecoder:
     """Decodes PNG, JPEG, WebP, GIF and BMP files within limits. Any thread may use it; the owner closes it.
 
-    The child process starts with the first picture, and decodes one picture after the other, for tenants in turns. A
-    picture that exceeds its limits or crashes the child fails alone.
+    The child process starts with the first picture, and decodes one picture after the other, round-robin between
+    tenants. Only the picture that exceeds its limits or crashes the child fails.
     """
 
     def __init__(self, limits: ImageLimits | None = None, *, isolated: bool = True) -> None:
-        """Start no process yet. With `isolated` false, pictures are decoded in this process: that is for pictures that
-        the user of this process chose. Then nothing limits memory, and time is checked between frames only."""
+        """Start no process yet. With `isolated` false, pictures are decoded in this process, for pictures that the
+        user of this process chose. Memory is then unlimited, and time is checked between frames only."""
         self.limits = limits or ImageLimits()
         self._process: IsolatedProcess | None = None
         if not isolated:
@@ -72,7 +72,7 @@ class ImageDecoder:
         self._resource = SharedResource(0, "sporelm.vision.image_worker:load_decoder", lambda: values)
 
     def decode(self, data: bytes, tenant: str = "") -> DecodedImage:
-        """Return the picture in a file's bytes. `tenant` is whose turn it takes in a queue.
+        """Return the picture in a file's bytes. `tenant` is the queue that it waits in.
 
         Raises RequestError for a file that is not a supported picture, or exceeds a limit; QueueFull if too many
         pictures wait; BackendError if the child process cannot be started, or after `close`.
@@ -150,7 +150,7 @@ class ImageDecoder:
         return DecodedImage(tuple(frames), name, (width, height))
 
     def _explain(self, error: Exception) -> Exception:
-        """Return the error for users for one of a job."""
+        """Return the user-facing error for an error of a job."""
         if isinstance(error, OverBudget):
             return too_slow(self.limits)
         if isinstance(error, ProcessDied):

@@ -1,8 +1,8 @@
-"""Fetches pictures from named web servers, and from no address of this machine or its network.
+"""Fetches pictures from allowed web servers, and never from this machine or its network.
 
-A server that fetches what its users name can be made to send requests to places that only it can reach. So a host must
-be named by the operator, its name is resolved once, all its addresses must be public, and the connection goes to the
-address that was checked: a second resolution could give another one.
+This prevents server-side request forgery (SSRF): a server that fetches URLs of its users can be made to send requests
+into its own network. So the operator must allow a host, its name is resolved once, all its addresses must be public,
+and the connection goes to the address that was checked, since a second resolution could differ (DNS rebinding).
 """
 
 import http.client
@@ -58,13 +58,13 @@ def _is_public_embedded(ip: ipaddress.IPv6Address) -> bool:
 class ImageFetcher:
     """Fetches pictures over HTTP and HTTPS from allowed hosts. Any thread may use it.
 
-    allowed_hosts    names as of `--allow-image-host`: NAME for ports 80 and 443, or NAME:PORT for that port alone
+    allowed_hosts    hosts as in `--allow-image-host`: NAME for ports 80 and 443, or NAME:PORT for that port alone
     max_bytes        of a picture
     max_seconds      from the resolution of the name to the last byte, with redirects
     max_total_bytes  of all pictures together, failed ones included; None: no limit
     resolve          returns the addresses of a host
     is_allowed       whether an address may be connected to
-    tls              how certificates are checked; None: by the system's authorities
+    tls              context for certificate verification; None: the system's default
 
     The environment's proxies are not used: a proxy would resolve the name again.
     """
@@ -157,7 +157,7 @@ class ImageFetcher:
             connection.request("GET", target, headers=_HEADERS)
             with connection.getresponse() as response:
                 result = self._read(response, host)
-            if connection.is_aborted:  # which looks like the end of a body without a length
+            if connection.is_aborted:  # looks like the normal end of a body without a length
                 raise self._make_time_error(host)
             return result
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -182,7 +182,7 @@ class ImageFetcher:
                 "the address."
             )
         if response.getheader("Content-Encoding", "identity").strip().lower() != "identity":
-            raise RequestError(f"image: {host} sends a compressed body that was not asked for. Use another server.")
+            raise RequestError(f"image: {host} sends a compressed body that was not requested. Use another server.")
         length = response.length
         if length is not None and length > self.max_bytes:
             raise self._make_size_error(host, str(length))
@@ -288,7 +288,7 @@ class _PinnedConnection(http.client.HTTPConnection):
         raise error
 
     def abort(self) -> None:
-        """Make every operation of another thread on this connection end with an error."""
+        """Make pending operations of other threads on this connection fail."""
         self.is_aborted = True
         raw = self._raw
         if raw is not None:

@@ -1,4 +1,4 @@
-"""Recognizes the format of a picture by its first bytes, and says what to do with a file that is not supported."""
+"""Recognizes the format of a picture by its first bytes, and suggests a remedy for unsupported files."""
 
 from sporelm.errors import RequestError
 
@@ -7,9 +7,9 @@ ALLOWED = "PNG, JPEG, WebP, GIF, BMP"
 
 _AS_PNG = "Save it as PNG or JPEG"
 _FRAMES = "Send single frames of it as PNG or JPEG"
-_TEXT_BYTES = 1024  # of a text, in which its kind is looked for
+_TEXT_BYTES = 1024  # of a text file that are searched for its kind
 
-# Beginnings of files, at an offset: what the file is, and the remedy.
+# Offset and magic bytes, the kind of file, and the remedy.
 _UNSUPPORTED = (
     (0, b"%PDF-", "a PDF document", "Save its pages as PNG"),
     (0, b"II*\0", "a TIFF picture", _AS_PNG),
@@ -40,7 +40,7 @@ _BASE64_BEGINNINGS = (b"iVBORw0KGgo", b"/9j/", b"R0lGOD", b"UklGR", b"Qk0")
 
 
 def detect_format(data: bytes) -> str:
-    """Return the format of a file by its first bytes: one of FORMATS. What follows may still be damaged.
+    """Return the format of a file by its first bytes: one of FORMATS. The rest may still be damaged.
 
     Raises RequestError, which names the kind of file that it seems to be, and the remedy.
     """

@@ -12,9 +12,9 @@ class ImageLimits:
     max_bytes          of the file
     max_pixels         of one frame
     max_total_pixels   of all frames that are returned
-    max_frames         that are returned of an animation; if it has more, they are evenly spaced
-    max_seconds        of CPU time; CLOCK_FACTOR times as long by the clock
-    max_memory         bytes that decoding may allocate; only Linux limits them, and only in the isolated process
+    max_frames         frames returned of an animation; if it has more, evenly spaced ones
+    max_seconds        of CPU time; the limit of wall-clock time is CLOCK_FACTOR times as long
+    max_memory         bytes that decoding may allocate; enforced on Linux only, in the isolated process
     """
 
     max_bytes: int = 20 << 20
@@ -26,7 +26,7 @@ class ImageLimits:
 
 
 def too_many_bytes(nbytes: int | str, limits: ImageLimits) -> RequestError:
-    """Return the error for a file of `nbytes` bytes, or of a number that is described."""
+    """Return the error for a file of `nbytes` bytes, a number or a description."""
     return RequestError(
         f"image: the file is too large (got {nbytes} bytes; allowed {limits.max_bytes}). Scale the picture down or "
         "save it as JPEG."

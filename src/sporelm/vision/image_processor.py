@@ -12,10 +12,10 @@ from sporelm.models.tower_inputs import ImageInput
 
 
 class ProcessedImage(NamedTuple):
-    """A picture for a model.
+    """A picture, ready for a model.
 
-    text    what replaces the processor's `placeholder` in a prompt: `row_token` once for each image row, with the
-            family's tokens around and between
+    text    the replacement of the processor's `placeholder` in a prompt: `row_token` once for each image row, with
+            the family's tokens around and between them
     images  one for each maximal run of `row_token` in `text`, in order
     """
 
@@ -26,9 +26,9 @@ class ProcessedImage(NamedTuple):
 class ImageProcessor(ABC):
     """Turns pictures into tower inputs as the processor of a family in transformers does.
 
-    placeholder  the text by which the model's chat template stands for one picture
-    row_token    the token that a prompt has once for each image row
-    prompt_text  what stands for a picture in a message whose template does not write it; "": the placeholder
+    placeholder  the text that the model's chat template writes for one picture
+    row_token    the image token, repeated once for each image row
+    prompt_text  the text inserted into a message if the chat template does not write pictures; "": the placeholder
     """
 
     placeholder: str
@@ -37,10 +37,11 @@ class ImageProcessor(ABC):
 
     @abstractmethod
     def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:
-        """Return a picture, [height, width, 3] RGB, as the tower reads it. Raises RequestError for impossible sizes."""
+        """Return the tower inputs and the text of a picture, [height, width, 3] RGB. Raises RequestError for impossible
+        sizes."""
 
     def text_in_prompt(self, picture: ProcessedImage, number: int) -> str:
-        """Return the text of the picture of this number in a prompt, from 0. MiniCPM-V writes the number."""
+        """Return the text of the picture with this index in its prompt, from 0. MiniCPM-V writes the index."""
         return picture.text
 
     @abstractmethod
@@ -48,7 +49,7 @@ class ImageProcessor(ABC):
         """Return the number of image rows of a picture of this size, in pixels."""
 
     def to_metadata(self) -> dict[str, MetadataEntry]:
-        """Return what an mmproj file holds of the settings, under full keys. Raises UnsupportedModel if the family's
+        """Return the settings that an mmproj file stores, under full keys. Raises UnsupportedModel if the family's
         files cannot hold them."""
         raise UnsupportedModel(f"{type(self).__name__}: its settings cannot be written into an mmproj file")
 

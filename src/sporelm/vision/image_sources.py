@@ -1,4 +1,4 @@
-"""Pictures as callers give them: bytes, files, data URIs, PIL images, arrays, and lists of frames."""
+"""Reads pictures from the types that callers pass: bytes, paths, data URIs, PIL images, arrays, lists of frames."""
 
 import binascii
 import re
@@ -38,7 +38,7 @@ def media_type_of(uri: str) -> str:
 def read_data_uri(uri: str, limits: ImageLimits | None = None) -> bytes:
     """Return the bytes of a `data:` URI as browsers do (WHATWG Fetch, "data: URLs"; Infra, "forgiving-base64 decode"):
     padding may be absent, whitespace is skipped, and a fragment is not part of the data. The media type is ignored:
-    the bytes tell the format.
+    the format is detected from the bytes.
 
     Raises RequestError for a malformed URI, an address of another kind, and more than `limits.max_bytes` bytes, which
     are counted before they are decoded.
@@ -121,7 +121,7 @@ def read_image_file(path: "str | Path", limits: ImageLimits | None = None) -> by
 
 def read_image_bytes(value: Any, limits: ImageLimits | None = None, *, allow_paths: bool = False) -> bytes:
     """Return the undecoded bytes of a picture given as bytes, `data:` URI or `Path`; with `allow_paths`, a string may
-    be a path too. Strings of other users must not be: they would read this machine's files.
+    be a path too. Do not allow it for untrusted strings: they could read any file of this machine.
 
     Raises RequestError as `read_data_uri` and `read_image_file` do, and for an address of another kind.
     """
@@ -145,7 +145,7 @@ def read_image_bytes(value: Any, limits: ImageLimits | None = None, *, allow_pat
 def load_frames(
     value: Any, limits: ImageLimits | None = None, decoder: "ImageDecoder | None" = None
 ) -> tuple[NDArray[np.uint8], ...]:
-    """Return the frames of a picture that this process's user gave, uint8 [height, width, 3] RGB each.
+    """Return the frames of a picture given by the user of this process, uint8 [height, width, 3] RGB each.
 
     value     bytes of a file, a path, a data URI, a PIL image (its current frame), a uint8 array [height, width, 3],
               [height, width, 4] with alpha, [height, width], or [frames, height, width, 3], or a list of any of these
@@ -192,7 +192,7 @@ def _load(value: Any, limits: ImageLimits, decoder: "ImageDecoder", *, is_list: 
             f"image: not a frame (got {safe_repr(value)}; allowed {ALLOWED_SOURCES}). Use numpy.array(...)."
         )
     frames = decoder.decode(read_image_bytes(value, limits, allow_paths=True)).frames
-    return frames[:1] if is_list else frames  # a frame is one picture
+    return frames[:1] if is_list else frames  # an animation in a list counts as one frame
 
 
 def _convert_image(image: "Image.Image", limits: ImageLimits) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ def load_decoder(*limits: float) -> Callable[[bytes], BinaryResult]:
     Its value is [format, width, height, number of frames]; its parts are the frames, [height, width, 3] bytes each.
     """
     checked = ImageLimits(*limits)  # type: ignore[arg-type]
-    Image.MAX_IMAGE_PIXELS = checked.max_pixels  # for sizes that Pillow reads later than from the header
+    Image.MAX_IMAGE_PIXELS = checked.max_pixels  # for sizes that Pillow reads after the header
     _return_memory()
 
     def decode(data: bytes) -> BinaryResult:
@@ -33,8 +33,8 @@ def load_decoder(*limits: float) -> Callable[[bytes], BinaryResult]:
 
 
 def _return_memory() -> None:
-    """Make glibc return the memory of pixels to the system when they are freed: it would keep half a gigabyte after a
-    large picture, for others like it."""
+    """Make glibc return freed pixel buffers to the system. It would otherwise hold half a gigabyte after a large
+    picture."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # of another C library
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)

@@ -1,7 +1,7 @@
 """Decodes a picture with Pillow: five formats, within limits that are checked before pixels are allocated.
 
-This module parses bytes of strangers. `ImageDecoder` runs it in an isolated process, so it imports neither numpy nor
-any other part of the engine.
+This module parses untrusted bytes. `ImageDecoder` runs it in an isolated process, so it imports neither numpy nor any
+other part of the engine.
 """
 
 import io
@@ -47,9 +47,9 @@ _PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
     "BMP": BmpImagePlugin.BmpImageFile,
 }
 _ANIMATED = ("GIF", "WebP")
-_SAMPLE_SCALES = {"1": 255, "L;2": 85, "L;4": 17}  # from a sample of a PNG to the 8 bits that Pillow makes of it
+_SAMPLE_SCALES = {"1": 255, "L;2": 85, "L;4": 17}  # from a PNG's sample to Pillow's 8-bit value
 
-# TIFF 6.0, tag Orientation, and EXIF 2.32, section 4.6.4: how the stored pixels are to be turned.
+# TIFF 6.0, tag Orientation, and EXIF 2.32, section 4.6.4: how to turn the stored pixels.
 _TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -60,7 +60,7 @@ _TRANSPOSES = {
     8: Image.Transpose.ROTATE_90,
 }
 
-_warnings_lock = Lock()  # filters of warnings belong to the whole process
+_warnings_lock = Lock()  # warning filters are global to the process
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def _decode(name: str, data: bytes, limits: ImageLimits) -> RawPicture:
     if name == "WebP":
         if not WebPImagePlugin.SUPPORTED:
             raise RequestError("image: WebP is not supported by this installation of Pillow. Save it as PNG or JPEG.")
-        # Before its decoder is called, which allocates the canvas twice.
+        # Check the size first: the decoder allocates the canvas twice when it is opened.
         check_size(read_webp_size(data), limits)
     with _PLUGINS[name](io.BytesIO(data)) as image:
         size = image.size
@@ -162,9 +162,9 @@ def choose_frames(count: int, max_frames: int) -> list[int]:
 
 
 def convert_to_rgb(image: Image.Image, raw_mode: str = "") -> Image.Image:
-    """Return an image of any mode as 8-bit RGB, over white where it is transparent. Of 16 bits the upper 8 count.
+    """Return an image of any mode as 8-bit RGB, over white where it is transparent. Of 16 bits the upper 8 are kept.
 
-    `raw_mode` is how a PNG stores its samples, in Pillow's terms: it tells the unit of a transparent color. Raises
+    `raw_mode` is how a PNG stores its samples, in Pillow's terms: it gives the unit of a transparent color. Raises
     RequestError for modes without a range of values.
     """
     if image.mode.startswith("I"):
@@ -205,7 +205,7 @@ def _convert_16_bit(image: Image.Image) -> Image.Image:
 
 
 def _scale_transparency(transparency: Any, raw_mode: str) -> Any:
-    """Return the transparent color of a PNG in the unit of Pillow's 8-bit pixels; the file has it in samples."""
+    """Return the transparent color of a PNG in the unit of Pillow's 8-bit pixels; the file stores a raw sample."""
     if isinstance(transparency, tuple) and raw_mode == "RGB;16B":
         return tuple(value >> 8 for value in transparency)
     scale = _SAMPLE_SCALES.get(raw_mode, 1)
@@ -217,7 +217,7 @@ def _crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def read_transpose(image: Image.Image) -> Image.Transpose | None:
-    """Return how EXIF (or XMP) data says that an image is to be turned; None for not at all, or if it is damaged."""
+    """Return the transposition for the orientation in EXIF (or XMP) data; None if there is none or it is damaged."""
     try:
         return _TRANSPOSES.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # as browsers do: the pixels are valid

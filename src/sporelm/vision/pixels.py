@@ -23,8 +23,8 @@ def check_size(height: int, width: int, old: tuple[int, ...]) -> None:
     """Raise RequestError if a picture of the size `old`, (height, width, ...), would become too large."""
     if height * width > MAX_RESIZED:
         raise RequestError(
-            f"image: its sides differ too much (got {old[1]}x{old[0]}, which would be resized to {width}x{height}; "
-            f"allowed {MAX_RESIZED} pixels after that). Crop it."
+            f"image: the aspect ratio is too extreme (got {old[1]}x{old[0]}, resized to {width}x{height}; "
+            f"allowed {MAX_RESIZED} pixels after resizing). Crop it."
         )
 
 
@@ -53,8 +53,8 @@ def fitting_size(height: int, width: int, box: tuple[int, int]) -> tuple[int, in
 def resize_and_crop(pixels: Pixels, edge: int, crop: tuple[int, int], resample: int) -> Pixels:
     """Return the middle of a picture whose shorter side is resized to `edge`: (height, width) `crop`.
 
-    Only that middle of a very long picture is computed. Pillow may then resize its axes in another order, which rounds
-    differently between them.
+    For a very long picture only that region is computed. Pillow may then resize its axes in the other order, which
+    changes the rounding.
     """
     old_height, old_width = pixels.shape[:2]
     height, width = shortest_edge_size(old_height, old_width, edge)

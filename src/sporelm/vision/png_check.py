@@ -9,7 +9,7 @@ _PIECE_BYTES = 1 << 20
 
 def has_all_rows(data: bytes) -> bool:
     """Whether the pixels of a PNG file decompress to as many bytes as its header says (PNG, third edition, sections
-    7.2 and 8.1). Decompressed bytes are counted, and not kept."""
+    7.2 and 8.1). Decompressed bytes are counted and discarded."""
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     channels = _CHANNELS.get(data[25]) if len(data) > 28 and data[12:16] == b"IHDR" else None
     if channels is None:
@@ -33,5 +33,5 @@ def has_all_rows(data: bytes) -> bool:
 
 
 def _count_bytes(columns: int, rows: int, bits: int) -> int:
-    """Return the bytes of rows of pixels, each after the number of its filter."""
+    """Return the size in bytes of rows of pixels, each with its leading filter byte."""
     return rows * (1 + (columns * bits + 7) // 8) if columns > 0 and rows > 0 else 0

@@ -11,7 +11,7 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.files.json_object import read_object
 from sporelm.vision.pixels import FILTERS
 
-# Mean and standard deviation of channels: of the pictures CLIP was trained with, and what SigLIP takes.
+# Mean and standard deviation of channels: those of CLIP's training set; SigLIP uses HALF for both.
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
 BYTE_SCALE = 1 / 255
@@ -24,8 +24,8 @@ COLORS = 3
 class ProcessorFiles:
     """The values of a folder's processor.
 
-    image      of its image processor: preprocessor_config.json, and "image_processor" in processor_config.json
-    processor  of the whole processor, which joins pictures and text
+    image      settings of the image processor: preprocessor_config.json, or "image_processor" in processor_config.json
+    processor  settings of the processor that combines pictures and text: processor_config.json
     """
 
     image: ConfigValues
@@ -85,7 +85,7 @@ def read_normalization(
 
 
 def require_resizing(values: ConfigValues) -> None:
-    """Raise UnsupportedModel if a processor takes pictures of one size only."""
+    """Raise UnsupportedModel for a processor that does not resize."""
     if not values.flag("do_resize", True):
         raise UnsupportedModel(f"{values.where}: do_resize is not supported (got False; allowed True)")
 

@@ -7,8 +7,8 @@ from sporelm.files.json_object import read_object
 
 
 def read_token(folder: Path, key: str, default: str) -> str:
-    """Return the text of a special token: that of tokenizer_config.json, else of processor_config.json, else the
-    default. Raises ModelFileError for anything but text."""
+    """Return the text of a special token from tokenizer_config.json, else processor_config.json, else the default.
+    Raises ModelFileError for a value that is not text."""
     for name in ("tokenizer_config.json", "processor_config.json"):
         path = folder / name
         values = ConfigValues(read_object(path) if path.exists() else {}, str(path))

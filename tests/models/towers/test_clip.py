@@ -192,7 +192,7 @@ def test_image_encoders_alone(kind: str, tmp_path: Path) -> None:
     with ImageTextEncoder(tmp_path, backend="cpu", threads=1) as encoder:
         assert encoder.embed_images([draw_picture(9, 9)]).shape == (1, wanted.shape[1])
         assert not encoder.has_text
-        with pytest.raises(RequestError, match="has no text encoder beside its image encoder"):
+        with pytest.raises(RequestError, match="has an image encoder but no text encoder"):
             encoder.embed_texts(["a"])
 
 

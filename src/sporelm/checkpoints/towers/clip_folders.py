@@ -67,8 +67,8 @@ def vit_tensors(prefix: str) -> TensorTable:
 
 
 class ClipHfSchema(TowerHfSchema):
-    """Folders whose tower is the ViT of CLIP or SigLIP. It may be computed up to one of its layers; the tensors of
-    later ones are not read."""
+    """Folders whose tower is the ViT of CLIP or SigLIP. It may be truncated after one of its layers; the tensors
+    of later ones are not read."""
 
     def find_ignored(self, names: Iterable[str], config: ModelConfig | None = None) -> set[str]:
         names = list(names)
@@ -86,10 +86,10 @@ class ClipHfSchema(TowerHfSchema):
 def read_vit(values: ConfigValues, kind: str = CLIP_VISION, others: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the fields of `VitConfig` in a `vision_config`.
 
-    kind     the model_type that is meant if there is none
+    kind     the default model_type
     others   other model types that are supported
 
-    Raises UnsupportedModel for an unsupported kind of tower, ModelFileError for a missing or impossible value.
+    Raises UnsupportedModel for an unsupported model_type, ModelFileError for a missing or impossible value.
     """
     allowed = (kind, *others)
     found = values.get("model_type") or kind
@@ -133,7 +133,7 @@ def vit_json(config: VitConfig) -> dict[str, Any]:
 
 
 def check_heads(where: str, width: int, heads: int) -> None:
-    """Raise ModelFileError unless the width is whole heads."""
+    """Raise ModelFileError unless the width is a multiple of the number of heads."""
     if width % heads:
         raise ModelFileError(
             f"{where}: hidden_size must be a multiple of num_attention_heads (got {width} and {heads})"
@@ -141,7 +141,7 @@ def check_heads(where: str, width: int, heads: int) -> None:
 
 
 def read_activation(values: ConfigValues, key: str, default: str) -> str:
-    """Return the activation that a key names. Raises UnsupportedModel for another one."""
+    """Return the activation that a key names. Raises UnsupportedModel for an unsupported one."""
     name = values.text(key, default)
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -157,5 +157,5 @@ def spell_prefix(prefix: str, fronts: tuple[str, ...], inner: tuple[str, ...]) -
 def spell_names(
     prefix: str, fronts: tuple[str, ...], inner: tuple[str, ...], names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return these names behind each spelling of a prefix."""
+    """Return these names with each spelling of a prefix."""
     return tuple(f"{front}{prefix}{part}{name}" for front in fronts for part in inner for name in names)

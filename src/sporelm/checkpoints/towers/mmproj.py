@@ -62,8 +62,8 @@ def read_vit_metadata(gguf: GgufModel) -> dict[str, Any]:
 
 
 def read_activation(values: ConfigValues) -> str:
-    """Return the activation of feed-forward blocks: llama.cpp's clip.cpp knows two, and takes CLIP's where a file names
-    neither. Its GELU is the approximation by tanh."""
+    """Return the activation of feed-forward blocks: llama.cpp's clip.cpp has flags for two, and defaults to CLIP's
+    quick GELU. Its GELU is the tanh approximation."""
     if values.flag(USE_GELU, False):
         return "gelu_tanh"
     return "silu" if values.flag(USE_SILU, False) else "gelu_quick"
@@ -97,8 +97,8 @@ def vit_metadata(config: TowerConfig, projector: str) -> dict[str, MetadataEntry
 
 
 class VitGgufSchema(TowerGgufSchema):
-    """mmproj files that may name the two matrices of feed-forward blocks the wrong way round, as llama.cpp's older
-    converters do."""
+    """mmproj files in which the names of the two feed-forward matrices may be swapped, as older converters of llama.cpp
+    wrote them."""
 
     def for_file(self, names: Iterable[str]) -> Self:
         found = super().for_file(names)
@@ -107,7 +107,7 @@ class VitGgufSchema(TowerGgufSchema):
 
 
 def has_swapped_ffn(tensors: Mapping[str, TensorInfo]) -> bool:
-    """Return whether the matrices of feed-forward blocks have each other's names. clip.cpp looks at the shapes, too."""
+    """Return whether the matrices of feed-forward blocks have swapped names. clip.cpp checks the shapes, too."""
     down, norm = (tensors.get(f"v.blk.0.{name}.weight") for name in ("ffn_down", "ln1"))
     return down is not None and norm is not None and down.shape[0] != norm.shape[0] == down.shape[-1]
 

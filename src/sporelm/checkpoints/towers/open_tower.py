@@ -36,32 +36,32 @@ def register_tower(schema: Schema) -> Schema:
 
 
 def find_tower(folder: Path) -> SupportedTower | None:
-    """Return the family of a Hugging Face folder, if it is one of models that see.
+    """Return the family of a Hugging Face folder of a vision model; None for other models.
 
-    None also for another kind of tower than the family's, and for a folder that has only the text model's tensors.
+    None also if the folder's vision_config is of an unsupported type, or only the text model's tensors are present.
     Raises ModelNotFound, ModelFileError.
     """
     found = _find_class(folder, TOWERS)
-    if found is None or not _has_kind(folder, found):
+    if found is None or not _has_supported_type(folder, found):
         return None
     try:
         files = open_safetensors(folder)
-    except ModelNotFound:  # the class tells, where there are no tensors
+    except ModelNotFound:  # config.json alone: trust the class
         return found
     with closing(files):
         prefixes = tower_hf_schema(found.module).prefixes
         return found if any(name.startswith(prefixes) for name in files.tensors) else None
 
 
-def _has_kind(folder: Path, family: SupportedTower) -> bool:
-    """Return whether a folder's `vision_config` is of a kind that the family supports."""
+def _has_supported_type(folder: Path, family: SupportedTower) -> bool:
+    """Return whether a folder's `vision_config` has a `model_type` that the family supports."""
     vision = read_object(folder / "config.json").get("vision_config")
     kind = vision.get("model_type") if isinstance(vision, Mapping) else None
     return not family.vision_types or kind is None or kind in family.vision_types
 
 
 def find_image_encoder(folder: Path) -> SupportedTower | None:
-    """Return the family of a Hugging Face folder, if it is one of image encoders."""
+    """Return the family of a Hugging Face folder of an image encoder; None for other models."""
     return _find_class(folder, IMAGE_ENCODERS)
 
 
@@ -72,13 +72,13 @@ def _find_class(folder: Path, families: Sequence[SupportedTower]) -> SupportedTo
 
 
 def tower_hf_schema(module: str) -> TowerHfSchema:
-    """Return the schema of folders of a family."""
+    """Return the schema of a family's folders."""
     import_module(f"sporelm.checkpoints.towers.hf.{module}")
     return _HF[module]()
 
 
 def tower_gguf_schema(module: str) -> TowerGgufSchema:
-    """Return the schema of mmproj files of a family."""
+    """Return the schema of a family's mmproj files."""
     import_module(f"sporelm.checkpoints.towers.gguf.{module}")
     return _GGUF[module]()
 
@@ -86,8 +86,8 @@ def tower_gguf_schema(module: str) -> TowerGgufSchema:
 def open_tower(path: Path) -> ModelSource:
     """Open the tower in an mmproj file, or in a folder of a multimodal model.
 
-    Raises ModelNotFound, ModelFileError, and UnsupportedModel for a model that cannot see, or a family that is not
-    supported.
+    Raises ModelNotFound, ModelFileError, and UnsupportedModel for a model without a supported vision
+    tower.
     """
     return _open_folder(path) if path.is_dir() else _open_file(path)
 
@@ -107,7 +107,7 @@ def _open_folder(folder: Path) -> ModelSource:
 
 
 def has_key(metadata: Mapping[str, Any], key: str) -> bool:
-    """Return whether metadata has a key; so it has ""."""
+    """Return whether metadata has a key; true for ""."""
     return not key or key in metadata
 
 
@@ -124,12 +124,12 @@ def open_paired_text(folder: Path) -> ModelSource | None:
 
 
 def _as_model_schema(schema: TowerHfSchema | TowerGgufSchema) -> Any:
-    """Return the schema for a `ModelSource`, whose readers use only the tensor half of a tower's schema."""
+    """Return the schema for a `ModelSource`, whose users call only the tensor methods of a schema."""
     return cast(Any, schema)
 
 
 def find_projector(metadata: Mapping[str, Any]) -> Any:
-    """Return the kind of projector that metadata names; the first files of LLaVA, of 2023, do not name it."""
+    """Return the kind of projector that metadata names; LLaVA's files of 2023 do not have the key."""
     default = FIRST_PROJECTOR if metadata.get(FIRST_KEY) is True else None
     return next((metadata[key] for key in PROJECTOR_KEYS if key in metadata), default)
 

@@ -4,17 +4,17 @@ from typing import NamedTuple
 
 
 class SupportedTower(NamedTuple):
-    """One family of models that see.
+    """One family of vision models.
 
-    module            of its tower in `models.towers`, its schemas in `checkpoints.towers`, and its processor in
-                      `vision.processors`
+    module            name of its modules: the tower in `models.towers`, the schemas in `checkpoints.towers.gguf` and
+                      `.hf`, and the processor in `vision.processors`
     title             common names of the models
     projectors        values of `clip.projector_type` in its mmproj files
-    classes           its classes in transformers, or in the code of its authors
+    classes           its classes in transformers, or in the authors' code (trust_remote_code)
     verified_against  references for its logits: "transformers", "mtmd" (llama.cpp), "lmdeploy", or "numpy" (a plain
                       forward pass in the tests)
-    metadata_key      of its mmproj files, if a later entry has the same projector, for files without the key
-    vision_types      values of `model_type` in its `vision_config`; (): any
+    metadata_key      key that its mmproj files must have, where a later entry has the same projector; "": any file
+    vision_types      supported values of `model_type` in its `vision_config`; (): any
     """
 
     module: str
@@ -87,7 +87,7 @@ TOWERS: tuple[SupportedTower, ...] = (
     ),
     SupportedTower("cogvlm", "CogVLM, CogVLM2", ("cogvlm",), ("CogVLMForCausalLM",), ("lmdeploy", "numpy")),
 )
-# Image encoders: folders without a text model that reads pictures. Their vectors stand for whole pictures.
+# Image encoders: they have one vector for each picture, and no language model.
 IMAGE_ENCODERS: tuple[SupportedTower, ...] = (
     SupportedTower(
         "clip", "CLIP", (), ("CLIPModel", "CLIPVisionModelWithProjection", "CLIPVisionModel"), ("transformers",)

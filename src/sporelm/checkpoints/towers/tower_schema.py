@@ -47,14 +47,14 @@ class TowerSchema(TensorSchema):
 
 
 class FolderLayout(NamedTuple):
-    """How folders of a multimodal class are written around their text model.
+    """How folders of a multimodal class are written.
 
-    class_name    of the whole model; one of another text model of the family is kept
-    model_type    of the whole model
-    text_prefix   in front of the names of a text model that has a class of its own
-    tower_names   beginnings of the tower's names: in the schema, and as they are written
+    class_name    class of the whole model; that of a variant with another text model is kept
+    model_type    model_type of the whole model
+    text_prefix   prefix of the text model's tensor names, if it has a class of its own
+    tower_names   prefixes of the tower's tensor names: in the schema, and as written
     token_keys    key of config.json -> the token whose id it holds
-    is_flat       the keys of the text model are those of the whole, not in an object of their own
+    is_flat       the text model's keys are at the top level of config.json, not in "text_config"
     """
 
     class_name: str
@@ -68,8 +68,8 @@ class FolderLayout(NamedTuple):
 class TowerHfSchema(TowerSchema):
     """The vision part of folders of these classes.
 
-    prefixes   of the names of its tensors, as folders may spell them
-    layout     of folders that are written; None: they are read only
+    prefixes   prefixes of the tower's tensor names, in all published spellings
+    layout     how folders are written; None: folders can only be read
     """
 
     kind = HF
@@ -85,7 +85,7 @@ class TowerHfSchema(TowerSchema):
 
     def json_from_config(self, config: TowerConfig) -> dict[str, Any]:
         """Return the keys of a config.json that describe the tower, "vision_config" among them, for classes with a
-        layout. Raises UnsupportedModel for what folders cannot express."""
+        layout. Raises UnsupportedModel for settings that folders cannot express."""
         raise NotImplementedError
 
     def find_ignored(self, names: Iterable[str], config: ModelConfig | None = None) -> set[str]:

@@ -1,4 +1,4 @@
-"""One layer of a vision tower: attention in all directions and a feed-forward block, each after a norm."""
+"""One layer of a vision tower: bidirectional attention and a feed-forward block, pre-norm or post-norm."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +15,9 @@ Arrays = Mapping[str, Any]
 class TowerAttention:
     """The projections of attention over the rows of a picture.
 
-    norms      of queries and of keys, before they are rotated
-    rotary     name of a table of cosines and sines; each row has a position for each stream, "positions" int32 [rows,
-               streams]
+    norms      the norms of queries and of keys, applied before rotation
+    rotary     name of the table of cosines and sines; each row has a position for each stream, "positions" int32
+               [rows, streams]
     streams    the stream of each pair, see `ops.rope`
     """
 
@@ -54,7 +54,7 @@ class TowerAttention:
         return {"q": q, "k": k, "v": v}
 
     def mix(self, arrays: Arrays, spans: str, weights: Arrays) -> Any:
-        """Return o(softmax(q k) v) of the rows of "q", over those keys of the whole picture that `spans` names."""
+        """Return o(softmax(q k) v) of the rows of "q", each over its span of the picture's keys."""
         mixed = ops.cross_attention(
             arrays["q"], arrays["k"], arrays["v"], arrays[spans], head_dim=self.head_dim, scale=self.scale
         )
@@ -62,12 +62,12 @@ class TowerAttention:
 
 
 class TowerLayer:
-    """x + attention(norm(x)), then x + mlp(norm(x)), in two parts: all keys must be known between them.
+    """x + attention(norm(x)), then x + mlp(norm(x)), in two parts, `project` and `attend`: attention needs all keys.
 
-    scales  the output of each block is multiplied by a learned vector (LayerScale, Touvron et al. 2021): the name in
-            front of ".attn_scale.weight" and ".ffn_scale.weight"; "": it is not
-    spans   name of the array with the keys of each row
-    post    the norms follow the blocks: x + norm(attention(x)) (EVA-CLIP in CogVLM)
+    scales  prefix of the names of LayerScale's vectors, ".attn_scale.weight" and ".ffn_scale.weight" (Touvron et al.
+            2021); "": the layer has no LayerScale
+    spans   name of the array with each row's span of keys
+    post    post-norm: x + norm(attention(x)) (EVA-CLIP in CogVLM)
     """
 
     def __init__(

@@ -19,14 +19,14 @@ POOLED_ROWS: Final = "pooled_rows"  # int32 [tiles]: the row of each tile's clas
 
 @dataclass(frozen=True, kw_only=True)
 class ClipTowerConfig(VitConfig):
-    """The fields of CLIP's image encoder. `has_projection`: the vector is projected to the space that texts share."""
+    """The fields of CLIP's image encoder. `has_projection`: the vector is projected into the space of texts, too."""
 
     has_projection: bool = True
 
 
 @tower("clip", ClipTowerConfig)
 class ClipTower(VitTower[ClipTowerConfig]):
-    """One row for each picture: the norm of its class embedding's row, projected."""
+    """One row for each picture: its class row, normalized and projected."""
 
     is_encoder = True
 

@@ -1,4 +1,4 @@
-"""CogVLM's tower: EVA2-CLIP-E with norms behind its blocks, and a gated projector (Wang et al. 2023)."""
+"""CogVLM's tower: EVA2-CLIP-E with post-norm layers, and a gated projector (Wang et al. 2023)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class CogVLMTowerConfig(GroupedTowerConfig):
 
     @property
     def columns(self) -> int:
-        """Behind the input of the text model stand the scores of its experts."""
+        """The width of the rows: an embedding, then a score for each expert of the text model."""
         return super().columns + NUM_KINDS
 
 
 @tower("cogvlm", CogVLMTowerConfig)
 class CogVLMTower(GroupedTower[CogVLMTowerConfig]):
-    """A picture has a learned row in front of its patches, and one behind them (boi, eoi)."""
+    """A picture has a learned row before its patches, and one after them (boi, eoi)."""
 
     host_weights = (*GroupedTower.host_weights, BEGIN, END)
 
@@ -77,9 +77,9 @@ class CogVLMTower(GroupedTower[CogVLMTowerConfig]):
     def finish(
         self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Drop the row of the class, add those at both ends, and the scores of the experts.
+        """Drop the class row, add the rows at both ends, and append the scores of the experts.
 
-        The authors' code takes a row for visual if the next one is of the picture too: the last one is not.
+        The authors' code treats a row as visual if the next row belongs to the picture too, so the last row is not.
         """
         rows = np.concatenate([host[BEGIN], super().finish(rows, image, host), host[END]])
         scores = np.tile(np.array(VISUAL_ROW, np.float32), (len(rows), 1))

@@ -1,4 +1,4 @@
-"""Gemma 3's tower: SigLIP's ViT, whose rows are averaged in squares, normalized and projected (Gemma team 2025)."""
+"""Gemma 3's tower: SigLIP's ViT, whose rows are pooled in squares, normalized and projected (Gemma team 2025)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ class Gemma3TowerConfig(VitConfig):
 
     @property
     def tile_outputs(self) -> int:
-        """The rows of the text model for one tile."""
+        """The number of image rows for one tile."""
         return (self.grid // self.merge) ** 2
 
 
 @tower("gemma3", Gemma3TowerConfig)
 class Gemma3Tower(VitTower[Gemma3TowerConfig]):
-    """The patches of a square that is averaged are computed side by side."""
+    """The patches of each square that is averaged are adjacent."""
 
     def __init__(self, config: Gemma3TowerConfig) -> None:
         super().__init__(config)
@@ -46,7 +46,7 @@ class Gemma3Tower(VitTower[Gemma3TowerConfig]):
         return [*super().blocks, self.last_norm, self.projector_norm, self.projector]
 
     def patch_order(self) -> NDArray[np.int64]:
-        """Return squares row by row, and after them the patches at the edges that belong to none."""
+        """Return the patches of the squares, row by row, then the patches at the edges that belong to no square."""
         grid, merge = self.config.grid, self.config.merge
         side = grid // merge
         numbers = np.arange(grid**2).reshape(grid, grid)

@@ -16,11 +16,11 @@ from sporelm.models.vit_tower import POSITIONS, VitConfig, VitTower
 
 
 def bucket_positions(height: int, width: int, side: int) -> NDArray[np.int64]:
-    """Return the learned position, of `side` x `side`, that is nearest before each patch of a grid: int64 [height *
-    width].
+    """Return the index of the learned position, of `side` x `side`, for each patch of a grid, rounded down: int64
+    [height * width].
 
     Patch i of n lies at i / n of a side (Dehghani et al. 2023, NaViT). The quotient is exact here, as in llama.cpp's
-    clip.cpp. PyTorch rounds it, and for a few sizes takes the position before, depending on the CPU's vectors: of 70
+    clip.cpp. PyTorch rounds it, and for a few sizes takes the one before, depending on the CPU's vector width: of 70
     positions for 25, 49, 50 or 55 patches; of 26, 27 or 32, as Idefics3 and SmolVLM have them, for none.
     """
     rows, columns = (np.arange(count) * side // count for count in (height, width))
@@ -28,8 +28,8 @@ def bucket_positions(height: int, width: int, side: int) -> NDArray[np.int64]:
 
 
 def merge_order(height: int, width: int, merge: int) -> NDArray[np.int64]:
-    """Return the row-major numbers of a grid's patches, square of `merge` x `merge` after square: int64 [height *
-    width]. Both sides are multiples of `merge`."""
+    """Return the row-major indices of a grid's patches, grouped by `merge` x `merge` squares: int64 [height * width].
+    Both sides are multiples of `merge`."""
     numbers = np.arange(height * width).reshape(height // merge, merge, width // merge, merge)
     return numbers.transpose(0, 2, 1, 3).reshape(-1)
 

@@ -16,14 +16,14 @@ PROJECTOR_EPS = 1e-5  # of the projector's norm: PyTorch's default
 
 @dataclass(frozen=True, kw_only=True)
 class InternVLTowerConfig(GroupedTowerConfig):
-    """The fields of InternVL's towers. They are `transposed` with ps_version "v1".
+    """The fields of InternVL's towers. `transposed` is true for ps_version "v1".
 
     rms_norms       the layers have RMS norms (InternViT-6B), not layer norms
     qk_eps          queries and keys have RMS norms over all heads, with this epsilon; 0: they have none
     projector_act   the activation between the projector's layers
-    min_tiles       least number of tiles into which a picture is cut
-    max_tiles       the largest
-    has_thumbnail   a picture that is cut has its whole at the size of a tile behind its tiles
+    min_tiles       minimum number of tiles of a picture
+    max_tiles       maximum number of tiles
+    has_thumbnail   the tiles of a picture are followed by the whole picture, resized to one tile
     """
 
     rms_norms: bool = False

@@ -19,10 +19,10 @@ from sporelm.models.vit_tower import VitConfig, VitTower
 class LlavaTowerConfig(VitConfig):
     """The fields of LLaVA's towers. `layers` counts the layers up to the last feature; later ones are not computed.
 
-    features          numbers of layers, from 1, whose outputs the projector reads side by side
-    drops_first_row   the first row of each tile is left out: CLIP's class embedding
+    features          1-based indices of the layers whose concatenated outputs the projector reads
+    drops_first_row   the first row of each tile, CLIP's class embedding, is left out
     projector_act     the activation between the projector's layers
-    projector_bias    they have biases
+    projector_bias    the projector's layers have biases
     """
 
     features: tuple[int, ...]
@@ -32,15 +32,15 @@ class LlavaTowerConfig(VitConfig):
 
     @property
     def kept_rows(self) -> int:
-        """The rows of a tile that the projector returns for the text model."""
+        """The number of image rows for one tile."""
         return self.tile_rows - self.drops_first_row
 
 
 Config = TypeVar("Config", bound=LlavaTowerConfig)
 
 
-class LlavaTowers(VitTower[Config]):
-    """The parts that LLaVA 1.5 and LLaVA-NeXT share."""
+class LlavaTowerBase(VitTower[Config]):
+    """The base class of the towers of LLaVA 1.5 and LLaVA-NeXT."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -80,7 +80,7 @@ class LlavaTowers(VitTower[Config]):
 
 
 @tower("llava", LlavaTowerConfig)
-class LlavaTower(LlavaTowers[LlavaTowerConfig]):
+class LlavaTower(LlavaTowerBase[LlavaTowerConfig]):
     """LLaVA 1.5: one tile."""
 
 
@@ -90,7 +90,7 @@ def feature_name(number: int) -> str:
 
 
 def with_feature(compute: Callable[[Arrays, Arrays], dict[str, Any]], number: int) -> Callable[..., dict[str, Any]]:
-    """Return a stage's computation with its "x" under the name of a feature as well."""
+    """Return a stage's computation that also returns its "x" under the name of a feature."""
 
     def with_copy(arrays: Arrays, weights: Arrays) -> dict[str, Any]:
         found = compute(arrays, weights)

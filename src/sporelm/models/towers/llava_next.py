@@ -1,5 +1,4 @@
-"""LLaVA-NeXT's tower: LLaVA's, for tiles of a picture in its own shape, and a learned row after each line (Liu et al.
-2024)."""
+"""LLaVA-NeXT's tower: LLaVA's, over tiles that keep the aspect ratio, with a learned newline row (Liu et al. 2024)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from sporelm.models.params import Param
 from sporelm.models.tower_inputs import ImageInput
 from sporelm.models.tower_registry import tower
-from sporelm.models.towers.llava import LlavaTowerConfig, LlavaTowers
+from sporelm.models.towers.llava import LlavaTowerBase, LlavaTowerConfig
 
 NEWLINE: Final = "newline"
 
@@ -21,8 +20,8 @@ class LlavaNextConfig(LlavaTowerConfig):
     """The fields of LLaVA-NeXT.
 
     pinpoints     sizes in pixels, (height, width); a picture is resized to fit one of these
-    has_newline   rows of the padding are left out, and a learned row follows each line; else all tiles' rows follow one
-                  another
+    has_newline   rows of padding are left out, and a learned row follows each line ("spatial_unpad"); else the rows of
+                  all tiles are concatenated
     """
 
     pinpoints: tuple[tuple[int, int], ...]
@@ -30,11 +29,11 @@ class LlavaNextConfig(LlavaTowerConfig):
 
 
 class TileLayout(NamedTuple):
-    """How the tiles after the first lie in a picture, in patches: `ImageInput.layout`.
+    """The grid of the tiles after the first, and the picture in it: `ImageInput.layout`.
 
-    down, across          tiles
-    y, x                  patches of padding
-    height, width         patches of the picture itself
+    down, across          number of tiles
+    y, x                  padding above and to the left, in patches
+    height, width         size of the picture without padding, in patches
     """
 
     down: int
@@ -46,8 +45,8 @@ class TileLayout(NamedTuple):
 
 
 @tower("llava_next", LlavaNextConfig)
-class LlavaNextTower(LlavaTowers[LlavaNextConfig]):
-    """The first tile is the whole picture; the others are parts of a larger copy."""
+class LlavaNextTower(LlavaTowerBase[LlavaNextConfig]):
+    """The first tile is the whole picture; the others are cut from a larger copy."""
 
     def __init__(self, config: LlavaNextConfig) -> None:
         super().__init__(config)
@@ -61,7 +60,7 @@ class LlavaNextTower(LlavaTowers[LlavaNextConfig]):
     def finish(
         self, rows: NDArray[np.float32], image: ImageInput, host: Mapping[str, NDArray[np.float32]]
     ) -> NDArray[np.float32]:
-        """Put the rows of the tiles into lines, without those of the padding, and add the row that ends a line."""
+        """Arrange the rows of the tiles into lines, drop the padding, and append the newline row to each line."""
         rows = super().finish(rows, image, host)
         if not image.layout:
             return rows

@@ -18,8 +18,8 @@ from sporelm.models.towers.idefics3 import bucket_positions
 from sporelm.models.vit_tower import POSITIONS, VitConfig, VitTower
 
 HEAD_DIM: Final = 128  # of the resampler's attention
-EPS: Final = 1e-6  # of its norms
-BASE: Final = 10000.0  # of the frequencies of its positions
+EPS: Final = 1e-6  # of the resampler's norms
+BASE: Final = 10000.0  # of the resampler's sinusoidal positions
 QUERY: Final = "resampler.query"
 QUERIES, QUERY_SPANS = "queries", "query spans"  # float32 [slices * queries, out_width], int32 [slices * queries, 2]
 KEY_POSITIONS: Final = "key positions"  # float32 [patches, out_width]
@@ -30,7 +30,7 @@ KEYS, VALUES = "keys", "values"
 class MinicpmvTowerConfig(VitConfig):
     """The fields of MiniCPM-V's towers.
 
-    version   the model, as llama.cpp numbers them in `clip.minicpmv_version`
+    version   llama.cpp's number for the model, `clip.minicpmv_version`
     queries   rows that the resampler returns for each slice
     """
 
@@ -39,8 +39,8 @@ class MinicpmvTowerConfig(VitConfig):
     queries: int = 64
 
     @property
-    def is_row_positioned(self) -> bool:
-        """Whether the ViT takes the patches of a slice for one row: MiniCPM-Llama3-V 2.5 does not tell it the grid."""
+    def has_1d_positions(self) -> bool:
+        """Whether the ViT treats the patches of a slice as one row: MiniCPM-Llama3-V 2.5 does not pass it the grid."""
         return self.version == 2
 
 
@@ -76,7 +76,7 @@ class MinicpmvTower(VitTower[MinicpmvTowerConfig]):
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
         config, grids = self.config, [grid[1:] for grid in image.grids]
-        shapes = [(1, height * width) if config.is_row_positioned else (height, width) for height, width in grids]
+        shapes = [(1, height * width) if config.has_1d_positions else (height, width) for height, width in grids]
         return {
             "patches": image.patches,
             POSITIONS: np.concatenate([bucket_positions(*shape, config.grid) for shape in shapes]).astype(np.int32),
@@ -112,8 +112,8 @@ class MinicpmvTower(VitTower[MinicpmvTowerConfig]):
 def grid_positions(height: int, width: int, dim: int) -> NDArray[np.float32]:
     """Return sinusoidal positions in two dimensions: float32 [height * width, dim], row-major.
 
-    The first half of a row is for the column of a patch, the second for its row; each has sines, then cosines (He et
-    al. 2022, MAE). Computed in float32, as by the model's authors.
+    The first half of a row encodes the column of a patch, the second its row; each half has sines, then cosines (He et
+    al. 2022, MAE). Computed in float32, as in the authors' code.
     """
     frequencies = np.arange(dim // 4, dtype=np.float32) / np.float32(dim / 4)
     frequencies = np.float32(1) / np.float32(BASE) ** frequencies

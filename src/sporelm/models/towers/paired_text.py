@@ -1,4 +1,4 @@
-"""The text encoders beside the image encoders of CLIP and SigLIP, whose vectors lie in the space of pictures.
+"""The text encoders of CLIP and SigLIP, whose vectors share a space with those of the image encoders.
 
 They have the layers of a ViT. The ids of texts take the place of patches: `ImageInput.patches` [tokens, 1], and a grid
 (1, 1, tokens) for each text.
@@ -23,15 +23,15 @@ from sporelm.models.tower_registry import tower
 TOKENS: Final = "tokens"  # int32 [tokens]
 POSITIONS: Final = "positions"  # int32 [tokens]
 POOLED_ROWS: Final = "pooled_rows"  # int32 [texts]: the row of each text that becomes its vector
-LEGACY_END: Final = 2  # the end token in configurations of CLIP before its tokenizer's were right
+LEGACY_END: Final = 2  # end token id in old CLIP configurations, which was not that of their tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTextConfig(TowerConfig):
     """The fields of these text encoders.
 
-    is_causal   CLIP: a token attends to those before it, and the first end token becomes the vector; else all tokens
-                attend to each other, and the last one does, behind the padding that all texts have
+    is_causal   CLIP: attention is causal, and the first end token is pooled; else attention is bidirectional, and the
+                last token is pooled, after padding to the context length
     end_token   id; LEGACY_END: the token with the highest id
     pad_token   id
     """
@@ -43,7 +43,7 @@ class PairedTextConfig(TowerConfig):
 
 @tower("paired_text", PairedTextConfig)
 class PairedTextTower(Tower[PairedTextConfig]):
-    """One row for each text: the norm of one of its rows, projected."""
+    """One row for each text: one of its rows, normalized and projected."""
 
     is_encoder = True
 
@@ -78,7 +78,7 @@ class PairedTextTower(Tower[PairedTextConfig]):
         return {name: array.astype(np.int32) for name, array in arrays.items()}
 
     def find_pooled_row(self, text: NDArray[np.int32]) -> int:
-        """Return the position of a text's token that becomes its vector."""
+        """Return the position of the token in a text that becomes its vector."""
         if not self.config.is_causal:
             return len(text) - 1
         end = self.config.end_token

@@ -19,7 +19,7 @@ WINDOWS: Final = "windows"  # int32 [patches, 2]: the rows of each patch's windo
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen25VLTowerConfig(QwenTowerConfig):
-    """Rows of layers outside `full_layers` attend to their window.
+    """The fields of Qwen2.5-VL's tower. In layers outside `full_layers`, rows attend within their window.
 
     window_size   side of a window, in pixels; rounded down to whole squares of merged patches
     """
@@ -34,7 +34,7 @@ class Qwen25VLTowerConfig(QwenTowerConfig):
 
 @tower("qwen25vl", Qwen25VLTowerConfig)
 class Qwen25VLTower(QwenTower):
-    """The patches of a window are adjacent. The rows of the prompt are put back into their order at the end."""
+    """The patches of a window are adjacent. The rows of the prompt are restored to row-major order at the end."""
 
     row_arrays = (POSITIONS, WINDOWS)
     config: Qwen25VLTowerConfig
@@ -63,7 +63,7 @@ class Qwen25VLTower(QwenTower):
         return rows[np.argsort(self._windows(image)[0])]
 
     def _windows(self, image: ImageInput) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the squares of all windows, int64 [squares], and how many each window has, int64 [windows]."""
+        """Return the squares in window order, int64 [squares], and the size of each window, int64 [windows]."""
         merge, side = self.config.merge, self.config.window_side
         orders, sizes, first = [], [], 0
         for time, height, width in image.grids:
@@ -77,7 +77,7 @@ class Qwen25VLTower(QwenTower):
 
 
 def window_order(height: int, width: int, side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the cells of a grid window by window, int64 [cells], and how many each window has, int64 [windows].
+    """Return the cells of a grid in window order, int64 [cells], and the size of each window in cells, int64 [windows].
 
     Windows have `side` by `side` cells, fewer at the right and lower edges. Windows, and the cells of each, are
     row-major.

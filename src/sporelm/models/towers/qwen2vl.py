@@ -21,7 +21,7 @@ from sporelm.models.tower_inputs import ImageInput, make_spans
 from sporelm.models.tower_registry import tower
 
 FRAMES: Final = 2  # of a patch; a still picture is repeated
-MAX_POSITIONS: Final = 1 << 14  # rows or columns of a grid: half the patches that a picture may have
+MAX_POSITIONS: Final = 1 << 14  # rows or columns of a grid: half the maximum number of patches in a picture
 POSITIONS: Final = "positions"  # int32 [patches, 2]: the row and the column of each patch
 ROTARY: Final = "rope"
 
@@ -72,7 +72,7 @@ class QwenTower(Tower[QwenTowerConfig]):
         return Merger("projector", config)
 
     def attention(self, config: QwenTowerConfig, index: int) -> TowerAttention:
-        """Return the attention of the layer of this number."""
+        """Return the attention of the layer with this index."""
         quarter = config.head_dim // 4
         return TowerAttention(f"layers.{index}", config, rotary=ROTARY, streams=sections((quarter, quarter)))
 
@@ -87,7 +87,7 @@ class QwenTower(Tower[QwenTowerConfig]):
         return {ROTARY: np.concatenate([cosines, cosines, sines, sines], axis=1)}
 
     def prepare(self, image: ImageInput, host: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
-        """Return the two frames of each patch as arrays of their own. Each row attends to its frame of the grid."""
+        """Return the two frames of each patch as separate arrays. Each row attends to its own frame of the grid."""
         config = self.config
         frames = image.patches.reshape(len(image.patches), config.channels, config.frames, -1)
         first, later = (frames[:, :, index].reshape(len(frames), -1) for index in range(config.frames))
@@ -108,7 +108,7 @@ class QwenTower(Tower[QwenTowerConfig]):
 
 @tower("qwen2vl", QwenTowerConfig)
 class Qwen2VLTower(QwenTower):
-    """Layers of CLIP's kind with rotary positions."""
+    """CLIP's layers with rotary positions."""
 
     def layer(self, config: QwenTowerConfig, index: int) -> TowerLayer:
         name = f"layers.{index}"

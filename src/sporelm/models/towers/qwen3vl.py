@@ -1,5 +1,4 @@
-"""Qwen3-VL's tower: that of Qwen2-VL with learned positions besides the rotary ones, and with DeepStack (Bai et al.
-2025)."""
+"""Qwen3-VL's tower: Qwen2-VL's with additional learned positions, and with DeepStack (Bai et al. 2025)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -23,8 +22,8 @@ LEARNED: Final = "learned_positions"  # float32 [patches, width]
 
 @tower("qwen3vl", QwenTowerConfig)
 class Qwen3VLTower(Qwen2VLTower):
-    """`deepstack` names the layers whose outputs pass mergers of their own; their columns follow those of the last
-    layer (DeepStack, Meng et al. 2024). `context_length` is the number of learned positions."""
+    """Each layer in `deepstack` has a merger, whose columns follow the last layer's (DeepStack, Meng et al. 2024).
+    `context_length` is the number of learned positions."""
 
     has_patch_bias = True
     host_weights = (TABLE,)
@@ -71,12 +70,12 @@ class Qwen3VLTower(Qwen2VLTower):
 
 
 def _merge(merger: Merger, name: str) -> Callable[[Arrays, Arrays], dict[str, Any]]:
-    """Return the computation of a merger's rows, under this name."""
+    """Return the computation of a stage that runs a merger and names its output."""
     return lambda arrays, weights: {name: merger(arrays["x"], weights)}
 
 
 def _join(names: Sequence[str]) -> Callable[[Arrays, Arrays], dict[str, Any]]:
-    """Return the computation of the rows of the prompt: the columns of these arrays, side by side."""
+    """Return the computation of a stage that concatenates the columns of these arrays: the image rows."""
 
     def compute(arrays: Arrays, weights: Arrays) -> dict[str, Any]:
         return {"rows": reduce(ops.join_columns, (arrays[name] for name in names))}
@@ -102,7 +101,7 @@ def interpolate_positions(table: NDArray[np.float32], grid: tuple[int, int, int]
 
 
 def _taps(index: NDArray[np.int32], count: int, side: int) -> tuple[tuple[NDArray[np.int64], NDArray[np.float32]], ...]:
-    """Return the two neighbours in a table of `side` numbers of each index into `count` ones, and their shares."""
+    """Return the two neighbours of each index, scaled from `count` to `side` positions, with their weights."""
     place = index.astype(np.float32) * np.float32(side - 1) / np.float32(max(count - 1, 1))
     low = np.floor(place).astype(np.int64)
     share = place - low.astype(np.float32)

@@ -1,4 +1,4 @@
-"""SigLIP's image encoder: a ViT, whose rows a learned query joins to the vector of a picture (Zhai et al. 2023)."""
+"""SigLIP's image encoder: a ViT, whose rows a learned query pools to one vector (Zhai et al. 2023)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

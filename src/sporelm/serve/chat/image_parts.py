@@ -1,6 +1,6 @@
 """Pictures in messages: the image parts of every API become parts {"type": "image", "image": bytes, "path": str}.
 
-The bytes are those of the file, undecoded; the path is the place in the request, which errors name. A picture at a
+The bytes are those of the file, undecoded; the path locates it in the request, for errors. A picture at a
 remote URL stays a `RemoteImage` until `remote_images` has fetched it, so that parsing a request connects to nothing.
 """
 
@@ -15,9 +15,9 @@ Part = dict[str, Any]
 Content = str | list[Part]
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
-ALIASES = {"image/jpg": "image/jpeg", "image/x-ms-bmp": "image/bmp"}  # that clients write
-IMAGE_ROLES = ("user", "tool")  # whose messages may contain pictures
-NORMALIZED_PLACE = re.compile(r"message (\d+), part (\d+)(?=: )")  # in errors of pictures, by their place in `messages`
+ALIASES = {"image/jpg": "image/jpeg", "image/x-ms-bmp": "image/bmp"}  # of media types, which some clients send
+IMAGE_ROLES = ("user", "tool")  # messages of these roles may contain pictures
+NORMALIZED_PLACE = re.compile(r"message (\d+), part (\d+)(?=: )")  # prefix of errors, by index in `messages`
 DATA_URL = re.compile(r"\s*data:", re.IGNORECASE)
 REMOTE_URL = re.compile(r"https?://", re.IGNORECASE)
 
@@ -62,7 +62,7 @@ def image_parts(messages: Sequence[Any]) -> list[Part]:
 
 
 def with_request_path(error: RequestError, messages: Sequence[Any]) -> RequestError:
-    """Return an error about a picture with its place in the request instead of that in `messages`."""
+    """Return an error about a picture with its path in the request instead of its index in `messages`."""
     match = NORMALIZED_PLACE.match(str(error))
     if type(error) is not RequestError or match is None:
         return error
@@ -104,7 +104,7 @@ def image_from_url(url: object, path: str) -> bytes | RemoteImage:
 
 
 def check_media_type(media_type: object, path: str) -> None:
-    """Raise RequestError unless a media type is one of the pictures that are read."""
+    """Raise RequestError unless a media type is one of a supported picture format."""
     name = media_type.strip().lower() if isinstance(media_type, str) else media_type
     if not isinstance(name, str) or ALIASES.get(name, name) not in MEDIA_TYPES:
         raise RequestError(
@@ -113,7 +113,7 @@ def check_media_type(media_type: object, path: str) -> None:
 
 
 def image_from_base64(data: object, path: str) -> bytes:
-    """Return decoded base64 in the form that `decode_base64` takes. Raises RequestError for other data, or none."""
+    """Return decoded base64 in the form that `decode_base64` takes. Raises RequestError for invalid or empty data."""
     if not isinstance(data, str):
         raise RequestError(f"{path} has the image data {safe_repr(data)}: it must be a base64 string")
     try:
@@ -156,7 +156,7 @@ def _parts_from_openai(message: Mapping[str, Any], path: str) -> list[Any]:
             url = image.get("url") if isinstance(image, Mapping) else image
             parts.append(image_part(image_from_url(url, place), place))
         elif kind == "text":
-            # Nothing beside the text: templates take a part with a key such as "image" for a picture.
+            # Nothing but the text: templates treat a part with a key such as "image" as a picture.
             parts.append({name: part[name] for name in ("type", "text") if name in part})
         elif isinstance(part, Mapping):
             raise RequestError(
@@ -168,7 +168,7 @@ def _parts_from_openai(message: Mapping[str, Any], path: str) -> list[Any]:
 
 
 def _check_detail(detail: object, path: str) -> None:
-    """Raise RequestError unless `detail` is a text or missing. It has no effect: a model's files fix its resolution."""
+    """Raise RequestError unless `detail` is a string or None. No effect: a model's files set its resolution."""
     if detail is not None and not isinstance(detail, str):
         raise RequestError(f"{path} has the detail {safe_repr(detail)}: it must be a string such as 'auto'")
 

@@ -16,11 +16,11 @@ FETCH_SECONDS = 10.0  # for one picture
 
 
 async def fetch_remote_images(call: ApiCall, messages: Sequence[Any], *, can_see: bool) -> Sequence[Any]:
-    """Return the messages with the bytes of their remote pictures; unchanged if the model cannot see, which rendering
-    refuses.
+    """Return the messages with the bytes of their remote pictures; unchanged if the model takes no images, which
+    rendering rejects.
 
-    All of them together, and the pictures in the request, have at most `image_body_bytes` bytes. Raises RequestError,
-    which names the picture: if no host is allowed, and as `ImageFetcher.fetch`.
+    Remote and inline pictures together are limited to `image_body_bytes`. Raises RequestError, which names the picture,
+    if no host is allowed, and as `ImageFetcher.fetch` does.
     """
     remote = [part for part in image_parts(messages) if isinstance(part["image"], RemoteImage)]
     if not remote:
@@ -52,14 +52,14 @@ async def fetch_remote_images(call: ApiCall, messages: Sequence[Any], *, can_see
             except RequestError as reason:
                 raise RequestError(f"{path}: {reason}") from None
 
-    path_of = dict[str, str]()  # the first one of each URL
+    path_of = dict[str, str]()  # of the first part with each URL
     for part in remote:
         path_of.setdefault(part["image"].url, part["path"])
     tasks = [asyncio.ensure_future(fetch(url, path)) for url, path in path_of.items()]
     try:
         images = dict(zip(path_of, await asyncio.gather(*tasks), strict=True))
     finally:
-        for task in tasks:  # after an error no other fetch starts
+        for task in tasks:  # after an error, start no more fetches
             task.cancel()
 
     def with_bytes(part: Part) -> Part:

@@ -1,7 +1,7 @@
-"""The pictures of stored conversations: files beside the conversations of one API key, named for their hash.
+"""The pictures of stored conversations: files beside the conversations of one API key, named by their hash.
 
-Messages refer to a picture by its id, the SHA-256 of its bytes. A picture that several messages show is stored once. It
-is deleted with the last message that shows it; one that no message has shown is deleted a day after its upload.
+Messages refer to a picture by its id, the SHA-256 of its bytes. A picture in several messages is stored once. It is
+deleted with the last of them; one that was never used is deleted a day after its upload.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sporelm.serve.conversations.conversation_schema import IMAGE_ID, InvalidConversation, Json
 
-MAX_UNUSED_SECONDS = 86400.0  # an upload may wait for its message
+MAX_UNUSED_SECONDS = 86400.0  # how long an upload may be without a message
 SUFFIX_OF = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif", "image/bmp": "bmp"}
 MEDIA_TYPE_OF = {suffix: media_type for media_type, suffix in SUFFIX_OF.items()}
 IMAGE_FOLDER = "images"
@@ -25,7 +25,7 @@ class ImageMissing(InvalidConversation):
 
 
 class ImageRef(NamedTuple):
-    """A picture of a prompt that is still to be read."""
+    """A picture of a prompt whose bytes have not been read yet."""
 
     id: str
 
@@ -43,7 +43,7 @@ def image_id(data: bytes) -> str:
 
 
 def media_type_of(data: bytes) -> str | None:
-    """Return the media type of a picture by its first bytes; None for a format that is not read."""
+    """Return the media type of a picture by its first bytes; None for an unsupported format."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -113,12 +113,12 @@ def find_image(folder: Path, identity: str) -> Path | None:
 
 
 def new_image_path(folder: Path, data: bytes) -> Path:
-    """Return the path at which a picture is to be stored. Raises InvalidConversation for other data."""
+    """Return the path at which to store a picture. Raises InvalidConversation for data in another format."""
     return folder / IMAGE_FOLDER / f"{image_id(data)}.{SUFFIX_OF[check_image(data)]}"
 
 
 def delete_images(folder: Path, ids: Collection[str]) -> None:
-    """Delete pictures, where they are stored."""
+    """Delete the pictures with these ids, if they are stored."""
     for identity in ids:
         path = find_image(folder, identity)
         if path is not None:

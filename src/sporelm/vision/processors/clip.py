@@ -1,4 +1,4 @@
-"""The image processor of CLIP as an image encoder: the middle of a picture, in the tower's size.
+"""The image processor of CLIP as an image encoder: a center crop at the tower's size.
 
 Source: transformers' image_processing_pil_clip.py.
 """

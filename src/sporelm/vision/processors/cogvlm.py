@@ -1,4 +1,4 @@
-"""The image processor of CogVLM and CogVLM2: pictures are resized to one size (`build_conversation_input_ids` in the
+"""The image processor of CogVLM and CogVLM2: resizes pictures to a fixed square (`build_conversation_input_ids` in the
 authors' code)."""
 
 from collections.abc import Callable, Mapping
@@ -24,9 +24,9 @@ from sporelm.vision.processor_files import (
     read_processor_files,
 )
 
-# Vocabularies have no token for rows of pictures; chat templates of the authors do not write one.
+# Not in the vocabulary, and not written by chat templates: the processor's own placeholder.
 ROW: Final = "<IMAGE_TOKEN>"
-ENDS: Final = 2  # learned rows, in front of the patches and behind them
+ENDS: Final = 2  # learned rows, one before and one after the patches
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CogVLMSettings:
     size    side of pictures, in pixels
     patch   side of a patch, in pixels
     merge   side of the squares of patches that become one row
-    scale, mean, std   of the normalisation of pixels
+    scale, mean, std   see `pixels.normalize`
     """
 
     size: int
@@ -86,7 +86,7 @@ class CogVLMProcessor(ImageProcessor):
 
 
 def from_folder(folder: Path, config: TowerConfig, tokens: Callable[[str], bool]) -> CogVLMProcessor:
-    """Return the processor of a Hugging Face folder. The authors' folders have no settings of it."""
+    """Return the processor of a Hugging Face folder. The authors' folders lack such settings; defaults are CLIP's."""
     scale, mean, std = read_normalization(read_processor_files(folder).image, CLIP_MEAN, CLIP_STD)
     return CogVLMProcessor(CogVLMSettings(config.image_size, config.patch, config.merge, scale, mean, std))
 

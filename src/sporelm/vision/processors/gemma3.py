@@ -1,7 +1,7 @@
-"""The image processor of Gemma 3: a picture stretched to the tower's size, and on request crops of a long one.
+"""The image processor of Gemma 3: a picture stretched to the tower's size, and optional crops of it (pan and scan).
 
 Source: transformers' image_processing_pil_gemma3.py and processing_gemma3.py. (llama.cpp's mtmd pads pictures that are
-not square, and puts no line breaks around them.)
+not square, and adds no line breaks around them.)
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class PanAndScan:
     min_ratio: float = 1.2
 
     def boxes(self, height: int, width: int) -> list[tuple[slice, slice]]:
-        """Return the rows and the columns of each crop; none of a picture that is nearly square or too small."""
+        """Return the rows and the columns of each crop; none for a picture that is nearly square or too small."""
         long, short = max(height, width), min(height, width)
         if long / short < self.min_ratio:
             return []
@@ -57,7 +57,7 @@ class PanAndScan:
 
 @dataclass(frozen=True)
 class Gemma3Tokens:
-    """The special tokens in front of a picture, for each of its rows, and behind it."""
+    """The special tokens before a picture, for each of its rows, and after it."""
 
     begin: str = BEGIN
     row: str = ROW
@@ -90,7 +90,7 @@ class Gemma3Processor(ImageProcessor):
         return self.config.tile_outputs * (1 + len(self._boxes(height, width)))
 
     def to_metadata(self) -> dict[str, MetadataEntry]:
-        """Return what an mmproj file holds of the settings, under full keys."""
+        """Return the settings that an mmproj file stores, under full keys."""
         return self.settings.to_metadata()
 
     def to_files(self) -> dict[str, dict[str, Any]]:
@@ -110,7 +110,7 @@ class Gemma3Processor(ImageProcessor):
 
 
 def pan_and_scan_json(rule: PanAndScan) -> dict[str, Any]:
-    """Return the rule for crops as settings have it."""
+    """Return the rule as keys of preprocessor_config.json."""
     return {
         "pan_and_scan_min_crop_size": rule.min_side,
         "pan_and_scan_max_num_crops": rule.max_crops,
@@ -119,7 +119,7 @@ def pan_and_scan_json(rule: PanAndScan) -> dict[str, Any]:
 
 
 def read_pan_and_scan(values: ConfigValues) -> PanAndScan | None:
-    """Return the rule for crops; None unless the settings ask for them."""
+    """Return the rule for crops; None if they are disabled."""
     if not values.flag("do_pan_and_scan", False):
         return None
     usual = PanAndScan()

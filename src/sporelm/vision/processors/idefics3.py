@@ -1,5 +1,5 @@
-"""The image processor of Idefics3, SmolVLM and SmolVLM2: a picture is cut into square tiles, and follows again as a
-whole.
+"""The image processor of Idefics3, SmolVLM and SmolVLM2: cuts a picture into square tiles, followed by the
+whole picture as one tile.
 
 Source: transformers, image_processing_pil_idefics3.py, processing_idefics3.py and processing_smolvlm.py, whose
 arithmetic is the same. All tiles have one size: transformers' masks of padded pixels are all ones, and the padding
@@ -36,7 +36,7 @@ from sporelm.vision.processor_files import (
     require_resizing,
 )
 
-MAX_EDGE: Final = 4096  # pixels of a resized side, whatever the settings are
+MAX_EDGE: Final = 4096  # limit of a resized side in pixels, independent of the settings
 TILE: Final = 364
 LONGEST_EDGE_KEY: Final = "clip.vision.preproc_image_size"
 IMAGE: Final = "<image>"
@@ -48,9 +48,9 @@ GLOBAL: Final = "<global-img>"
 class Idefics3Settings:
     """The settings of a processor. Defaults are those of transformers.
 
-    longest_edge  the longer side of a picture becomes this long, in pixels
+    longest_edge  length to which the longer side of a picture is resized, in pixels
     tile          side of a tile, in pixels
-    splits        pictures are cut into tiles; else a picture is one tile, whatever its shape
+    splits        pictures are cut into tiles; else a picture is resized to one tile
     resample      Pillow's filter
     scale, mean, std   see `pixels.normalize`
     """
@@ -75,7 +75,7 @@ class Idefics3Settings:
 class TileGrid(NamedTuple):
     """The tiles of a picture. No rows and columns: the whole picture is the only tile.
 
-    resized  (height, width) of the picture in its own ratio, which Pillow makes first
+    resized  (height, width) of the first resize, which keeps the aspect ratio
     """
 
     resized: tuple[int, int]
@@ -84,7 +84,7 @@ class TileGrid(NamedTuple):
 
 
 class Idefics3Processor(ImageProcessor):
-    """Writes "<image>" once for each row of the tower, behind a tag for each tile."""
+    """Writes "<image>" once for each row of the tower, after a tag for each tile."""
 
     placeholder = IMAGE
     row_token = IMAGE

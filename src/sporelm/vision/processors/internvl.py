@@ -1,6 +1,6 @@
-"""The image processor of InternVL: a picture is cut into tiles, and shown as a whole behind them.
+"""The image processor of InternVL: cuts a picture into tiles, followed by a thumbnail of the whole.
 
-transformers' GotOcr2ImageProcessor and InternVLProcessor; `dynamic_preprocess` in the authors' folders.
+Source: transformers' GotOcr2ImageProcessor and InternVLProcessor; `dynamic_preprocess` in the authors' folders.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,11 +49,11 @@ class InternVLSettings:
     tile            side of a tile, in pixels
     patch           side of a patch, in pixels
     merge           side of the squares of patches that become one row
-    min_tiles       least number of tiles of a picture, without the whole picture behind them
-    max_tiles       the largest
-    has_thumbnail   pictures that are cut have their whole at the size of a tile behind their tiles
+    min_tiles       minimum number of tiles of a picture, without the thumbnail
+    max_tiles       maximum number of tiles, without the thumbnail
+    has_thumbnail   several tiles are followed by the whole picture, resized to one tile
     resample        Pillow's number of the filter
-    scale, mean, std   of the normalisation of pixels
+    scale, mean, std   see `pixels.normalize`
     """
 
     tile: int
@@ -74,7 +74,7 @@ class InternVLSettings:
 
     @property
     def tile_rows(self) -> int:
-        """Rows of a tile."""
+        """The number of image rows of a tile."""
         return (self.grid_side // self.merge) ** 2
 
 
@@ -125,7 +125,7 @@ class InternVLProcessor(ImageProcessor):
         return {"preprocessor_config.json": values, "processor_config.json": whole}
 
     def choose_grid(self, width: int, height: int) -> tuple[int, int]:
-        """Return the tiles in a row and in a column for a picture of this size.
+        """Return the (columns, rows) of tiles for a picture of this size.
 
         Of two equally close grids, the one with more tiles is taken unless it has twice the picture's pixels or more.
         """
@@ -200,7 +200,7 @@ def _settings(config: InternVLTowerConfig, **changes: Any) -> InternVLSettings:
 
 
 def _read_tile(values: ConfigValues, config: InternVLTowerConfig) -> int:
-    """Return the side of a tile in a processor's settings. Raises ModelFileError unless it is square and whole."""
+    """Return the side of a tile in a processor's settings. Raises ModelFileError unless it is valid."""
     default = {"height": config.image_size, "width": config.image_size}
     height, width = read_square(values, "size", default)
     unit = config.patch * config.merge

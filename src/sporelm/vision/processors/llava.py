@@ -1,7 +1,7 @@
-"""The image processor of LLaVA 1.5: the middle of a picture, or a padded one, in the tower's size.
+"""The image processor of LLaVA 1.5: resizes a picture, and crops or pads it to the tower's size.
 
-Source: transformers' processing_llava.py, and the image processors of CLIP, SigLIP and LLaVA. mmproj files hold no such
-settings: pictures are then padded, as llama.cpp's mtmd and the model's authors do it.
+Source: transformers' processing_llava.py, and the image processors of CLIP, SigLIP and LLaVA. mmproj files do not
+store these settings: pictures are then padded, as by llama.cpp's mtmd and the model's authors.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class LlavaProcessor(ImageProcessor):
         return self.config.kept_rows
 
     def to_metadata(self) -> dict[str, MetadataEntry]:
-        """Return what an mmproj file holds of the settings, under full keys."""
+        """Return the settings that an mmproj file stores, under full keys."""
         return self.settings.to_metadata()
 
     def to_files(self) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""The image processor of LLaVA-NeXT: a picture in small as one tile, and in large as several.
+"""The image processor of LLaVA-NeXT: a downscaled tile of the whole picture, then tiles of a larger copy.
 
-Source: transformers' image_processing_pil_llava_next.py, processing_llava_next.py, and in modeling_llava_next.py
-`unpad_image`.
+Source: transformers' image_processing_pil_llava_next.py, processing_llava_next.py, and `unpad_image` in
+modeling_llava_next.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ class LlavaNextProcessor(ImageProcessor):
         return self._count(size, self._layout(height, width, size))
 
     def to_metadata(self) -> dict[str, MetadataEntry]:
-        """Return what an mmproj file holds of the settings, under full keys. The sizes are the tower's."""
+        """Return the settings that an mmproj file stores, under full keys. The tower's metadata has the sizes."""
         return self.settings.to_metadata()
 
     def to_files(self) -> dict[str, dict[str, Any]]:
@@ -92,7 +92,7 @@ class LlavaNextProcessor(ImageProcessor):
         return [whole[y : y + side, x : x + side] for y in range(0, size[0], side) for x in range(0, size[1], side)]
 
     def _layout(self, height: int, width: int, size: tuple[int, int]) -> TileLayout | None:
-        """Return where a picture of this height and width lies in the tiles; None if padding is not left out."""
+        """Return the position of a picture of this height and width in its tiles; None if padding is kept."""
         if not self.config.has_newline:
             return None
         down, across = (each // self.config.image_size for each in size)

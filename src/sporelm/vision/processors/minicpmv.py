@@ -1,4 +1,4 @@
-"""The image processor of MiniCPM-V: a picture as a whole, then its slices if it is large, each in a shape near its own.
+"""The image processor of MiniCPM-V: the whole picture, then its slices if it is large, at about its aspect ratio.
 
 Source: image_processing_minicpmv.py and processing_minicpmv.py in the folders that the models' authors publish.
 """
@@ -49,9 +49,9 @@ Tags = tuple[str, str]
 class MinicpmvSettings:
     """The settings of a processor. Defaults are those of the authors' code.
 
-    slices       the most slices of a picture
-    slice_size   a slice has about as many pixels as a square of this side; a larger picture is cut
-    numbers      the number of the picture in its prompt stands in front of it
+    slices       maximum number of slices of a picture
+    slice_size   a slice has about the pixels of a square with this side; larger pictures are cut
+    numbers      each picture is preceded by its index in the prompt, between ID_TAGS
     """
 
     slices: int = SLICES
@@ -72,9 +72,9 @@ class MinicpmvSettings:
 class Slicing(NamedTuple):
     """How a picture is cut.
 
-    whole     (width, height) of the whole picture
-    columns, rows   of its slices; 0: none
-    refined   (width, height) of the picture from which the slices are cut
+    whole           (width, height) to which the whole picture is resized
+    columns, rows   grid of its slices; 0: it is not cut
+    refined         (width, height) of the resized picture from which slices are cut
     """
 
     whole: Size
@@ -150,7 +150,7 @@ class MinicpmvProcessor(ImageProcessor):
 
 
 def divisible(length: float, unit: int) -> int:
-    """Return the multiple of a unit that is nearest to a length, at least the unit itself."""
+    """Return the multiple of a unit that is nearest to a length, at least the unit."""
     return max(round(length / unit) * unit, unit)
 
 
@@ -198,7 +198,7 @@ def from_folder(folder: Path, config: TowerConfig, tokens: Any) -> MinicpmvProce
 
 
 def check_tags(values: ConfigValues) -> None:
-    """Raise UnsupportedModel for tags with another spelling than that of all published models."""
+    """Raise UnsupportedModel for tags that differ from those of all published models."""
     names = ("im_start", "im_end", "slice_start", "slice_end", "im_id_start", "im_id_end", "unk")
     for name, tag in zip(names, (*WHOLE_TAGS, *SLICE_TAGS, *ID_TAGS, UNK), strict=True):
         if (found := values.text(name, tag)) != tag:

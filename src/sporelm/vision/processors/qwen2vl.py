@@ -1,4 +1,4 @@
-"""The image processor of Qwen2-VL: pictures keep their shape, and their sides become multiples of merged patches.
+"""The image processor of Qwen2-VL: pictures keep their aspect ratio, and their sides become whole merged patches.
 
 Source: transformers' models/qwen2_vl/image_processing_pil_qwen2_vl.py; for mmproj files, llama.cpp's
 tools/mtmd/clip.cpp.
@@ -37,10 +37,10 @@ from sporelm.vision.processor_files import (
 )
 
 IMAGE_PAD: Final = "<|image_pad|>"
-MAX_RATIO: Final = 200  # of the sides of a picture
+MAX_RATIO: Final = 200  # maximum aspect ratio
 MAX_PIXELS: Final = 1 << 31
 MIN_KEY, MAX_KEY = "clip.vision.image_min_pixels", "clip.vision.image_max_pixels"
-MTMD_ROWS: Final = (8, 4096)  # the fewest and the most rows of a picture in llama.cpp, unless it is told otherwise
+MTMD_ROWS: Final = (8, 4096)  # llama.cpp's defaults for the minimum and maximum number of rows of a picture
 DEFAULT_PIXELS: Final = (56 * 56, 28 * 28 * 1280)
 
 
@@ -76,8 +76,8 @@ class QwenSettings:
 
 
 class QwenProcessor(ImageProcessor):
-    """One row stands for a square of merged patches. `max_pixels` are at most those of the patches that a tower takes;
-    larger pictures are made smaller."""
+    """One row stands for a square of merged patches. `max_pixels` is limited to the patches that a tower accepts;
+    larger pictures are downscaled."""
 
     placeholder = IMAGE_PAD
     row_token = IMAGE_PAD
@@ -126,13 +126,13 @@ class QwenProcessor(ImageProcessor):
 
 
 def fit_pixels(height: int, width: int, unit: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """Return (height, width) as multiples of `unit`, with a number of pixels in these bounds and about the same ratio.
+    """Return (height, width) as multiples of `unit`, with pixels within the bounds, at about the same ratio.
 
     Raises RequestError if one side is more than MAX_RATIO times the other. Source: `smart_resize` of transformers.
     """
     if max(height, width) > MAX_RATIO * min(height, width):
         raise RequestError(
-            f"image: one side is too long for the other (got {width}x{height}; allowed {MAX_RATIO}:1). Crop it."
+            f"image: the aspect ratio is too extreme (got {width}x{height}; allowed {MAX_RATIO}:1). Crop it."
         )
 
     def scaled(factor: float, rounded: Callable[[float], int]) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def cut_merged_patches(pixels: NDArray[np.float32], patch: int, merge: int, fram
 
 
 def read_pixel_bounds(values: ConfigValues, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the fewest and the most pixels of a resized picture: `min_pixels` and `max_pixels`, or in "size", which
+    """Return the minimum and maximum pixels of a resized picture: `min_pixels` and `max_pixels`, or in "size", which
     calls them `shortest_edge` and `longest_edge`."""
     size = values.get("size")
     inner = ConfigValues(size if isinstance(size, Mapping) else {}, f"{values.where}: size")
@@ -175,7 +175,7 @@ def read_pixel_bounds(values: ConfigValues, default: tuple[int, int]) -> tuple[i
 
 
 def check_same(values: ConfigValues, key: str, tower: int) -> None:
-    """Raise ModelFileError if a processor's setting differs from the number of the tower."""
+    """Raise ModelFileError if a processor's setting differs from the tower's value."""
     if values.integer(key, 1, MAX_PIXELS, tower) != tower:
         raise ModelFileError(f"{values.where}: {key} is {values.get(key)}, but the vision tower takes {tower}")
 
@@ -209,7 +209,7 @@ def from_folder(folder: Path, config: TowerConfig, tokens: Any) -> QwenProcessor
 
 
 def from_metadata(metadata: Mapping[str, Any], config: TowerConfig, tokens: Any) -> QwenProcessor:
-    """Return the processor of an mmproj file. llama.cpp's files do not bound the pixels: its own bounds apply.
+    """Return the processor of an mmproj file. Without bounds in the file, llama.cpp's defaults apply.
 
     Raises ModelFileError for a missing or impossible value.
     """

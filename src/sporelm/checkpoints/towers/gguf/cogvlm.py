@@ -1,6 +1,6 @@
 """mmproj files of CogVLM, as llama.cpp's conversion/cogvlm.py writes them.
 
-llama.cpp has no convolution of CogVLM2; files that we write have it as "mm.conv".
+llama.cpp does not support CogVLM2's convolution; files written here name it "mm.conv".
 """
 
 from typing import Final

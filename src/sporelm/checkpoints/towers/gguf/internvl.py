@@ -47,7 +47,7 @@ class InternVLGguf(VitGgufSchema):
         side, merge = shape["image_size"] // shape["patch"], values.integer(SCALE_FACTOR, 1, MAX_MERGE, 2)
         check_squares(gguf.where, side, merge, SCALE_FACTOR)
         least = values.integer(MIN_TILES_KEY, 1, MAX_TILES, 1)
-        # The GELU of files is the exact one: that by tanh is llama.cpp's approximation of it.
+        # use_gelu means the exact GELU here, with which the models were trained; llama.cpp computes the tanh one.
         shape["activation"] = "gelu" if shape["activation"] == "gelu_tanh" else shape["activation"]
         return self.tower_config(
             **shape,

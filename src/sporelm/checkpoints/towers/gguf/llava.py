@@ -1,7 +1,7 @@
 """mmproj files of LLaVA 1.5.
 
 llama.cpp writes them with tools/mtmd/legacy-models/convert_image_encoder_to_gguf.py. Without `feature_layer`, all
-layers of the file are computed: the converter leaves out those behind the feature. (clip.cpp leaves out one more.)
+layers of the file are computed: the converter leaves out those after the feature layer. (clip.cpp leaves out one more.)
 """
 
 from typing import Any, Final
@@ -61,7 +61,7 @@ def read_llava_metadata(gguf: GgufModel) -> dict[str, Any]:
     has_class = "v.class_embd" in gguf.shapes
     features = read_feature_layers(gguf, fields["layers"])
     if fields["activation"] == "gelu_tanh" and has_class:
-        fields["activation"] = "gelu"  # OpenCLIP's; the file only says that it is one of both
+        fields["activation"] = "gelu"  # OpenCLIP's; the flag does not tell exact from tanh
     return {
         **fields,
         "layers": max(features),

@@ -1,7 +1,7 @@
 """mmproj files of LLaVA-NeXT (LLaVA 1.6) and Granite Vision: those of LLaVA with a list of sizes.
 
-The tiles' rows are put together as transformers does it. llama.cpp's mtmd (of 2026) gives the text model the rows of
-one tile after the other, those of the padding among them and without ends of lines.
+The rows of the tiles are arranged as in transformers. llama.cpp's mtmd (2026) concatenates the rows of all tiles,
+including those of the padding, without newline rows.
 """
 
 from typing import Final

@@ -14,7 +14,7 @@ from sporelm.models.config import MAX_LAYERS
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.towers.qwen25vl import Qwen25VLTower, Qwen25VLTowerConfig
 
-PATTERN: Final = f"{VISION}n_wa_pattern"  # every such layer attends to the whole picture; 0: all do
+PATTERN: Final = f"{VISION}n_wa_pattern"  # every n-th layer attends to the whole picture; 0: all layers do
 WINDOW_SIZE: Final = f"{VISION}window_size"
 DEFAULT_WINDOW_SIZE: Final = 112
 WITHOUT_BIAS: Final = ("projector_norm.bias", "layers.{}.attn_norm.bias", "layers.{}.ffn_norm.bias")
@@ -47,7 +47,7 @@ class Qwen25VLTowerGguf(VitGgufSchema):
 
 
 def _find_pattern(config: Qwen25VLTowerConfig) -> int:
-    """Return the distance of the layers without a window. Raises UnsupportedModel if it varies."""
+    """Return the distance between layers without windows. Raises UnsupportedModel if it varies."""
     full = sorted(config.full_layers)
     pattern = 0 if len(full) == config.layers else full[0] + 1 if full else config.layers + 1
     if pattern and full != list(range(pattern - 1, config.layers, pattern)):

@@ -38,7 +38,7 @@ LAYER_TENSORS: Final[TensorTable] = {
 
 
 def read_qwen_metadata(gguf: GgufModel) -> dict[str, Any]:
-    """Return the fields of a tower that all mmproj files of Qwen's vision models have."""
+    """Return the fields of a tower that the mmproj files of all Qwen vision models share."""
     values = ConfigValues(gguf.metadata, gguf.where)
     # Files of Qwen2-VL have the text model's width, or 0, as the width of feed-forward blocks: the tensors decide.
     sides = [gguf.shapes.get(f"v.blk.0.ffn_{name}.bias", ()) for name in ("up", "down")]
@@ -61,7 +61,7 @@ def _ffn_width(values: ConfigValues, up: int, down: int) -> int:
 
 
 def qwen_metadata(config: TowerConfig, projector: str) -> dict[str, MetadataEntry]:
-    """Return the metadata of a file under full keys. Raises UnsupportedModel for what llama.cpp takes as given."""
+    """Return the metadata of a file under full keys. Raises UnsupportedModel for values that files have no key for."""
     for what, value, allowed in (("rope_theta", config.rope_theta, DEFAULT_THETA), ("in_channels", config.channels, 3)):
         if value != allowed:
             raise UnsupportedModel(

@@ -39,7 +39,7 @@ class Qwen3VLTowerGguf(TowerGgufSchema):
     )
 
     def tensor_table(self, config: ModelConfig) -> TensorTable:
-        """Add the mergers of the DeepStack levels, which have the numbers of their layers."""
+        """Add the mergers of the DeepStack levels, which are named by layer index."""
         assert isinstance(config, TowerConfig)
         return self.tensors | {
             f"level{level}_{ours}.{part}": f"v.deepstack.{layer}.{stored}.{part}"
@@ -59,7 +59,7 @@ class Qwen3VLTowerGguf(TowerGgufSchema):
 
 
 def _read_levels(gguf: GgufModel, layers: int) -> tuple[int, ...]:
-    """Return the layers with a DeepStack merger. Without the key the tensors tell, as in clip.cpp.
+    """Return the layers with a DeepStack merger. Without the key they are found by their tensors, as in clip.cpp.
 
     Raises ModelFileError unless the key is true or false for each layer.
     """

@@ -34,7 +34,7 @@ from sporelm.models.towers.cogvlm import BEGIN, END, CogVLMTower, CogVLMTowerCon
 
 VISION: Final = "model.vision."
 LAYER: Final = f"{VISION}transformer.layers.{{}}."
-MERGE: Final = 2  # of CogVLM2, which has a convolution behind the layers
+MERGE: Final = 2  # of CogVLM2, which has a convolution after the layers
 
 
 def merge_kernel(config: TowerConfig) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ def merge_kernel(config: TowerConfig) -> tuple[int, ...]:
 
 
 def merge_columns(config: TowerConfig) -> NDArray[np.int64]:
-    """Return the columns of that weight, flattened, in the order of patches side by side."""
+    """Return the columns of the flattened weight in patch-major order: all channels of a patch, then the next."""
     return np.arange(config.width * config.merge**2).reshape(config.width, -1).T.reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders of Gemma 3: the ViT of SigLIP, and a projector behind an average."""
+"""Hugging Face folders of Gemma 3: the ViT of SigLIP, average pooling, and a projector."""
 
 from math import isqrt
 from typing import Any
@@ -24,7 +24,7 @@ from sporelm.models.tower_config import TowerConfig
 from sporelm.models.towers.gemma3 import Gemma3Tower, Gemma3TowerConfig
 
 TOWER, FRONTS, INNER = "vision_tower.", ("", "model."), ("", "vision_model.")
-MAX_ROWS = 1 << 14  # of the text model for one picture
+MAX_ROWS = 1 << 14  # image rows of one picture
 
 
 @register_tower

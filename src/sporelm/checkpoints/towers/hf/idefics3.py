@@ -82,7 +82,7 @@ def with_one_side(vision: ConfigValues) -> ConfigValues:
 
 
 def check_merge(where: str, key: str, side: int, merge: int) -> None:
-    """Raise ModelFileError unless the patches of a side are whole squares of `merge` x `merge`."""
+    """Raise ModelFileError unless `merge` divides the number of patches on a side."""
     if side % merge:
         raise ModelFileError(
             f"{where}: {key} is {merge}; it must divide the {side} patches of a side (image_size / patch_size)"

@@ -120,8 +120,8 @@ def read_side(values: ConfigValues, key: str, low: int = 1) -> int:
     return values.integer(key, low, MAX_IMAGE_SIZE)
 
 
-def find_late_layers(names: Iterable[str], layers: int, *markers: str) -> set[str]:
-    """Return the names of layers that the projector does not read; the number of a layer follows a marker."""
+def find_unused_layers(names: Iterable[str], layers: int, *markers: str) -> set[str]:
+    """Return the tensor names of layers from index `layers` on; a layer's index follows one of the markers."""
     found = set()
     for name in names:
         number = next((name.partition(each)[2].partition(".")[0] for each in markers if each in name), "")
@@ -150,7 +150,7 @@ class InternVLHf(TowerHfSchema):
         names = list(names)
         found = super().find_ignored(names, config)
         return found | (
-            find_late_layers(names, config.layers, "encoder.layer.", "encoder.layers.") if config else set()
+            find_unused_layers(names, config.layers, "encoder.layer.", "encoder.layers.") if config else set()
         )
 
     def config_from_json(self, values: ConfigValues) -> InternVLTowerConfig:

@@ -25,7 +25,7 @@ from sporelm.models.tower import Tower
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.towers.llava import LlavaTower, LlavaTowerConfig
 
-# Defaults of transformers' LlavaConfig for the tower: CLIP-L/14 with 336 pixels. They hold without a `vision_config`.
+# Defaults of transformers' LlavaConfig for the tower: CLIP-L/14 at 336 pixels. They apply without a `vision_config`.
 LLAVA_VISION: Final[dict[str, Any]] = {
     "hidden_size": 1024,
     "intermediate_size": 4096,
@@ -109,7 +109,7 @@ def llava_json(config: LlavaTowerConfig) -> dict[str, Any]:
 
 
 def default_text_width(text: ConfigValues) -> int:
-    """Return the width of a text model whose config.json has none."""
+    """Return the default hidden size of a text model in transformers, for a config.json without it."""
     kind = text.get("model_type")
     known = TEXT_MODELS.get(kind) if isinstance(kind, str) else None
     return (known or TEXT_MODELS["llama"]).hidden_size

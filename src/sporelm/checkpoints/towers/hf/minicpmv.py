@@ -63,7 +63,7 @@ RESAMPLER: Final[TensorTable] = {
 
 @register_tower
 class MinicpmvHf(ClipHfSchema):
-    """`MiniCPMV` and `MiniCPMO`, told apart by `version`."""
+    """`MiniCPMV` and `MiniCPMO`, distinguished by `version`."""
 
     architecture = MinicpmvTower
     prefixes = ("vpm.", "resampler.")
@@ -113,7 +113,7 @@ class MinicpmvHf(ClipHfSchema):
 
 
 def check_resampler(where: str, width: int) -> None:
-    """Raise UnsupportedModel unless the text model's width is whole heads of the resampler."""
+    """Raise UnsupportedModel unless the text model's width is a multiple of the resampler's head dimension."""
     if width % HEAD_DIM:
         raise UnsupportedModel(
             f"{where}: the resampler's width is not supported (got {width}; allowed multiples of {HEAD_DIM})"

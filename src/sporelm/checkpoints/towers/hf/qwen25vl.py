@@ -25,7 +25,7 @@ FULL_LAYERS = (7, 15, 23, 31)
 
 
 def read_layer_list(values: ConfigValues, key: str, default: tuple[int, ...], layers: int) -> tuple[int, ...]:
-    """Return a list of layers in ascending order. Raises ModelFileError for a list of other things."""
+    """Return a list of layers in ascending order. Raises ModelFileError for any other value."""
     found = values.get(key)
     found = list(default) if found is None else found
     is_list = isinstance(found, list | tuple) and all(type(each) is int and 0 <= each < layers for each in found)

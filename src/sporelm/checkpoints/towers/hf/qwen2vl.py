@@ -49,9 +49,9 @@ QWEN_TENSORS: Final[TensorTable] = {
 
 
 def read_qwen_shape(values: ConfigValues, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a tower that all folders of Qwen's vision models name alike.
+    """Return the fields of a tower that the folders of all Qwen vision models share.
 
-    Raises UnsupportedModel for patches of another number of frames, or heads that cannot be rotated.
+    Raises UnsupportedModel for another temporal patch size or activation.
     """
     layers = values.integer("depth", 1, MAX_LAYERS, defaults["depth"])
     heads = values.integer("num_heads", 1, MAX_HEADS, defaults["num_heads"])
@@ -80,9 +80,9 @@ def read_qwen_shape(values: ConfigValues, defaults: dict[str, Any]) -> dict[str,
 
 
 def qwen_json(config: TowerConfig) -> dict[str, Any]:
-    """Return the keys of a `vision_config` that all folders of Qwen's vision models name alike.
+    """Return the keys of a `vision_config` that the folders of all Qwen vision models share.
 
-    Raises UnsupportedModel for what transformers takes as given.
+    Raises UnsupportedModel for values that transformers hard-codes differently.
     """
     for what, value, allowed in (("eps", config.eps, EPS), ("rope_theta", config.rope_theta, DEFAULT_THETA)):
         if not isclose(value, allowed, rel_tol=1e-6):
@@ -100,7 +100,7 @@ def qwen_json(config: TowerConfig) -> dict[str, Any]:
 
 
 def check_heads(where: str, width: int, heads: int) -> None:
-    """Raise UnsupportedModel unless each head is a multiple of four: pairs for rows and for columns."""
+    """Raise UnsupportedModel unless the head dimension is a multiple of four: rotary pairs for rows and for columns."""
     if width % (4 * heads):
         raise UnsupportedModel(
             f"{where}: {heads} heads of a width of {width} are not supported: each must be a multiple of 4"
