@@ -149,7 +149,9 @@ def test_the_loop_goes_on_while_prompts_are_read_and_while_it_closes(
             for name in ("prompt_ids", "chat_ids", "close"):
                 monkeypatch.setattr(llm.llm, name, noting(name, getattr(llm.llm, name)))
             monkeypatch.setattr(
-                llm.llm, "render", noting("render", lambda messages: RenderedPrompt(((messages[0]["content"], False),)))
+                llm.llm,
+                "render_taken",
+                noting("render", lambda taken: RenderedPrompt(((taken.messages[0]["content"], False),))),
             )
             await all_of(llm, PROMPTS[0], GREEDY)
             await llm.chat([{"role": "user", "content": "Hi"}], GREEDY)

@@ -16,7 +16,7 @@ from sporelm.api.cooperative import CooperativeTask
 from sporelm.api.document_ranking import RerankResult, encode_pairs, score_texts, sort_by_score
 from sporelm.api.embeddings import choose_pooling, finish_vectors, pool_texts
 from sporelm.api.engine_thread import EngineTask, EngineThread
-from sporelm.api.isolation import Isolation
+from sporelm.api.isolation import Isolation, take_images_isolated
 from sporelm.api.llm import LLM, as_prompt_list
 from sporelm.api.loaded_llm import Message, Prompt
 from sporelm.api.lora_adapters import LoraAdapter
@@ -178,7 +178,8 @@ class AsyncLLM:
         chosen = check_single(params)
 
         async def prepare() -> TextGeneration:
-            prompt = await self.isolation.render(lambda: self.llm.render(messages), large=True)
+            taken = await take_images_isolated(self.llm, messages, chosen.salt)
+            prompt = await self.isolation.render(lambda: self.llm.render_taken(taken), large=True)
             await self.isolation.try_grammar(chosen.grammar, chosen.salt)
             return await asyncio.to_thread(
                 lambda: self.llm.prepare_generation(self.llm.chat_ids(prompt), chosen, continues=False)

@@ -4,17 +4,22 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sporelm.api.image_budget import IsCancelled
+from sporelm.api.image_inputs import TakenImages, has_pictures
 from sporelm.errors import BackendError
 from sporelm.processes.isolated_process import IsolatedProcess
+from sporelm.text.chat_templates.chat_messages import with_known_roles
 from sporelm.text.chat_templates.chat_template import NeedsIsolation, without_waiting
 from sporelm.text.chat_templates.render_budget import RENDER_SECONDS
 from sporelm.text.grammar.grammar import Grammar
 from sporelm.text.grammar.grammar_checks import GRAMMAR_SECONDS
 from sporelm.text.grammar.grammar_trials import GrammarTrials, raise_failure
 from sporelm.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sporelm.api.loaded_llm import LoadedLLM
 
 MAX_THREADS = 4  # threads that wait for renderings; their own pool, so that slow templates delay nothing else
 MAX_IMAGE_THREADS = 4  # threads that read pictures; renderings do not wait for them
@@ -100,9 +105,20 @@ async def render_isolated(isolation: Isolation | None, render: Callable[[], T], 
     return await asyncio.to_thread(render) if large else render()
 
 
-async def read_images_isolated(isolation: Isolation | None, read: Callable[[IsCancelled], T]) -> T:
-    """Read pictures with an `Isolation`; without one, in a thread. See `Isolation.read_images`."""
-    return await (_run_cancellable(None, read) if isolation is None else isolation.read_images(read))
+async def take_images_isolated(llm: "LoadedLLM", messages: Any, tenant: str = "") -> TakenImages:
+    """Take the pictures from messages as `LLM.take_images` does: in a thread, if there are any.
+
+    Roles are renamed as `with_known_roles` does. Reading stops when this coroutine is cancelled. Raises RequestError,
+    ContextOverflow, BackendError.
+    """
+    messages = with_known_roles(messages)
+    if not has_pictures(messages):
+        return llm.take_images(messages, tenant)
+
+    def read(is_cancelled: IsCancelled) -> TakenImages:
+        return llm.take_images(messages, tenant, is_cancelled)
+
+    return await (_run_cancellable(None, read) if llm.isolation is None else llm.isolation.read_images(read))
 
 
 async def _run_cancellable(threads: ThreadPoolExecutor | None, call: Callable[[IsCancelled], T]) -> T:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sporelm.api.image_budget import IsCancelled
-from sporelm.api.isolation import MAX_IMAGE_THREADS, Isolation, read_images_isolated
+from sporelm.api.isolation import MAX_IMAGE_THREADS, Isolation, take_images_isolated
 from sporelm.errors import BackendError
 
 SECONDS = 30.0  # that a waiting thread waits at most
@@ -48,7 +48,8 @@ def test_reading_learns_that_the_client_has_left(is_isolated: bool) -> None:
     isolation, began, ended = make_isolation(), threading.Event(), threading.Event()
     answers = []
 
-    def read(is_cancelled: IsCancelled) -> None:
+    def take_images(messages: Any, tenant: str, is_cancelled: IsCancelled) -> None:
+        assert (len(messages), tenant) == (1, "a")
         answers.append(is_cancelled())
         began.set()
         for _ in range(int(SECONDS * 100)):
@@ -59,7 +60,9 @@ def test_reading_learns_that_the_client_has_left(is_isolated: bool) -> None:
         ended.set()
 
     async def run() -> None:
-        task = asyncio.ensure_future(read_images_isolated(isolation if is_isolated else None, read))
+        messages = [{"role": "user", "content": [{"type": "image", "image": b"x"}]}]
+        llm: Any = SimpleNamespace(take_images=take_images, isolation=isolation if is_isolated else None)
+        task = asyncio.ensure_future(take_images_isolated(llm, messages, "a"))
         assert await asyncio.to_thread(began.wait, SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

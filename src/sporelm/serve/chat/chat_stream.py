@@ -8,21 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.image_budget import IsCancelled
-from sporelm.api.image_inputs import TakenImages
-from sporelm.api.isolation import read_images_isolated, render_isolated
+from sporelm.api.isolation import render_isolated, take_images_isolated
 from sporelm.api.sampling_params import SamplingParams
 from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.chat.answer_stream import AnswerStream, merge_streams, run_in_thread_if
 from sporelm.serve.chat.chat_format import ChatFormat, ends_with_answer
-from sporelm.serve.chat.image_parts import has_images, with_request_path
+from sporelm.serve.chat.image_parts import with_request_path
 from sporelm.serve.chat.remote_images import fetch_remote_images
 from sporelm.serve.chat.token_usage import Usage, check_finished, usage_of
 from sporelm.serve.http.api_call import LARGE_BYTES, ApiCall
 from sporelm.serve.model_pool.served_model import ServedModel
 from sporelm.text import RenderedPrompt
-from sporelm.text.chat_templates.chat_messages import with_known_roles
 from sporelm.text.dialects import CallStart, Delta, Reasoning, Reply
 from sporelm.text.dialects.tool_prompt import check_variables
 
@@ -171,13 +168,9 @@ async def render_chat(
     them."""
     variables = check_variables(template_variables)
     messages = await fetch_remote_images(call, messages, can_see=chat_format.llm.can_see)
-    llm, tenant = chat_format.llm, call.key.cache_salt
-
-    def take(is_cancelled: IsCancelled | None = None) -> TakenImages:
-        return llm.take_images(with_known_roles(messages), tenant, is_cancelled)
-
+    llm = chat_format.llm
     try:
-        taken = await read_images_isolated(llm.isolation, take) if has_images(messages) else take()
+        taken = await take_images_isolated(llm, messages, call.key.cache_salt)
         call.is_large = call.is_large or bool(taken.pictures)
 
         def render() -> RenderedPrompt:

@@ -6,9 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from sporelm.api.conversation import Conversation
-from sporelm.api.image_budget import IsCancelled
-from sporelm.api.image_inputs import TakenImages, has_pictures
-from sporelm.api.isolation import read_images_isolated, render_isolated
+from sporelm.api.isolation import render_isolated, take_images_isolated
 from sporelm.api.sampling_params import SamplingParams
 from sporelm.api.text_generation import TextGeneration
 from sporelm.errors import ModelFileError, RequestError
@@ -20,7 +18,6 @@ from sporelm.serve.http.sse import encode_event
 from sporelm.serve.model_pool.served_model import ServedModel
 from sporelm.serve.sessions.session_pool import Session, close_conversation
 from sporelm.text import RenderedPrompt
-from sporelm.text.chat_templates.chat_messages import with_known_roles
 
 log = logging.getLogger("sporelm.serve")
 
@@ -45,13 +42,9 @@ class SessionTurn:
         llm = self.model.llm
         conversation = self.conversation
         is_large = sum(len(each["content"]) for each in messages) > LARGE_BYTES
-
-        def take(is_cancelled: IsCancelled | None = None) -> TakenImages:
-            return llm.take_images(with_known_roles(messages), self.call.key.cache_salt, is_cancelled)
-
         try:
             # A session may come from a file, with pictures.
-            taken = await read_images_isolated(llm.isolation, take) if has_pictures(messages) else take()
+            taken = await take_images_isolated(llm, messages, self.call.key.cache_salt)
             is_large = is_large or bool(taken.pictures)
             self.prompt = await render_isolated(llm.isolation, lambda: llm.render_taken(taken), large=is_large)
         except ModelFileError as reason:
