@@ -65,6 +65,8 @@ ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
 # Ops that decide something, or whose results weigh others: their results stay float32 (ADR 0044).
 F32_OPS = frozenset({"argmax", "top_k", "route"})
 MAX_STEP_TOKENS = 512
+# One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
+NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")
 SHORTAGE_CODES = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
 
 
@@ -457,7 +459,8 @@ class OpenClBackend:
     @enters_context
     def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> OpenClProgram:
         alignment = self.device.alignment
-        return OpenClProgram(graph, self, plan_memory(lambda spec: value_bytes(spec, alignment)))
+        placement = plan_memory(lambda spec: value_bytes(spec, alignment), NORMS_AND_ROUNDING)
+        return OpenClProgram(graph, self, placement)
 
     @enters_context
     def measure_limits(self) -> Mapping[str, float]:

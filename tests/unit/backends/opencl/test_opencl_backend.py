@@ -14,6 +14,7 @@ from sporelm import ops
 from sporelm.backends.opencl import opencl_program
 from sporelm.backends.protocol import Ready
 from sporelm.errors import BackendError, ContextError, MemoryShortage
+from sporelm.evals.conformance.conformance_case import On
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.plan import Plan
@@ -98,6 +99,32 @@ def test_small_inputs_go_up_in_one_copy(opencl: Any, monkeypatch: pytest.MonkeyP
     handles = plan.launch(arrays, {"tokens": 16})
     assert len(copies) == 1
     assert np.array_equal(opencl.fetch_rows(handles["y"], [3]), arrays["x"][[3]])
+    plan.close()
+
+
+def test_rounding_beside_a_norm_leaves_the_norms_arguments(opencl: Any) -> None:
+    """One launch writes the rounded rows while it reads rows of x: they may not share memory."""
+    on = On(opencl, "rounding")
+    weight, scale = on.weight("Q8_0", 256, 256), on.tensor(on.values(256))
+    specs = {name: Spec((Symbol("tokens", 512), 256), F32) for name in "xy"}
+
+    def function(x: Any, y: Any) -> Mapping[str, Any]:
+        hidden = ops.scale(ops.add(x, y), factor=2.0)
+        for _ in range(3):
+            hidden = ops.linear(ops.rms_norm(hidden, scale, eps=1e-5), weight)
+        return {"y": hidden}
+
+    plan = Plan(trace(function, specs), opencl)
+    arrays = {name: on.values(512, 256) for name in "xy"}
+    expected = function(**{name: opencl.tensor(array) for name, array in arrays.items()})["y"].numpy()
+    assert np.array_equal(plan.run(arrays, {"tokens": 512})["y"], expected)
+    program: Any = plan.bucket_programs["any"].program
+    offsets, nbytes = program._placement.offsets, 512 * 256 * 4
+    norms = [call for call in program.graph.calls if call.op is ops.rms_norm]
+    rounded = [call.results[0] for call in program.graph.calls if call.op is ops.quantize_rows]
+    assert len(norms) == len(rounded) == 3
+    for norm, result in zip(norms, rounded, strict=True):
+        assert abs(offsets[id(norm.args[0])] - offsets[id(result)]) >= nbytes
     plan.close()
 
 
