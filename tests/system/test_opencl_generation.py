@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from available import open_available
 from close import assert_near_in_nat
 from sporelm import LLM, SamplingParams
+from sporelm.errors import BackendError
 
 OPTIONS = {"max_context": 512, "max_batch": 4}
 PROMPTS = ["Once upon a time", "The dog", "Lily and Tom were playing in the park. They", "One day, a big cat " * 5]
@@ -33,6 +35,30 @@ def test_a_chunked_prompt_has_the_logits_of_the_cpu(llm: LLM, story: Path) -> No
     with LLM(story, backend="cpu", **OPTIONS) as cpu:
         expected = cpu.logits(ids)
     np.testing.assert_allclose(llm.logits(ids), expected, rtol=0, atol=2e-4)
+
+
+def test_a_device_that_is_lost_in_a_step_leaves_other_models_and_later_steps(
+    llm: LLM, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is one line; the other model goes on, and so does this one once the device is back."""
+    from sporelm.backends.opencl import opencl_program
+
+    params = SamplingParams(max_tokens=8, temperature=0.0)
+    expected = llm.generate("The dog", params)[0].token_ids
+
+    def fail(*arguments: Any) -> None:
+        raise opencl_program.cl.RuntimeError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
+
+    with LLM(story, backend="opencl", **OPTIONS) as other:
+        other.generate("The dog", params)
+        with monkeypatch.context() as patched:
+            patched.setattr(opencl_program.cl, "enqueue_nd_range_kernel", fail)
+            with pytest.raises(
+                BackendError, match=r"device 0: .* failed: .*DEVICE_NOT_AVAILABLE. Load the model again"
+            ):
+                other.generate("The dog", params)
+        assert llm.generate("The dog", params)[0].token_ids == expected
+        assert other.generate("The dog", params)[0].token_ids == expected
 
 
 @pytest.mark.all

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from time import perf_counter
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import pyopencl as cl
@@ -187,7 +188,13 @@ class OpenClBackend:
         flags: Any = cl.mem_flags.READ_WRITE
         if self.device.shares_host_memory:
             flags |= cl.mem_flags.ALLOC_HOST_PTR
-        return cl.Buffer(self.cl_context, flags, max(nbytes, 1))
+        buffer = CountedBuffer(self.cl_context, flags, max(nbytes, 1))
+        self.allocated_bytes += nbytes
+        finalize(buffer, self._count_freed, nbytes)
+        return buffer
+
+    def _count_freed(self, nbytes: int) -> None:
+        self.allocated_bytes -= nbytes
 
     def copy_to_buffer(self, array: np.ndarray) -> Any:
         """Return a buffer with a copy of an array, written in place where the device shares the host's memory."""
@@ -288,7 +295,6 @@ class OpenClBackend:
             pool.buffers.append(buffer)
             if nbytes:
                 cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint8), 0, nbytes)
-        self.allocated_bytes += sum(sizes)
         return pool
 
     @enters_context
@@ -493,6 +499,10 @@ class OpenClBackend:
         leaks = self.context.close()
         if leaks:
             warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)
+
+
+class CountedBuffer(cl.Buffer):
+    """A buffer that can be referenced weakly, so that its bytes are counted until it is gone."""
 
 
 class MappedBytes:

@@ -145,6 +145,16 @@ def test_a_freed_cache_is_not_written(opencl: Any) -> None:
     plan.close()
 
 
+def test_bytes_are_counted_until_they_are_freed(opencl: Any) -> None:
+    before = opencl.allocated_bytes
+    tensor = opencl.tensor(np.ones((4, 256), np.float32))
+    caches = opencl.allocate_pages(2, [(1, 16)], F32)
+    assert opencl.allocated_bytes - before == 4 * 256 * 4 + 2 * 2 * 64 * 16 * 4
+    opencl.free_pages(caches)
+    del tensor
+    assert opencl.allocated_bytes == before
+
+
 def test_too_large_a_buffer_is_a_shortage(opencl: Any) -> None:
     with pytest.raises(MemoryShortage, match=r"a weight needs .* it allows .* in one buffer. Lower the option max_con"):
         opencl.allocate_buffer(1 << 60, "a weight")
