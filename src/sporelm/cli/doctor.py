@@ -40,6 +40,7 @@ def make_parser() -> Parser:
             "spore doctor --models",
             "spore doctor --conformance --json",
             "spore doctor --conformance --backend torch --device cuda --dtype bf16",
+            "spore doctor --conformance --backend torch --report report.html",
             "spore doctor --backend torch --device meta",
         ],
     )
@@ -51,6 +52,12 @@ def make_parser() -> Parser:
         "An op is run by itself on small inputs, so its time shows what is out of line, not how fast a model is",
     )
     parser.add_argument("--all", action="store_true", help="every case of --conformance, or shape of --device meta")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="with --conformance and --backend: write all about this back-end to a page (.html) or JSON (.json): every "
+        "op, three tiny models end to end, its speed beside the device's limits, and what is missing",
+    )
     parser.add_argument(
         "--models", action="store_true", help="list the model families instead, and what tests compare each with"
     )
@@ -79,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) and has_values and not args.conformance:
             remedy = "Give --conformance, or --device alone to see which back-ends run there."
             raise UsageError(f"--{name}: selects what --conformance compares, and --conformance is not given. {remedy}")
+    check_report_options(args)
     backend_options = {name: value for name in ("device", "dtype") if (value := getattr(args, name)) is not None}
     if args.models:
         if args.conformance:
@@ -106,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         "model_store": inspect_model_store(settings.MODEL_STORE.path),
     }
     differences = 0
+    if args.report:
+        return write_conformance_report(args, backend_options)
     if args.conformance:
         from sporelm.evals.conformance.check import check_backends
 
@@ -119,6 +129,35 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(fold_labels(format_report(report))))
     return 1 if differences else 0
+
+
+def check_report_options(args: argparse.Namespace) -> None:
+    """Raise UsageError for --report without the back-end that it is about, RequestError for a file of another kind."""
+    if args.report is None:
+        return
+    for name in ("conformance", "backend"):
+        if not getattr(args, name):
+            raise UsageError(f"--report: is about one back-end, and --{name} is not given. Give --{name}.")
+    from sporelm.evals.conformance.conformance_report import check_report_path
+
+    check_report_path(args.report)
+
+
+def write_conformance_report(args: argparse.Namespace, backend_options: dict[str, str]) -> int:
+    """Check the back-end, write the report, and print its verdict. Return the exit code."""
+    from sporelm.evals.conformance.conformance_report import build_report, write_report
+
+    report = build_report(args.backend, backend_options, every_case=args.all)
+    write_report(report, args.report)
+    if args.json:
+        print(json.dumps(report, indent=2))
+        return 0 if report["passes"] else 1
+    equal = sum(row["state"] == "equal" for row in report["cases"])
+    models = sum(row["state"] == "equal" for row in report["models"])
+    verdict = "passes" if report["passes"] else "does not pass"
+    counts = f"{equal} of {len(report['cases'])} cases and {models} of {len(report['models'])} runs of tiny models"
+    print(f"{args.backend} {verdict}: {counts} are equal; {args.report} has them all")
+    return 0 if report["passes"] else 1
 
 
 def check_shapes(backend: str, backend_options: dict[str, str], *, every_shape: bool) -> list[dict[str, Any]]:
