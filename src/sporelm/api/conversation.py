@@ -68,7 +68,7 @@ class Conversation:
     ) -> Generator[Piece, None, None]:
         """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
 
-        images   pictures that the message shows, for a model that sees: paths, bytes, data URIs, PIL images, uint8
+        images   pictures that the message shows, for a vision model: paths, bytes, data URIs, PIL images, uint8
                  arrays [height, width, 3], or lists of frames. They are kept as bytes
 
         Closing the iterator early keeps the answer so far; before the answer begins, it keeps nothing of the turn.
@@ -178,7 +178,7 @@ class Conversation:
         return conversation
 
     def _check_images(self, path: Path) -> None:
-        """Raise RequestError for a session with rows of images if the model does not see."""
+        """Raise RequestError for a session with image rows if the model has no vision tower."""
         if self.llm.can_see:
             return
         if any(prefix.image_rows for prefix in self._prefixes) or find_image_ids(self.sequence.tokens):

@@ -184,7 +184,7 @@ class LoadedEngine:
     notes: tuple[str, ...]
     draft: Worker | None = None  # the draft model's worker
     split: DeviceSplit | None = None  # between a device and the CPU
-    image_reader: ImageReader | None = None  # of a model that sees
+    image_reader: ImageReader | None = None  # of a vision model
 
     @property
     def decoder_engine(self) -> Engine:

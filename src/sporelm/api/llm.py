@@ -179,7 +179,7 @@ class LLM(LoadedLLM):
         text     with the model's placeholder once for each picture; without any, pictures stand in front of it
         images   paths, bytes, PIL images, uint8 arrays [height, width, 3], or lists of frames
 
-        Raises RequestError, also for a model that does not see; ContextOverflow.
+        Raises RequestError, also for a model without a vision tower; ContextOverflow.
         """
         taken = self.take_images([{"role": "user", "content": [{"type": "image", "image": image} for image in images]}])
         if not taken.pictures:
@@ -232,7 +232,7 @@ class LLM(LoadedLLM):
     ) -> NDArray[np.float32]:
         """Return a vector for each text, or list of token ids, and then for each image: float32 [texts, width].
 
-        images       pictures for a model that sees, as in `prompt_with_images`; each is a prompt of its own.
+        images       pictures for a vision model, as in `prompt_with_images`; each is a prompt of its own.
                      `ImageTextEncoder` embeds pictures and texts with CLIP and SigLIP
         pooling      how the positions are combined: "mean", "last", or "cls", the first; None: as the model's files
                      say, else the mean

@@ -86,7 +86,7 @@ class LoadedLLM:
 
     @property
     def image_reader(self) -> ImageReader | None:
-        """The reader that turns pictures into inputs of the model; None if it does not see."""
+        """The reader that turns pictures into inputs of the model; None without a vision tower."""
         return self.loaded_engine.image_reader
 
     @property
@@ -319,9 +319,9 @@ class LoadedLLM:
         """Return messages without the data of their pictures, and the pictures as the model reads them.
 
         tenant         whose turn they take where a child process decodes them
-        is_cancelled   is asked between pictures; reading stops then
+        is_cancelled   polled between pictures; reading stops if it returns true
 
-        Raises RequestError for a picture that cannot be read, or if the model does not see; ContextOverflow for more
+        Raises RequestError for a picture that cannot be read, or a model without vision; ContextOverflow for more
         pictures than the context holds.
         """
         if self.image_reader is not None:
@@ -335,7 +335,7 @@ class LoadedLLM:
         return rendered if self.image_reader is None else self.image_reader.expand(rendered, pictures)
 
     def describe_towers(self) -> str:
-        """Return the remedy for a model that does not see: a file beside it that may hold its tower."""
+        """Return the remedy for a model without a vision tower: a file beside it that may hold its tower."""
         if name := find_mmproj(self.path):
             return f"Set the option mmproj to {name}, which lies beside it."
         return "Load a model that does; if its vision tower is in a file of its own, name that with the option mmproj."

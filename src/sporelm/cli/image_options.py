@@ -63,7 +63,7 @@ def check_picture(llm: "LLM", picture: Picture) -> Picture:
     """Return a picture with its number of tokens. Raises RequestError if the model cannot read it."""
     reader = llm.image_reader
     if reader is None:
-        llm.take_images(image_messages("", [picture]))  # raises the error of a model that does not see
+        llm.take_images(image_messages("", [picture]))  # raises the error of a model without a vision tower
         raise AssertionError("a model that does not see refuses pictures")
     try:
         found = reader.read(picture.data)

@@ -93,7 +93,7 @@ class Scheduler:
         # next step must wait for it.
         self.in_flight: Mapping[int, ScheduledSequence] = {}
         self.must_drain = False
-        self.image_encoder: ImageEncoder | None = None  # of a model that sees
+        self.image_encoder: ImageEncoder | None = None  # of a vision model
         self.attends_images_both_ways = False  # so that an image must be in one step
         self.next_image_id: int | None = None  # of a request whose image had no room beside others: it goes first
         self.metrics = Metrics(self._load)
@@ -131,7 +131,7 @@ class Scheduler:
             )
 
     def _check_images(self, request: Request) -> None:
-        """Raise RequestError for images if the model does not see, or one that is longer than a step."""
+        """Raise RequestError for images if the model has no vision tower, or one that is longer than a step."""
         if self.image_encoder is None:
             raise RequestError("this model does not see images: load one with a vision tower (the option mmproj)")
         for image in request.images:

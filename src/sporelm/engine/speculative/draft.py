@@ -83,7 +83,7 @@ class ModelDrafter:
         max_tokens: dict[int, int] = {}
         acceptance: dict[int, float] = {}  # the share of draft tokens that were accepted, of requests that sample
         for request, limit in limits[: self.limits.max_batch]:
-            if request.images or not self._can_hold(request, 1):  # the draft model does not see
+            if request.images or not self._can_hold(request, 1):  # the draft model has no vision tower
                 continue
             sequence = self._prepare_sequence(request)
             tokens = request.context_ids[sequence.length :]

@@ -162,7 +162,7 @@ class ChatTemplate:
         return template
 
     def with_images(self, placeholder: str, text: str = "") -> "ChatTemplate":
-        """Return the same template for a model that sees.
+        """Return the same template for a vision model.
 
         placeholder   the text by which the template stands for a picture
         text          stands for a picture in a message if the template does not render pictures; "": the placeholder
