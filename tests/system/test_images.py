@@ -14,7 +14,7 @@ from imatrix_models import vocabulary
 from lora_files import write_peft
 from sporelm import LLM, SamplingParams
 from sporelm.engine import Request
-from sporelm.engine.prompt_images import PromptIds
+from sporelm.engine.prompt_images import PromptIds, image_row_ids, is_image_id
 from sporelm.engine.sampling import Sampling
 from sporelm.engine.step import Step
 from sporelm.errors import ContextOverflow, MemoryShortage, RequestError
@@ -263,6 +263,34 @@ def test_too_many_patches_are_refused_at_once(folder: Path, monkeypatch: pytest.
         with pytest.raises(RequestError, match=r"image: too many patches \(got \d+; allowed 10\)"):
             llm.generate([ids], GREEDY)
         assert llm.generate([llm.prompt_ids("A text")], GREEDY)
+
+
+@pytest.mark.parametrize(
+    "text", [f"{QWEN_PICTURE} x", f"A text in front of a picture. {QWEN_PICTURE} x", f"{QWEN_PICTURE} {QWEN_PICTURE}"]
+)
+def test_a_context_with_pictures_rolls(folder: Path, text: str) -> None:
+    with open_fresh(folder, max_context=96) as llm:
+        ids = llm.prompt_with_images(text, [TALL, WIDE][: text.count(QWEN_PICTURE)])
+        request = Request(ids, sampling=Sampling(temperature=0.0), max_tokens=160, roll=True)
+        llm.engine.add(request)
+        rolled: list[tuple[list[int], list[int]]] = []
+        while request.finish_reason is None:
+            context = request.context_ids
+            llm.engine.step()
+            if request.context_ids is not context and request.num_dropped:
+                for image in request.images:
+                    row_ids = image_row_ids(image.key, image.num_rows)
+                    assert request.context_ids[image.start : image.stop] == row_ids
+                assert sum(map(is_image_id, request.context_ids)) == sum(each.num_rows for each in request.images)
+                rolled.append((list(PromptIds(request.context_ids, request.images)), request.generated))
+                fresh = PromptIds(request.context_ids, request.images)
+        assert len(rolled) >= 2
+        assert request.num_generated == 160
+        after = request.generated[len(rolled[-1][1]) :]
+        assert (
+            llm.generate([fresh], SamplingParams(max_tokens=len(after), temperature=0.0, ignore_eos=True))[0].token_ids
+            == after
+        )
 
 
 def test_more_pictures_than_the_context_holds(folder: Path) -> None:

@@ -200,15 +200,12 @@ class ImageReader:
         """The text for a picture where a template does not write it."""
         return self.processor.prompt_text or self.processor.placeholder
 
-    def encode(self, rendered: RenderedPrompt, max_context: int) -> PromptIds:
-        """Return the ids of an expanded prompt, with those of image rows, and the images.
-
-        Raises ContextOverflow, with the number of the picture, for more rows than the context has.
-        """
+    def encode(self, rendered: RenderedPrompt) -> PromptIds:
+        """Return the ids of an expanded prompt, with those of image rows, and the images."""
         ids = self._encode_rows(rendered)
         images, place = list[PromptImage](), 0
         num_rows = sum(token == self.row_token_id for token in ids) if self.is_row_token_known else 0
-        for number, image in enumerate(rendered.images, 1):
+        for image in rendered.images:
             if self.is_row_token_known and num_rows < image.num_rows:
                 break  # the text ends before
             place = self._find_rows(ids, place)
@@ -220,13 +217,6 @@ class ImageReader:
             ids[place : place + image.num_rows] = image_row_ids(key, image.num_rows)
             place += image.num_rows
             num_rows -= image.num_rows
-            if place > max_context:
-                raise ContextOverflow(
-                    f"image {number} of {len(rendered.images)}: the prompt is too long (got {len(ids)} tokens, "
-                    f"{image.num_rows} of this picture; allowed {max_context}). Send fewer or smaller pictures, or "
-                    "raise the option max_context.",
-                    context=max_context,
-                )
         if num_rows and self.is_row_token_known:
             raise RequestError("image: the prompt ends inside a picture, or has other image tokens. Render it again.")
         return PromptIds(ids, images)

@@ -354,7 +354,7 @@ class LoadedLLM:
         ids: list[int]
         if rendered.images:
             assert self.image_reader is not None
-            ids = self.image_reader.encode(rendered, self.max_context)
+            ids = self.image_reader.encode(rendered)
         else:
             ids = self.tokenizer.encode_prompt(rendered)
         if not ids:

@@ -136,7 +136,7 @@ class RopePositions:
             parts.append(position + each.positions)
             position += int(each.positions.max()) + 1
             place = each.stop
-        self._image_positions = np.concatenate(parts).astype(np.int32)
+        self._image_positions = np.concatenate([np.zeros((0, 3), np.int32), *parts]).astype(np.int32)
         self._delta = position - place  # rotary position minus index, for the text after the last image
 
     def between(self, begin: int, end: int) -> NDArray[np.int32]:

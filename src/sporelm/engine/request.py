@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import replace
 from operator import index
 from typing import Any, Literal
 
@@ -99,6 +100,7 @@ class Request:
         "page_hashes",
         "parent",
         "priority",
+        "prompt_images",
         "roll",
         "rope_positions",
         "sampling",
@@ -139,8 +141,7 @@ class Request:
         adapter_id  of a loaded LoRA adapter, 0 for none
         output      "logits" or "hidden": nothing is generated, and `on_rows` gets a row of logits, or the last hidden
                     state, of each position
-        images      runs of image rows in the prompt, in order, unless it is a `PromptIds`, which has them; a text with
-                    images does not roll
+        images      runs of image rows in the prompt, in order, unless it is a `PromptIds`, which has them
         on_rows     called with the new rows of each step, float32 [rows, width], a view that is valid during the call
 
         Raises RequestError for an empty prompt or max_tokens < 1.
@@ -153,7 +154,8 @@ class Request:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
         if isinstance(prompt, PromptIds):
             images = prompt.images
-        self.images = tuple(image.copy() for image in images)
+        self.images = tuple(image.copy() for image in images)  # of the context
+        self.prompt_images = self.images  # of the whole text
         self.needed_images: list[PromptImage] | None = None  # that no cache covers, once the scheduler has looked
         self.rope_positions: RopePositions | None = None
         if self.images:
@@ -163,7 +165,7 @@ class Request:
         self.num_prompt = len(self.all_token_ids)
         self.num_context_prompt = self.num_prompt  # tokens of the prompt that are in the context
         self.num_dropped = 0  # tokens of the text that were dropped to make room
-        self.roll = roll and not images
+        self.roll = roll
         self.sampling = sampling or Sampling()
         self.logprobs: list[TokenLogprobs] = []  # of each generated token, if the sampling options ask for them
         self.max_tokens = max_tokens
@@ -213,7 +215,7 @@ class Request:
     def prompt(self) -> list[int]:
         """The ids of the prompt; rows of images have that of the token that stands for them."""
         prompt = self.all_token_ids[: self.num_prompt]
-        for image in self.images:
+        for image in self.prompt_images:
             prompt[image.start : image.stop] = [image.token_id] * image.num_rows
         return prompt
 
@@ -221,9 +223,9 @@ class Request:
     def vocabulary_ids(self) -> list[int]:
         """All ids outside of images."""
         ids, begin = list[int](), 0
-        if not self.images:
+        if not self.prompt_images:
             return self.all_token_ids
-        for image in self.images:
+        for image in self.prompt_images:
             ids += self.all_token_ids[begin : image.start]
             begin = image.stop
         return ids + self.all_token_ids[begin:]
@@ -264,17 +266,36 @@ class Request:
         halves of the room as are too much.
 
         The place of the next cut does not change while the text grows by less than a half, so that the KV of one turn
-        of a conversation can be reused in the next.
+        of a conversation can be reused in the next. An image of which a part would be dropped is dropped as a whole.
         """
         if not self.roll or len(self.context_ids) <= room:
             return
-        num_pinned = num_pinned_positions(room)
+        begin = num_pinned_positions(room)
         half = max(1, room // 2)
-        self.num_dropped = -((room - len(self.all_token_ids)) // half) * half
-        self.context_ids = self.all_token_ids[:num_pinned] + self.all_token_ids[num_pinned + self.num_dropped :]
-        del self.page_hashes.hashes[num_pinned // PAGE :]
+        end = begin - (room - len(self.all_token_ids)) // half * half
+        for image in self.prompt_images:
+            begin = image.start if image.start < begin < image.stop else begin
+            end = image.stop if image.start < end < image.stop else end
+        self.num_dropped = end - begin
+        self.context_ids = self.all_token_ids[:begin] + self.all_token_ids[end:]
+        del self.page_hashes.hashes[begin // PAGE :]
+        if self.prompt_images:
+            self._move_images(begin, end)
         if not self.num_generated:
             self.num_context_prompt = len(self.context_ids)
+
+    def _move_images(self, begin: int, end: int) -> None:
+        """Place the images in a context without the positions from `begin` to `end` of the text."""
+        self.needed_images = None
+        computed = {image.key: image for image in self.images if image.rows is not None}
+        moved = list[PromptImage]()
+        for image in self.prompt_images:
+            if image.stop <= begin or image.start >= end:
+                start = image.start if image.stop <= begin else image.start - (end - begin)
+                moved.append(replace(computed.get(image.key, image), start=start))
+        self.images = tuple(moved)
+        if self.rope_positions is not None:
+            self.rope_positions = RopePositions(self.images)
 
     def __repr__(self) -> str:
         state = self.finish_reason or f"{self.num_computed} of {len(self.context_ids)} tokens computed"
