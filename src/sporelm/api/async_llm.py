@@ -157,6 +157,11 @@ class AsyncLLM:
         """The same as `LLM.metrics`. Reading them does not wait for a step."""
         return self.llm.metrics
 
+    async def prompt_with_images(self, text: str, images: Sequence[Any]) -> list[int]:
+        """Return the ids of raw text with pictures as `LLM.prompt_with_images` does, while other requests run. A string
+        is a data URI here, never a path: give a `Path` for one."""
+        return await asyncio.to_thread(self.llm.prompt_with_images, text, images)
+
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[Piece, None]:
         """Continue one prompt and yield pieces. Closing the iterator or cancelling the task cancels the request.
 
@@ -206,8 +211,9 @@ class AsyncLLM:
 
     async def embed(
         self,
-        texts: Prompt | Sequence[Prompt],
+        texts: Prompt | Sequence[Prompt] = (),
         *,
+        images: Sequence[Any] = (),
         pooling: str | None = None,
         normalize: bool = True,
         prompt_name: str | None = None,
@@ -219,7 +225,10 @@ class AsyncLLM:
         chosen = choose_pooling(self.llm.config, pooling, prompts)
         adapter_id = self.llm.adapters.adapter_id(adapter)
         ids = await asyncio.to_thread(
-            lambda: [self.llm.embed_ids(prompt, prompt_name, truncate=truncate) for prompt in prompts]
+            lambda: [
+                *(self.llm.embed_ids(prompt, prompt_name, truncate=truncate) for prompt in prompts),
+                *(self.llm.prompt_with_images("", [image]) for image in images),
+            ]
         )
         pooled = await self.run_task(pool_texts(self.llm.inference_engine, ids, chosen, adapter_id))
         return finish_vectors(self.llm, pooled, normalize=normalize)
