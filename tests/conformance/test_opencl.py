@@ -1,4 +1,5 @@
-"""OpenCL kernels against the ops' numpy references, in float32 and with activations stored as halves.
+"""OpenCL kernels against the ops' numpy references: in float32, with activations stored as halves, and in float32 with
+the vectors and groups of GPUs.
 
 They run where there is an OpenCL driver, such as PoCL for the CPU. Without cl_khr_fp16 halves are only stored, and
 computed as floats: PoCL's CPU device has none, so that is tested here.
@@ -22,20 +23,21 @@ from sporelm.ops import trace
 from sporelm.plan import Plan
 
 DTYPES = ("f32", "f16")
+GROUPS = "groups of a gpu"
 
 
 def kernel_cases() -> list[Any]:
-    """Return the cases of ops with kernels: by default every third of the sample of `spore doctor --conformance` in
-    f32, fewer in f16, since each shape of some ops is a program to compile; with --all all cases."""
+    """Return the cases of ops with kernels: by default every fifth of the sample of `spore doctor --conformance` in
+    f32, fewer in others, since each shape of some ops is a program to compile; with --all all cases."""
     try:
         from sporelm.backends.opencl.op_lowering import op_lowerings
     except BackendError:
         return [pytest.param("f32", None, id="none")]
     short = [id(case) for case in sample_cases()]
-    chosen = {"f32": {*short[::3]}, "f16": {*short[1::9]}}
+    chosen = {"f32": {*short[::5]}, "f16": {*short[1::15]}, GROUPS: {*short[2::15]}}
     return [
-        pytest.param(dtype, case, id=f"{dtype} {case}", marks=[] if id(case) in chosen[dtype] else [pytest.mark.all])
-        for dtype in DTYPES
+        pytest.param(kind, case, id=f"{kind} {case}", marks=[] if id(case) in chosen[kind] else [pytest.mark.all])
+        for kind in (*DTYPES, GROUPS)
         for case in CASES
         if case.op in op_lowerings()
     ]
@@ -43,18 +45,22 @@ def kernel_cases() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def backends() -> Iterator[dict[str, Any]]:
-    """The back-end with each type of activations."""
+    """The back-end with each type of activations, and with numbers of a GPU."""
     opened = {dtype: open_available("opencl", dtype=dtype) for dtype in DTYPES}
+    opened[GROUPS] = open_available("opencl")
+    from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
+
+    opened[GROUPS].tuning = GPU_DEFAULTS
     yield opened
     for backend in opened.values():
         backend.close()
 
 
-@pytest.mark.parametrize(("dtype", "case"), kernel_cases())
-def test_kernels_agree_with_the_reference(backends: dict[str, Any], reference: Any, dtype: str, case: Case) -> None:
-    if not is_within_types(case, backends[dtype]):
+@pytest.mark.parametrize(("kind", "case"), kernel_cases())
+def test_kernels_agree_with_the_reference(backends: dict[str, Any], reference: Any, kind: str, case: Case) -> None:
+    if not is_within_types(case, backends[kind]):
         pytest.skip("its weights are beyond the range of the type")
-    row = check_case("opencl", case, backends[dtype], reference)
+    row = check_case("opencl", case, backends[kind], reference)
     assert row["state"] == "equal", row
 
 

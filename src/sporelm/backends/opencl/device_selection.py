@@ -30,6 +30,7 @@ class OpenClDevice:
     name: str
     platform: str
     version: tuple[int, int]
+    aliases: str = ""  # more text in which a part of a name is looked for
 
     @property
     def label(self) -> str:
@@ -87,6 +88,7 @@ def _describe(number: int, device: Any, platform: Any) -> OpenClDevice:
         one_line(device.name),
         one_line(platform.name),
         (int(version[1]), int(version[2])) if version else (1, 0),
+        one_line(platform.version),  # "OpenCL 3.0 PoCL 3.1 ..."
     )
 
 
@@ -106,13 +108,12 @@ def choose_device(wanted: str, devices: Sequence[OpenClDevice]) -> OpenClDevice:
         place = int(kind[2] or 0)
         fitting = of_kind[place : place + 1]
     else:
-        fitting = [each for each in devices if name in f"{each.name} {each.platform}".lower()]
+        fitting = [each for each in devices if name in f"{each.name} {each.platform} {each.aliases}".lower()]
     if len(fitting) != 1:
         problem = "no such device" if not fitting else f"{len(fitting)} devices have this in their names"
         allowed = "; ".join(each.label for each in devices)
         raise BackendError(
-            f"back-end 'opencl': {problem} (got {wanted[:80]!r}; allowed {allowed}). Set the option device to a number"
-            " or a name."
+            f"{problem} (got {wanted[:80]!r}; allowed {allowed}). Set the option device to a number or a name."
         )
     return fitting[0]
 

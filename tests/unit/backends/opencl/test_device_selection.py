@@ -101,9 +101,10 @@ def test_a_broken_driver_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatc
     device = SimpleNamespace(**LARGE, type=cl.device_type.GPU, version="OpenCL 3.0 x", name=" Fine  GPU\0")
     platforms = [
         SimpleNamespace(name="Broken", get_devices=fail),
-        SimpleNamespace(name="Whole", get_devices=lambda: [device]),
+        SimpleNamespace(name="Whole", version="OpenCL 3.0 Whole 7", get_devices=lambda: [device]),
     ]
     monkeypatch.setattr(device_selection.cl, "get_platforms", lambda: platforms)
     (found,) = device_selection.list_opencl_devices()
     assert (found.label, found.version, found.driver) == ("0: gpu Fine GPU (Whole)", (3, 0), "24.1")
+    assert choose_device("whole 7", [found]) is found
     assert (found.has_fp16, found.shares_host_memory, found.alignment) == (True, True, 128)
