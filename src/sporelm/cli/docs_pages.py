@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sporelm import settings
 from sporelm.cli import main
+from sporelm.evals.support_table import support_page
 
 COMMANDS_HEAD = """\
 # Commands
@@ -42,9 +43,10 @@ def settings_page() -> str:
 
 
 def write_pages(folder: Path) -> None:
-    """Write both pages into a folder."""
+    """Write the pages into a folder."""
     (folder / "commands.md").write_text(commands_page(), encoding="utf-8", newline="\n")
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8", newline="\n")
+    (folder / "support.md").write_text(support_page(), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
