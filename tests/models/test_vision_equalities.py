@@ -13,7 +13,9 @@ from cpu_targets import TARGETS
 from drawn_families import FIRST, PICTURE, DrawnFamily, draw_pixels
 from sporelm import LLM, SamplingParams
 from sporelm.errors import RequestError
+from sporelm.ops.number_types import UNIT_ROUNDOFF
 from sporelm.ops.paged_attention import PAGE
+from sporelm.tensor.dtype import BF16
 
 TEXT = f"Look: {PICTURE} and {PICTURE} What differs? " + "Say it in a few words, one after the other, please."
 SIZES = ((70, 41), (16, 90))
@@ -119,6 +121,24 @@ def test_torch_computes_the_same(loaded: LoadedFamily) -> None:
     for options in ({}, {"eager": True}):
         found = loaded.compute(backend="torch", dtype="f32", **options)
         assert np.abs(found - loaded.logits).max() <= 1e-5 * span
+
+
+def test_torch_computes_towers_in_bf16(loaded: LoadedFamily) -> None:
+    """Image rows differ from those in float32 by the roundings of a few layers: by 8 of them at most."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'sporelm[torch]' tests its back-end")
+    expected = compute_rows(loaded.llm)
+    with loaded.open(backend="torch", dtype="bf16", eager=True) as llm:
+        found = compute_rows(llm)
+    assert np.isfinite(found).all()
+    assert 0 < np.abs(found - expected).max() <= 8 * UNIT_ROUNDOFF[BF16] * np.abs(expected).max()
+
+
+def compute_rows(llm: LLM) -> np.ndarray:
+    """The image rows of one picture."""
+    assert llm.image_reader is not None
+    assert llm.engine.scheduler.image_encoder is not None
+    images = llm.image_reader.processor.process(draw_pixels(*SIZES[0])).images
+    return np.concatenate([llm.engine.scheduler.image_encoder.runner.compute(image) for image in images])
 
 
 @pytest.mark.parametrize(("name", "target"), NARROWER)

@@ -26,6 +26,7 @@ class _EqualRuns(NamedTuple):
 @implements(ops.cross_attention, is_narrow=True)
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, spans: Any, *, head_dim: int, scale: float) -> Tensor:
     """Attend run by run of rows with equal spans. `spans` is a numpy array."""
+    k, v = k.to(q.dtype), v.to(q.dtype)  # inputs of a program are float32, whatever the activation type
     out = torch.zeros_like(q)
     group = q.shape[1] // k.shape[1]
     for runs, first, rows, begin, keys in _equal_runs(spans):
