@@ -254,7 +254,7 @@ class Runner:
             first_rows = None
         weights = self.weights
         extra_specs: dict[str, Spec] = {}
-        if step.has_images:
+        if self.image_columns and step.has_images:
             rows = first_rows or np.cumsum([0, *[len(each.tokens) for each in step.sequences[:-1]]]).tolist()
             arrays = {**arrays, **self._image_inputs(step, rows, np.asarray(arrays["positions"]))}
             extents = {**extents, "image_rows": len(arrays["image_values"])}

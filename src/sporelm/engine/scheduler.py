@@ -212,10 +212,11 @@ class Scheduler:
         if builder.is_hidden:
             self._fill_hidden(builder, len(decoding))
             return
-        first = self.running.get(self.next_image_id or 0)
-        self.next_image_id = None
-        if first is not None and first.output != "hidden" and first.id not in in_flight:
-            self._schedule(first, builder)
+        if self.next_image_id is not None:
+            first = self.running.get(self.next_image_id)
+            self.next_image_id = None
+            if first is not None and first.output != "hidden" and first.id not in in_flight:
+                self._schedule(first, builder)
         drafts: dict[int, list[int]] = {}
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.queues:
             drafts = self.speculation.propose(decoding, self.limits.max_context)
