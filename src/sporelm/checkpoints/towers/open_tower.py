@@ -78,7 +78,13 @@ def tower_hf_schema(module: str) -> TowerHfSchema:
 
 
 def tower_gguf_schema(module: str) -> TowerGgufSchema:
-    """Return the schema of a family's mmproj files."""
+    """Return the schema of a family's mmproj files. Raises UnsupportedModel for an image encoder, which has none."""
+    encoder = next((each for each in IMAGE_ENCODERS if each.module == module), None)
+    if encoder is not None:
+        raise UnsupportedModel(
+            f"{encoder.title}: an image encoder has no mmproj file, which holds the vision tower of a language model. "
+            "Use its folder."
+        )
     import_module(f"sporelm.checkpoints.towers.gguf.{module}")
     return _GGUF[module]()
 

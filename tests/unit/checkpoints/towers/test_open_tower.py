@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sporelm.checkpoints.towers.open_tower import find_image_encoder, find_tower, open_tower
+from sporelm.checkpoints.towers.open_tower import find_image_encoder, find_tower, open_tower, tower_gguf_schema
 from sporelm.errors import ModelFileError, UnsupportedModel
 from tower_tiles import write_gguf_tensors
 
@@ -64,6 +64,13 @@ def test_other_classes(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"its vision tower is not supported .got .*LlamaForCausalLM.*SigLIP"):
         open_tower(folder)
     assert find_image_encoder(write_folder(tmp_path, "SiglipModel")) is not None
+
+
+@pytest.mark.parametrize("encoder", ["clip", "siglip"])
+def test_image_encoders_have_no_mmproj_file(encoder: str) -> None:
+    assert tower_gguf_schema("llava")
+    with pytest.raises(UnsupportedModel, match=r"an image encoder has no mmproj file.*Use its folder"):
+        tower_gguf_schema(encoder)
 
 
 @pytest.mark.parametrize(
