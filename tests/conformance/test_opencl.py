@@ -27,14 +27,14 @@ GROUPS = "groups of a gpu"
 
 
 def kernel_cases() -> list[Any]:
-    """Return the cases of ops with kernels: by default every fifth of the sample of `spore doctor --conformance` in
+    """Return the cases of ops with kernels: by default every eighth of the sample of `spore doctor --conformance` in
     f32, fewer in others, since each shape of some ops is a program to compile; with --all all cases."""
     try:
         from sporelm.backends.opencl.op_lowering import op_lowerings
     except BackendError:
         return [pytest.param("f32", None, id="none")]
     short = [id(case) for case in sample_cases()]
-    chosen = {"f32": {*short[::5]}, "f16": {*short[1::15]}, GROUPS: {*short[2::15]}}
+    chosen = {"f32": {*short[::8]}, "f16": {*short[1::24]}, GROUPS: {*short[2::24]}}
     return [
         pytest.param(kind, case, id=f"{kind} {case}", marks=[] if id(case) in chosen[kind] else [pytest.mark.all])
         for kind in (*DTYPES, GROUPS)

@@ -47,7 +47,7 @@ def test_devices_are_chosen_by_number_kind_and_name(wanted: str, number: int) ->
     ("wanted", "problem"),
     [("3", "no such device"), ("gpu:2", "no such device"), ("accelerator", "no such device"), ("a", "3 devices have")],
 )
-def test_a_device_that_is_not_there_is_an_error_with_the_list(wanted: str, problem: str) -> None:
+def test_a_missing_device_is_an_error_with_the_list(wanted: str, problem: str) -> None:
     with pytest.raises(BackendError, match=f"{problem}.*got '{wanted}'.*1: gpu Radeon RX 580 .AMD..*option device"):
         choose_device(wanted, DEVICES)
 
