@@ -26,6 +26,7 @@ from sporelm.engine import Metrics
 from sporelm.errors import SporeError
 from sporelm.text.chat_templates.render_budget import RENDER_SECONDS
 from sporelm.text.grammar.grammar_checks import GRAMMAR_SECONDS
+from sporelm.vision.image_sources import check_picture_list
 
 T = TypeVar("T")
 
@@ -227,7 +228,7 @@ class AsyncLLM:
         ids = await asyncio.to_thread(
             lambda: [
                 *(self.llm.embed_ids(prompt, prompt_name, truncate=truncate) for prompt in prompts),
-                *(self.llm.prompt_with_images("", [image]) for image in images),
+                *(self.llm.prompt_with_images("", [image]) for image in check_picture_list(images)),
             ]
         )
         pooled = await self.run_task(pool_texts(self.llm.inference_engine, ids, chosen, adapter_id))

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import RequestError, safe_repr
 from sporelm.text.chat_templates.chat_messages import IMAGE
-from sporelm.vision.image_sources import load_frames, read_image_bytes
+from sporelm.vision.image_sources import check_picture_list, load_frames, read_image_bytes
 
 TEXT = "text"  # the type of text parts
 HASH = "sha256"  # the key in session files in place of a picture's bytes
@@ -24,10 +23,8 @@ def read_pictures(images: Any) -> list[bytes]:
 
     Raises RequestError for another value, and for a file that cannot be read. Files are not decoded.
     """
-    if not isinstance(images, list | tuple):
-        raise RequestError(f"images: not a list (got {safe_repr(images)}). Give a list of pictures.")
     found = list[bytes]()
-    for image in images:
+    for image in check_picture_list(images):
         if isinstance(image, str | Path | bytes | bytearray | memoryview):
             found.append(read_image_bytes(image, allow_paths=True))
         else:

@@ -17,17 +17,18 @@ from sporelm.api.cpu_count import choose_threads
 from sporelm.api.embeddings import truncate_ids
 from sporelm.api.engine_loader import HOST_DTYPES, open_device
 from sporelm.api.image_embeddings import embed_images, finish_rows
+from sporelm.api.user_paths import parse_path
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters
 from sporelm.checkpoints.towers.open_tower import find_image_encoder, open_paired_text, open_tower
 from sporelm.engine.tower_runner import TowerRunner
-from sporelm.errors import ContextOverflow, RequestError
+from sporelm.errors import ContextOverflow, RequestError, safe_repr
 from sporelm.files.json_object import read_object
 from sporelm.models.tower_config import TowerConfig
 from sporelm.models.tower_registry import build_tower
 from sporelm.models.towers.paired_text import PairedTextConfig, texts_as_input
 from sporelm.text import Tokenizer, load_tokenizer
-from sporelm.vision.image_sources import load_frames
+from sporelm.vision.image_sources import check_picture_list, load_frames
 from sporelm.vision.processor_registry import open_processor
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -55,7 +56,7 @@ class ImageTextEncoder:
     ) -> None:
         """Load both encoders. Options are those of `LLM`. Raises ModelNotFound, ModelFileError, UnsupportedModel,
         BackendError, MemoryShortage, RequestError."""
-        self.path, self.notes = Path(path), list[str]()
+        self.path, self.notes = parse_path("the path of an image encoder", path), list[str]()
         chosen_threads = choose_threads(threads)
         with ExitStack() as files, ExitStack() as opened:
             sources = [files.enter_context(closing(open_tower(self.path)))]
@@ -99,18 +100,21 @@ class ImageTextEncoder:
 
         Raises RequestError.
         """
-        frames = [load_frames(image) for image in images]
+        frames = [load_frames(image) for image in check_picture_list(images)]
         return embed_images(self.runners[0], self.processor, frames, normalize=normalize)
 
     def embed_texts(
-        self, texts: Sequence[str], *, normalize: bool = True, truncate: bool = False
+        self, texts: str | Sequence[str], *, normalize: bool = True, truncate: bool = False
     ) -> NDArray[np.float32]:
         """Return a vector for each text: float32 [texts, width].
 
         truncate   truncate longer texts to the context; else they raise ContextOverflow
 
-        Raises RequestError for a folder without a text encoder.
+        Raises RequestError for a folder without a text encoder, and for other types.
         """
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(texts, list | tuple):
+            raise RequestError(f"texts: not a list (got {safe_repr(texts)}). Give a text or a list of texts.")
         if not texts:
             raise RequestError("there is nothing to embed: give at least one text")
         runner = self._text_runner()
@@ -119,8 +123,12 @@ class ImageTextEncoder:
         return finish_rows(rows, normalize=normalize)
 
     def text_ids(self, text: str, *, truncate: bool = False) -> list[int]:
-        """Return the ids of a text as the text encoder reads them: with SigLIP, padded to the context. Raises
-        ContextOverflow for a text that is too long."""
+        """Return the ids of a text as the text encoder reads them: with SigLIP, padded to the context.
+
+        Raises ContextOverflow for a text that is too long, RequestError for another type.
+        """
+        if not isinstance(text, str):
+            raise RequestError(f"text: not a string (got {safe_repr(text)}). Give a string.")
         config = self._text_runner().tower.config
         assert isinstance(config, PairedTextConfig)
         tokenizer = self._load_tokenizer()

@@ -26,8 +26,9 @@ from sporelm.engine import KvSequence
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.request import MAX_TOKEN_IDS, length_of, parse_token_ids
-from sporelm.errors import MemoryShortage, RequestError
+from sporelm.errors import MemoryShortage, RequestError, safe_repr
 from sporelm.text import RenderedPrompt
+from sporelm.vision.image_sources import check_picture_list
 
 
 class LLM(LoadedLLM):
@@ -181,7 +182,10 @@ class LLM(LoadedLLM):
 
         Raises RequestError, also for a model without a vision tower; ContextOverflow.
         """
-        taken = self.take_images([{"role": "user", "content": [{"type": "image", "image": image} for image in images]}])
+        if not isinstance(text, str):
+            raise RequestError(f"the text is {safe_repr(text)}: it must be a string")
+        parts = [{"type": "image", "image": image} for image in check_picture_list(images)]
+        taken = self.take_images([{"role": "user", "content": parts}])
         if not taken.pictures:
             return self.prompt_ids(text)
         assert self.image_reader is not None
@@ -246,7 +250,7 @@ class LLM(LoadedLLM):
         Raises RequestError, ContextOverflow.
         """
         ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in as_prompt_list(texts)]
-        ids += [self.prompt_with_images("", [image]) for image in images]
+        ids += [self.prompt_with_images("", [image]) for image in check_picture_list(images)]
         adapter_id = self.adapters.adapter_id(adapter)
         chosen = choose_pooling(self.config, pooling, ids)
         return embed(self, ids, chosen, normalize=normalize, adapter_id=adapter_id)

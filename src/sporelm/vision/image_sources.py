@@ -142,6 +142,14 @@ def read_image_bytes(value: Any, limits: ImageLimits | None = None, *, allow_pat
     return read_data_uri(value, limits)
 
 
+def check_picture_list(images: Any) -> Sequence[Any]:
+    """Return a list of pictures as it is. Raises RequestError for any other value: a string, an array or a picture by
+    itself would be taken apart."""
+    if not isinstance(images, list | tuple):
+        raise RequestError(f"images: not a list (got {safe_repr(images)}). Give a list of pictures.")
+    return images
+
+
 def load_frames(
     value: Any, limits: ImageLimits | None = None, decoder: "ImageDecoder | None" = None
 ) -> tuple[NDArray[np.uint8], ...]:
