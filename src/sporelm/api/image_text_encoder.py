@@ -64,7 +64,7 @@ class ImageTextEncoder:
                 sources.append(files.enter_context(closing(text_source)))
             name = backend or settings.BACKEND.value
             if name == AUTO:
-                choice = _choose(sources, device, chosen_threads, dtype, strict=strict)
+                choice = choose_for_encoders(sources, device, chosen_threads, dtype, strict=strict)
                 self.notes.append(str(choice))
                 name, device = choice.name, choice.device
             self.backend = open_device(name, device, chosen_threads, dtype, strict=strict)
@@ -177,7 +177,9 @@ def canonicalize(text: str, *, lowercase: bool) -> str:
     return re.sub(r"\s+", " ", text.translate(_NO_PUNCTUATION)).strip()
 
 
-def _choose(sources: Sequence[ModelSource], device: str, threads: int, dtype: str, *, strict: bool) -> Any:
+def choose_for_encoders(
+    sources: Sequence[ModelSource], device: str, threads: int, dtype: str, *, strict: bool = False
+) -> Any:
     """Return the back-end and device of `--backend auto`. Encoding a picture is limited by matrix multiplications."""
     params = [param for source in sources for param in build_tower(_tower_config(source)).params()]
     values = sum(prod(param.shape) for param in params)

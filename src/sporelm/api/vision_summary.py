@@ -1,4 +1,4 @@
-"""A summary of what a model can see: its tower, its memory, and the rows of the prompt that pictures take."""
+"""A summary of what a model can see or embed: its tower, its memory, and the rows of the prompt that pictures take."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -13,7 +13,7 @@ from sporelm.backends.backend_parts import parts_of
 from sporelm.backends.protocol import Backend
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.towers.open_tower import open_tower
-from sporelm.checkpoints.towers.supported_towers import TOWERS
+from sporelm.checkpoints.towers.supported_towers import IMAGE_ENCODERS, TOWERS
 from sporelm.models import build
 from sporelm.models.decoder import Decoder
 from sporelm.models.tower_config import TowerConfig
@@ -60,6 +60,65 @@ class VisionSummary:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"pictures": [picture._asdict() for picture in self.pictures]}
+
+
+@dataclass(frozen=True)
+class EncoderSummary:
+    """The image encoder of a Hugging Face folder, and the text encoder beside it.
+
+    columns     values of a vector
+    has_text    there is a text encoder
+    parameters  numbers in the weights of both
+    bytes       of their packed weights
+    """
+
+    family: str
+    models: str
+    verified_against: tuple[str, ...]
+    layers: int
+    width: int
+    patch: int
+    image_size: int
+    columns: int
+    has_text: bool
+    parameters: int
+    bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize_encoder(sources: Sequence[ModelSource], backend: Backend) -> EncoderSummary:
+    """Return what a folder of CLIP or SigLIP embeds.
+
+    sources   the open image encoder, and the text encoder if there is one
+
+    Raises ModelFileError, UnsupportedModel.
+    """
+    towers = []
+    for source in sources:
+        assert isinstance(source.config, TowerConfig)
+        towers.append(build_tower(source.config))
+    config: TowerConfig = towers[0].config
+    family = next(each for each in IMAGE_ENCODERS if each.module == config.model)
+    params = [tower.params() for tower in towers]
+    packed = [
+        packed_bytes_per_param(source, each, backend, dequantize=False)
+        for source, each in zip(sources, params, strict=True)
+    ]
+    return EncoderSummary(
+        family=family.module,
+        models=family.title,
+        verified_against=family.verified_against,
+        layers=config.layers,
+        width=config.width,
+        patch=config.patch,
+        image_size=config.image_size,
+        columns=config.columns,
+        has_text=len(sources) > 1,
+        parameters=sum(prod(param.shape) for each in params for param in each),
+        bytes=sum(sum(sizes.values()) for sizes in packed),
+    )
 
 
 def summarize_vision(

@@ -99,13 +99,19 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm.api.backend_choice import AUTO
     from sporelm.api.cpu_count import choose_threads
     from sporelm.api.engine_loader import choose_for_model, open_device
+    from sporelm.api.image_text_encoder import is_image_encoder
     from sporelm.api.model_loader import ModelLoader
     from sporelm.api.split_loading import check_device_option, split_if_needed
     from sporelm.bench.resource_estimate import ResourceEstimate
     from sporelm.checkpoints import open_model
     from sporelm.models import Encoder
 
-    failed = {"runs": False, "device_memory": None, "memory": None, "split": None, "speed": None, "vision": None}
+    failed = dict.fromkeys(("device_memory", "memory", "split", "speed", "vision", "encoder")) | {"runs": False}
+    if is_image_encoder(path):
+        try:
+            return failed | summarize_encoder(path, args)
+        except ModelError as error:
+            return failed | {"reason": str(error)}
     try:
         source = open_model(path)
     except ModelError as error:
@@ -157,6 +163,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
                 "split": None if found is None else found.split.as_json() | {"text": str(found.split)},
                 "speed": speed,
                 "vision": summarize_vision(source, backend, args),
+                "encoder": None,
             }
         except ModelError as error:
             return failed | {"reason": str(error)}
@@ -164,6 +171,35 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
             backend.close()
     finally:
         source.close()
+
+
+def summarize_encoder(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a folder of CLIP or SigLIP embeds, and the back-end. Raises ModelError."""
+    from contextlib import ExitStack, closing
+
+    from sporelm import settings
+    from sporelm.api.backend_choice import AUTO
+    from sporelm.api.cpu_count import choose_threads
+    from sporelm.api.engine_loader import open_device
+    from sporelm.api.image_text_encoder import choose_for_encoders
+    from sporelm.api.vision_summary import summarize_encoder
+    from sporelm.checkpoints.towers.open_tower import open_paired_text, open_tower
+
+    name, device, threads = args.backend or settings.BACKEND.value, args.device, choose_threads(args.threads)
+    with ExitStack() as opened:
+        sources = [opened.enter_context(closing(open_tower(path)))]
+        if (text := open_paired_text(path)) is not None:
+            sources.append(opened.enter_context(closing(text)))
+        if name == AUTO:
+            choice = choose_for_encoders(sources, device, threads, args.dtype)
+            name, device = choice.name, choice.device
+            sys.stderr.write(f"spore: {choice}\n")
+        backend = open_device(name, device, threads, args.dtype)
+        opened.callback(backend.close)
+        found = summarize_encoder(sources, backend)
+        return {
+            "runs": True, "backend": name, "device_memory": read_memory(backend), "encoder": found.as_json()
+        }  # fmt: skip
 
 
 def summarize_vision(source: "ModelSource", backend: "Backend", args: argparse.Namespace) -> dict[str, Any] | None:
@@ -258,6 +294,10 @@ def print_report(report: dict[str, Any]) -> None:
     if not report["runs"]:
         say("runs here", f"no: {report['reason']}")
         return
+    if report["encoder"] is not None:
+        print_encoder(report["encoder"], report["backend"])
+        print_device_memory(report["device_memory"])
+        return
     print_vision(report["vision"], report["path"])
     print_memory(report["memory"], report["backend"])
     print_device_memory(report["device_memory"])
@@ -305,6 +345,23 @@ def print_vision(vision: dict[str, Any] | None, path: str) -> None:
     print_labelled("pictures", "tokens in the prompt, one for each image row, by size in pixels:")
     for picture in vision["pictures"]:
         print_figure(f"{picture['width']}x{picture['height']}", f"{picture['tokens']:>10}")
+
+
+def print_encoder(encoder: dict[str, Any], backend: str) -> None:
+    """Print what an image encoder embeds, and the memory of its weights."""
+    from sporelm.cli.gguf_text import bytes_text
+
+    verified_against = " and ".join(encoder["verified_against"])
+    kinds = "pictures and texts" if encoder["has_text"] else "pictures; it has no text encoder"
+    print_labelled("family", f"{encoder['models']} ({encoder['family']}), compared with {verified_against}")
+    print_labelled("embeds", f"{kinds}: vectors of {encoder['columns']} values ('spore embed'). It generates no text")
+    size = f"{encoder['image_size']}x{encoder['image_size']}"
+    print_labelled(
+        "vision tower",
+        f"{encoder['layers']} layers, width {encoder['width']}, patches of {encoder['patch']}x{encoder['patch']} of "
+        f"{size} pixels",
+    )
+    print_labelled("memory", f"{bytes_text(encoder['bytes'])} of weights on {backend}")
 
 
 def print_memory(memory: dict[str, Any], backend: str) -> None:
