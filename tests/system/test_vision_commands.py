@@ -129,7 +129,7 @@ def test_a_model_that_does_not_see_names_the_file_beside_it(
 ) -> None:
     capsys.readouterr()
     assert main(["run", files[0], "--image", pictures[0], "-p", "Hi", *OPTIONS]) == 1
-    assert "does not see. Set --mmproj to model-mmproj.gguf, which lies beside it" in one_error(capsys)
+    assert f"does not see. Set --mmproj to {files[1]}, which lies beside it" in one_error(capsys)
 
 
 INFO = ("--backend", "reference", "--no-speed")
@@ -149,7 +149,7 @@ def test_info_says_what_a_model_sees(folder: Path, files: tuple[str, str], capsy
         **vision, "path": files[1], "pictures": vision["pictures"][:4]
     }  # fmt: skip
     assert main(["info", files[0], *INFO]) == 0
-    assert "no, without --mmproj model-mmproj.gguf, which lies beside it" in " ".join(capsys.readouterr().out.split())
+    assert f"no, without --mmproj {files[1]}, which lies beside it" in " ".join(capsys.readouterr().out.split())
     assert main(["info", files[0], "--mmproj", files[1], *INFO]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "sees Qwen2-VL (qwen2vl), compared with transformers" in text

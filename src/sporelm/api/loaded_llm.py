@@ -69,6 +69,7 @@ class LoadedLLM:
         self._metrics = self._loaded_engine.engine.metrics
         self._templates: dict[tuple[str, bool], ChatTemplate] = {}  # by source, and whether a process renders
         self.isolation: Isolation | None = None  # None: templates and grammars are processed in the calling thread
+        self.vision_remedy = ""  # the remedy in errors for pictures without a vision tower; "": `describe_towers`
         self._prompts: Prompts | None = None  # read when first needed
         try:
             self.trace_and_record.start(self._loaded_engine)
@@ -336,8 +337,10 @@ class LoadedLLM:
 
     def describe_towers(self) -> str:
         """Return the remedy for a model without a vision tower: a file beside it that may hold its tower."""
-        if name := find_mmproj(self.path):
-            return f"Set the option mmproj to {name}, which lies beside it."
+        if self.vision_remedy:
+            return self.vision_remedy
+        if file := find_mmproj(self.path, self.config):
+            return f"Set the option mmproj to {file}, which lies beside it."
         return "Load a model that does; if its vision tower is in a file of its own, name that with the option mmproj."
 
     def chat_ids(self, rendered: RenderedPrompt) -> list[int]:

@@ -17,9 +17,10 @@ from sporelm.checkpoints.towers.open_tower import find_tower, open_tower
 from sporelm.engine import Engine, Worker
 from sporelm.engine.image_encoder import ImageEncoder
 from sporelm.engine.tower_runner import TowerRunner
-from sporelm.errors import RequestError, UnsupportedModel
+from sporelm.errors import ModelError, RequestError, UnsupportedModel
 from sporelm.files.store import resolve
 from sporelm.models import build
+from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.tower import Tower
 from sporelm.models.tower_config import TowerConfig
@@ -85,10 +86,19 @@ def check_single_tower(mmproj: str | Path | None, source: ModelSource) -> bool:
     return has_own or mmproj is not None
 
 
-def find_mmproj(path: Path) -> str:
-    """Return the name of a file beside a model's file that may hold its vision tower; "" if there is none."""
-    files = sorted(each.name for each in path.parent.glob("*mmproj*.gguf")) if path.is_file() else []
-    return files[0] if files else ""
+def find_mmproj(path: Path, config: ModelConfig) -> Path | None:
+    """Return the first file beside a model's file with a vision tower whose rows are as wide as the model's; None if
+    there is none. A relative path gives a relative one."""
+    model = build(config)
+    files = sorted(path.parent.glob("*mmproj*.gguf")) if path.is_file() and isinstance(model, Decoder) else []
+    for file in files:
+        try:
+            with closing(open_tower(file)) as source:
+                if isinstance(source.config, TowerConfig) and source.config.columns == model.image_columns:
+                    return file
+        except ModelError:  # damaged, or of another kind
+            continue
+    return None
 
 
 def connect_tower(

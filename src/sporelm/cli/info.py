@@ -102,11 +102,14 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm.api.image_text_encoder import is_image_encoder
     from sporelm.api.model_loader import ModelLoader
     from sporelm.api.split_loading import check_device_option, split_if_needed
+    from sporelm.api.tower_loading import find_mmproj
     from sporelm.bench.resource_estimate import ResourceEstimate
     from sporelm.checkpoints import open_model
     from sporelm.models import Encoder
 
-    failed = dict.fromkeys(("device_memory", "memory", "split", "speed", "vision", "encoder")) | {"runs": False}
+    failed = dict.fromkeys(("device_memory", "memory", "split", "speed", "vision", "mmproj_beside", "encoder")) | {
+        "runs": False
+    }
     if is_image_encoder(path):
         try:
             return failed | summarize_encoder(path, args)
@@ -154,6 +157,10 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
             decodes = not issubclass(
                 source.schema.architecture, Encoder
             )  # the speed of an encoder is limited by compute
+            vision = summarize_vision(source, backend, args)
+            if vision is None and args.image_size is not None:
+                sys.stderr.write("spore: --image-size is ignored: the model has no vision tower\n")
+            beside = find_mmproj(path, source.config) if vision is None else None
             speed = None if args.no_speed or not decodes else estimate_speeds(estimate, memory.context, args.batch)
             return {
                 "runs": True,
@@ -162,7 +169,8 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
                 "memory": memory.as_json(),
                 "split": None if found is None else found.split.as_json() | {"text": str(found.split)},
                 "speed": speed,
-                "vision": summarize_vision(source, backend, args),
+                "vision": vision,
+                "mmproj_beside": None if beside is None else str(beside),
                 "encoder": None,
             }
         except ModelError as error:
@@ -298,7 +306,7 @@ def print_report(report: dict[str, Any]) -> None:
         print_encoder(report["encoder"], report["backend"])
         print_device_memory(report["device_memory"])
         return
-    print_vision(report["vision"], report["path"])
+    print_vision(report["vision"], report["mmproj_beside"])
     print_memory(report["memory"], report["backend"])
     print_device_memory(report["device_memory"])
     if report["split"] is not None:
@@ -321,16 +329,13 @@ def print_figure(title: str, figure: str) -> None:
         print("\n".join(label_text(f"  {title}", figure.strip(), len(title) + 4, width)))
 
 
-def print_vision(vision: dict[str, Any] | None, path: str) -> None:
-    """Print what the model can see, and the tokens that pictures take."""
-    from pathlib import Path
-
-    from sporelm.api.tower_loading import find_mmproj
+def print_vision(vision: dict[str, Any] | None, mmproj: str | None) -> None:
+    """Print what the model can see, and the tokens that pictures take; or the mmproj file beside it."""
     from sporelm.cli.gguf_text import bytes_text, count_text
 
     if vision is None:
-        if name := find_mmproj(Path(path)):
-            print_labelled("sees", f"no, without --mmproj {escape_line(name)}, which lies beside it")
+        if mmproj is not None:
+            print_labelled("sees", f"no, without --mmproj {escape_line(mmproj)}, which lies beside it")
         return
     verified_against = " and ".join(vision["verified_against"])
     print_labelled("sees", f"{vision['models']} ({vision['family']}), compared with {verified_against}")

@@ -217,7 +217,7 @@ def test_a_model_that_cannot_see_says_so(client: httpx.Client) -> None:
     ):
         reply = client.post(path, json={"model": "story", **body})
         assert reply.status_code == 400, path
-        assert "does not see" in reply.text
+        assert "does not see. Choose a model with vision (GET /v1/models shows which)" in reply.text
 
 
 @pytest.mark.parametrize("data", [SVG, HTML, WIDE[:60], b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(3), b"nonsense"])

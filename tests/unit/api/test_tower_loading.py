@@ -1,14 +1,18 @@
 """A vision tower that is loaded beside its model, and loads that fail on the way."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from drawn_families import FIRST
 from drawn_vision import write_qwen2vl
 from sporelm import LLM
 from sporelm.api import engine_loader, tower_loading
+from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import ModelSource
+from sporelm.cli.main import main
 from sporelm.engine import Engine, Worker
 from sporelm.engine.tower_runner import TowerRunner
 from sporelm.errors import RequestError
@@ -69,3 +73,23 @@ def test_the_files_of_a_tower_are_closed_once_it_is_connected(folder: Path, clos
         assert llm.image_reader is not None
         assert llm.image_reader.max_context == 64
         assert [type(each) for each in closed] == [ModelSource, ModelSource]
+
+
+def test_the_file_beside_a_model_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other files are passed over: of another width, damaged, of a language model."""
+    for name in ("internvl", "qwen2vl"):
+        FIRST[name].write(tmp_path / name)
+        assert main(["gguf", "from-hf", str(tmp_path / name), "--mmproj", "-o", str(tmp_path / f"{name}.gguf")]) == 0
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "a-mmproj.gguf").write_bytes(b"GGUF")
+    (tmp_path / "internvl.gguf").rename(folder / "b-mmproj.gguf")
+    (folder / "model.gguf").touch()
+    with closing(open_model(tmp_path / "qwen2vl")) as source:
+        config = source.config
+    assert tower_loading.find_mmproj(folder / "model.gguf", config) is None
+    (tmp_path / "qwen2vl.gguf").rename(folder / "c-mmproj.gguf")
+    assert tower_loading.find_mmproj(folder / "model.gguf", config) == folder / "c-mmproj.gguf"
+    assert tower_loading.find_mmproj(folder, config) is None, "a folder holds its own"
+    monkeypatch.chdir(tmp_path)
+    assert str(tower_loading.find_mmproj(Path("models/model.gguf"), config)) == "models/c-mmproj.gguf"

@@ -21,6 +21,7 @@ from sporelm.serve.serve_config import ModelSpec, ServeConfig
 from sporelm.serve.shielded import shielded
 from sporelm.units import in_units
 
+VISION_REMEDY = "Choose a model with vision (GET /v1/models shows which)."
 RELEASE_SECONDS = 2.0  # for cancelled requests to release their models when the server ends
 log = logging.getLogger("sporelm.serve")
 
@@ -264,6 +265,7 @@ class ModelPool:
                 grammar_seconds=self.config.grammar_seconds,
                 **options,
             )
+            async_llm.llm.vision_remedy = VISION_REMEDY
             async_llm.warm_up_templates()
             async_llm.llm.adapters.default = adapters[0].resolved_name if adapters else None
             _ = async_llm.llm.identity  # hashes the files in this thread, for the fingerprint of replies
