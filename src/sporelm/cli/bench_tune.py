@@ -28,7 +28,7 @@ def make_parser() -> Parser:
         ],
     )
     parser.add_argument("--backend", choices=("cpu", "opencl"), default="cpu", help="cpu (default) or opencl")
-    parser.add_argument("--device", metavar="D", default="", help="the OpenCL device; default: the first GPU, else CPU")
+    parser.add_argument("--device", metavar="D", help="the OpenCL device; default: the first GPU, else CPU")
     parser.add_argument("--target", metavar="NAME", help="the CPU target; default: the one in use (SPORE_CPU_TARGET)")
     parser.add_argument("--format", metavar="F,..", help="number formats to measure; default: all, and attention")
     parser.add_argument("--quick", action="store_true", help="one format of each kind, and fewer samples")
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
             raise UsageError("--target, --format and --quick are of the CPU: leave them out with --backend opencl")
         tune_opencl(args.device, is_json=args.json)
         return
-    if args.device:
+    if args.device is not None:
         raise UsageError("--device is of OpenCL: give --backend opencl too")
     from dataclasses import replace
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"saved for {target.name} in {path}")
 
 
-def tune_opencl(device: str, *, is_json: bool) -> None:
+def tune_opencl(device: str | None, *, is_json: bool) -> None:
     """Measure an OpenCL device, save its numbers, and print them."""
     from sporelm import settings
     from sporelm.backends.opencl import OpenClBackend

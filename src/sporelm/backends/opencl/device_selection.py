@@ -92,14 +92,14 @@ def _describe(number: int, device: Any, platform: Any) -> OpenClDevice:
     )
 
 
-def choose_device(wanted: str, devices: Sequence[OpenClDevice]) -> OpenClDevice:
+def choose_device(wanted: str | None, devices: Sequence[OpenClDevice]) -> OpenClDevice:
     """Return the device of a name. Raise BackendError with the list of devices if there is none, or several fit.
 
-    wanted   "": the first GPU, else the first accelerator, else the first CPU; a number; a kind ("gpu"), perhaps with a
-             number among those of the kind ("gpu:1"); or a part of one device's name or platform. Case-insensitive
+    wanted   None: the first GPU, else the first accelerator, else the first CPU; a number; a kind ("gpu"), perhaps with
+             a number among those of the kind ("gpu:1"); or a part of one device's name or platform. Case-insensitive
     """
-    name = wanted.strip().lower().removeprefix("opencl:")
-    if name in ("", "opencl"):
+    name = "opencl" if wanted is None else wanted.strip().lower().removeprefix("opencl:")
+    if name == "opencl":
         return min(devices, key=lambda each: [*KINDS, "custom"].index(each.kind))
     if name.isdecimal():
         fitting = [each for each in devices if each.number == int(name)]
@@ -108,12 +108,12 @@ def choose_device(wanted: str, devices: Sequence[OpenClDevice]) -> OpenClDevice:
         place = int(kind[2] or 0)
         fitting = of_kind[place : place + 1]
     else:
-        fitting = [each for each in devices if name in f"{each.name} {each.platform} {each.aliases}".lower()]
+        fitting = [each for each in devices if name and name in f"{each.name} {each.platform} {each.aliases}".lower()]
     if len(fitting) != 1:
         problem = "no such device" if not fitting else f"{len(fitting)} devices have this in their names"
         allowed = "; ".join(each.label for each in devices)
         raise BackendError(
-            f"{problem} (got {wanted[:80]!r}; allowed {allowed}). Set the option device to a number or a name."
+            f"{problem} (got {str(wanted)[:80]!r}; allowed {allowed}). Set the option device to a number or a name."
         )
     return fitting[0]
 

@@ -61,6 +61,7 @@ from sporelm.ops.spec import spec_of
 from sporelm.tensor.dtype import F16, F32, U8, DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor, strided_view
+from sporelm.units import in_units
 
 ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
 # Ops that decide something, or whose results weigh others: their results stay float32 (ADR 0044).
@@ -89,7 +90,7 @@ class OpenClBackend:
     padded_ops: Collection[str] = ()
     strict = False
 
-    def __init__(self, threads: int | None = None, device: str = "", dtype: str = "auto") -> None:
+    def __init__(self, threads: int | None = None, device: str | None = None, dtype: str = "auto") -> None:
         if dtype not in ACTIVATION_TYPES:
             raise BackendError(
                 f"back-end 'opencl': dtype is {dtype!r}; it must be one of {', '.join(ACTIVATION_TYPES)}"
@@ -131,7 +132,7 @@ class OpenClBackend:
                 "device": self.device.label,
                 "devices": "; ".join(each.label for each in list_opencl_devices()),
                 "driver": f"{self.device.driver}, OpenCL {'.'.join(map(str, self.device.version))}",
-                "memory": f"{held.global_mem_size} bytes, {held.max_mem_alloc_size} in one buffer"
+                "memory": f"{in_units(held.global_mem_size)}, {in_units(held.max_mem_alloc_size)} in one buffer"
                 + (", shared with the host" if self.device.shares_host_memory else ""),
                 "units": str(held.max_compute_units),
                 "dtype": self.activation.name,
@@ -140,14 +141,6 @@ class OpenClBackend:
                 "program cache": binaries.refusal or str(binaries.folder),
             }
         )
-
-    @staticmethod
-    def list_devices() -> list[str]:
-        """Return the numbers of the devices that are not CPUs, as names for the option device."""
-        try:
-            return [str(each.number) for each in list_opencl_devices() if each.kind != "cpu"]
-        except BackendError:
-            return []
 
     def missing_kernels(self) -> list[str]:
         return sorted(ALL.keys() - op_lowerings().keys())

@@ -27,7 +27,7 @@ DEVICES = [
 @pytest.mark.parametrize(
     ("wanted", "number"),
     [
-        ("", 1),
+        (None, 1),
         ("opencl", 1),
         ("0", 0),
         ("opencl:2", 2),
@@ -39,13 +39,19 @@ DEVICES = [
         ("portable", 0),
     ],
 )
-def test_devices_are_chosen_by_number_kind_and_name(wanted: str, number: int) -> None:
+def test_devices_are_chosen_by_number_kind_and_name(wanted: str | None, number: int) -> None:
     assert choose_device(wanted, DEVICES).number == number
 
 
 @pytest.mark.parametrize(
     ("wanted", "problem"),
-    [("3", "no such device"), ("gpu:2", "no such device"), ("accelerator", "no such device"), ("a", "3 devices have")],
+    [
+        ("", "no such device"),
+        ("3", "no such device"),
+        ("gpu:2", "no such device"),
+        ("accelerator", "no such device"),
+        ("a", "3 devices have"),
+    ],
 )
 def test_a_missing_device_is_an_error_with_the_list(wanted: str, problem: str) -> None:
     with pytest.raises(BackendError, match=f"{problem}.*got '{wanted}'.*1: gpu Radeon RX 580 .AMD..*option device"):
@@ -53,7 +59,7 @@ def test_a_missing_device_is_an_error_with_the_list(wanted: str, problem: str) -
 
 
 def test_without_a_gpu_the_cpu_is_the_default() -> None:
-    assert choose_device("", DEVICES[:1]).kind == "cpu"
+    assert choose_device(None, DEVICES[:1]).kind == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,6 @@ def test_a_machine_without_a_driver_has_a_reason_and_a_remedy(monkeypatch: pytes
     assert isinstance(state, Missing)
     assert "no OpenCL driver (clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR)" in state.reason
     assert "apt install pocl-opencl-icd" in state.reason
-    assert OpenClBackend.list_devices() == []
 
 
 def test_a_broken_driver_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
 import pyopencl as cl
 
+from available import open_available
 from sporelm import ops
 from sporelm.backends.opencl import opencl_program
+from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.protocol import Ready
 from sporelm.errors import BackendError, ContextError, MemoryShortage
 from sporelm.evals.conformance.conformance_case import On
@@ -153,6 +155,24 @@ def test_bytes_are_counted_until_they_are_freed(opencl: Any) -> None:
     opencl.free_pages(caches)
     del tensor
     assert opencl.allocated_bytes == before
+
+
+def test_a_device_with_memory_of_its_own_is_copied_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights go up as copies, and its memory is counted. Here the device says that it has its own."""
+    monkeypatch.setattr(OpenClDevice, "shares_host_memory", False)
+    backend = open_available("opencl")
+    on = On(backend, "copied")
+    weight, x = on.weight("Q4_K", 8, 256), on.values(3, 256)
+    found = ops.linear(backend.tensor(x), weight).numpy()
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenClDevice, "shares_host_memory", True)
+        shared = open_available("opencl")
+        assert np.array_equal(ops.linear(shared.tensor(x), On(shared, "copied").weight("Q4_K", 8, 256)).numpy(), found)
+        assert shared.free_bytes() is None
+        assert shared.total_bytes() is None
+        shared.close()
+    assert backend.total_bytes() - backend.free_bytes() == backend.allocated_bytes > 8 * 256 // 2
+    backend.close()
 
 
 def test_too_large_a_buffer_is_a_shortage(opencl: Any) -> None:
