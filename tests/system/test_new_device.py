@@ -32,10 +32,10 @@ def _installed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = (root / "docs" / "new-device.md").read_text(encoding="utf-8")
     (project,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    source = tmp_path_factory.mktemp("spore-example-device")
+    source = tmp_path_factory.mktemp("spore-mydevice")
     (source / "pyproject.toml").write_text(project, "utf-8")
-    (source / "spore_example_device").mkdir()
-    (source / "spore_example_device" / "__init__.py").write_text(module, "utf-8")
+    (source / "spore_mydevice").mkdir()
+    (source / "spore_mydevice" / "__init__.py").write_text(module, "utf-8")
     wheels, target = source / "wheels", source / "site"
     flags = ("--no-deps", "--no-index", "--disable-pip-version-check")
     built = run(
@@ -61,19 +61,19 @@ def doctor(root: Path, installed: Path, *words: str) -> subprocess.CompletedProc
 def test_the_installed_back_end_is_found(root: Path, installed: Path) -> None:
     done = doctor(root, installed, "--json")
     assert done.returncode == 0, done.stderr
-    state: dict[str, Any] = json.loads(done.stdout)["backends"]["example"]
+    state: dict[str, Any] = json.loads(done.stdout)["backends"]["mydevice"]
     assert state["ready"]
-    assert state["details"]["device"] == "example"
+    assert state["details"]["device"] == "mydevice"
     assert "linear" not in state["lacks"]
     assert "attention" in state["lacks"]
-    wrong = json.loads(doctor(root, installed, "--json", "--device", "cuda").stdout)["backends"]["example"]
-    assert "no such device (got 'cuda'; allowed example)" in wrong["reason"]
+    wrong = json.loads(doctor(root, installed, "--json", "--device", "cuda").stdout)["backends"]["mydevice"]
+    assert "no such device (got 'cuda'; allowed mydevice)" in wrong["reason"]
 
 
 @pytest.mark.all
 def test_its_report_passes(root: Path, installed: Path, tmp_path: Path) -> None:
-    target = tmp_path / "example.json"
-    done = doctor(root, installed, "--backend", "example", "--conformance", "--report", str(target))
+    target = tmp_path / "mydevice.json"
+    done = doctor(root, installed, "--backend", "mydevice", "--conformance", "--report", str(target))
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(target.read_text("utf-8"))
     assert report["passes"]
