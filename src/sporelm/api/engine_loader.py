@@ -51,6 +51,7 @@ from sporelm.ops.number_types import DTYPE_OPTIONS
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.text.chat_templates.builtin_templates import find_template, use_template
 from sporelm.units import size_in_bytes
+from sporelm.vision.processor_registry import note_missing_settings
 
 HOST_DTYPES = ("auto", "f32")
 MAX_BATCH = 1024
@@ -339,6 +340,8 @@ def load_engine(
                 raise
             skipped = () if tower is None else source.vision_notes()  # of the text model's schema
             notes += [note for note in loaded.notes if note not in skipped]
+            if tower is not None and reader is not None:
+                notes += note_missing_settings(tower.source, reader.processor)
             return replace(loaded, notes=tuple(notes), split=split, image_reader=reader)
         except BaseException:
             backend.close()

@@ -29,7 +29,7 @@ from sporelm.models.tower_registry import build_tower
 from sporelm.models.towers.paired_text import PairedTextConfig, texts_as_input
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.vision.image_sources import check_picture_list, load_frames
-from sporelm.vision.processor_registry import open_processor
+from sporelm.vision.processor_registry import note_missing_settings, open_processor
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -72,6 +72,7 @@ class ImageTextEncoder:
             self.runners = [_load(each, self.backend, chosen_threads, progress, eager=eager) for each in sources]
             self.config: TowerConfig = self.runners[0].tower.config
             self.processor = open_processor(sources[0], lambda text: False)
+            self.notes += note_missing_settings(sources[0], self.processor)
             self._tokenizer: Tokenizer | None = None
             opened.pop_all()
 

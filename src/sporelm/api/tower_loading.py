@@ -90,8 +90,9 @@ def find_mmproj(path: Path, config: ModelConfig) -> Path | None:
     """Return the first file beside a model's file with a vision tower whose rows are as wide as the model's; None if
     there is none. A relative path gives a relative one."""
     model = build(config)
-    files = sorted(path.parent.glob("*mmproj*.gguf")) if path.is_file() and isinstance(model, Decoder) else []
-    for file in files:
+    if not isinstance(model, Decoder) or not path.is_file():
+        return None
+    for file in sorted(path.parent.glob("*mmproj*.gguf")):
         try:
             with closing(open_tower(file)) as source:
                 if isinstance(source.config, TowerConfig) and source.config.columns == model.image_columns:

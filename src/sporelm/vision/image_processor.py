@@ -29,11 +29,13 @@ class ImageProcessor(ABC):
     placeholder  the text that the model's chat template writes for one picture
     row_token    the image token, repeated once for each image row
     prompt_text  the text inserted into a message if the chat template does not write pictures; "": the placeholder
+    has_settings_file  whether published folders have a file with its settings
     """
 
     placeholder: str
     row_token: str
     prompt_text: str = ""
+    has_settings_file: bool = True
 
     @abstractmethod
     def process(self, pixels: NDArray[np.uint8]) -> ProcessedImage:

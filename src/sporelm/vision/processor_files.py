@@ -18,6 +18,7 @@ BYTE_SCALE = 1 / 255
 MAX_SIDE = 1 << 14  # pixels
 MEAN_KEY, STD_KEY = "clip.vision.image_mean", "clip.vision.image_std"
 COLORS = 3
+IMAGE_FILE, WHOLE_FILE = "preprocessor_config.json", "processor_config.json"
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,21 @@ class ProcessorFiles:
 
 def read_processor_files(folder: Path) -> ProcessorFiles:
     """Read the settings of a folder; files that it lacks count as empty. Raises ModelFileError for damaged JSON."""
-    paths = [folder / name for name in ("preprocessor_config.json", "processor_config.json")]
+    paths = [folder / name for name in (IMAGE_FILE, WHOLE_FILE)]
     image, whole = (read_object(path) if path.exists() else {} for path in paths)
     inner = whole.get("image_processor")
     image = {**image, **(inner if isinstance(inner, Mapping) else {})}
-    where = str(paths[0] if paths[0].exists() else paths[1])
+    where = str(paths[1] if isinstance(inner, Mapping) and not paths[0].exists() else paths[0])
+    where += "" if has_image_settings(folder) else " (missing, so defaults apply)"
     return ProcessorFiles(ConfigValues(image, where), ConfigValues({**image, **whole}, str(paths[1])))
+
+
+def has_image_settings(folder: Path) -> bool:
+    """Return whether a folder has the settings of an image processor. Raises ModelFileError for damaged JSON."""
+    if (folder / IMAGE_FILE).exists():
+        return True
+    path = folder / WHOLE_FILE
+    return path.exists() and isinstance(read_object(path).get("image_processor"), Mapping)
 
 
 def read_side(values: ConfigValues, key: str, default: Any) -> int | tuple[int, int]:

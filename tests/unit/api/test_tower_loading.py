@@ -93,3 +93,14 @@ def test_the_file_beside_a_model_fits_it(tmp_path: Path, monkeypatch: pytest.Mon
     assert tower_loading.find_mmproj(folder, config) is None, "a folder holds its own"
     monkeypatch.chdir(tmp_path)
     assert str(tower_loading.find_mmproj(Path("models/model.gguf"), config)) == "models/c-mmproj.gguf"
+
+
+def test_a_folder_without_settings_of_its_processor_is_noted(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        if file.name != "preprocessor_config.json":
+            (tmp_path / file.name).symlink_to(file)
+    for place, has_note in ((folder, False), (tmp_path, True)):
+        with LLM(place, threads=1, max_context=64, backend="reference") as llm:
+            noted = [note for note in llm.notes if "preprocessor_config.json" in note]
+            assert len(noted) == has_note
+    assert noted[0].endswith("preprocessor_config.json is missing: pictures are prepared with the defaults of qwen2vl")

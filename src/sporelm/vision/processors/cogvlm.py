@@ -57,6 +57,7 @@ class CogVLMProcessor(ImageProcessor):
 
     placeholder = ROW
     row_token = ROW
+    has_settings_file = False
 
     def __init__(self, settings: CogVLMSettings) -> None:
         self.settings = settings

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.checkpoints.config_values import ConfigValues
+from sporelm.checkpoints.config_values import ConfigValues, format_value
 from sporelm.checkpoints.gguf_schema import MetadataEntry
 from sporelm.engine.tower_runner import MAX_ROWS
 from sporelm.errors import ModelFileError, RequestError
@@ -41,6 +41,7 @@ MAX_RATIO: Final = 200  # maximum aspect ratio
 MAX_PIXELS: Final = 1 << 31
 MIN_KEY, MAX_KEY = "clip.vision.image_min_pixels", "clip.vision.image_max_pixels"
 MTMD_ROWS: Final = (8, 4096)  # llama.cpp's defaults for the minimum and maximum number of rows of a picture
+SIZE_KEYS: Final = ("shortest_edge", "longest_edge", "min_pixels", "max_pixels")
 DEFAULT_PIXELS: Final = (56 * 56, 28 * 28 * 1280)
 
 
@@ -162,8 +163,13 @@ def cut_merged_patches(pixels: NDArray[np.float32], patch: int, merge: int, fram
 
 def read_pixel_bounds(values: ConfigValues, default: tuple[int, int]) -> tuple[int, int]:
     """Return the minimum and maximum pixels of a resized picture: `min_pixels` and `max_pixels`, or in "size", which
-    calls them `shortest_edge` and `longest_edge`."""
+    calls them `shortest_edge` and `longest_edge`. Raises ModelFileError for another size, and for a minimum above the
+    maximum."""
     size = values.get("size")
+    if size is not None and not (isinstance(size, Mapping) and any(name in size for name in SIZE_KEYS)):
+        raise ModelFileError(
+            f"{values.where}: size is {format_value(size)}; it must be an object with {' and '.join(SIZE_KEYS[:2])}"
+        )
     inner = ConfigValues(size if isinstance(size, Mapping) else {}, f"{values.where}: size")
     bounds = []
     for key, edge, fallback in zip(
@@ -171,6 +177,8 @@ def read_pixel_bounds(values: ConfigValues, default: tuple[int, int]) -> tuple[i
     ):
         source, name = (values, key) if values.has(key) else (inner, edge if inner.has(edge) else key)
         bounds.append(source.integer(name, 1, MAX_PIXELS, fallback))
+    if bounds[0] > bounds[1]:
+        raise ModelFileError(f"{values.where}: the minimum of {bounds[0]} pixels is above the maximum of {bounds[1]}")
     return bounds[0], bounds[1]
 
 

@@ -139,6 +139,13 @@ def test_rejects_impossible_settings(values: dict[str, Any], message: str, tmp_p
         from_folder(folder, config_of(SETTINGS[0]), any_token)
 
 
+def test_an_error_of_a_folder_without_settings_names_the_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "processor_config.json").write_text("{}")
+    reason = r"/preprocessor_config\.json \(missing, so defaults apply\): the processor makes pictures of 224x224"
+    with pytest.raises(ModelError, match=reason):
+        from_folder(tmp_path, config_of(SETTINGS[0]), any_token)
+
+
 @pytest.mark.parametrize("name", ["image_mean", "image_std"])
 @pytest.mark.parametrize("value", [None, [1.0], [0.5, float("nan"), 0.5], "x", [[1, 2, 3]] * 3])
 def test_rejects_impossible_metadata(name: str, value: Any) -> None:

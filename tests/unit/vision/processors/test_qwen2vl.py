@@ -104,6 +104,13 @@ def test_llama_cpp_files_have_its_bounds() -> None:
         ({"temporal_patch_size": 1}, ModelFileError, "temporal_patch_size"),
         ({"size": {"shortest_edge": -1, "longest_edge": 9}}, ModelFileError, "shortest_edge"),
         ({"max_pixels": 1e99}, ModelFileError, "max_pixels"),
+        (
+            {"size": "large"},
+            ModelFileError,
+            "size is 'large'; it must be an object with shortest_edge and longest_edge",
+        ),
+        ({"size": {"height": 4}}, ModelFileError, "size is .*; it must be an object with shortest_edge"),
+        ({"min_pixels": 9999, "max_pixels": 999}, ModelFileError, "minimum of 9999 pixels is above the maximum of 999"),
         ({"image_std": [1, 0, 1]}, ModelFileError, "image_std"),
         ({"resample": 9}, ModelFileError, "resample"),
         ({"do_resize": False}, UnsupportedModel, "do_resize"),
