@@ -106,7 +106,7 @@ OPTIONS = {
         "--json",
     }
     | EVERY,
-    "doctor": {"--json", "--conformance", "--all", "--backend", "--device", "--dtype", "--models"} | EVERY,
+    "doctor": {"--json", "--conformance", "--all", "--backend", "--device", "--dtype", "--models", "--report"} | EVERY,
     "gguf": EVERY,
     "gguf show": {
         *{"-m", "--filter-meta", "-t", "--filter-tensor", "-n", "--array-detail", "--full", "--meta", "--no-meta"},

@@ -24,6 +24,7 @@ from sporelm.adaptors.dlinfer.attention_ops import (
 from sporelm.adaptors.dlinfer.expert_ops import fused_moe, fused_moe_w8a8, moe_gating_topk_softmax
 from sporelm.adaptors.dlinfer.installation import install, uninstall
 from sporelm.adaptors.dlinfer.moe_metadata import MoECommType, MoeMetadata
+from sporelm.adaptors.dlinfer.op_table import OPS
 from sporelm.adaptors.dlinfer.product_ops import (
     dynamic_quant,
     linear,
@@ -44,6 +45,7 @@ from sporelm.adaptors.dlinfer.row_ops import (
 from sporelm.adaptors.dlinfer.sparse_ops import lightning_indexer, sparse_flash_attention
 
 __all__ = [
+    "OPS",
     "MoECommType",
     "MoeMetadata",
     "add_rms_norm",
@@ -75,5 +77,3 @@ __all__ = [
     "uninstall",
     "weight_quant_matmul",
 ]
-
-OPS = tuple(name for name in __all__ if name not in ("MoECommType", "MoeMetadata", "install", "uninstall"))

@@ -4,6 +4,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from sporelm.adaptors.dlinfer.moe_metadata import MoECommType, MoeMetadata
+from sporelm.adaptors.dlinfer.op_table import OPS
+
 PACKAGE = "dlinfer"
 VENDOR = "sporelm"
 VERSION = "0.2.7"  # of dlinfer, whose ops these are
@@ -19,10 +22,8 @@ def install() -> ModuleType:
     if PACKAGE in sys.modules:
         place = getattr(sys.modules[PACKAGE], "__file__", "memory")
         raise ImportError(f"dlinfer: another package of this name is imported (from {place}). Install ours first.")
-    import sporelm.adaptors.dlinfer as ours
-
-    ops: dict[str, Any] = {name: getattr(ours, name) for name in ours.OPS}
-    types = {"MoECommType": ours.MoECommType, "MoeMetadata": ours.MoeMetadata}
+    ops: dict[str, Any] = dict(OPS)
+    types = {"MoECommType": MoECommType, "MoeMetadata": MoeMetadata}
     contents: dict[str, dict[str, Any]] = {
         PACKAGE: {"__version__": VERSION, "__path__": [], "vendor_name": VENDOR},
         f"{PACKAGE}.ops": {**ops, "__all__": list(ops), "__path__": []},

@@ -48,7 +48,7 @@ NARROW = (torch.float16, torch.bfloat16)
 
 MAX_HEADS, MAX_HEAD_DIM, MAX_GROUP, HEAD_STEP = 256, 512, 64, 16  # of npu_fused_infer_attention_score
 MAX_NUMBERS = (1 << 31) - 1  # of an array of pages
-MASK_SIDE = 2048  # of the mask of sparse mode 3: a row sees what is not above the diagonal that ends bottom right
+MASK_SIDE = 2048  # of the mask of sparse mode 3: a row sees all up to the diagonal that ends bottom right
 MAX_ROTARY_HEADS, MAX_ROTARY = 1000, 896  # of npu_rotary_mul
 MAX_EXPERTS = 1024  # groups of npu_grouped_matmul
 MIN_GROUP = 32  # numbers that share a scale, of npu_weight_quant_batchmatmul

@@ -119,7 +119,7 @@ class StandInGraph:
     """Repeats the recorded launches when it was replayed and updated, with the lengths of the update."""
 
     def __init__(self, work: Callable[[], Any], outputs: dict[str, Any]) -> None:
-        self.work, self.outputs, self.num_replays = work, outputs, 0
+        self.launches, self.outputs, self.num_replays = work, outputs, 0
 
     def replay(self) -> None:
         self.num_replays += 1
@@ -133,7 +133,7 @@ class StandInGraph:
 
         emulated_npu.attend_by.append(attention)
         try:
-            for name, found in self.work().items():
+            for name, found in self.launches().items():
                 self.outputs[name].copy_(found)
         finally:
             emulated_npu.attend_by.pop()

@@ -47,7 +47,7 @@ def load_operators(folder: Path) -> dict[str, str]:
         "float8_e4m3fn",
         "float8_e5m2",
     ):
-        setattr(stub, name, 1 << 20)  # numbers of types that are not among those that we pass
+        setattr(stub, name, 1 << 20)  # types that we never pass
     sys.modules["torch_npu"] = stub
     contents: dict[str, dict[str, Any]] = {
         "torch_npu.utils": {},
