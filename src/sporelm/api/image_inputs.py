@@ -19,10 +19,11 @@ from sporelm.text import RenderedPrompt, Tokenizer
 from sporelm.text.chat_templates.chat_messages import IMAGE
 from sporelm.vision.image_decoding import ImageDecoder
 from sporelm.vision.image_processor import ImageProcessor, ProcessedImage
-from sporelm.vision.image_sources import load_frames, read_data_uri
+from sporelm.vision.image_sources import decode_base64, load_frames, read_data_uri
 
 MAX_CACHE_BYTES = 128 << 20  # of the cache of patches
 IMAGE_URL = "image_url"  # the type of image parts in OpenAI's API
+ADDRESS_KEYS, BASE64 = ("path", "url"), "base64"  # keys of a picture in transformers' image parts
 Message = Mapping[str, Any]
 PositionsOf = Callable[[ImageInput], NDArray[np.int32]]
 CheckImage = Callable[[ImageInput], None]
@@ -81,9 +82,10 @@ class ImageReader:
         tenant         for round-robin in the child process, and separate cache entries
         is_cancelled   polled between pictures and frames; reading stops if it returns true
 
-        Parts are {"type": "image", "image": ...}, or {"type": "image_url", "image_url": {"url": "data:..."}}. Raises
-        RequestError, which names the message and the part; ContextOverflow, which names the picture, before more is
-        decoded or processed than the context holds.
+        Parts are {"type": "image", "image": ...}, {"type": "image_url", "image_url": {"url": "data:..."}}, or those of
+        transformers, with the key "path", "url" or "base64" in place of "image". Raises RequestError, which names the
+        message and the part; ContextOverflow, which names the picture, before more is decoded or processed than the
+        context holds.
         """
         if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
             return TakenImages(messages, [])  # type: ignore[arg-type]  # `check_messages` refuses it
@@ -190,8 +192,8 @@ class ImageReader:
             text = self.image_text * len(pictures) + text
         elif num_places != len(pictures):
             raise RequestError(
-                f"image: the text has {num_places} placeholders {self.processor.placeholder} for {len(pictures)} "
-                "pictures. Write one for each, or none."
+                f"image: the placeholders {self.processor.placeholder} in the text do not match the pictures (got "
+                f"{num_places} for {len(pictures)}). Write one for each, or none."
             )
         return self.expand(RenderedPrompt(((text, True),)), pictures)
 
@@ -258,19 +260,17 @@ UNKNOWN_ROW = -1  # placeholder id of an image row
 
 
 def is_picture(part: Any) -> bool:
-    """Return whether a part of a message is a picture with its data."""
-    if not isinstance(part, Mapping):
-        return False
-    return (part.get("type") == IMAGE and IMAGE in part) or part.get("type") == IMAGE_URL
+    """Return whether a part of a message is a picture."""
+    return isinstance(part, Mapping) and part.get("type") in (IMAGE, IMAGE_URL)
 
 
 def has_pictures(messages: Any) -> bool:
-    """Return whether messages have pictures with their data."""
+    """Return whether messages have pictures."""
     return count_pictures(messages) > 0
 
 
 def count_pictures(messages: Any) -> int:
-    """Return the number of parts of messages that are pictures with their data."""
+    """Return the number of parts of messages that are pictures."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         return 0
     contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
@@ -278,14 +278,33 @@ def count_pictures(messages: Any) -> int:
 
 
 def picture_of(part: Mapping[str, Any]) -> Any:
-    """Return the data of an image part. Raises RequestError for an image_url part without a URL."""
+    """Return the data of an image part. Raises RequestError for a part without it."""
     if part["type"] == IMAGE:
-        return part[IMAGE]
+        return _find_data(part)
     address = part.get(IMAGE_URL)
     url = address.get("url") if isinstance(address, Mapping) else address
     if not isinstance(url, str):
         raise RequestError(f"image_url is {safe_repr(address)}: it must have a url, data:image/png;base64,...")
     return url
+
+
+def _find_data(part: Mapping[str, Any]) -> Any:
+    """Return the data of a part of the type "image"."""
+    if IMAGE in part:
+        return part[IMAGE]
+    found = next((part[key] for key in ADDRESS_KEYS if key in part), None)
+    if found is not None:
+        return found
+    data = part.get(BASE64)
+    if not isinstance(data, str):
+        names = safe_repr(", ".join(map(str, part)))
+        raise RequestError(f"image part: no key 'image' (got the keys {names}). Put the picture under 'image'.")
+    if data.startswith("data:"):
+        return data
+    try:
+        return decode_base64(data)
+    except ValueError as reason:
+        raise RequestError(f"image part: its base64 is not valid ({reason}). Encode the bytes of the file.") from None
 
 
 def count_bytes(pictures: Sequence[ProcessedImage]) -> int:

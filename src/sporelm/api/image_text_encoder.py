@@ -140,7 +140,8 @@ class ImageTextEncoder:
         context = config.context_length
         if len(ids) > context and not truncate:
             raise ContextOverflow(
-                f"text: it is too long (got {len(ids)} tokens; allowed {context}). Shorten it, or truncate texts.",
+                f"text: it is too long (got {len(ids)} tokens; allowed {context}). Shorten it, or set the option "
+                "truncate.",
                 context=context,
             )
         ids = truncate_ids(ids, context, tokenizer.special.suffix)

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sporelm.cli.image_options import Picture, read_picture
+from sporelm.cli.image_options import Picture, read_picture, unquote
 from sporelm.cli.sampling_options import LENGTH_OPTIONS, PENALTY_OPTIONS, SAMPLER_OPTIONS
 from sporelm.cli.terminal_text import escape_line, pluralize
 from sporelm.errors import RequestError, safe_repr
@@ -200,7 +200,7 @@ class Sessions(Generic[Params]):
         if words == ["-"]:
             self._pictures.pop(self.current_id, None)
         elif words:
-            self.add_pictures([read_picture(words[0])])
+            self.add_pictures([read_picture(unquote(words[0]))])
         return self.list_pictures()
 
     def list_pictures(self) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm.cli.terminal_text import escape_line, pluralize
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, safe_repr
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
@@ -49,14 +49,27 @@ def read_pictures(names: Sequence[str]) -> list[Picture]:
 def read_picture(name: str) -> Picture:
     """Read a picture, and check its format. Raises RequestError, which names the file."""
     from sporelm.vision.image_formats import detect_format
-    from sporelm.vision.image_sources import read_image_file
+    from sporelm.vision.image_sources import is_address, read_image_file
 
+    if not name.strip():
+        raise RequestError(f"image: an empty path (got {name!r}). Give the path of a picture.")
+    if is_address(name):
+        raise RequestError(
+            f"image: addresses are not opened (got {safe_repr(name, 100)}; allowed files). Download the picture, and "
+            "give its path."
+        )
     data = read_image_file(Path(name))  # its errors name the file
     try:
         detect_format(data)
     except RequestError as reason:
         raise RequestError(f"{name}: {reason}") from None
     return Picture(name, data)
+
+
+def unquote(name: str) -> str:
+    """Return a path without quotes around it, unless a file has them in its name."""
+    is_quoted = len(name) > 2 and name[0] == name[-1] and name[0] in "'\""
+    return name[1:-1] if is_quoted and not Path(name).exists() else name
 
 
 def check_picture(llm: "LLM", picture: Picture) -> Picture:

@@ -137,7 +137,7 @@ def read_image_bytes(value: Any, limits: ImageLimits | None = None, *, allow_pat
         raise RequestError(
             f"image: not a picture (got {safe_repr(value)}; allowed {ALLOWED_SOURCES}). Give one of these."
         )
-    if allow_paths and not _is_address(value):
+    if allow_paths and not is_address(value):
         return read_image_file(value, limits)
     return read_data_uri(value, limits)
 
@@ -256,7 +256,8 @@ def _count_spaces(text: str) -> int:
     return sum(map(text.count, _SPACES))
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a string is a data URI or another address, not a path."""
     head = text.lstrip()[:16].lower()
     return head.startswith("data:") or bool(_WEB_ADDRESS.match(text) or _OTHER_ADDRESS.match(text.lstrip()))
 
@@ -264,8 +265,8 @@ def _is_address(text: str) -> bool:
 def _refuse_address(uri: str) -> RequestError:
     if _WEB_ADDRESS.match(uri):
         return RequestError(
-            f"image: addresses of other servers are not opened (got {safe_repr(uri, 100)}; allowed data URIs). Send "
-            "the picture as data:image/png;base64,..., or start the server with --allow-image-host NAME."
+            f"image: addresses of other servers are not opened (got {safe_repr(uri, 100)}; allowed data URIs). "
+            "Download the picture, and give its bytes or data:image/png;base64,..."
         )
     other = _OTHER_ADDRESS.match(uri)
     if other is not None:

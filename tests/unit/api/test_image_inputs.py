@@ -1,5 +1,7 @@
 """Pictures in messages, and the limits that apply before they are decoded and processed."""
 
+from base64 import b64encode
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,3 +132,37 @@ def test_a_picture_larger_than_the_cache_leaves_the_others_there() -> None:
     reader.read(small[2])
     assert reader.read(small[1]) is second
     assert reader.read(small[0]) is not first  # the one used longest ago
+
+
+def test_parts_as_in_transformers(tmp_path: Path) -> None:
+    data = encode_png(draw_picture(3, 2, 1))
+    path = tmp_path / "a.png"
+    path.write_bytes(data)
+    text = b64encode(data).decode()
+    keys: list[tuple[str, Any]] = [("path", path), ("path", str(path)), ("url", str(path)), ("base64", text)]
+    keys += [(key, f"data:image/png;base64,{text}") for key in ("url", "base64")]
+    reader = make_reader()
+    expected = reader.read(data)
+    for key, value in keys:
+        taken = reader.take_images([{"role": "user", "content": [{"type": "image", key: value}]}])
+        assert taken.messages[0]["content"] == [{"type": "image"}]
+        assert np.array_equal(taken.pictures[0].images[0].patches, expected[0].images[0].patches)
+    reader.is_isolated = True
+    with pytest.raises(RequestError, match="not an address of a picture"):
+        reader.take_images([{"role": "user", "content": [{"type": "image", "path": str(path)}]}])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({}, r"no key 'image' \(got the keys 'type'\)\. Put the picture under 'image'"),
+        ({"source": {"type": "base64", "data": ""}}, r"no key 'image' \(got the keys 'type, source'\)"),
+        ({"base64": "?"}, "its base64 is not valid"),
+        ({"base64": 3}, "no key 'image'"),
+        ({"url": "https://example.com/a.png"}, "addresses of other servers are not opened"),
+    ],
+)
+def test_parts_without_a_picture(part: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=rf"^message 0, part 0: .*{message}") as reason:
+        make_reader().take_images([{"role": "user", "content": [{"type": "image", **part}]}])
+    assert "server with" not in str(reason.value)

@@ -10,7 +10,7 @@ from PIL import Image
 from sporelm.api import SamplingParams
 from sporelm.cli.chat_input import make_completer
 from sporelm.cli.chat_sessions import SLASH_COMMANDS, Sessions
-from sporelm.cli.image_options import Picture, image_messages, read_pictures
+from sporelm.cli.image_options import Picture, image_messages, read_pictures, unquote
 from sporelm.errors import RequestError
 
 
@@ -135,3 +135,26 @@ def test_tab_completes_commands_and_the_paths_behind_them(picture: Path) -> None
     for command in ("/image", "/save", "/load"):
         assert complete(f"{command} {picture.parent}/a c") == [f"{command} {picture}"]
     assert complete(f"/switch {picture.parent}/a c") == complete("im") == complete("text\n/im") == []
+
+
+def test_quotes_around_a_path_are_no_part_of_it(sessions: Sessions, picture: Path) -> None:
+    for quote in "'", '"':
+        sessions.run_command(f"/image {quote}{picture}{quote}")
+    assert [each.name for each in sessions.pictures] == [str(picture)] * 2
+    odd = picture.rename(picture.with_name("'odd'"))
+    assert unquote(str(odd)) == str(odd)
+    with pytest.raises(RequestError, match="cannot read"):
+        sessions.run_command("/image 'none.png\"")
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_path_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="image: an empty path"):
+        read_pictures([name])
+
+
+@pytest.mark.parametrize("name", ["http://a.org/b.png", "https://a.org/b.png", "ftp://a.org/b.png", "data:image/png,x"])
+def test_addresses_are_not_opened(sessions: Sessions, name: str) -> None:
+    for show in (lambda: read_pictures([name]), lambda: sessions.run_command(f"/image {name}")):
+        with pytest.raises(RequestError, match=r"^image: addresses are not opened .*Download the picture"):
+            show()
