@@ -72,9 +72,12 @@ def test_run_refuses_in_one_line(
         assert main(["run", *words, "--image", str(image)]) == 1
         assert reason in one_error(capsys)
     assert main(["run", str(folder), "-p", IMAGE_PAD, *OPTIONS, "--image", pictures[0], "--image", pictures[1]]) == 1
-    assert "1 placeholders" in one_error(capsys)
+    assert "do not match the pictures (got 1 for 2). Write one for each" in one_error(capsys)
     assert main(["run", *words, "--mmproj", "none.gguf"]) == 1
-    assert "mmproj" in one_error(capsys)
+    assert "has a vision tower of its own" in one_error(capsys)
+    for image, reason in (("", "an empty path"), ("https://a.org/b.png", "addresses are not opened")):
+        assert main(["run", *words, "--image", image]) == 1
+        assert reason in one_error(capsys)
 
 
 def one_error(capsys: pytest.CaptureFixture[str]) -> str:
@@ -132,6 +135,16 @@ def test_a_model_that_does_not_see_names_the_file_beside_it(
     assert f"does not see. Set --mmproj to {files[1]}, which lies beside it" in one_error(capsys)
 
 
+def test_misplaced_mmproj_files_are_named(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for words in (["run", files[0], "-p", "Hi", *OPTIONS], ["info", files[0], *INFO]):
+        assert main([*words, "--mmproj", "none.gguf"]) == 1
+        assert "mmproj: no such file (got 'none.gguf')" in one_error(capsys)
+    assert main(["run", files[1], "-p", "Hi", *OPTIONS]) == 1
+    assert "an mmproj file, which holds only the vision tower" in (error := one_error(capsys))
+    assert "this one as --mmproj" in error
+
+
 INFO = ("--backend", "reference", "--no-speed")
 
 
@@ -150,6 +163,8 @@ def test_info_says_what_a_model_sees(folder: Path, files: tuple[str, str], capsy
     }  # fmt: skip
     assert main(["info", files[0], *INFO]) == 0
     assert f"no, without --mmproj {files[1]}, which lies beside it" in " ".join(capsys.readouterr().out.split())
+    assert main(["info", files[0], *INFO, "--image-size", "36x24"]) == 0
+    assert "--image-size is ignored: the model has no vision tower" in one_error(capsys)
     assert main(["info", files[0], "--mmproj", files[1], *INFO]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "sees Qwen2-VL (qwen2vl), compared with transformers" in text

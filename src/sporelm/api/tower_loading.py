@@ -17,8 +17,9 @@ from sporelm.checkpoints.towers.open_tower import find_tower, open_tower
 from sporelm.engine import Engine, Worker
 from sporelm.engine.image_encoder import ImageEncoder
 from sporelm.engine.tower_runner import TowerRunner
-from sporelm.errors import ModelError, RequestError, UnsupportedModel
+from sporelm.errors import ModelError, ModelNotFound, RequestError, UnsupportedModel, safe_repr
 from sporelm.files.store import resolve
+from sporelm.files.store.hub_address import HUB_MARK
 from sporelm.models import build
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
@@ -56,7 +57,7 @@ def load_tower(
     """
     if not check_single_tower(mmproj, source):
         return None
-    path = source.path if mmproj is None else resolve(parse_path("mmproj", mmproj), progress)
+    path = source.path if mmproj is None else resolve_mmproj(mmproj, progress)
     with ExitStack() as files:
         tower_source = files.enter_context(closing(open_tower(path)))
         config = tower_source.config
@@ -76,6 +77,14 @@ def load_tower(
         weights |= {name: place.tensor(table) for name, table in tower.tables().items()}
         files.pop_all()
     return LoadedTower(tower_source, tower, weights, place)
+
+
+def resolve_mmproj(mmproj: str | Path, progress: Progress | None = None, *, fetch: bool = True) -> Path:
+    """Return the path of an mmproj file as `store.resolve` does. Raises ModelNotFound, which names the option."""
+    path = parse_path("mmproj", mmproj)
+    if path.suffix == ".gguf" and not str(mmproj).startswith(HUB_MARK) and not path.exists():
+        raise ModelNotFound(f"mmproj: no such file (got {safe_repr(str(mmproj), 200)}). Give the path of the file.")
+    return resolve(path, progress, fetch=fetch)
 
 
 def check_single_tower(mmproj: str | Path | None, source: ModelSource) -> bool:

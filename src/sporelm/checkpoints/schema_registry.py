@@ -13,6 +13,7 @@ from sporelm.models.config import ModelConfig
 
 MAX_SHOWN_LENGTH = 80
 _MODULES = {name: each.module for each in MODELS for name in each.names}
+MMPROJ_ARCHITECTURE = "clip"
 _GGUF: dict[str, type[GgufSchema]] = {}  # by general.architecture
 _HF: dict[str, type[HfSchema]] = {}  # by class of transformers
 _FIRST_GGUF: dict[str, type[GgufSchema]] = {}  # by module
@@ -45,6 +46,11 @@ def find_gguf_schema(architecture: str, where: str = "") -> GgufSchema:
 
     Raises UnsupportedModel with the nearest supported name.
     """
+    if architecture == MMPROJ_ARCHITECTURE:
+        raise UnsupportedModel(
+            f"{where or 'model'}: an mmproj file, which holds only the vision tower of a model. Give the model's own "
+            "file, and this one as the option mmproj."
+        )
     module = _module_of(architecture, where)
     import_module(f"sporelm.checkpoints.gguf.{module}")
     return _GGUF[architecture]()

@@ -82,7 +82,10 @@ def run(args: argparse.Namespace) -> None:
     options.check_threads(args.threads)
     options.check_size("--device-memory", args.device_memory)
     path = store.resolve(args.model, fetch=False)
-    args.mmproj = None if args.mmproj is None else store.resolve(args.mmproj, fetch=False)
+    if args.mmproj is not None:
+        from sporelm.api.tower_loading import resolve_mmproj
+
+        args.mmproj = resolve_mmproj(args.mmproj, fetch=False)
     report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | summarize_model(path).as_json()
     report |= estimate_memory_and_speed(path, args)
     if args.json:
