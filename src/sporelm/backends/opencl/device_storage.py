@@ -1,6 +1,6 @@
 """The storage of values and tensors in buffers of an OpenCL device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,18 @@ class PlaneWeight:
 
 
 class PoolBuffers(Resource):
-    """The buffers of a pool of pages or states, freed together: one for each layer's array."""
+    """The buffers of a pool of pages or states, freed together: one for each layer's array.
 
-    def __init__(self, context: Context, buffers: Sequence[Any], label: str) -> None:
+    finish   waits until no launch uses them
+    """
+
+    def __init__(self, context: Context, buffers: Sequence[Any], label: str, finish: Callable[[], None]) -> None:
         super().__init__(context, label)
         self.buffers = list(buffers)
+        self._finish = finish
 
     def release(self) -> None:
+        self._finish()
         for buffer in self.buffers:
             buffer.release()
         self.buffers = []

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -282,7 +283,7 @@ class OpenClBackend:
 
     def _allocate_pool(self, sizes: Sequence[int], label: str) -> PoolBuffers:
         """Return zeroed buffers of these bytes."""
-        pool = PoolBuffers(self.context, [], f"{label} of {len(sizes)} layers")
+        pool = PoolBuffers(self.context, [], f"{label} of {len(sizes)} layers", self.finish_quietly)
         for nbytes in sizes:
             buffer = self.allocate_buffer(nbytes, label)
             pool.buffers.append(buffer)
@@ -487,8 +488,15 @@ class OpenClBackend:
     def synchronize(self) -> None:
         self.queue.finish()
 
+    def finish_quietly(self) -> None:
+        """Wait until all work is done, also of a device that fails: what it has is freed afterwards."""
+        with suppress(cl.Error):
+            self.queue.finish()
+
     def close(self) -> None:
         """Free everything. Programs and pools that are still referenced are freed, and reported as leaks."""
+        if self._obstacle is None and not self.context.closed:
+            self.finish_quietly()
         leaks = self.context.close()
         if leaks:
             warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)

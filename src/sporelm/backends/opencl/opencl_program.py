@@ -243,6 +243,7 @@ class OpenClProgram(Resource):
         return argument
 
     def release(self) -> None:
+        self.backend.finish_quietly()  # some drivers do not keep the buffers of launches that are not done
         self._arena = self._scratch = None
         self._prepared, self._launches = [], []
         self._bound.clear()
