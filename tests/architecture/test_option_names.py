@@ -48,8 +48,9 @@ def test_no_message_below_the_command_line_names_a_flag() -> None:
 
 
 def test_each_option_is_an_argument_and_a_flag() -> None:
-    arguments = {*signature(LLM).parameters, *SamplingParams.__dataclass_fields__}
-    flags = load_command("run").make_parser()._option_string_actions
+    calls = signature(LLM).parameters, signature(LLM.embed).parameters
+    arguments = {*SamplingParams.__dataclass_fields__}.union(*calls)
+    flags = {flag for name in ("run", "embed") for flag in load_command(name).make_parser()._option_string_actions}
     found = [(place, name) for place, text in messages() for name in OPTION.findall(text)]
     assert {"max_context", "kv_memory", "strict", "roll"} <= {name for _, name in found}
     wrong = [

@@ -137,7 +137,7 @@ def test_tab_completes_commands_and_the_paths_behind_them(picture: Path) -> None
     assert complete(f"/switch {picture.parent}/a c") == complete("im") == complete("text\n/im") == []
 
 
-def test_quotes_around_a_path_are_no_part_of_it(sessions: Sessions, picture: Path) -> None:
+def test_quotes_around_a_path_are_stripped(sessions: Sessions, picture: Path) -> None:
     for quote in "'", '"':
         sessions.run_command(f"/image {quote}{picture}{quote}")
     assert [each.name for each in sessions.pictures] == [str(picture)] * 2

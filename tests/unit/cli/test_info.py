@@ -1,4 +1,4 @@
-"""`spore info` of what is not a language model: image encoders."""
+"""`spore info` of image encoders."""
 
 import json
 from pathlib import Path
