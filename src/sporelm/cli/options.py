@@ -84,7 +84,7 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
     parser.add_argument(
         "--backend",
         metavar="NAME",
-        help="cpu, cuda, torch or reference, or auto: the fastest device that holds the model; default: cpu "
+        help="cpu, cuda, opencl, torch or reference, or auto: the fastest device that holds the model; default: cpu "
         "(SPORE_BACKEND)",
     )
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
