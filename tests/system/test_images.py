@@ -332,6 +332,8 @@ def test_pictures_are_embedded(llm: LLM) -> None:
     assert np.array_equal(both[1:], llm.embed(images=[WIDE, TALL], pooling="last"))
     assert np.array_equal(both[:1], llm.embed("A text", pooling="last"))
     assert np.abs(both[1] - both[2]).max() > 0.01
+    with pytest.raises(ContextOverflow, match="set the option truncate, or raise the option max_context"):
+        llm.embed(["A text", "long " * 2000])
 
 
 def test_numbers_of_frames_become_pictures(llm: LLM) -> None:

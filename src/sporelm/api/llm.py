@@ -26,7 +26,7 @@ from sporelm.engine import KvSequence
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES
 from sporelm.engine.prompt_images import PromptIds
 from sporelm.engine.request import MAX_TOKEN_IDS, length_of, parse_token_ids
-from sporelm.errors import MemoryShortage, RequestError, safe_repr
+from sporelm.errors import ContextOverflow, MemoryShortage, RequestError, safe_repr
 from sporelm.text import RenderedPrompt
 from sporelm.vision.image_sources import check_picture_list
 
@@ -250,6 +250,13 @@ class LLM(LoadedLLM):
         Raises RequestError, ContextOverflow.
         """
         ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in as_prompt_list(texts)]
+        longest = max(map(len, ids), default=0)
+        if longest > self.max_context:
+            raise ContextOverflow(
+                f"text: it is too long (got {longest} tokens; allowed {self.max_context}). Shorten it, set the option "
+                "truncate, or raise the option max_context.",
+                context=self.max_context,
+            )
         ids += [self.prompt_with_images("", [image]) for image in check_picture_list(images)]
         adapter_id = self.adapters.adapter_id(adapter)
         chosen = choose_pooling(self.config, pooling, ids)
