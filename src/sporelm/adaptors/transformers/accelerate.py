@@ -16,6 +16,7 @@ from torch import nn
 from sporelm.adaptors.torch import PackedLinear, get_num_threads, set_num_threads
 from sporelm.adaptors.transformers.attention_function import find_attention_obstacle, register_attention
 from sporelm.adaptors.transformers.expert_function import find_expert_obstacle, pack_experts, register_experts
+from sporelm.adaptors.transformers.kernel_warm_up import load_kernels
 from sporelm.adaptors.transformers.rotary_function import swap_rotary
 from sporelm.adaptors.transformers.swapped_modules import (
     PackedMlp,
@@ -107,6 +108,8 @@ def accelerate(model: Any, format: str = "q8_0", *, threads: int | None = None) 
         _choose_threads(done, threads)
     try:
         with torch.no_grad():
+            if device.type == "cpu" and hasattr(model, "config"):
+                load_kernels(model, form)
             _swap_modules(done, model, form)
             _swap_experts(done, model, form)
             _swap_attention(done, model)
