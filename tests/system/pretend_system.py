@@ -43,7 +43,10 @@ LINUX_CONSTANTS = (
     "MAP_POPULATE",
 )
 
-OPTIONAL = ("sporelm.backends.torch", "sporelm.backends.cuda", "sporelm.backends.opencl")
+OPTIONAL = (
+    *("sporelm.backends.torch", "sporelm.backends.cuda", "sporelm.backends.opencl", "sporelm.backends.vendor"),
+    "sporelm.adaptors",
+)
 
 
 def remove(module: Any, names: Any) -> None:

@@ -266,7 +266,7 @@ class Request:
         halves of the room as are too much.
 
         The place of the next cut does not change while the text grows by less than a half, so that the KV of one turn
-        of a conversation can be reused in the next. An image of which a part would be dropped is dropped as a whole.
+        of a conversation can be reused in the next. An image that would lose a part is dropped as a whole.
         """
         if not self.roll or len(self.context_ids) <= room:
             return

@@ -29,7 +29,6 @@ FILES = [
     "engine/request.py",
     "engine/runner.py",
     "engine/scheduler.py",
-    "engine/step.py",
     "engine/worker.py",
     "plan/plan.py",
 ]
