@@ -249,6 +249,7 @@ class LLM(LoadedLLM):
 
         Raises RequestError, ContextOverflow.
         """
+        images = check_picture_list(images)
         ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in as_prompt_list(texts)]
         longest = max(map(len, ids), default=0)
         if longest > self.max_context:
@@ -257,7 +258,7 @@ class LLM(LoadedLLM):
                 "truncate, or raise the option max_context.",
                 context=self.max_context,
             )
-        ids += [self.prompt_with_images("", [image]) for image in check_picture_list(images)]
+        ids += [self.prompt_with_images("", [image]) for image in images]
         adapter_id = self.adapters.adapter_id(adapter)
         chosen = choose_pooling(self.config, pooling, ids)
         return embed(self, ids, chosen, normalize=normalize, adapter_id=adapter_id)
