@@ -104,6 +104,8 @@ def main() -> None:
     importlib.import_module("urllib.request")  # which asks other systems for their proxies as it is imported
     used = (asyncio, concurrent.futures, logging.handlers, multiprocessing.shared_memory, subprocess, tempfile, Path)
     assert all(used)
+    for library in ("torch", "triton", "pyopencl"):  # extras, whose builds are for the real system
+        sys.modules[library] = None  # type: ignore[assignment]
     {"win32": pretend_windows, "darwin": pretend_macos}[system]()
     sys.platform = system
     for name in modules():
