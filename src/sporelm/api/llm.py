@@ -202,8 +202,7 @@ class LLM(LoadedLLM):
         Raises ContextOverflow, RequestError, MemoryShortage.
         """
         self.check_can_generate()
-        images = ids.images if isinstance(ids, PromptIds) else ()
-        ids = parse_token_ids("the prompt", ids)
+        ids = ids if isinstance(ids, PromptIds) else parse_token_ids("the prompt", ids)
         needed = len(ids) * self.config.vocab * 4
         available = available_bytes()
         if available is not None and needed > available:
@@ -220,7 +219,7 @@ class LLM(LoadedLLM):
             logits[done : done + len(chunk)] = chunk
             done += len(chunk)
 
-        run_to_completion(self.engine.logits(ids, copy_chunk, self.adapters.adapter_id(adapter), images), self.engine)
+        run_to_completion(self.engine.logits(ids, copy_chunk, self.adapters.adapter_id(adapter)), self.engine)
         return logits
 
     def embed(

@@ -19,7 +19,6 @@ from sporelm.engine.kv.session_io import CacheLayout, SessionData, check_replace
 from sporelm.engine.lora_runtime import LoraRuntime
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.overlap import Overlap
-from sporelm.engine.prompt_images import PromptImage
 from sporelm.engine.request import FinishReason, OutputKind, Request, RowsCallback
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.sampling.device_sampler import DeviceSampler
@@ -476,30 +475,23 @@ class Engine:
                 self.kv_cache.release(sequence)
             return sequence, session.notes
 
-    def logits(
-        self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0, images: Sequence[PromptImage] = ()
-    ) -> Generator[None, None, None]:
+    def logits(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
         """Compute the logits at every position of a prompt, while the caller steps the engine after each yield.
 
         `on_rows` is called with the rows of a step, float32 [chunk, vocab], a view that is valid during the call.
         Closing the generator cancels the prompt. Raises ContextOverflow, RequestError for no tokens or unknown ones,
         and what `on_rows` or a step of such prompts raised.
         """
-        return self._stream_rows("logits", tokens, on_rows, adapter_id, images)
+        return self._stream_rows("logits", tokens, on_rows, adapter_id)
 
     def hidden(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
         """Compute the last hidden state at every position, float32 [chunk, width]; else as `logits`."""
         return self._stream_rows("hidden", tokens, on_rows, adapter_id)
 
     def _stream_rows(
-        self,
-        output: OutputKind,
-        tokens: Sequence[int],
-        on_rows: RowsCallback,
-        adapter_id: int,
-        images: Sequence[PromptImage] = (),
+        self, output: OutputKind, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int
     ) -> Generator[None, None, None]:
-        request = self.add(Request(tokens, adapter_id=adapter_id, output=output, on_rows=on_rows, images=images))
+        request = self.add(Request(tokens, adapter_id=adapter_id, output=output, on_rows=on_rows))
         try:
             while request.finish_reason is None:
                 yield

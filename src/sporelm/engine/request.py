@@ -127,9 +127,9 @@ class Request:
         adapter_id: int = 0,
         output: OutputKind = "tokens",
         on_rows: RowsCallback | None = None,
-        images: Sequence[PromptImage] = (),
     ) -> None:
-        """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
+        """Continue `prompt`, a `PromptIds` if it has images, by at most `max_tokens` ids, or up to one of `stop_ids`,
+        which is then the last one.
 
         sequence    holds what an earlier request computed, and keeps the KV afterwards; its salt counts
         cache_salt  prefixes are shared by requests with the same salt only
@@ -141,7 +141,6 @@ class Request:
         adapter_id  of a loaded LoRA adapter, 0 for none
         output      "logits" or "hidden": nothing is generated, and `on_rows` gets a row of logits, or the last hidden
                     state, of each position
-        images      runs of image rows in the prompt, in order, unless it is a `PromptIds`, which has them
         on_rows     called with the new rows of each step, float32 [rows, width], a view that is valid during the call
 
         Raises RequestError for an empty prompt or max_tokens < 1.
@@ -152,8 +151,7 @@ class Request:
             raise RequestError("the prompt has no tokens: give at least one")
         if max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
-        if isinstance(prompt, PromptIds):
-            images = prompt.images
+        images = prompt.images if isinstance(prompt, PromptIds) else ()
         self.images = tuple(image.copy() for image in images)  # of the context
         self.prompt_images = self.images  # of the whole text
         self.needed_images: list[PromptImage] | None = None  # that no cache covers, once the scheduler has looked
@@ -213,11 +211,8 @@ class Request:
 
     @property
     def prompt(self) -> list[int]:
-        """The ids of the prompt; rows of images have that of the token that stands for them."""
-        prompt = self.all_token_ids[: self.num_prompt]
-        for image in self.prompt_images:
-            prompt[image.start : image.stop] = [image.token_id] * image.num_rows
-        return prompt
+        """The ids of the prompt, with that of the vocabulary in place of each image row's."""
+        return PromptIds(self.all_token_ids[: self.num_prompt], self.prompt_images).to_vocabulary_ids()
 
     @property
     def vocabulary_ids(self) -> list[int]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sporelm.ops import Graph, Spec, Symbol, take_sampled, trace
+from sporelm.ops.spec import Extent
 from sporelm.tensor.dtype import F32, I32
 
 ROPE = "rope"  # the name of the rotary table among the weights
@@ -12,7 +13,6 @@ SLOPES = "alibi_slopes"  # the slopes of linear biases: float32 [heads]
 BIASES = "distance_biases"  # the biases of scores by distance: float32 [heads, 2 * far]
 ADAPTERS = "adapters"  # in steps with adapters: int32 [tokens], the number of each row's adapter, -1 for none
 SOURCES = "sources"  # on asynchronous devices: int32 [tokens], the row of SAMPLED that has each row's id, -1: `tokens`
-IMAGE_INPUTS = ("image_rows", "image_values", "rope_positions", "spans")
 SAMPLED = "sampled"  # the tokens that the step before has sampled: int32 [sampled]
 
 
@@ -83,11 +83,8 @@ def sampled_specs(tokens: int, sampled: int) -> dict[str, Spec]:
     }
 
 
-def image_specs(
-    tokens: int | Symbol, max_rows: int, columns: int, *, rope_positions: bool, spans: bool
-) -> dict[str, Spec]:
+def image_specs(token: Extent, max_rows: int, columns: int, *, rope_positions: bool, spans: bool) -> dict[str, Spec]:
     """Return the specs of the inputs of steps with images: at most `max_rows` rows of `columns` values."""
-    token = Symbol("tokens", tokens) if isinstance(tokens, int) else tokens
     specs = {"image_rows": Spec((token,), I32), "image_values": Spec((Symbol("image_rows", max_rows), columns), F32)}
     specs |= {"rope_positions": Spec((token, 3), I32)} if rope_positions else {}
     return specs | ({"spans": Spec((token, 2), I32)} if spans else {})

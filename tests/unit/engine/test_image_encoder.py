@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sporelm.engine.image_encoder import ImageEncoder
-from sporelm.engine.prompt_images import PromptImage, image_row_ids
+from sporelm.engine.prompt_images import PromptIds, PromptImage, image_row_ids
 from sporelm.engine.request import Request
 from sporelm.models.tower_inputs import ImageInput
 
@@ -39,7 +39,7 @@ def image(number: int, start: int = 0) -> PromptImage:
 
 
 def request(id: int, tenant: str = "", priority: int = 0, cache_salt: str = "", *images: PromptImage) -> Request:
-    made = Request([7] * ROWS + [1], tenant=tenant, priority=priority, cache_salt=cache_salt, images=images)
+    made = Request(PromptIds([7] * ROWS + [1], images), tenant=tenant, priority=priority, cache_salt=cache_salt)
     made.id = id
     return made
 
