@@ -5,10 +5,10 @@ import { prepared, upload } from "./images.js";
 import { language, number, t } from "./i18n.js";
 import { canSee, emit, on, state } from "./state.js";
 
-const MOST_BYTES = 400_000; // of all texts of a message; the server keeps 1,000,000 characters
-const MOST_FILES = 20;
-const MOST_PICTURES = 16;
-const MOST_TEXT = 500_000; // characters beside them
+const MAX_BYTES = 400_000; // of all texts of a message; the server keeps 1,000,000 characters
+const MAX_FILES = 20;
+const MAX_PICTURES = 16;
+const MAX_TEXT = 500_000; // characters beside them
 const NAME = 120; // characters
 const BLOCK = /^File: ([^\n]{1,200})\n(`{3,})[^`\n]*\n([\s\S]*?)\n\2(?:\n\n?|$)/;
 const MEDIA = /^(?:video|audio)\//;
@@ -18,8 +18,8 @@ let pending = []; // {name, text, bytes}, or {name, image: {id, width, height}, 
 
 /** Whether a text is more than a message can hold, which is told. */
 export function isTooLong(text) {
-  if (text.length <= MOST_TEXT) return false;
-  notice(t("too_long", { n: number(text.length), most: number(MOST_TEXT) }), "bad");
+  if (text.length <= MAX_TEXT) return false;
+  notice(t("too_long", { n: number(text.length), most: number(MAX_TEXT) }), "bad");
   return true;
 }
 
@@ -75,7 +75,7 @@ async function read(file) {
 /** Take a picture on its way: shown at once, and sent to the server. Throws where it cannot be taken. */
 function addPicture(file) {
   if (!canSee()) throw new Error(t("no_pictures", { name: file.name, model: state.model }));
-  if (pending.filter(({ image }) => image).length >= MOST_PICTURES) throw new Error(t("too_many_pictures", { n: MOST_PICTURES }));
+  if (pending.filter(({ image }) => image).length >= MAX_PICTURES) throw new Error(t("too_many_pictures", { n: MAX_PICTURES }));
   const one = { name: file.name || t("picture"), image: {}, url: null, bytes: 0, isReady: false };
   const drop = (error) => {
     without(one);
@@ -104,9 +104,9 @@ async function add(files) {
         addPicture(file);
         continue;
       }
-      if (pending.filter(({ image }) => !image).length >= MOST_FILES) throw new Error(t("too_many_files", { n: MOST_FILES }));
-      if (used + file.size > MOST_BYTES && !MEDIA.test(file.type)) {
-        throw new Error(t("too_large", { name: file.name, size: number(Math.ceil(file.size / 1000)), most: number(MOST_BYTES / 1000) }));
+      if (pending.filter(({ image }) => !image).length >= MAX_FILES) throw new Error(t("too_many_files", { n: MAX_FILES }));
+      if (used + file.size > MAX_BYTES && !MEDIA.test(file.type)) {
+        throw new Error(t("too_large", { name: file.name, size: number(Math.ceil(file.size / 1000)), most: number(MAX_BYTES / 1000) }));
       }
       const name = [...file.name.replace(/\s+/g, " ").trim()].slice(0, NAME).join("") || "file.txt";
       pending.push({ name, text: await read(file), bytes: file.size });

@@ -5,7 +5,7 @@ import { t } from "./i18n.js";
 
 const PATH = "api/ui/images";
 const LONGEST = 2048; // pixels of a side
-const MOST_BYTES = 4_000_000; // of a file that is sent as it is
+const MAX_BYTES = 4_000_000; // of a file that is sent as it is
 const AS_IT_IS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const QUALITY = 0.9; // of JPEG
 const known = new Map(); // id -> {blob, url}, or a promise of that
@@ -33,13 +33,13 @@ export async function prepared(file) {
   try {
     const { width, height } = bitmap;
     const moves = file.type === "image/gif"; // whose frames a canvas would lose
-    if (AS_IT_IS.includes(file.type) && file.size <= MOST_BYTES && (moves || Math.max(width, height) <= LONGEST)) {
+    if (AS_IT_IS.includes(file.type) && file.size <= MAX_BYTES && (moves || Math.max(width, height) <= LONGEST)) {
       return { blob: file, width, height };
     }
     const canvas = drawn(bitmap, LONGEST);
     const size = { width: canvas.width, height: canvas.height };
     const sharp = ["image/png", "image/bmp"].includes(file.type) ? await encoded(canvas, "image/png") : null;
-    const blob = sharp && sharp.size <= MOST_BYTES ? sharp : await encoded(canvas, "image/jpeg");
+    const blob = sharp && sharp.size <= MAX_BYTES ? sharp : await encoded(canvas, "image/jpeg");
     if (!blob) throw new Error(t("no_picture", { name: file.name }));
     return { blob, ...size };
   } finally {
