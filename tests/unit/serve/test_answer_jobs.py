@@ -107,6 +107,33 @@ def test_an_answer_is_generated_and_stored(jobs: AnswerJobs) -> None:
     run(scenario)
 
 
+def test_an_answer_that_ends_while_its_conversation_is_read_is_not_shown_as_interrupted(
+    jobs: AnswerJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        source = Source(held=True)
+        job = await jobs.start("me", C, ASK, source)
+        loop, read = asyncio.get_running_loop(), jobs.store.get
+        reads = []
+
+        def slow_read(owner: str, conversation_id: str) -> dict[str, Any]:
+            conversation = read(owner, conversation_id)
+            reads.append(conversation["messages"][-1]["finish"])
+            if len(reads) == 1:  # the file has been read, and only then the answer ends
+                for _ in range(10):
+                    loop.call_soon_threadsafe(source.go.release)
+                asyncio.run_coroutine_threadsafe(job.ended.wait(), loop).result(20)
+            return conversation
+
+        monkeypatch.setattr(jobs.store, "get", slow_read)
+        conversation, running = await jobs.conversation("me", C)
+        assert reads == ["interrupted", "stop"]
+        assert running is None
+        assert conversation["messages"][-1]["content"] == "one two three "
+
+    run(scenario)
+
+
 def test_a_conversation_has_one_answer_at_a_time_and_requests_are_idempotent(jobs: AnswerJobs) -> None:
     async def scenario() -> None:
         source = Source(held=True)

@@ -60,6 +60,22 @@ class AnswerJobs:
         channel = self._channels.get((owner, conversation_id))
         return channel.job if channel is not None else None
 
+    async def conversation(self, owner: str, conversation_id: str) -> tuple[Json, AnswerJob | None]:
+        """Return a conversation as it is stored and the answer that is being written into it, both of one moment.
+
+        A file read before an answer ends, beside the state after it, would show a finished answer as interrupted; so the
+        file is read again if an answer began or ended meanwhile.
+
+        Raises ConversationNotFound.
+        """
+        while True:
+            job = self.running_job(owner, conversation_id)
+            conversation = await asyncio.to_thread(self.store.get, owner, conversation_id)
+            channel = self._channels.get((owner, conversation_id))
+            is_starting = channel is not None and channel.is_starting
+            if not is_starting and self.running_job(owner, conversation_id) is job:
+                return conversation, job
+
     async def start(self, owner: str, conversation_id: str, value: object, source: AnswerSource) -> AnswerJob:
         """Start or continue an answer, after storing its place in the conversation.
 

@@ -117,10 +117,7 @@ class _Handlers:
 
     async def get(self, request: Request) -> Response:
         """A conversation with its messages; `answering` is the id of the one that is being written, if any."""
-        owner = self.owner_of(request)
-        conversation_id = request.path_params["id"]
-        conversation = await run_in_threadpool(self.store.get, owner, conversation_id)
-        job = self.jobs.running_job(owner, conversation_id)
+        conversation, job = await self.jobs.conversation(self.owner_of(request), request.path_params["id"])
         if job is not None:
             messages = [job.message if each["id"] == job.id else each for each in conversation["messages"]]
             conversation |= {"messages": messages, "answering": job.id}
