@@ -11,7 +11,8 @@ SporeError
 │   └── QueueFull         too many requests are waiting
 ├── MemoryShortage        more memory is needed than is available
 ├── BackendError          a back-end is missing, or failed
-│   └── ContextError      a device resource was used outside its context
+│   ├── ContextError      a device resource was used outside its context
+│   └── RankLost          another rank of the group failed, stalled, or was aborted
 ├── RemoteError           another server is unreachable, rejects a request, or sends an invalid response
 ├── OpError               the arguments of an op do not fit its signature
 └── GraphError            a traced graph breaks the rules
@@ -110,6 +111,10 @@ class BackendError(SporeError):
 
 class ContextError(BackendError):
     """A device resource was used outside the context that owns it."""
+
+
+class RankLost(BackendError):
+    """Another rank of the group failed, stalled, or was aborted: no step can complete until the group is restarted."""
 
 
 class RemoteError(SporeError):

@@ -14,6 +14,7 @@ from sporelm.ops.altup_streams import (
 )
 from sporelm.ops.block_conversion import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.causal_conv1d import causal_conv1d
+from sporelm.ops.collectives import all_gather, all_reduce, argmax_shards, receive, send
 from sporelm.ops.cross_attention import cross_attention
 from sporelm.ops.disentangled_attention import disentangled_attention
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -73,10 +74,13 @@ __all__ = [
     "add_lora",
     "add_rms_norm",
     "add_rows",
+    "all_gather",
+    "all_reduce",
     "altup_correct",
     "altup_first",
     "altup_predict",
     "argmax",
+    "argmax_shards",
     "attention",
     "blend",
     "causal_conv1d",
@@ -118,6 +122,7 @@ __all__ = [
     "place_tokens",
     "quantize_blocks",
     "quantize_rows",
+    "receive",
     "replace_rows",
     "rms_norm",
     "rope",
@@ -128,6 +133,7 @@ __all__ = [
     "select_columns",
     "select_rows",
     "selective_scan",
+    "send",
     "silu_mul",
     "softcap",
     "sparse_mla",
