@@ -79,6 +79,9 @@ def test_ids_outside_the_table_give_nan_and_leave_the_others(cpu: Any, format_na
     assert np.array_equal(found[[0, 5]], wanted[[3, 32]])
     filled = ops.embedding(cpu.tensor(ids), weight, fills=True).numpy()
     assert np.array_equal(filled, wanted[np.where((ids >= 0) & (ids < 33), ids, 0)])
+    part = ops.embedding(cpu.tensor(ids), weight, first=2).numpy()
+    is_inside = (ids >= 2) & (ids < 35)
+    assert np.array_equal(part, np.where(is_inside[:, None], wanted[np.where(is_inside, ids - 2, 0)], 0))
 
 
 def test_a_sequence_without_rows_changes_nothing(cpu: Any, reference: Any) -> None:

@@ -1,4 +1,8 @@
-"""Ops: callable numpy references. A call with traced arguments is recorded, with real tensors it runs now."""
+"""Ops: callable numpy references.
+
+A call with traced arguments is recorded, with real tensors it runs now. A value with a placement on several ranks brings
+its `sharder`, which makes calls on local values of it (`distributed.placement`).
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import update_wrapper
@@ -52,9 +56,13 @@ class Op:
             raise OpError(f"{self.name} takes {', '.join(self.arguments)}; got {len(args)} arguments")
         if unknown := options.keys() - self.option_names:
             raise OpError(f"{self.name} has no option {', '.join(sorted(unknown))}; it has {sorted(self.option_names)}")
+        graph = None
         for value in leaves(args):
-            if (graph := getattr(value, "graph", None)) is not None:
-                return graph.record(self, args, options)
+            if (sharder := getattr(value, "sharder", None)) is not None:
+                return sharder.apply(self, args, options)
+            graph = graph or getattr(value, "graph", None)
+        if graph is not None:
+            return graph.record(self, args, options)
         return device_of(self, args).run(self, args, options)
 
     def results(self, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Spec, ...]:

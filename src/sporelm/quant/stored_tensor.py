@@ -75,6 +75,27 @@ class StoredTensor:
             self.name, self.format, (stop - start, *self.shape[1:]), self.blocks[start:stop], self.order
         )
 
+    def part(self, dim: int, start: int, stop: int) -> "StoredTensor":
+        """Return the positions start to stop - 1 of one axis: a view for the outermost one, else a copy of blocks.
+
+        Raises OpError outside the axis, or where a boundary within the last axis separates a block.
+        """
+        length, block = self.shape[dim], self.format.values
+        if not 0 <= start < stop <= length:
+            raise OpError(f"tensor {self.name!r} has {length} positions in axis {dim}; {start} to {stop} leave them")
+        if (start, stop) == (0, length):
+            return self
+        is_last = dim == len(self.shape) - 1
+        if is_last and (start % block or (stop % block and stop != length)):
+            raise OpError(f"tensor {self.name!r}: {start} to {stop} separates blocks of {block} values")
+        if dim == 0 and not (is_last and block > 1):
+            return self.rows(start, stop)
+        inner = self.blocks.reshape(*self.shape[:-1], -1, self.format.nbytes)
+        first, end = (start // block, -(-stop // block)) if is_last else (start, stop)
+        index = (*[slice(None)] * dim, slice(first, end))
+        shape = (*self.shape[:dim], stop - start, *self.shape[dim + 1 :])
+        return StoredTensor(self.name, self.format, shape, np.ascontiguousarray(inner[index]), self.order)
+
     def take_rows(self, index: ArrayLike) -> "StoredTensor":
         """Return a copy of the rows with these numbers, in this order. Blocks are copied, never dequantized.
 

@@ -67,16 +67,16 @@ class Attention:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
         group, values = config.heads // config.kv_heads, values or dim
-        self.q = Linear(f"{name}.attn_q", queries, width, bias=bias, split=Rows(dim * group))
+        self.q = Linear(f"{name}.attn_q", queries, width, bias=bias, split=Rows(dim * group, group))
         self.k = Linear(f"{name}.attn_k", keys, width, bias=bias, split=Rows(dim))
         self.v = Linear(f"{name}.attn_v", config.kv_heads * values, width, bias=bias, split=Rows(values))
-        mixed, cut = config.heads * values, Columns(values * group)
+        mixed, cut = config.heads * values, Columns(values * group, group)
         self.o = Linear(f"{name}.attn_o", width, mixed, bias=config.attention_out_bias, split=cut)
         self.value_scale = value_scale
         self.widened = f"{WIDENED}{config.kv_heads}" if values != dim else ""
-        self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group))] if gated else []
+        self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group, group))] if gated else []
         self.norms = _norms(name, config, norm)
-        self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group))] if sinks else []
+        self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group, group))] if sinks else []
         self.memory = Paged(config.kv_heads, dim)
         self.scale, self.window_option = config.attention_scale, {"chunk" if chunked else "window": window}
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap

@@ -31,7 +31,8 @@ class HeadGatedAttention(Attention):
     ) -> None:
         super().__init__(name, config, window, norm="heads")
         numbers = config.head_dim if is_elementwise else 1
-        cut = Rows(config.heads // config.kv_heads * numbers)
+        group = config.heads // config.kv_heads
+        cut = Rows(group * numbers, group)
         self.gate = [Linear(f"{name}.attn_gate", config.heads * numbers, config.width, split=cut)]
         self.kind, self.gate_columns = kind, "" if is_elementwise else f"{GATE_COLUMNS}{config.heads}"
 

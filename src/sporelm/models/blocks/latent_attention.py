@@ -30,8 +30,8 @@ class LatentAttention:
         self.q_norm = RMSNorm(f"{name}.attn_q_a_norm", shape.q_lora_rank, EPS)
         self.kv_a = Linear(f"{name}.attn_kv_a", shape.kv_lora_rank + shape.qk_rope_head_dim, width)
         self.kv_norm = Param(f"{name}.attn_kv_a_norm.weight", (shape.kv_lora_rank,))
-        self.k_b = Param(f"{name}.attn_k_b.weight", (heads, shape.kv_lora_rank, dim - shape.qk_rope_head_dim))
-        self.v_b = Param(f"{name}.attn_v_b.weight", (heads, shape.v_head_dim, shape.kv_lora_rank))
+        self.k_b = Param(f"{name}.attn_k_b.weight", (heads, shape.kv_lora_rank, dim - shape.qk_rope_head_dim), Rows())
+        self.v_b = Param(f"{name}.attn_v_b.weight", (heads, shape.v_head_dim, shape.kv_lora_rank), Rows())
         self.o = Linear(f"{name}.attn_o", width, heads * shape.v_head_dim, split=Columns(shape.v_head_dim))
         self.memory = Latent(shape.kv_lora_rank + shape.qk_rope_head_dim, shape.kv_lora_rank)
         self.heads, self.dim, self.scale, self.style = heads, dim, config.attention_scale, config.rope_style

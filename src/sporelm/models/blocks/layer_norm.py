@@ -37,7 +37,7 @@ class HeadLayerNorm:
     """The layer norm of each head, with its own weight and no bias; `unit` heads are cut together."""
 
     def __init__(self, name: str, heads: int, head_dim: int, eps: float, unit: int = 1) -> None:
-        self.eps, self.weight = eps, Param(f"{name}.weight", (heads, head_dim), Rows(unit), plain=True)
+        self.eps, self.weight = eps, Param(f"{name}.weight", (heads, head_dim), Rows(unit, unit), plain=True)
 
     def params(self) -> list[Param]:
         return [self.weight]

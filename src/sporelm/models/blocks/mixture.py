@@ -8,7 +8,7 @@ from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.config import ModelConfig
-from sporelm.models.params import Param
+from sporelm.models.params import Columns, Param, Rows
 
 
 class Mixture:
@@ -24,10 +24,12 @@ class Mixture:
         inner_width, bias = experts.latent or width, config.mlp_bias
         self.narrow = Linear(f"{name}.ffn_latent_down", inner_width, width, bias=bias) if experts.latent else None
         self.widen = Linear(f"{name}.ffn_latent_up", width, inner_width, bias=bias) if experts.latent else None
-        gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, inner_width), bias=experts.bias)
+        shape, split = (count, ffn, inner_width), Rows()
+        gate = ExpertLinear(f"{name}.ffn_gate_exps", shape, bias=experts.bias, split=split)
         self.gates = [] if experts.plain else [gate]
-        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, inner_width), bias=experts.bias)
-        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, inner_width, ffn), bias=experts.bias)
+        self.up = ExpertLinear(f"{name}.ffn_up_exps", shape, bias=experts.bias, split=split)
+        shape = (count, inner_width, ffn)
+        self.down = ExpertLinear(f"{name}.ffn_down_exps", shape, bias=experts.bias, split=Columns())
         self.mixture_bias = Param(f"{name}.ffn_mixture.bias", (inner_width,)) if experts.added else None
         shared_width = experts.shared_width
         self.shared = shared_expert(name, config, shared_width) if shared_width else None
@@ -95,11 +97,13 @@ def shared_expert(name: str, config: ModelConfig, ffn: int) -> GatedMLP | MLP:
 class ExpertLinear:
     """The products of a row with the matrices of its experts, with or without biases."""
 
-    def __init__(self, name: str, shape: tuple[int, int, int], *, bias: bool) -> None:  # shape [experts, out, in]
-        self.name, self.shape, self.bias = name, shape, bias
+    def __init__(
+        self, name: str, shape: tuple[int, int, int], *, bias: bool, split: Rows | Columns | None = None
+    ) -> None:  # shape [experts, out, in]
+        self.name, self.shape, self.bias, self.split = name, shape, bias, split
 
     def params(self) -> list[Param]:
-        weight = Param(f"{self.name}.weight", self.shape)
+        weight = Param(f"{self.name}.weight", self.shape, self.split)
         return [weight, Param(f"{self.name}.bias", self.shape[:2], plain=True)] if self.bias else [weight]
 
     def __call__(self, x: Any, weights: Mapping[str, Any], ids: Any) -> Any:  # x [tokens, in] or [tokens, k, in]

@@ -8,7 +8,7 @@ from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.mixture import ExpertLinear
 from sporelm.models.config import ModelConfig
-from sporelm.models.params import Param
+from sporelm.models.params import Columns, Param, Rows
 
 
 class PreWeightedMixture:
@@ -18,9 +18,9 @@ class PreWeightedMixture:
         assert config.experts is not None
         count, width, ffn = config.experts.count, config.width, config.experts.ffn
         self.router = Linear(f"{name}.ffn_gate_inp", count, width)
-        self.gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, width), bias=False)
-        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, width), bias=False)
-        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, width, ffn), bias=False)
+        self.gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, width), bias=False, split=Rows())
+        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, width), bias=False, split=Rows())
+        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, width, ffn), bias=False, split=Columns())
         self.shared = GatedMLP(name, config, part="_shexp", ffn=ffn)
 
     def params(self) -> list[Param]:

@@ -37,7 +37,7 @@ class HeadRMSNorm(RMSNorm):
         self.heads, self.unit = heads, unit
 
     def params(self) -> list[Param]:
-        return [Param(f"{self.name}.weight", (self.heads, self.width), Rows(self.unit), plain=True)]
+        return [Param(f"{self.name}.weight", (self.heads, self.width), Rows(self.unit, self.unit), plain=True)]
 
 
 class BareRMSNorm(RMSNorm):

@@ -8,13 +8,14 @@ from sporelm.backends.cpu.jit.kernel import parse_fields
 from sporelm.backends.cpu.kernels.row_selection import _pad
 
 
-def embedding(target: Any, kind: Panels, fills: bool = False) -> Kernel:
+def embedding(target: Any, kind: Panels, fills: bool = False, is_part: bool = False) -> Kernel:
     """Look up embeddings. An item is one token; its row is read from the panels. An id past the table gives NaN, or the
-    first row with `fills`, and never foreign memory."""
+    first row with `fills`, and never foreign memory. A part of a table, with the rows of ids from `first` on, gives
+    zeros."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:
-            given = k.load(i32, f.ids, token * 4).sext(i64)
+            given = k.load(i32, f.ids, token * 4).sext(i64) - (f.first if is_part else 0)
             inside = k.select(given >= 0, k.const(i64, 1), k.const(i64, 0)) & k.select(
                 given < f.vocab, k.const(i64, 1), k.const(i64, 0)
             )
@@ -27,9 +28,8 @@ def embedding(target: Any, kind: Panels, fills: bool = False) -> Kernel:
             _pad(k, out, f.width, f.padded)
             if not fills:
                 with k.when(inside.equals(0)), k.range(f.width) as column:
-                    k.store(k.const(f32, float("nan")), out, column * 4)
+                    k.store(k.const(f32, 0.0 if is_part else float("nan")), out, column * 4)
 
-    name = f"embedding_{kind.name.lower()}{'_fills' * fills}"
-    return Kernel(
-        name, parse_fields("ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i"), body
-    )
+    name = f"embedding_{kind.name.lower()}{'_fills' * fills}{'_part' * is_part}"
+    text = "ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i" + " first:i" * is_part
+    return Kernel(name, parse_fields(text), body)

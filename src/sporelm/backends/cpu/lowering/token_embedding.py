@@ -23,5 +23,8 @@ def _lower_embedding(emitter: Emitter, call: Call) -> None:
     fields |= {"out_stride": row_stride(out), "groups": packed.kind.groups(packed.width), "width": packed.width}
     fields |= {"padded": emitter.vectors(packed.width) * emitter.context.target.lanes, "vocab": packed.rows}
     tokens = spec_of(ids).shape[0]
-    kernel = token_embedding.embedding(emitter.context.target, packed.kind, call.options.get("fills", False))
+    first = call.options.get("first")
+    fields |= {} if first is None else {"first": first}
+    fills = call.options.get("fills", False)
+    kernel = token_embedding.embedding(emitter.context.target, packed.kind, fills, is_part=first is not None)
     emitter.emit(kernel, fields, extent_cell(tokens), grain=emitter.row_grain(tokens))

@@ -1,15 +1,19 @@
-// The table's row of each id: NaN for an id outside the table, or its first row (FILLS).
+// The table's row of each id: NaN for an id outside the table, or its first row (FILLS). A part of a larger table has the
+// rows of ids from `first` on, and gives zeros outside (IS_PART).
 #pragma OPENCL FP_CONTRACT OFF
-kernel void embed_tokens(global const int *ids, WEIGHT(w), global real *y, int tokens, int vocab, int width) {
+kernel void embed_tokens(global const int *ids, WEIGHT(w), global real *y, int tokens, int vocab, int width,
+                         int first) {
     int runs = (width + 31) / 32;
     int i = get_global_id(0);
     if (i >= tokens * runs) return;
     int token = i / runs, run = i % runs;
-    int id = ids[token];
+    int id = ids[token] - first;
     int known = id >= 0 && id < vocab;
     float16 part[2];
     unpack(PASS(w), (size_t)(known ? id : 0) * runs + run, &part[0], &part[1]);
-#ifndef FILLS
+#ifdef IS_PART
+    if (!known) part[0] = part[1] = (float16)0.0f;
+#elif !defined(FILLS)
     if (!known) part[0] = part[1] = (float16)NAN;
 #endif
     y += (size_t)token * width + run * 32;

@@ -16,9 +16,11 @@ def lower_embedding(emit: LaunchEmitter, call: Call) -> None:
     ids, table = call.args
     vocab, width = spec_of(table).bound
     snippet = f"formats/{table.storage.kind.name.lower()}.h"
-    program = emit.program("token_embedding", [snippet], {"FILLS": call.options.get("fills", False)})
+    first = call.options.get("first")
+    flags = {"FILLS": call.options.get("fills", False), "IS_PART": first is not None}
+    program = emit.program("token_embedding", [snippet], flags)
     arguments = [
         *(emit.ints(ids), *emit.weight(table), emit.result(call.results[0])),
-        *(Amount(rows_of(ids)), np.int32(vocab), np.int32(width)),
+        *(Amount(rows_of(ids)), np.int32(vocab), np.int32(width), np.int32(first or 0)),
     ]
     emit.launch(program, "embed_tokens", arguments, [Amount(rows_of(ids), -(-width_of(table) // RUN))])
