@@ -57,7 +57,7 @@ class SimulatedRequest:
 
 @dataclass
 class SimulationResult:
-    """The times of all requests, and how busy the replica was. `part_seconds` are those of steps by `StepTime.parts`."""
+    """The times of all requests, and how busy the replica was; `part_seconds` sums `StepTime.parts` of all steps."""
 
     requests: list[SimulatedRequest]
     seconds: float = 0.0
