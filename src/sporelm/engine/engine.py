@@ -5,7 +5,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,11 @@ from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.scheduler import Scheduler, StepOutput
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Step
-from sporelm.errors import BackendError, MemoryShortage, RequestError
+from sporelm.errors import BackendError, MemoryShortage, RankLost, RequestError
 
 log = logging.getLogger(__name__)
 MAX_TOWER_SECONDS = 0.05  # of a vision tower between two steps
+MAX_LOSSES = 3  # of ranks in steps of a request, without a new token of it between them
 TOWER_SHARE = 0.5  # of the duration of a step, at most, if streams wait meanwhile
 
 
@@ -44,6 +45,14 @@ class StepRunner(Protocol):
     def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None: ...
     def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None: ...
+
+
+@runtime_checkable
+class RestartableRunner(Protocol):
+    """A runner of several ranks, which raises RankLost when one of them is lost."""
+
+    def restart(self) -> None:
+        """Start all ranks again, with empty caches. Raises SporeError; it may be tried again."""
 
 
 class EngineObserver(Protocol):
@@ -89,6 +98,7 @@ class Engine:
         self.image_encoder: ImageEncoder | None = None
         self._step_seconds = 0.0  # of the last step, images left out
         self._failed: list[StepOutput] = []  # outputs of requests that failed outside of steps
+        self._losses: dict[int, tuple[int, int]] = {}  # by request id: its generated tokens then, losses since
         self.overlap: Overlap | None = None
         if device_sampler is not None and speculation is None:
             self.overlap = Overlap(self, device_sampler)
@@ -153,7 +163,8 @@ class Engine:
         If the device has too little memory for a step, the next ones are shorter. If a step is interrupted or the
         back-end fails, the next one goes on as if this one had not been; only requests for which tokens were being
         sampled may fail. If all requests of a failed step want rows, an error other than too little memory ends them,
-        and their callers raise it.
+        and their callers raise it. If a rank is lost, all ranks are started again, and the requests are recomputed from
+        their tokens.
         """
         with self.lock:
             if self.scheduler.is_idle:
@@ -169,6 +180,8 @@ class Engine:
                 return outputs
             except BaseException as failure:
                 self._recover(failure)
+                if isinstance(failure, RankLost) and isinstance(self.runner, RestartableRunner):
+                    return self._restart_ranks(self.runner, failure)
                 if isinstance(failure, MemoryShortage) and self._shorten_steps(failure):
                     return [] if self.overlap is None else self.overlap.take_outputs()
                 raise
@@ -240,6 +253,29 @@ class Engine:
                 self._fail_image(request, MemoryShortage(self.scheduler.explain_long_image(request)))
         return True
 
+    def _restart_ranks(self, runner: RestartableRunner, loss: RankLost) -> list[StepOutput]:
+        """Start all ranks again; the requests wait and are recomputed. Return an output for each request that fails:
+        all do if the ranks cannot be started, and the next request tries that again."""
+        began = perf_counter()
+        losses: dict[int, tuple[int, int]] = {}
+        for request in self.scheduler.running.values():
+            num_generated, count = self._losses.get(request.id, (-1, 0))
+            is_stuck = num_generated == request.num_generated
+            losses[request.id] = request.num_generated, count + 1 if is_stuck else 1
+        self._losses = losses
+        self.scheduler.recompute_all()
+        error, failing = loss, [each for each in self.scheduler.waiting if losses.get(each.id, (0, 0))[1] >= MAX_LOSSES]
+        try:
+            runner.restart()
+        except Exception as reason:
+            error = RankLost(f"{loss}; the ranks could not be started again ({reason}). Try again.")
+            failing = list(self.scheduler.waiting)
+        else:
+            log.warning("%s: the ranks were started again in %.1f s", loss, perf_counter() - began)
+        outputs = [self.scheduler.fail_rows(request, error) for request in failing]
+        self.forget_ended(outputs)
+        return outputs
+
     def step_rows(self, step: Step, start: float) -> list[StepOutput]:
         """Run a step whose requests all want rows, of logits or of hidden states."""
         requests = [self.scheduler.running[scheduled.request_id] for scheduled in step.sequences]
@@ -248,8 +284,8 @@ class Engine:
         try:
             rows = self.runner.embed(step) if requests[0].output == "hidden" else self.runner.run(step).logits
         except Exception as error:
-            if isinstance(error, MemoryShortage) and step.num_tokens > 1:
-                raise  # shorter steps may do
+            if isinstance(error, RankLost) or (isinstance(error, MemoryShortage) and step.num_tokens > 1):
+                raise  # after a restart, or in shorter steps, they may do
             self._recover(error)
             outputs = [self.scheduler.fail_rows(request, error) for request in requests]
             self.forget_ended(outputs)

@@ -36,6 +36,11 @@ class ModelOutput:
             self._logits = self._fetch(self.logits_handle)
         return self._logits
 
+    def read_candidates(self, count: int) -> None:
+        """Read the `count` greatest logits of each row, at least: until the next step `logits` has these, and either
+        the true values of the others or -inf. Waits for the device."""
+        _ = self.logits
+
     def rows(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return copies of the logits of some rows: float32 [len(numbers), vocab]."""
         if self.backend is None:

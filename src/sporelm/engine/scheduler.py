@@ -366,6 +366,12 @@ class Scheduler:
         if request.sequence is not None:
             self.kv_cache.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
 
+    def recompute_all(self) -> None:
+        """Put all running requests back into the queue, because the memory of the cache was lost. Changes the cache."""
+        for request in reversed(self.running.copy().values()):
+            self._preempt(request)
+        self.kv_cache.invalidate_all()
+
     def _append_tokens(
         self, request: Request, computed: Sequence[int], num_outputs: int, tokens: list[int], sampled: SamplerOutput
     ) -> list[StepOutput]:

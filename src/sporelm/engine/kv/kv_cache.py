@@ -130,6 +130,13 @@ class KvCache:
             self.prefix_cache.remove(page)
         self.truncate(sequence, 0)
 
+    def invalidate_all(self) -> None:
+        """Empty all sequences and the prefix cache, because the memory was lost. Changes both; offloaded content stays
+        valid."""
+        for sequence in self.sequences.values():
+            self.invalidate(sequence)
+        self.pages.uncache_all()
+
     def set_adapter(self, sequence: KvSequence, adapter: str) -> None:
         """Compute a sequence with this adapter from now on; what another one computed is dropped. Changes the cache."""
         if sequence.page_hashes.adapter != adapter:

@@ -60,6 +60,13 @@ class PageAllocator:
             else:
                 self.uncached.append(page)
 
+    def uncache_all(self) -> None:
+        """Forget the content of all free pages. Changes the allocator and the prefix cache."""
+        for page in self.cached:
+            self.prefix_cache.remove(page)
+        self.uncached += reversed(self.cached)
+        self.cached.clear()
+
     @property
     def num_free(self) -> int:
         return len(self.uncached) + len(self.cached)

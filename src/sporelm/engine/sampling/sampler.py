@@ -25,6 +25,7 @@ from sporelm.engine.step import Step
 Logits = NDArray[np.float32]
 
 FIRST_CANDIDATES = 256  # for top-p without top-k; four times as many until their probability suffices
+MAX_CANDIDATES = 1024  # of a row that are read in place of all logits
 BLOCK = 64  # neighbours whose weights are added up first where all tokens are kept
 NOTHING_LEFT = "no token of the model may follow"  # of its vocabulary, or with min_tokens
 NOT_A_TOKEN = -1  # what argmax gives for a row with NaN
@@ -147,9 +148,16 @@ class Sampler:
     def read(self, model_output: ModelOutput, step: Step) -> None:
         """Wait for what `sample` reads of a step. Changes no state: after a failure the step can be run again."""
         _ = model_output.argmax
-        if self.states and any(
-            each.request_id in self.states for each in step.sequences if each.num_outputs and each.is_sampled
-        ):
+        if not self.states:
+            return
+        ids = [each.request_id for each in step.sequences if each.num_outputs and each.is_sampled]
+        states = [self.states[id] for id in ids if id in self.states]
+        if not states:
+            return
+        count = num_needed_candidates(states) if step.sequences[-1].is_sampled else 0
+        if count:
+            model_output.read_candidates(count)
+        else:
             _ = model_output.logits
 
     def sample(self, model_output: ModelOutput, step: Step) -> SamplerOutput:
@@ -319,6 +327,18 @@ def sample_unprocessed_rows(logits: Logits, states: Sequence[SamplerState], best
 def _select_rows(logits: Logits, rows: Sequence[int]) -> Logits:
     """Return these rows; the array itself where it is all of them."""
     return logits if len(rows) == len(logits) else logits[rows]
+
+
+def num_needed_candidates(states: Sequence[SamplerState]) -> int:
+    """Return how many of the greatest logits of a row are all that these requests read; 0 if they may read others."""
+    count = 0
+    for state in states:
+        sampling = state.sampling
+        reads_others = state.processors or state.mirostat is not None or sampling.logprobs is not None
+        if reads_others or not 0 < sampling.top_k <= MAX_CANDIDATES:
+            return 0
+        count = max(count, sampling.top_k)
+    return count
 
 
 def num_first_candidates(sampling: Sampling, vocab: int) -> int:

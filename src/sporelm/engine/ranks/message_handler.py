@@ -1,0 +1,146 @@
+"""Carries out messages on the worker of one rank."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.backends.protocol import SlotWriter
+from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime
+from sporelm.engine.model_output import ModelOutput
+from sporelm.engine.ranks import messages
+from sporelm.engine.ranks.messages import Arrays, Done, Reply
+from sporelm.engine.sampling.candidates import top_k_ids
+from sporelm.engine.worker import Worker
+from sporelm.errors import BackendError
+
+Result = Reply | Callable[[], Reply]  # a function waits for a copy that has begun
+
+
+class MessageHandler:
+    """A worker, the outputs of its last step, and the LoRA adapters that it has, as messages name them."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._outputs: list[ModelOutput] = []  # of each micro-batch of the last step
+        self._lora_runtimes: dict[int, LoraRuntime] = {}
+        self._actions: dict[type, Callable[[Any], Result]] = {
+            messages.RunStep: self._run,
+            messages.EmbedStep: self._embed,
+            messages.FetchLogits: self._fetch_logits,
+            messages.FetchCandidates: self._fetch_candidates,
+            messages.ExportPages: self._export,
+            messages.ImportPages: self._import_pages,
+            messages.ImportStates: self._import_states,
+            messages.BuildLora: self._build_lora,
+            messages.UseLora: self._use_lora,
+            messages.DiscardLora: self._discard_lora,
+            messages.UseImages: self._use_images,
+            messages.Prepare: self._prepare,
+        }
+
+    def handle(self, request: messages.Request) -> Result:
+        """Carry out a request other than OpenRank and Close. Raises SporeError."""
+        action = self._actions.get(type(request))
+        if action is None:
+            raise BackendError(f"ranks: {type(request).__name__} is out of order")
+        return action(request)
+
+    def argmax(self) -> NDArray[np.int32]:
+        """Return the argmax of each output row of the last step, valid until the next one."""
+        return np.concatenate([output.argmax for output in self._outputs])
+
+    def fetch_logits(self, rows: list[int] | None) -> NDArray[np.float32]:
+        """Return rows of the last step's logits, of this rank's columns; None: all rows, which the next step may
+        overwrite."""
+        if not self._outputs:
+            raise BackendError("ranks: no step has run whose logits could be fetched")
+        if len(self._outputs) == 1:
+            return self._outputs[0].logits if rows is None else self._outputs[0].rows(rows)
+        whole = np.concatenate([output.logits for output in self._outputs])
+        return whole if rows is None else whole[rows]
+
+    def find_candidates(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the columns and the values of the `count` greatest logits of each row."""
+        logits = self.fetch_logits(None)
+        columns = top_k_ids(logits, min(max(1, count), logits.shape[1]))
+        return columns.astype(np.int32), np.take_along_axis(logits, columns, axis=1)
+
+    def _run(self, request: messages.RunStep) -> Result:
+        if not request.batch_index:
+            self._outputs.clear()
+        elif request.keeps_output and self._outputs:
+            before = self._outputs.pop()  # the micro-batch overwrites it
+            self._outputs.append(ModelOutput(np.array(before.argmax), np.array(before.logits)))
+        output = self.worker.run(request.step)
+        if request.keeps_output or not request.batch_index:
+            self._outputs.append(output)
+        return Arrays([output.argmax]) if request.wants_tokens else Done()
+
+    def _embed(self, request: messages.EmbedStep) -> Result:
+        hidden = self.worker.embed(request.step)
+        return Arrays([np.array(hidden, np.float32)]) if request.wants_rows else Done()
+
+    def _fetch_logits(self, request: messages.FetchLogits) -> Result:
+        return Arrays([np.array(self.fetch_logits(request.rows), np.float32)])
+
+    def _fetch_candidates(self, request: messages.FetchCandidates) -> Result:
+        return Arrays(list(self.find_candidates(request.count)))
+
+    def _export(self, request: messages.ExportPages) -> Result:
+        finish = self.worker.start_export(request.pages, request.states)
+        if not self.worker.device.traits.is_async:
+            layers, states = finish()
+            return Arrays([*layers, *states])
+        return lambda: Arrays([array for arrays in finish() for array in arrays])
+
+    def _import_pages(self, request: messages.ImportPages) -> Result:
+        self.worker.import_pages(request.pages, request.layers)
+        return Done()
+
+    def _import_states(self, request: messages.ImportStates) -> Result:
+        self.worker.import_states(request.states, request.arrays)
+        return Done()
+
+    def _build_lora(self, request: messages.BuildLora) -> Result:
+        upload = self._upload
+        tensors: dict[int, Any] = {}
+        adapters = {
+            number: {
+                name: LoraMatrices(*(tensors.setdefault(id(each), upload(each)) for each in pair))
+                for name, pair in adapter.items()
+            }
+            for number, adapter in request.adapters.items()
+        }
+        self._lora_runtimes[request.number] = self.worker.build_lora_runtime(adapters)
+        return Done()
+
+    def _upload(self, matrix: NDArray[np.float32]) -> Any:
+        return matrix if isinstance(self.worker.device, SlotWriter) else self.worker.device.tensor(np.array(matrix))
+
+    def _use_lora(self, request: messages.UseLora) -> Result:
+        runtime = self._lora_runtimes[request.number] if request.number else None
+        self.worker.set_lora_runtime(runtime)
+        self._lora_runtimes = {request.number: runtime} if runtime is not None else {}
+        return Done()
+
+    def _discard_lora(self, request: messages.DiscardLora) -> Result:
+        runtime = self._lora_runtimes.pop(request.number, None)
+        if runtime is not None:
+            self.worker.discard_lora_runtime(runtime)
+        return Done()
+
+    def _use_images(self, request: messages.UseImages) -> Result:
+        use_images(self.worker, request.columns)
+        return Done()
+
+    def _prepare(self, request: messages.Prepare) -> Result:
+        self.worker.prepare()
+        return Done()
+
+
+def use_images(worker: Worker, columns: int) -> None:
+    """Take image rows of `columns` values in steps from now on, and compile the programs of such steps."""
+    worker.runner.image_columns = columns
+    worker.runner.prepare_images()

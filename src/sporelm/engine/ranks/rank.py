@@ -1,0 +1,243 @@
+"""Ranks as the engine's process sees them: a worker in a thread of this process, or one behind a connection."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import cached_property
+from queue import SimpleQueue
+from time import monotonic
+from typing import Protocol
+
+from sporelm.engine.ranks.message_handler import MessageHandler
+from sporelm.engine.ranks.messages import (
+    Close,
+    Done,
+    Failed,
+    Heartbeat,
+    Message,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+    make_failure,
+    to_error,
+)
+from sporelm.engine.ranks.transport import Connection, ConnectionLost
+from sporelm.errors import RankLost, SporeError
+
+STALL_SECONDS = 3.0  # without a sign of life: a process that is stopped, or a host that has vanished
+POLL_SECONDS = 0.25
+CLOSE_SECONDS = 3.0
+
+OnLost = Callable[[str], None]  # gets the reason
+
+
+class Envelope:
+    """A message that is encoded when it is first sent, and once for all ranks."""
+
+    def __init__(self, message: Request) -> None:
+        self.message = message
+
+    @cached_property
+    def payload(self) -> bytes:
+        return encode(self.message)
+
+
+class Rank(Protocol):
+    """A rank that carries out messages in their order."""
+
+    @property
+    def name(self) -> str: ...
+
+    def send(self, envelope: Envelope) -> "Future[Reply]":
+        """Send a message. The future raises the error that it caused, or RankLost."""
+
+    def watch(self, on_lost: OnLost) -> None:
+        """Call `on_lost` with the reason, in any thread, when the rank can carry out no more messages."""
+
+    def close(self) -> None:
+        """End the rank. Messages that wait raise RankLost. Closing again does nothing."""
+
+
+class ThreadRank:
+    """A worker in a thread of this process."""
+
+    def __init__(self, name: str, open_handler: Callable[[], MessageHandler]) -> None:
+        """Open the worker in its thread, which owns its device's resources. Raises what `open_handler` raises."""
+        self.name = name
+        self._messages: SimpleQueue[tuple[Request, Future[Reply]] | None] = SimpleQueue()
+        self._opened: Future[None] = Future()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, args=(open_handler,), name=name, daemon=True)
+        self._thread.start()
+
+    def wait_until_open(self) -> None:
+        """Wait for the worker. Raises the error that opening it has raised."""
+        self._opened.result()
+
+    def send(self, envelope: Envelope) -> "Future[Reply]":
+        """Queue a message for the thread."""
+        reply: Future[Reply] = Future()
+        if self._is_closed:
+            reply.set_exception(RankLost(f"{self.name} is closed"))
+        else:
+            self._messages.put((envelope.message, reply))
+        return reply
+
+    def watch(self, on_lost: OnLost) -> None:
+        """Do nothing: a thread does not end by itself."""
+
+    def close(self) -> None:
+        """End the thread after the message that it carries out, and free the worker."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._messages.put(None)
+        self._thread.join()
+
+    def _run(self, open_handler: Callable[[], MessageHandler]) -> None:
+        try:
+            handler = open_handler()
+        except BaseException as error:
+            self._opened.set_exception(error)
+            return
+        self._opened.set_result(None)
+        try:
+            with handler.worker.device.context.lock():
+                while (item := self._messages.get()) is not None:
+                    request, reply = item
+                    try:
+                        result = handler.handle(request)
+                        reply.set_result(result() if callable(result) else result)
+                    except BaseException as error:
+                        reply.set_exception(error)
+                    del item, request, reply
+        finally:
+            handler.worker.close()
+            handler.worker.device.close()
+
+
+class RemoteRank:
+    """A worker in another process, behind a connection. A thread receives its replies and signs of life."""
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        self.name = name
+        self.connection = connection
+        self.stage = ""  # of loading
+        self.lost: str | None = None  # the reason
+        self._replies: deque[Future[Reply]] = deque()
+        self._sending = threading.Lock()  # replies come in the order of the messages
+        self._changing = threading.Lock()
+        self._on_lost: list[OnLost] = []
+        self._thread = threading.Thread(target=self._receive, name=f"{name}-replies", daemon=True)
+        self._thread.start()
+
+    def send(self, envelope: Envelope) -> "Future[Reply]":
+        """Send a message to the process."""
+        reply: Future[Reply] = Future()
+        payload = envelope.payload
+        with self._sending:
+            with self._changing:
+                if self.lost is not None:
+                    reply.set_exception(RankLost(self.lost))
+                    return reply
+                self._replies.append(reply)
+            try:
+                self.connection.send(payload)
+            except ConnectionLost as reason:
+                self.lose(str(reason))
+        return reply
+
+    def watch(self, on_lost: OnLost) -> None:
+        """Call `on_lost` once the process has ended, stalls, or cannot be reached; at once if it is lost already."""
+        with self._changing:
+            if self.lost is None:
+                self._on_lost.append(on_lost)
+                return
+        on_lost(self.lost)
+
+    def lose(self, reason: str) -> None:
+        """Note that the process is lost. Any thread may call this; only the first reason counts."""
+        with self._changing:
+            if self.lost is not None:
+                return
+            self.lost = f"{self.name}: {reason}"
+            replies, self._replies = list(self._replies), deque()
+            callbacks, self._on_lost = self._on_lost, []
+        self.connection.shut_down()
+        for call in callbacks:
+            call(self.lost)
+        for reply in replies:
+            reply.set_exception(RankLost(self.lost))
+
+    def close(self) -> None:
+        """Ask the process to end, and close the connection."""
+        if self.lost is None:
+            with suppress(Exception):
+                self.send(Envelope(Close())).result(CLOSE_SECONDS)
+        self.lose("closed")
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_SECONDS)
+            self.connection.close()
+
+    def _receive(self) -> None:
+        silent_seconds, checked = 0.0, monotonic()
+        heard = self.connection.last_received
+        try:
+            while True:
+                payload = self.connection.receive(POLL_SECONDS)
+                now = monotonic()
+                if payload is not None:
+                    self._take(decode_reply(payload))
+                if self.connection.last_received != heard:
+                    heard, silent_seconds = self.connection.last_received, 0.0
+                else:  # a pause of this process, such as a suspended laptop, is not a silence of the other one
+                    silent_seconds += min(now - checked, 2 * POLL_SECONDS)
+                checked = now
+                if silent_seconds > STALL_SECONDS:
+                    self.lose(f"no sign of life for {STALL_SECONDS:g} seconds")
+                    return
+        except SporeError as reason:
+            self.lose(str(reason))
+        except BaseException as error:
+            self.lose(f"{type(error).__name__}: {error}")
+            raise
+
+    def _take(self, reply: Reply) -> None:
+        if isinstance(reply, Heartbeat):
+            self.stage = reply.stage
+            return
+        with self._changing:
+            future = self._replies.popleft() if self._replies else None
+        if future is None:
+            self.lose("sent a reply to no message")
+        elif isinstance(reply, Failed):
+            future.set_exception(to_error(reply, self.name))
+        else:
+            future.set_result(reply)
+
+
+class RankEndpoint:
+    """The other end of a `RemoteRank`: sends replies and signs of life."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.stage = ""
+
+    def reply(self, message: Message) -> None:
+        """Send a reply. Raises ConnectionLost."""
+        self.connection.send(encode(message))
+
+    def fail(self, error: BaseException) -> None:
+        """Reply that a message failed. Raises ConnectionLost."""
+        self.reply(make_failure(error))
+
+    def beat(self) -> None:
+        """Send a sign of life. Raises ConnectionLost."""
+        self.reply(Heartbeat(self.stage))
+
+    def finish(self) -> None:
+        """Reply to Close."""
+        with suppress(ConnectionLost):
+            self.reply(Done())

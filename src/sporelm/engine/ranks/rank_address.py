@@ -1,0 +1,74 @@
+"""Addresses of ranks, HOST:PORT or unix:PATH, and the rule that none of them is public unless that is allowed."""
+
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Network, ip_address
+from pathlib import Path
+
+from sporelm.errors import RequestError, safe_repr
+
+UNIX_PREFIX = "unix:"
+MAX_UNIX_PATH = 100  # bytes; systems allow 104 or 108
+SHARED_ADDRESSES = IPv4Network("100.64.0.0/10")  # of carriers and overlay networks (RFC 6598), not routed publicly
+REMEDY = "Name a loopback or private address, or set the option allow_public_address."
+
+
+@dataclass(frozen=True)
+class RankAddress:
+    """A TCP address, or the path of a unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "RankAddress":
+        """Parse HOST:PORT, [IPV6]:PORT or unix:PATH. Raises RequestError."""
+        if text.startswith(UNIX_PREFIX):
+            return cls.of_path(text.removeprefix(UNIX_PREFIX))
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+            raise RequestError(
+                f"address: not valid (got {safe_repr(text, 100)}; allowed HOST:PORT, such as 10.0.0.1:7000, or "
+                "unix:PATH). Correct it."
+            )
+        return cls(host, int(port))
+
+    @classmethod
+    def of_path(cls, path: str | Path) -> "RankAddress":
+        """Return the address of a unix socket. Raises RequestError for a path that systems do not allow."""
+        if not 0 < len(str(path).encode()) <= MAX_UNIX_PATH:
+            raise RequestError(f"address: path too long for a unix socket (allowed {MAX_UNIX_PATH} bytes). Shorten it.")
+        return cls(path=str(path))
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{UNIX_PREFIX}{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def resolve(self, *, allow_public: bool) -> tuple[socket.AddressFamily, tuple[str, int] | str]:
+        """Return the family and the address for `socket`. Raises RequestError for a name that cannot be resolved, for
+        a public address, and for the one that stands for all interfaces."""
+        if self.path:
+            return socket.AF_UNIX, self.path
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as reason:
+            raise RequestError(f"address {self}: cannot be resolved ({reason.strerror}). Correct it.") from None
+        family, _, _, _, place = found[0]
+        number = str(place[0])
+        check_private(number, str(self), allow_public=allow_public)
+        return socket.AddressFamily(family), (number, self.port)
+
+
+def check_private(number: str, name: str, *, allow_public: bool) -> None:
+    """Raise RequestError for an IP address that other networks may reach, unless that is allowed."""
+    address = ip_address(number.partition("%")[0])
+    if allow_public:
+        return
+    if address.is_unspecified:
+        raise RequestError(f"address {name}: stands for all interfaces, the public ones too. {REMEDY}")
+    is_shared = address.version == 4 and address in SHARED_ADDRESSES
+    if not (address.is_private or address.is_loopback or address.is_link_local or is_shared):
+        raise RequestError(f"address {name}: public (got {number}; allowed loopback and private addresses). {REMEDY}")

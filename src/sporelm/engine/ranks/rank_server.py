@@ -1,0 +1,144 @@
+"""The loop of a worker process: carries out the messages of the engine's process until that ends or closes it."""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from sporelm.engine.ranks.message_handler import MessageHandler
+from sporelm.engine.ranks.messages import (
+    Close,
+    EmbedStep,
+    OpenRank,
+    RankReady,
+    Request,
+    RunStep,
+    check_step,
+    decode_request,
+)
+from sporelm.engine.ranks.rank import RankEndpoint
+from sporelm.engine.ranks.transport import Connection, ConnectionLost
+from sporelm.engine.worker import Worker
+from sporelm.errors import BackendError, SporeError
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class OpenedRank:
+    """A rank that can run steps.
+
+    ready   the answer to OpenRank
+    abort   makes native waits for other ranks return
+    close   frees everything
+    """
+
+    worker: Worker
+    ready: RankReady
+    abort: Callable[[], None]
+    close: Callable[[], None]
+
+
+SetStage = Callable[[str], None]
+OpenWorker = Callable[[bytes, SetStage], OpenedRank]  # gets the options of OpenRank
+
+
+class RankServer:
+    """Serves one connection."""
+
+    def __init__(self, connection: Connection, open_worker: OpenWorker, on_lost: Callable[[], None]) -> None:
+        """`on_lost` is called in a thread when the connection ends while something still runs, once the rank's waits
+        were aborted."""
+        self._endpoint = RankEndpoint(connection)
+        self._connection = connection
+        self._open_worker = open_worker
+        self._on_lost = on_lost
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()
+        self._opened: OpenedRank | None = None
+        self._ended = threading.Event()
+
+    def serve(self) -> bool:
+        """Carry out messages until the connection ends; return whether it was closed in good order."""
+        threads = [
+            threading.Thread(target=target, name=f"rank-{name}", daemon=True)
+            for name, target in (("requests", self._receive), ("heartbeat", self._beat))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            return self._run()
+        finally:
+            self._ended.set()
+            self._connection.shut_down()
+            for thread in threads:
+                thread.join()
+            if self._opened is not None:
+                self._opened.close()
+            self._connection.close()
+
+    def _run(self) -> bool:
+        handler: MessageHandler | None = None
+        while (request := self._requests.get()) is not None:
+            if isinstance(request, Close):
+                self._ended.set()
+                self._endpoint.finish()
+                return True
+            try:
+                if isinstance(request, OpenRank):
+                    if handler is not None:
+                        raise BackendError("ranks: this rank is open already")
+                    self._opened = self._open_worker(request.options, self._set_stage)
+                    handler = MessageHandler(self._opened.worker)
+                    self._endpoint.reply(self._opened.ready)
+                    continue
+                if handler is None:
+                    raise BackendError(f"ranks: {type(request).__name__} came before OpenRank")
+                if isinstance(request, RunStep | EmbedStep):
+                    check_step(request.step, handler.worker.limits)
+                result = handler.handle(request)
+                self._endpoint.reply(result() if callable(result) else result)
+            except ConnectionLost:
+                return False
+            except Exception as error:
+                if not isinstance(error, SporeError):
+                    log.warning("a message failed", exc_info=True)
+                with suppress(ConnectionLost):
+                    self._endpoint.fail(error)
+            request = None  # its arrays are not kept until the next message
+        return False
+
+    def _set_stage(self, stage: str) -> None:
+        self._endpoint.stage = stage
+
+    def _receive(self) -> None:
+        """Queue the requests, so that the end of the connection is noticed during a step."""
+        try:
+            while (payload := self._connection.receive()) is not None:
+                self._requests.put(decode_request(payload))
+                del payload
+        except ConnectionLost as reason:
+            if not self._ended.is_set():
+                log.info("%s", reason)
+        except SporeError as reason:
+            log.warning("%s", reason)
+            with suppress(ConnectionLost):
+                self._endpoint.fail(reason)
+            self._connection.shut_down()
+        self._requests.put(None)
+        if self._ended.is_set():
+            return
+        opened = self._opened
+        if opened is not None:
+            opened.abort()
+        self._on_lost()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            try:
+                self._endpoint.beat()
+            except ConnectionLost:
+                return

@@ -1,0 +1,546 @@
+"""The worker group: all ranks of a model, which the engine uses like one worker.
+
+Every step goes to the other ranks first; then rank 0 runs its own part in the calling thread. The replies of the others
+are awaited before the next step. When a rank is lost, the waits of all others are aborted, and the group raises
+RankLost until it is restarted.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from math import prod
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.backends.protocol import Backend, Progress
+from sporelm.engine.engine_config import EngineConfig
+from sporelm.engine.kv.offload import FinishExport
+from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
+from sporelm.engine.model_output import ModelOutput, PreviousTokens
+from sporelm.engine.ranks import messages
+from sporelm.engine.ranks.cache_cuts import RankCuts, cut_arrays, join_arrays, needs_rank
+from sporelm.engine.ranks.message_handler import MessageHandler, use_images
+from sporelm.engine.ranks.messages import Arrays, Reply, Request
+from sporelm.engine.ranks.micro_batches import split_step
+from sporelm.engine.ranks.rank import Envelope, Rank
+from sporelm.engine.runner import Runner
+from sporelm.engine.step import Step
+from sporelm.engine.worker import Recorder, Worker
+from sporelm.errors import RankLost
+
+log = logging.getLogger(__name__)
+
+MAX_EXPORT_BYTES = 64 << 20  # of one reply with pages
+AGREE_SECONDS = 2.0  # for the other ranks to complete a step that failed on rank 0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LogitColumns:
+    """The columns of the logits that a rank has."""
+
+    rank: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class GroupMembers:
+    """The ranks of a running group, and how the model is divided over them.
+
+    worker         rank 0's, in this process
+    others         the ranks from 1 on
+    abort          makes native waits of all ranks return
+    close          ends the processes and frees shared memory, after the ranks were closed
+    page_cuts      of the paged caches of each rank, rank 0 first
+    state_cuts     of the recurrent state arrays of each rank
+    logits         the ranks with logits, by columns; (): rank 0 has all
+    token_rank     the rank whose argmax counts; of a pipeline, one of the last stage
+    micro_batches  parts of a step
+    """
+
+    worker: Worker
+    others: Sequence[Rank]
+    abort: Callable[[], None]
+    close: Callable[[], None]
+    page_cuts: Sequence[RankCuts]
+    state_cuts: Sequence[RankCuts]
+    logits: Sequence[LogitColumns] = ()
+    token_rank: int = 0
+    micro_batches: int = 1
+
+
+@dataclass
+class _LoraSet:
+    number: int
+    adapters: Mapping[int, LoraWeights]
+    runtime: LoraRuntime = field(repr=False)
+
+
+class WorkerGroup:
+    """The ranks of one model. The engine makes one call at a time; LoRA sets may be built meanwhile."""
+
+    def __init__(self, start: Callable[[], GroupMembers], limits: EngineConfig) -> None:
+        """Start the ranks. `start` is called again for each restart. Raises what it raises."""
+        self.limits = limits
+        self.recorder: Recorder | None = None
+        self.num_restarts = 0
+        self.lost: str | None = None  # the reason
+        self._start = start
+        self._changing = threading.Lock()
+        self._pending: list[Future[Reply]] = []  # of the last step
+        self._image_columns = 0
+        self._lora_number = 0
+        self._lora_sets: dict[int, _LoraSet] = {}  # by the id of rank 0's runtime
+        self._lora_set: _LoraSet | None = None  # in use
+        self._is_closed = False
+        self._ended: GroupMembers | None = None  # that were closed
+        self._enter(start())
+
+    # ---- of rank 0
+
+    @property
+    def worker(self) -> Worker:
+        """Rank 0's worker."""
+        return self._members.worker
+
+    @property
+    def runner(self) -> Runner:
+        """Rank 0's runner."""
+        return self.worker.runner
+
+    @property
+    def device(self) -> Backend:
+        """Rank 0's back-end."""
+        return self.worker.device
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return 1 + len(self._members.others)
+
+    @property
+    def kv(self) -> str:
+        """The data type of pages, a value of --kv."""
+        return self.worker.kv
+
+    # ---- steps
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Compile all programs of all ranks now."""
+        pending = self._send_all(messages.Prepare())
+        self.worker.prepare(progress)
+        self._wait(pending)
+
+    def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
+        """Run a step on all ranks; the output is valid until the next step. Raises RankLost."""
+        assert previous is None
+        if self.recorder is None:
+            return self._run(step)
+        start = perf_counter()
+        output = self._run(step)
+        self.recorder.record_step(step, output, perf_counter() - start)
+        return output
+
+    def embed(self, step: Step) -> NDArray[np.float32]:
+        """Run a step on all ranks; return its last hidden states. Raises RankLost."""
+        if self.recorder is None:
+            return self._embed(step)
+        start = perf_counter()
+        hidden = self._embed(step)
+        self.recorder.record_embed(step, hidden, perf_counter() - start)
+        return hidden
+
+    def _run(self, step: Step) -> ModelOutput:
+        self._settle()
+        members = self._members
+        requests = [
+            [messages.RunStep(each, index, wants_tokens, keeps_output) for index, each in enumerate(steps)]
+            for steps in [split_step(step, members.micro_batches)]
+            for wants_tokens, keeps_output in ((False, False), (False, True), (True, True))
+        ]
+        envelopes = [[Envelope(request) for request in each] for each in requests]
+        kinds = [self._output_kind(rank) for rank in range(self.size)]
+        for index in range(len(requests[0])):
+            for kind, other in zip(kinds[1:], members.others, strict=True):
+                self._pending.append(other.send(envelopes[kind][index]))
+        token_replies = self._pending[members.token_rank - 1 :: len(members.others)] if members.token_rank else []
+        self._run_here(lambda: [self._handler.handle(request) for request in requests[kinds[0]]])
+        if members.token_rank:
+            argmax = np.concatenate([arrays[0] for arrays in self._arrays_of(token_replies)])
+        else:
+            argmax = self._run_here(self._handler.argmax)
+        return GroupOutput(argmax, self, step.num_outputs)
+
+    def _output_kind(self, rank: int) -> int:
+        """Return 2 for the rank whose tokens count, 1 for others with logits, else 0."""
+        if rank == self._members.token_rank:
+            return 2 if rank else 1
+        return int(any(columns.rank == rank for columns in self._members.logits))
+
+    def _embed(self, step: Step) -> NDArray[np.float32]:
+        self._settle()
+        token_rank = self._members.token_rank
+        replies = [
+            other.send(Envelope(messages.EmbedStep(step, rank == token_rank)))
+            for rank, other in enumerate(self._members.others, 1)
+        ]
+        self._pending += replies
+        hidden = self._run_here(lambda: self.worker.embed(step))
+        return self._arrays_of([replies[token_rank - 1]])[0][0] if token_rank else hidden
+
+    def fetch_logits(self, rows: list[int] | None) -> NDArray[np.float32]:
+        """Return rows of the last step's logits, of all columns."""
+        members = self._members
+        if not members.logits:
+            return self._handler.fetch_logits(rows)
+        replies = self._ask_logit_ranks(messages.FetchLogits(rows))
+        parts: list[NDArray[np.float32]] = []
+        for columns in members.logits:
+            if columns.rank:
+                parts.append(self._arrays_of([replies[columns.rank]])[0][0])
+            else:
+                parts.append(self._run_here(lambda: self._handler.fetch_logits(rows)))
+        logits = np.empty((len(parts[0]), max(columns.stop for columns in members.logits)), np.float32)
+        for columns, part in zip(members.logits, parts, strict=True):
+            logits[:, columns.start : columns.stop] = part
+        return logits
+
+    def fetch_candidates(self, count: int) -> NDArray[np.float32]:
+        """Return logits of all columns in which those that are not among the `count` greatest of a row are -inf."""
+        members = self._members
+        if not members.logits:
+            return self._handler.fetch_logits(None)
+        replies = self._ask_logit_ranks(messages.FetchCandidates(count))
+        logits: NDArray[np.float32] | None = None
+        for columns in members.logits:
+            if columns.rank:
+                ids, values = self._arrays_of([replies[columns.rank]])[0]
+            else:
+                ids, values = self._run_here(lambda: self._handler.find_candidates(count))
+            if logits is None:
+                width = max(each.stop for each in members.logits)
+                logits = np.full((len(ids), width), -np.inf, np.float32)
+            np.put_along_axis(logits, ids.astype(np.intp) + columns.start, values, axis=1)
+        assert logits is not None
+        return logits
+
+    def _ask_logit_ranks(self, request: Request) -> dict[int, "Future[Reply]"]:
+        self._check()
+        envelope = Envelope(request)
+        ranks = [columns.rank for columns in self._members.logits if columns.rank]
+        return {rank: self._members.others[rank - 1].send(envelope) for rank in ranks}
+
+    # ---- pages and states
+
+    def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
+        """Return the pages of each layer in canonical form: the KV heads of all ranks."""
+        return self.start_export(pages, [])()[0]
+
+    def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]:
+        """Return recurrent states, each array of each layer: [states, ...]."""
+        return self.start_export([], states)()[1]
+
+    def start_export(self, pages: Sequence[int], states: Sequence[int]) -> FinishExport:
+        """Begin to copy pages and states to the host; later steps do not change the copies."""
+        self._check()
+        members, page_list, state_list = self._members, list(pages), list(states)
+        ranks = [
+            rank
+            for rank in range(1, self.size)
+            if needs_rank(members.page_cuts, rank) or needs_rank(members.state_cuts, rank)
+        ]
+        page_lists = self._page_batches(page_list)
+        replies = {
+            rank: [
+                members.others[rank - 1].send(Envelope(messages.ExportPages(batch, state_list if not number else [])))
+                for number, batch in enumerate(page_lists)
+            ]
+            for rank in ranks
+        }
+        finish_here = self._run_here(lambda: self.worker.start_export(page_list, state_list))
+
+        def finish() -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+            layers_here, states_here = finish_here()
+            layer_parts, state_parts = [layers_here], [states_here]
+            page_cuts, state_cuts = [members.page_cuts[0]], [members.state_cuts[0]]
+            for rank in ranks:
+                found = self._arrays_of(replies[rank])
+                count = len(members.page_cuts[rank])
+                batches = zip(*(each[:count] for each in found), strict=True)
+                layer_parts.append([np.concatenate(layers) for layers in batches])
+                state_parts.append(found[0][count:])
+                page_cuts.append(members.page_cuts[rank])
+                state_cuts.append(members.state_cuts[rank])
+            return join_arrays(page_cuts, layer_parts), join_arrays(state_cuts, state_parts)
+
+        return finish
+
+    def _page_batches(self, pages: list[int]) -> list[list[int]]:
+        """Return pages in lists that fit into one reply; one list at least."""
+        layers = self.worker.export_pages([])
+        page_bytes = sum(prod(layer.shape[1:]) * layer.itemsize for layer in layers)
+        count = max(1, MAX_EXPORT_BYTES // max(1, page_bytes))
+        return [pages[begin : begin + count] for begin in range(0, len(pages), count)] or [[]]
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
+        """Fill the pages of all ranks with the result of `export_pages`. Changes the caches."""
+        count = self._pages_per_message(layers, len(pages))
+        for begin in range(0, len(pages), count):
+            self._import_pages(list(pages[begin : begin + count]), [layer[begin : begin + count] for layer in layers])
+        if self.recorder is not None:
+            self.recorder.record_import(pages)
+
+    def _import_pages(self, pages: list[int], layers: Sequence[NDArray[Any]]) -> None:
+        self._import(
+            self._members.page_cuts,
+            layers,
+            lambda arrays: messages.ImportPages(pages, arrays),
+            lambda arrays: self.worker.import_pages(pages, arrays),
+        )
+
+    @staticmethod
+    def _pages_per_message(layers: Sequence[NDArray[Any]], num_pages: int) -> int:
+        nbytes = sum(layer.nbytes for layer in layers) // max(1, num_pages)
+        return max(1, MAX_EXPORT_BYTES // max(1, nbytes))
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None:
+        """Fill states of all ranks with the result of `export_states`. Changes the caches."""
+        state_list = list(states)
+        if not arrays:
+            return
+        self._import(
+            self._members.state_cuts,
+            arrays,
+            lambda parts: messages.ImportStates(state_list, parts),
+            lambda parts: self.worker.import_states(state_list, parts),
+        )
+
+    def _import(
+        self,
+        cuts: Sequence[RankCuts],
+        arrays: Sequence[NDArray[Any]],
+        make_request: Callable[[list[NDArray[Any]]], Request],
+        import_here: Callable[[list[NDArray[Any]]], None],
+    ) -> None:
+        self._settle()
+        self._pending += [
+            other.send(Envelope(make_request(cut_arrays(rank_cuts, arrays))))
+            for other, rank_cuts in zip(self._members.others, cuts[1:], strict=True)
+        ]
+        self._run_here(lambda: import_here(cut_arrays(cuts[0], arrays)))
+        self._settle()
+
+    # ---- LoRA and images
+
+    def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
+        """Return rank 0's runtime for these adapters, by id; the other ranks build theirs. Steps wait for them."""
+        self._lora_number += 1
+        pending = self._send_all(messages.BuildLora(self._lora_number, messages.to_arrays(adapters)))
+        runtime = self.worker.build_lora_runtime(adapters)
+        self._lora_sets[id(runtime)] = _LoraSet(self._lora_number, adapters, runtime)
+        try:
+            self._wait(pending)
+        except BaseException:
+            self.discard_lora_runtime(runtime)
+            raise
+        return runtime
+
+    def missing_adapter(self, step: Step) -> int | None:
+        """Return the id of an adapter of a step that is not loaded."""
+        return self.worker.missing_adapter(step)
+
+    def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None:
+        """Run steps with these adapters from the next one on; None: with none."""
+        self._settle()
+        chosen = self._lora_sets[id(lora_runtime)] if lora_runtime is not None else None
+        self._pending += self._send_all(messages.UseLora(chosen.number if chosen is not None else 0))
+        self.worker.set_lora_runtime(lora_runtime)
+        self._settle()
+        self._lora_set = chosen
+        self._lora_sets = {id(lora_runtime): chosen} if chosen is not None else {}
+
+    def discard_lora_runtime(self, lora_runtime: LoraRuntime) -> None:
+        """Free a runtime that `set_lora_runtime` did not get."""
+        discarded = self._lora_sets.pop(id(lora_runtime), None)
+        if discarded is not None and self.lost is None:
+            self._send_all(messages.DiscardLora(discarded.number))
+        self.worker.discard_lora_runtime(lora_runtime)
+
+    def use_images(self, columns: int) -> None:
+        """Take image rows of `columns` values from now on."""
+        self._image_columns = columns
+        pending = self._send_all(messages.UseImages(columns))
+        use_images(self.worker, columns)
+        self._wait(pending)
+
+    # ---- loss and restart
+
+    def restart(self) -> None:
+        """End all ranks, and start them again with empty caches. Raises SporeError; it may be tried again."""
+        self._leave()
+        self._enter(self._start())
+        try:
+            self._restore(self._members)
+        except BaseException:
+            self._leave()
+            raise
+        self.num_restarts += 1
+
+    def _restore(self, members: GroupMembers) -> None:
+        """Give new ranks the adapters, and the images, of those before."""
+        if self._image_columns:
+            pending = [rank.send(Envelope(messages.UseImages(self._image_columns))) for rank in members.others]
+            use_images(members.worker, self._image_columns)
+            self._wait(pending)
+        lora_set = self._lora_set
+        if lora_set is None:
+            return
+        build = Envelope(messages.BuildLora(lora_set.number, messages.to_arrays(lora_set.adapters)))
+        use = Envelope(messages.UseLora(lora_set.number))
+        pending = [rank.send(each) for rank in members.others for each in (build, use)]
+        runtime = members.worker.build_lora_runtime(lora_set.adapters)
+        members.worker.set_lora_runtime(runtime)
+        self._wait(pending)
+        self._lora_set = _LoraSet(lora_set.number, lora_set.adapters, runtime)
+        self._lora_sets = {id(runtime): self._lora_set}
+
+    def close(self) -> None:
+        """End all ranks and free their memory. Closing again does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._leave()
+
+    def _enter(self, members: GroupMembers) -> None:
+        self._members = members
+        self._handler = MessageHandler(members.worker)
+        self._pending = []
+        self.lost = None
+        for rank in members.others:
+            rank.watch(lambda reason: self._lose(members, reason))
+
+    def _leave(self) -> None:
+        """End the ranks, unless they were ended before."""
+        members = self._members
+        if self._ended is members:
+            return
+        self._ended = members
+        self._lose(members, "the ranks were closed")
+        _end(members)
+
+    def _lose(self, members: GroupMembers, reason: str) -> None:
+        """Note that a rank is lost, and make the others leave their waits. Any thread may call this."""
+        with self._changing:
+            if self.lost is not None or self._members is not members:
+                return
+            self.lost = reason
+        if self._ended is not members:
+            log.warning("ranks: %s", reason)
+        members.abort()
+
+    def _check(self) -> None:
+        if self.lost is not None:
+            raise RankLost(self.lost)
+
+    def _run_here(self, compute: Callable[[], T]) -> T:
+        """Return rank 0's result. If it fails while others succeed or wait, the group is lost."""
+        try:
+            return compute()
+        except BaseException as error:
+            if self.lost is None and not self._do_others_end():
+                self._lose(self._members, f"rank 0 failed ({type(error).__name__}: {error})")
+            if self.lost is not None and isinstance(error, Exception):
+                raise RankLost(self.lost) from error
+            raise
+
+    def _do_others_end(self) -> bool:
+        """Return whether the other ranks have carried out what rank 0 failed at, so that none waits for it."""
+        try:
+            for reply in self._pending:
+                reply.exception(AGREE_SECONDS)
+        except FutureTimeout:
+            return False
+        self._pending = []
+        return self.lost is None
+
+    def _send_all(self, request: Request) -> list["Future[Reply]"]:
+        self._check()
+        envelope = Envelope(request)
+        return [rank.send(envelope) for rank in self._members.others]
+
+    def _settle(self) -> None:
+        """Wait until the other ranks have carried out the last step. Raises RankLost if one has failed."""
+        self._check()
+        pending, self._pending = self._pending, []
+        for reply in pending:
+            self._require(reply)
+
+    def _require(self, future: "Future[Reply]") -> Reply:
+        """Return a reply. Raises RankLost if there is none: rank 0 has succeeded, so the caches of the ranks differ."""
+        try:
+            return future.result()
+        except RankLost:
+            raise
+        except Exception as error:
+            self._lose(self._members, str(error))
+            raise RankLost(str(error)) from error
+
+    def _wait(self, pending: Sequence["Future[Reply]"]) -> None:
+        for reply in pending:
+            reply.result()
+        self._check()
+
+    def _arrays_of(self, replies: Sequence["Future[Reply]"]) -> list[list[NDArray[Any]]]:
+        found: list[list[NDArray[Any]]] = []
+        for future in replies:
+            reply = self._require(future)
+            if not isinstance(reply, Arrays):
+                self._lose(self._members, f"{type(reply).__name__} came in place of arrays")
+                raise RankLost(f"{type(reply).__name__} came in place of arrays")
+            found.append(list(reply.arrays))
+        return found
+
+
+class GroupOutput(ModelOutput):
+    """The output of a step of a group. Logits are fetched from the ranks that have them, when they are read."""
+
+    def __init__(self, argmax: NDArray[np.int32], group: WorkerGroup, num_rows: int) -> None:
+        super().__init__(argmax, None, None, None)
+        self._group = group
+        self._row_count = num_rows
+
+    def read_candidates(self, count: int) -> None:
+        """Let `logits` have only the `count` greatest of each row; -inf in place of the others."""
+        self._logits = self._group.fetch_candidates(count)
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """All logits: float32 [rows, vocab]."""
+        if self._logits is None:
+            self._logits = self._group.fetch_logits(None)
+        return self._logits
+
+    def rows(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Return copies of the logits of some rows."""
+        if self._logits is not None:
+            return self._logits[list(numbers)]
+        return self._group.fetch_logits(list(numbers))
+
+
+def _end(members: GroupMembers) -> None:
+    """Close the ranks, the worker of rank 0, and the processes."""
+    try:
+        members.abort()
+        for rank in members.others:
+            rank.close()
+    finally:
+        try:
+            members.worker.close()
+        finally:
+            members.close()
