@@ -59,6 +59,15 @@ class Partial(Placed):
         return spec_of(self.local).shape
 
 
+class OwnedRows(Placed):
+    """Rows of pairs of a token and an expert [tokens, k, width]: each is on the rank that has the expert, zeros on the
+    others."""
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return spec_of(self.local).shape
+
+
 class Table(Placed):
     """A constant that is the same on all ranks, with its numbers, of which rules take parts."""
 
@@ -138,6 +147,8 @@ class Sharder:
                 raise UnsupportedModel("a KV cache whose heads are cut is read by an op that needs all of them")
             value.heads = ()
             return value.local
+        if isinstance(value, OwnedRows):
+            raise UnsupportedModel("the rows of experts on several ranks are needed before they are combined")
         return value.local if isinstance(value, Placed) else value
 
     def _gather(self, value: Sharded) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.distributed.placement import Partial, Rule, Sharded, Sharder, Table, UndecidedCache
+from sporelm.distributed.placement import OwnedRows, Partial, Rule, Sharded, Sharder, Table, UndecidedCache
 from sporelm.distributed.rank_ranges import Ranges, scale_ranges
 from sporelm.ops import Op
 from sporelm.ops.spec import require_fixed, spec_of
@@ -60,6 +60,8 @@ def _keep_columns(sharder: Sharder, op: Op, args: Sequence[Any], options: Option
     (x,) = args
     if isinstance(x, Sharded):
         return Sharded(sharder, op(x.local, **options), x.dim, x.ranges)
+    if isinstance(x, OwnedRows) and options.get("kind") not in ("sigmoid", "softplus"):  # zeros stay zeros
+        return OwnedRows(sharder, op(x.local, **options))
     if isinstance(x, Partial) and op is ops.scale:
         return Partial(sharder, op(x.local, **options))
     return op(sharder.whole(x), **options)
@@ -69,6 +71,8 @@ def _keep_columns(sharder: Sharder, op: Op, args: Sequence[Any], options: Option
 def _combine_columns(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     if op is ops.add and all(isinstance(x, Partial) for x in args):
         return Partial(sharder, op(*[x.local for x in args], **options))
+    if all(isinstance(x, OwnedRows) for x in args):
+        return OwnedRows(sharder, op(*[x.local for x in args], **options))
     ranges = _last_ranges(args)
     if ranges is None:
         return op(*[sharder.whole(x) for x in args], **options)
@@ -154,9 +158,9 @@ def _linear_experts(sharder: Sharder, op: Op, args: Sequence[Any], options: Opti
     x, weight, ids, *rest = args
     bias, ids = rest[0] if rest else None, sharder.whole(ids)
     if is_cut(weight, 0):
-        local = [x.local if isinstance(x, Partial) else sharder.whole(x), weight.local, ids]
+        local = [x.local if isinstance(x, OwnedRows) else sharder.whole(x), weight.local, ids]
         local += [] if bias is None else [bias.local]
-        return Partial(sharder, op(*local, first=weight.ranges[sharder.rank][0]))
+        return OwnedRows(sharder, op(*local, first=weight.ranges[sharder.rank][0]))
     if is_cut(weight, 1):
         local = [sharder.whole(x), weight.local, ids, *([] if bias is None else [bias.local])]
         return Sharded(sharder, op(*local), 2, weight.ranges)
@@ -173,7 +177,7 @@ def _linear_experts(sharder: Sharder, op: Op, args: Sequence[Any], options: Opti
 def _combine_experts(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     y, weights, *rest = args
     weights = sharder.whole(weights)
-    if isinstance(y, Partial):
+    if isinstance(y, Partial | OwnedRows):
         own = [sharder.whole(bias) for bias in rest] if sharder.rank == 0 else []
         return Partial(sharder, op(y.local, weights, *own))
     ranges = _last_ranges([y])

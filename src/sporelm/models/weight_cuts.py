@@ -6,6 +6,7 @@ sharding rules, tells which caches are cut. A weight that no rule can cut is cop
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from math import gcd, lcm
 from typing import Any, NamedTuple
@@ -138,12 +139,32 @@ def plan_cuts(
         return ModelCuts(parallel, {}, ((),) * len(model.memory()))
     planner = CutPlanner(model, params, dtypes, parallel, context)
     reason: UnsupportedModel | None = None
-    for expert_dims in ("whole", "none") if parallel.expert_parallel else ("cut", "whole", "none"):
+    expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED, ExpertCut.NONE]
+    for expert_cut in expert_cuts if parallel.expert_parallel else ExpertCut:
         try:
-            return planner.plan(expert_dims)
+            return planner.plan(expert_cut)
         except UnsupportedModel as error:
             reason = error
     raise UnsupportedModel(f"{model.config.name} cannot be divided for {parallel.tp} ranks: {reason}")
+
+
+class ExpertCut(Enum):
+    """How the matrices of experts are divided, in the order in which a planner tries it."""
+
+    MATRICES = "each by rows or columns"
+    MATRICES_DECLARED = "those whose parameter says how"
+    WHOLE = "whole experts"
+    WHOLE_DECLARED = "whole experts of those whose parameter says that it may be cut"
+    NONE = "not at all"
+
+    @property
+    def is_for_declared(self) -> bool:
+        """Whether experts' matrices of parameters without a cut are copied."""
+        return self in (ExpertCut.MATRICES_DECLARED, ExpertCut.WHOLE_DECLARED)
+
+    @property
+    def is_whole(self) -> bool:
+        return self in (ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED)
 
 
 class CutPlanner:
@@ -158,12 +179,9 @@ class CutPlanner:
         self.specs = input_specs(PLANNED_TOKENS, PLANNED_TOKENS, PLANNED_TOKENS, PLANNED_PAGES)
         self.uses, self.biases = self._find_uses()
 
-    def plan(self, expert_dims: str) -> ModelCuts:
-        """Return the cuts. Experts are "cut" by rows and columns, divided "whole", or in the case of "none" copied.
-
-        Raises UnsupportedModel if a rule is missing for that.
-        """
-        cuts = dict(self._choose_cuts(expert_dims))
+    def plan(self, expert_cut: ExpertCut) -> ModelCuts:
+        """Return the cuts. Raises UnsupportedModel if a rule is missing for experts that are divided in this way."""
+        cuts = dict(self._choose_cuts(expert_cut))
         for weight, bias in self.biases.items():
             cuts.pop(bias, None)
             if weight not in cuts:
@@ -211,16 +229,17 @@ class CutPlanner:
                     biases[names[id(call.args[1])]] = bias
         return {name: WeightUse(frozenset(found)) for name, found in readers.items()}, biases
 
-    def _choose_cuts(self, expert_dims: str) -> Iterator[tuple[str, Cut]]:
+    def _choose_cuts(self, expert_cut: ExpertCut) -> Iterator[tuple[str, Cut]]:
         groups: dict[tuple[str, int], list[Param]] = {}
         for param in self.params:
             use = self.uses.get(param.name)
             if use is None or param.name in self.biases.values():
                 continue
             if use.is_only(EXPERTS):
-                if expert_dims == "whole":
+                if expert_cut is ExpertCut.NONE or (expert_cut.is_for_declared and param.split is None):
+                    continue
+                if expert_cut.is_whole:
                     yield from self._cut_dim(param, 0)
-                if expert_dims != "cut":
                     continue
             if param.split is not None and self._is_cuttable(param, use):
                 units = param.shape[_dim_of(param)] // param.split.unit

@@ -13,13 +13,14 @@ from sporelm.ops.argument_checks import (
     check_vector,
 )
 from sporelm.ops.elementwise import silu_mul
+from sporelm.ops.expert_routing import MAX_EXPERTS
 from sporelm.ops.op import op, require
 from sporelm.ops.quantize_rows import ROW_FORMATS, QuantizedRows, RowFormat, quantize_rows
 from sporelm.ops.spec import Spec, spec_of
 from sporelm.tensor.dtype import F32
 
 
-def _linear_experts_spec(x: Any, weight: Any, ids: Any, bias: Any = None) -> Spec:
+def _linear_experts_spec(x: Any, weight: Any, ids: Any, bias: Any = None, *, first: int | None = None) -> Spec:
     given, packed, chosen = spec_of(x), check_expert_matrices("weight", weight), check_ints("ids", ids, 2)
     if not isinstance(given.dtype, RowFormat):
         check_rows_or_slots("x", x)
@@ -35,7 +36,7 @@ def _linear_experts_spec(x: Any, weight: Any, ids: Any, bias: Any = None) -> Spe
     return Spec((*chosen.shape, out), F32)
 
 
-def _linear_experts_silu_mul_spec(x: Any, gate: Any, up: Any, ids: Any) -> Spec:
+def _linear_experts_silu_mul_spec(x: Any, gate: Any, up: Any, ids: Any, *, first: int | None = None) -> Spec:
     result = _linear_experts_spec(x, gate, ids)
     _linear_experts_spec(x, up, ids)
     left, right = spec_of(gate), spec_of(up)
@@ -57,29 +58,37 @@ def _combine_experts_spec(y: Any, weights: Any, bias: Any = None) -> Spec:
     return Spec((tokens, given.shape[-1]), F32)
 
 
-def _check_ids(x: Any, weight: Any, ids: Any, bias: Any = None) -> None:
-    check_range("ids", ids.numpy(), 0, weight.shape[0])
+def _check_ids(x: Any, weight: Any, ids: Any, bias: Any = None, *, first: int | None = None) -> None:
+    check_range("ids", ids.numpy(), 0, weight.shape[0] if first is None else MAX_EXPERTS)
 
 
-def _check_gated_ids(x: Any, gate: Any, up: Any, ids: Any) -> None:
-    check_range("ids", ids.numpy(), 0, gate.shape[0])
+def _check_gated_ids(x: Any, gate: Any, up: Any, ids: Any, *, first: int | None = None) -> None:
+    _check_ids(x, gate, ids, first=first)
 
 
 @op(_linear_experts_spec, indices=_check_ids)
-def linear_experts(x, weight, ids, bias=None):  # x [tokens, in] or [tokens, k, in], ids int32 [tokens, k]
+def linear_experts(x, weight, ids, bias=None, *, first=None):  # ids int32 [tokens, k]
     """Multiply each row by the matrices of its experts: weight [experts, out, in], bias [experts, out] -> [tokens, k,
     out].
 
-    x has one row per token, which all its experts multiply, or one row per expert. It holds floats or quantized rows,
+    x [tokens, in] or [tokens, k, in] has one row per token, which all its experts multiply, or one row per expert. It holds floats or quantized rows,
     as in `linear`.
+
+    With `first`, the weight has the experts from `first` on, one rank's part of a larger weight; the rows of other
+    experts are zeros.
     """
     if not isinstance(x, QuantizedRows) and weight.format.activation in ROW_FORMATS:
         x = quantize_rows.reference(x, activation=weight.format.activation)
     if isinstance(x, QuantizedRows):
         x = x.dequantize()
     matrices = weight.dequantize()
-    result = np.empty((*ids.shape, matrices.shape[1]), np.float32)
+    if first is None:
+        result = np.empty((*ids.shape, matrices.shape[1]), np.float32)
+    else:
+        result, ids = np.zeros((*ids.shape, matrices.shape[1]), np.float32), ids - first
     for expert in np.unique(ids):
+        if first is not None and not 0 <= expert < len(matrices):
+            continue
         token, slot = np.nonzero(ids == expert)
         y = (x[token] if x.ndim == 2 else x[token, slot]) @ matrices[expert].T
         result[token, slot] = y if bias is None else y + bias[expert]
@@ -87,9 +96,10 @@ def linear_experts(x, weight, ids, bias=None):  # x [tokens, in] or [tokens, k, 
 
 
 @op(_linear_experts_silu_mul_spec, indices=_check_gated_ids)
-def linear_experts_silu_mul(x, gate, up, ids):  # x [tokens, in] or [tokens, k, in], gate and up [experts, width, in]
-    """Return silu(gate's products) * up's products: [tokens, k, width]."""
-    return silu_mul.reference(linear_experts.reference(x, gate, ids), linear_experts.reference(x, up, ids))
+def linear_experts_silu_mul(x, gate, up, ids, *, first=None):  # gate and up [experts, width, in]
+    """Return silu(gate's products) * up's products: [tokens, k, width]. `first` as in `linear_experts`."""
+    products = [linear_experts.reference(x, weight, ids, first=first) for weight in (gate, up)]
+    return silu_mul.reference(*products)
 
 
 @op(_combine_experts_spec)

@@ -84,10 +84,11 @@ def _fuse_gated(graph: Graph, product: Op, gated: Op, fused: Op) -> Graph:
         alike = same and _weight_type(gate) == _weight_type(up)
         alone = all(uses.is_only_used_by(value, position) for value in call.args)
         still = all(uses.can_move(source, position) for source in sources if source is not None)
+        alike = alike and gate.options == up.options
         if alike and alone and still and not _bias_of(gate) and not _bias_of(up):
             args = (gate.args[0], gate.args[1], up.args[1], *gate.args[2 : product.required])
             changes |= {source: None for source in sources if source is not None}
-            changes[position] = Call(fused, args, call.options, call.results)
+            changes[position] = Call(fused, args, {**gate.options, **call.options}, call.results)
     return replace_calls(graph, changes)
 
 

@@ -32,6 +32,7 @@ from sporelm.backends.cuda.quantized_linear import (
     add_tile_products,
 )
 from sporelm.backends.cuda.row_views import view_rows
+from sporelm.backends.torch.linear_experts import local_experts
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 
@@ -353,14 +354,24 @@ def _multiply_pairs(
 
 
 @launches(ops.linear_experts)
-def linear_experts(x: Tensor | RoundedRows, weight: CudaWeight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_experts(
+    x: Tensor | RoundedRows, weight: CudaWeight, ids: Tensor, bias: Tensor | None = None, *, first: int | None = None
+) -> Tensor:
     """Return the products of rows with the matrices of their experts."""
+    if first is not None:
+        ids, is_foreign = local_experts(ids, first, weight.shape[0])
+        return _multiply_pairs(x, weight, None, ids, bias).masked_fill_(is_foreign.unsqueeze(2), 0)
     return _multiply_pairs(x, weight, None, ids, bias)
 
 
 @launches(ops.linear_experts_silu_mul)
-def linear_experts_silu_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight, ids: Tensor) -> Tensor:
+def linear_experts_silu_mul(
+    x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight, ids: Tensor, *, first: int | None = None
+) -> Tensor:
     """Return silu(gate's products) * up's products."""
+    if first is not None:
+        ids, is_foreign = local_experts(ids, first, gate.shape[0])
+        return linear_experts_silu_mul(x, gate, up, ids).masked_fill_(is_foreign.unsqueeze(2), 0)
     values = activation_values(x, gate)
     if _is_fused(gate, ids):
         return _multiply_pairs(RoundedRows(values), gate, up, ids)

@@ -20,7 +20,12 @@ MAX_COPIED = 1 << 26  # numbers of experts' matrices that are copied at a time
 
 
 @implements(ops.linear_experts, is_narrow=True)
-def linear_experts(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_experts(
+    x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bias: Tensor | None = None, *, first: int | None = None
+) -> Tensor:
+    if first is not None:
+        ids, is_foreign = local_experts(ids, first, weight.shape[0])
+        return linear_experts(x, weight, ids, bias).masked_fill_(is_foreign.unsqueeze(2), 0)
     rows = activation_values(x, weight)
     pairs = ids.flatten().long()
     if rows.dim() == 2:
@@ -36,6 +41,13 @@ def linear_experts(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bi
     if bias is not None:
         y = y.add_(bias[pairs])
     return y.unflatten(0, ids.shape)
+
+
+def local_experts(ids: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return the ids of a part of all experts, from `first` on, and which of them belong to other parts, as 0."""
+    local = ids - first
+    is_foreign = (local < 0) | (local >= count)
+    return local.masked_fill(is_foreign, 0), is_foreign
 
 
 def _multiply_pairs(rows: Tensor, weight: TorchWeight, pairs: Tensor) -> Tensor:
@@ -83,8 +95,10 @@ def _multiply_each(tiles: Tensor, weight: TorchWeight, expert_of: Tensor) -> Ten
 
 
 @implements(ops.linear_experts_silu_mul, is_narrow=True)
-def linear_experts_silu_mul(x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight, ids: Tensor) -> Tensor:
-    return silu_mul(linear_experts(x, gate, ids), linear_experts(x, up, ids))
+def linear_experts_silu_mul(
+    x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight, ids: Tensor, *, first: int | None = None
+) -> Tensor:
+    return silu_mul(linear_experts(x, gate, ids, first=first), linear_experts(x, up, ids, first=first))
 
 
 @implements(ops.combine_experts)

@@ -24,6 +24,7 @@ from sporelm.backends.protocol import Handle, MemoryPlanner, Program, WeightArra
 from sporelm.backends.torch.captured_graphs import GraphProgram, Outputs
 from sporelm.backends.torch.cross_attention import _equal_runs
 from sporelm.backends.torch.int8_blocks import Int8Blocks
+from sporelm.backends.torch.linear_experts import local_experts
 from sporelm.backends.torch.paged_batch import MAX_GATHERED
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.quantized_linear import activation_values
@@ -430,8 +431,13 @@ def route(
 
 
 @TABLE.fused(ops.linear_experts, GROUPED_MATMUL)
-def linear_experts(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_experts(
+    x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor, bias: Tensor | None = None, *, first: int | None = None
+) -> Tensor:
     """Multiply pairs of a row and an expert, sorted by expert, in one call."""
+    if first is not None:
+        ids, is_foreign = local_experts(ids, first, weight.shape[0])
+        return linear_experts(x, weight, ids, bias).masked_fill_(is_foreign.unsqueeze(2), 0)
     reason = _find_expert_limit(x, weight, ids)
     if reason:
         return fall_back(ops.linear_experts, reason, x, weight, ids, bias)
@@ -467,9 +473,12 @@ def _find_expert_limit(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor
 
 
 @TABLE.fused(ops.linear_experts_silu_mul, GROUPED_MATMUL)
-def linear_experts_silu_mul(x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight, ids: Tensor) -> Tensor:
+def linear_experts_silu_mul(
+    x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight, ids: Tensor, *, first: int | None = None
+) -> Tensor:
     """Multiply by both matrices of each expert, and gate the products."""
-    return torch.nn.functional.silu(linear_experts(x, gate, ids)).mul_(linear_experts(x, up, ids))
+    gated = torch.nn.functional.silu(linear_experts(x, gate, ids, first=first))
+    return gated.mul_(linear_experts(x, up, ids, first=first))
 
 
 # ---- quantized weights

@@ -230,20 +230,38 @@ def valid_expert(k: Builder, f: Any, pair: Val) -> Val:
     return k.max(k.min(expert, f.experts - 1), 0)
 
 
-def group_pairs(target: Any) -> Kernel:
+def local_experts(target: Any) -> Kernel:
+    """Write for each pair the number of its expert among `count` ones from `first` on, or -1. An item is one pair."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as pair:
+            local = k.load(i32, f.ids, pair * 4).sext(i64) - f.first
+            inside = k.select(local < f.experts, local, k.index(-1))
+            k.store(k.max(inside, -1).trunc(i32), f.out, pair * 4)
+
+    return Kernel("local_experts", parse_fields("ids:p first:i experts:i out:p"), body)
+
+
+def group_pairs(target: Any, *, is_part: bool = False) -> Kernel:
     """Sort the pairs by expert, in one item: pair numbers rise within each expert. List the experts with pairs as
-    groups and count them.
+    groups and count them. Pairs of a part of the experts may have none, -1: they come last, in no group.
 
     Fields: ids [tokens, k]; `pairs` i32 for each, `groups` of GROUP bytes for each expert and one more, `count` i64.
     """
 
+    def expert_of(k: Builder, f: Any, pair: Val) -> Val:
+        if not is_part:
+            return valid_expert(k, f, pair)
+        expert = k.load(i32, f.ids, pair * 4).sext(i64)
+        return k.select(expert < 0, f.experts, k.min(expert, f.experts - 1))
+
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last):
             pairs = f.tokens * f.k
-            with k.range(f.experts) as expert:
+            with k.range(f.experts + int(is_part)) as expert:
                 k.store(k.index(0), scratch, expert * 8)
             with k.range(pairs) as pair:
-                counter = valid_expert(k, f, pair) * 8
+                counter = expert_of(k, f, pair) * 8
                 k.store(k.load(i64, scratch, counter) + 1, scratch, counter)
             start, groups = k.zero(i64), k.zero(i64)
             with k.range(f.experts) as expert:
@@ -255,11 +273,13 @@ def group_pairs(target: Any) -> Kernel:
                 start.set(start.value + number)
                 groups.set(groups.value + k.min(number, 1))
             k.store(groups.value, f.count)
+            if is_part:
+                k.store(start.value, scratch, f.experts * 8)
             with k.range(pairs) as pair:
-                counter = valid_expert(k, f, pair) * 8
+                counter = expert_of(k, f, pair) * 8
                 at = k.load(i64, scratch, counter)
                 k.store(pair.trunc(i32), f.pairs, at * 4)
                 k.store(at + 1, scratch, counter)
 
     text = "ids:p tokens:c k:i experts:i pairs:p groups:p count:p"
-    return Kernel("group_pairs", parse_fields(text), body, scratch=8 * MAX_EXPERTS)
+    return Kernel(f"group_pairs{'_part' * is_part}", parse_fields(text), body, scratch=8 * (MAX_EXPERTS + 1))

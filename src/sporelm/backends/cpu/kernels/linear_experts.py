@@ -5,6 +5,7 @@ panels directly. For several tokens, pairs with one expert form a group (kernels
 each expert's weights stream past once for all of them. Rows are read and written in place, by the pairs' numbers.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -51,9 +52,21 @@ def _locate_all(
     return [_locate(k, shape, f, expert, panel) for panel in panels]
 
 
-def experts_one(target: Any, shape: LinearShape) -> Kernel:
+def zero_rows(target: Any) -> Kernel:
+    """Write zeros to the rows of pairs without an expert. An item is one pair."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as pair, k.when(k.load(i32, f.ids, pair * 4) < 0):
+            row = k.at(f.out, pair * f.out_stride)
+            with k.range(0, f.out_stride, 4 * k.lanes) as at:
+                k.store(k.const(k.vf, 0), row, at)
+
+    return Kernel("zero_expert_rows", parse_fields("ids:p out:p out_stride:i"), body)
+
+
+def experts_one(target: Any, shape: LinearShape, *, is_part: bool = False) -> Kernel:
     """Multiply one token. An item is a few panels of one of its experts; `slot_stride` is from one expert's row of x to
-    the next, 0 if they share it."""
+    the next, 0 if they share it. Slots of a part of the experts may have none, -1: they are left as they are."""
     together, _ = target.tiles.few_of(shape.format)
     supers = isinstance(shape.format, SuperPanels)
 
@@ -61,17 +74,22 @@ def experts_one(target: Any, shape: LinearShape) -> Kernel:
         tiles = (f.panels + (together - 1)) // together
         with k.range(first, last) as item:
             slot, panel = item // tiles, item % tiles * together
-            places = _locate_all(k, shape, f, valid_expert(k, f, slot), panel, f.panels, together)
-            following = k.min(item + 1, f.slots * tiles - 1)
-            expert = valid_expert(k, f, following // tiles)
-            later = _locate(k, shape, f, expert, following % tiles * together).panels[0]
-            row = k.at(f.x, slot * f.slot_stride)
-            aheads = _prefetch_distances(k, places[0], later)
-            near = aheads if supers else [Prefetch(each, PREFETCH_BYTES) for each in aheads]
-            sums = multiply_panels(k, shape, places, [row], f.width, near)
-            store_results(k, shape, places, sums, [slot])
+            with k.when(k.load(i32, f.ids, slot * 4) >= 0) if is_part else nullcontext():
+                multiply(k, f, item, slot, panel, tiles)
 
-    return Kernel(f"experts_one_{shape.name}", _fields(shape, "ids:p slots:i slot_stride:i"), body)
+    def multiply(k: Builder, f: Any, item: Val, slot: Val, panel: Val, tiles: Val) -> None:
+        places = _locate_all(k, shape, f, valid_expert(k, f, slot), panel, f.panels, together)
+        following = k.min(item + 1, f.slots * tiles - 1)
+        expert = valid_expert(k, f, following // tiles)
+        later = _locate(k, shape, f, expert, following % tiles * together).panels[0]
+        row = k.at(f.x, slot * f.slot_stride)
+        aheads = _prefetch_distances(k, places[0], later)
+        near = aheads if supers else [Prefetch(each, PREFETCH_BYTES) for each in aheads]
+        sums = multiply_panels(k, shape, places, [row], f.width, near)
+        store_results(k, shape, places, sums, [slot])
+
+    name = f"experts_one_{shape.name}{'_part' * is_part}"
+    return Kernel(name, _fields(shape, "ids:p slots:i slot_stride:i"), body)
 
 
 def _prefetch_distances(k: Builder, place: PanelOperands, later: Val) -> list[Val]:

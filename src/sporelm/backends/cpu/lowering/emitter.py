@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.runtime.tensor_storage import row_bytes
 from sporelm.backends.cpu.targets import CpuTarget
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.ops.spec import Extent, Symbol, require_fixed, spec_of
 
 
@@ -24,17 +25,29 @@ class KernelEntry:
     guard: tuple["Cell", int, int] | None = None  # skipped unless the cell lies in this range
 
 
+class ChunkCount(NamedTuple):
+    """The number of chunks of a payload: rows of `width` numbers in chunks of `chunk` numbers, at most `max_count`."""
+
+    width: int
+    chunk: int
+    max_count: int
+
+    def of(self, rows: int) -> int:
+        return min(self.max_count, -(-rows * self.width // self.chunk))
+
+
 @dataclass(frozen=True)
 class Cell:
     """A number that is known at each step.
 
     It is a symbol's extent, a number derived from extents, a constant, or an i64 that a kernel of the step writes to
-    `address`.
+    `address`. With `chunks` it is the number of chunks of as many rows.
     """
 
     name: str
     constant: int | None = None
     address: int | None = None
+    chunks: ChunkCount | None = None
 
 
 class LoweringContext(Protocol):
@@ -49,6 +62,7 @@ class LoweringContext(Protocol):
         self, starts: Any, lengths: Any
     ) -> int: ...  # a number for the cells derived from both; lengths: or None
     def store_words(self, values: Sequence[int]) -> int: ...  # the address of these numbers as i64
+    def register_group(self, group: SharedMemoryGroup) -> None: ...  # which the program's steps use
 
 
 def extent_cell(extent: Extent) -> Cell:
@@ -79,7 +93,7 @@ class Emitter:
     entries: list[KernelEntry] = field(default_factory=list)
     rowwise: bool = False  # whether the current call is rowwise
     shared_memory: dict[str, tuple[int, int]] = field(default_factory=dict)  # address and bytes by name
-    shared_results: dict[int, Any] = field(
+    shared_results: dict[Any, Any] = field(
         default_factory=dict
     )  # results that calls prepared for a value, by its id, for later calls
 

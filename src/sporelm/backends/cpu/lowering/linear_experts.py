@@ -90,17 +90,23 @@ def _emit_product(emitter: Emitter, call: Call, x: Any, weights: list[Any], ids:
     pairs = max_extent(tokens) * require_fixed(slots)
     many = pairs > target.tiles.few_tokens_of(kind)  # as many as one expert may have
     tiles = linear_experts.tiles_of(shape, target, first.panels, many=many)
+    start = call.options.get("first")
+    is_part, chosen = start is not None, emitter.address(ids)
+    if start is not None:
+        chosen = _local_ids(emitter, ids, start, first.shape[0])
+        zeros = {"ids": chosen, "out": emitter.address(out), "out_stride": row_stride(out)}
+        emitter.emit(linear_experts.zero_rows(target), zeros, extent_cell(tokens), factor=require_fixed(slots), grain=8)
     if max_extent(tokens) == 1:
         fields |= {
-            "ids": emitter.address(ids),
+            "ids": chosen,
             "slots": require_fixed(slots),
             "slot_stride": row_stride(x) if each else 0,
         }
         total = tiles * require_fixed(slots)
-        kernel = linear_experts.experts_one(target, shape)
+        kernel = linear_experts.experts_one(target, shape, is_part=is_part)
         emitter.emit(kernel, fields, extent_cell(tokens), factor=total, grain=max(1, total // (8 * threads)))
         return
-    order = _group_pairs(emitter, ids, first.shape[0])
+    order = _group_pairs(emitter, ids, start, chosen, first.shape[0])
     fields |= {"groups": order.groups, "pairs": order.pairs, "each": 1 if each else require_fixed(slots)}
     grain = max(1, min(tiles // 8, min(pairs, first.shape[0]) * tiles // (8 * threads)))
     kernel = (linear_experts.experts_many if many else linear_experts.experts_few)(target, shape)
@@ -108,25 +114,39 @@ def _emit_product(emitter: Emitter, call: Call, x: Any, weights: list[Any], ids:
     emitter.emit(kernel, fields, number, factor=tiles, grain=grain, guard=(extent_cell(tokens), 1, max_extent(tokens)))
 
 
-def _group_pairs(emitter: Emitter, ids: Any, experts_count: int) -> PairGroups:
-    """Emit the grouping of the pairs of `ids`, once for all products with these ids.
+def _local_ids(emitter: Emitter, ids: Any, first: int, count: int) -> int:
+    """Emit, once, the numbers of `ids` among `count` experts from `first` on, -1 for others. Return their address."""
+    found: int | None = emitter.shared_results.get((id(ids), first))
+    if found is None:
+        tokens, slots = spec_of(ids).shape
+        found = emitter.context.reserve(4 * max_extent(tokens) * require_fixed(slots))
+        emitter.shared_results[id(ids), first] = found
+        fields = {"ids": emitter.address(ids), "first": first, "experts": count, "out": found}
+        kernel = expert_routing.local_experts(emitter.context.target)
+        emitter.emit(kernel, fields, extent_cell(tokens), factor=require_fixed(slots), grain=64)
+    return found
+
+
+def _group_pairs(emitter: Emitter, ids: Any, first: int | None, chosen: int, experts_count: int) -> PairGroups:
+    """Emit the grouping of the pairs of `ids`, once for all products with these ids and experts from `first` on. Their
+    numbers among those experts lie at the address `chosen`.
 
     Each `ids` has memory of its own: a thread may still read the number of groups of one while another thread groups
     the next.
     """
-    found: PairGroups | None = emitter.shared_results.get(id(ids))
+    found: PairGroups | None = emitter.shared_results.get(("groups", id(ids), first))
     if found is None:
         tokens, slots = spec_of(ids).shape
         sizes = (8 * experts_count * 3 + expert_routing.GROUP_BYTES, 8, 4 * max_extent(tokens) * require_fixed(slots))
         groups, count, pairs = (emitter.context.reserve(size) for size in sizes)
-        found = emitter.shared_results[id(ids)] = PairGroups(pairs, groups, count)
+        found = emitter.shared_results["groups", id(ids), first] = PairGroups(pairs, groups, count)
         fields = {
-            "ids": emitter.address(ids),
+            "ids": chosen,
             "tokens": extent_cell(tokens),
             "k": require_fixed(slots),
             "experts": experts_count,
         }
         fields |= {"pairs": pairs, "groups": groups, "count": count}
         guard = (extent_cell(tokens), 1, max_extent(tokens))
-        emitter.emit(expert_routing.group_pairs(emitter.context.target), fields, Cell("1", 1), guard=guard)
+        emitter.emit(expert_routing.group_pairs(emitter.context.target, is_part=first is not None), fields, Cell("1", 1), guard=guard)
     return found

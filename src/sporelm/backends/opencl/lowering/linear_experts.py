@@ -16,13 +16,17 @@ from sporelm.ops.spec import spec_of
 INT_BYTES = 4
 
 
-@lowers(ops.linear_experts)
+def _has_all_experts(call: Call) -> bool:
+    return call.options.get("first") is None
+
+
+@lowers(ops.linear_experts, supports=_has_all_experts)
 def lower_linear_experts(emit: LaunchEmitter, call: Call) -> None:
     x, weight, ids, *bias = call.args
     _multiply_pairs(emit, x, [weight], ids, bias[0] if bias else None, emit.result(call.results[0]))
 
 
-@lowers(ops.linear_experts_silu_mul)
+@lowers(ops.linear_experts_silu_mul, supports=_has_all_experts)
 def lower_linear_experts_silu_mul(emit: LaunchEmitter, call: Call) -> None:
     x, gate, up, ids = call.args
     _multiply_pairs(emit, x, [gate, up], ids, None, emit.result(call.results[0]))
