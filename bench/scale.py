@@ -3,12 +3,23 @@
 Usage: python bench/scale.py COMMAND [options]; `COMMAND --help` lists them. docs/scale.md explains the model.
 
 calibrate  measure steps on this machine, fit the cost model on some of one model, check it on the others
+           --fit --check --points --repeat --threads --median --save --save-calibration
 predict    the time of a step, or of a prompt, by what it is spent on: for a layout, a link and a processor
+           --model --machine --tp --pp --micro-batches --all-reduce --batch --context --prompt, and a link: --link, or
+           --messages (of bench/link_messages.py), or --latency-us and --gbit
 record     serve a random load on this machine, and write each request's arrival, lengths and times
+           --model --rate --seconds --prompt-median --output-median
 compare    simulate a recorded load, and set the simulated times beside the measured ones
+           --slowdown, and the options of predict
 simulate   one replica under a recorded or a random load
+           --trace (of record, or of `spore serve --trace`), or --rate --seconds --warmup; and the options of predict
 fleet      machines, dollars and service for a number of users, and the limit that each choice meets first
+           --users --interval --model --max-first-token --min-speed --gpu-stream --prefill-tokens --only --seconds
+           --max-context --max-prompt --prompt-median --output-median --shared
 links      the time of a decode step by the number of ranks and the link between them
+           --model --batch --context
+
+All take --json and --calibration.
 
 Examples:
   python bench/scale.py calibrate --points bench/results/2026-11-27-scale-steps.csv    # fit again, measure nothing
@@ -77,7 +88,7 @@ FIT_MODEL = "smollm2-360m:q4_0"
 CHECK_MODELS = ("smollm2-135m:q4_0", "qwen-0.5b:q4_0", "llama-1b:q4_0", "smollm2-360m:q8_0")
 MIN_OP_SECONDS = 10e-6  # of a whole socket: the wait of its threads for each other, longer than that of two; assumed
 SOCKET_STREAM = 0.8  # of a socket's bandwidth by its data sheet that STREAM reads; assumed
-MAX_CONTEXT = 8192
+FLEET_CONTEXT = 8192
 
 
 @dataclass(frozen=True)
@@ -419,7 +430,13 @@ def plan_choice(
     """Return the machines for all users with one choice."""
     is_cpu = model.machine.processor is PROCESSORS["epyc-9654"]
     budget = CPU_TOKEN_BUDGET if is_cpu else GPU_TOKEN_BUDGET
-    limits = make_limits(model, max_batch=choice.max_batch, token_budget=budget, max_context=MAX_CONTEXT)
+    limits = make_limits(
+        model,
+        max_batch=choice.max_batch,
+        token_budget=budget,
+        max_context=args.max_context,
+        prefill_tokens=args.prefill_tokens,
+    )
     capacity = find_capacity(
         lambda: Simulation(model, limits),
         make_mix(args),
@@ -557,6 +574,8 @@ def make_parser() -> argparse.ArgumentParser:
                 "--gpu-stream", type=float, default=GPU_EFFICIENCY.stream, help="assumed share; default: 0.75"
             )
             each.add_argument("--only", help="choices whose label has this text")
+            each.add_argument("--prefill-tokens", type=int, help="of prompts in a step with answers; default: measured")
+            each.add_argument("--max-context", type=int, default=FLEET_CONTEXT, help=f"default: {FLEET_CONTEXT}")
             each.add_argument("--seconds", type=float, default=240.0, help="of arrivals in each simulation")
             add_mix(each, 500, 200, (6000, 1500))
         if name == "links":

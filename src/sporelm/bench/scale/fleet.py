@@ -12,6 +12,7 @@ HOURS_PER_MONTH = 730
 STALL_SHARE = 0.1  # of the steps, from which a shortage counts as the cause
 PRECISION = 1.08  # between the largest rate that meets the objective and the smallest that does not
 MAX_DOUBLINGS = 12
+MAX_HALVINGS = 5
 OVERTIME = 1.5  # of the arrivals' duration: requests that take longer count as unfinished
 
 NAMES_OF_PARTS = {
@@ -136,6 +137,8 @@ def find_capacity(
         if violated:
             bad, bad_rate, reasons = result, rate, violated
             rate /= 2
+            if rate < start_rate / 2**MAX_HALVINGS:
+                break
         else:
             good, good_rate = result, rate
             rate *= 2
@@ -166,4 +169,7 @@ def explain_limit(result: SimulationResult, violated: list[str]) -> str:
         return f"{symptom}: max_batch requests run already"
     total = sum(result.part_seconds.values()) or 1.0
     name, seconds = result.part_seconds.most_common(1)[0] if result.part_seconds else ("engine", 0.0)
-    return f"{symptom}: {seconds / total:.0%} of a step is {NAMES_OF_PARTS.get(name, name)}"
+    cause = f"{seconds / total:.0%} of a step is {NAMES_OF_PARTS.get(name, name)}"
+    if result.num_prefill_stalls / steps > STALL_SHARE and bound != "speed":
+        cause = f"prompts wait for the prefill budget, and {cause}"
+    return f"{symptom}: {cause}"

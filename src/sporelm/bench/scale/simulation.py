@@ -71,6 +71,7 @@ class SimulationResult:
     max_page_share: float = 0.0
     num_page_stalls: int = 0  # steps in which a request waited for pages
     num_batch_stalls: int = 0  # steps in which a request waited because max_batch requests ran
+    num_prefill_stalls: int = 0  # steps in which prompts waited because others decoded: the prefill budget was used
     part_seconds: Counter[str] = field(default_factory=Counter)
     gaps: "array[float]" = field(default_factory=lambda: array("d"))  # between two tokens of an answer, of counted ones
     warmup_seconds: float = 0.0
@@ -126,6 +127,7 @@ class SimulationResult:
             "preemptions": self.num_preemptions,
             "page_stalls": self.num_page_stalls,
             "batch_stalls": self.num_batch_stalls,
+            "prefill_stalls": self.num_prefill_stalls,
             "spent": {name: seconds / total for name, seconds in self.part_seconds.most_common()},
         }
 
@@ -236,10 +238,13 @@ class Simulation:
         result.max_waiting = max(result.max_waiting, num_waiting)
         used = self.limits.num_pages - self.kv_cache.pages.num_free
         result.max_page_share = max(result.max_page_share, used / self.limits.num_pages)
-        if num_waiting:
-            is_full = num_running >= self.limits.max_batch
-            result.num_batch_stalls += is_full
-            result.num_page_stalls += not is_full and step.num_tokens < scheduler.token_budget and self._lacks_pages()
+        has_room = step.num_tokens < scheduler.token_budget
+        if num_waiting and num_running >= self.limits.max_batch:
+            result.num_batch_stalls += 1
+        elif num_waiting and has_room and self._lacks_pages():
+            result.num_page_stalls += 1
+        elif has_room and (num_waiting or any(not each.num_outputs for each in step.sequences)):
+            result.num_prefill_stalls += 1
 
     def _lacks_pages(self) -> bool:
         """Return whether the first waiting request has too few free pages."""

@@ -64,6 +64,10 @@ def test_the_cause_of_a_limit() -> None:
     result = SimulationResult([], num_steps=100)
     result.part_seconds.update(links=3.0, weights=1.0)
     assert explain_limit(result, ["speed"]) == "answers are slow: 75% of a step is links between ranks"
+    result.num_prefill_stalls = 50
+    assert explain_limit(result, ["first token"]) == (
+        "first tokens are late: prompts wait for the prefill budget, and 75% of a step is links between ranks"
+    )
     result.num_batch_stalls = 50
     assert explain_limit(result, ["queue"]) == "the queue grows: max_batch requests run already"
     result.num_page_stalls = 50

@@ -65,6 +65,12 @@ def test_a_shared_beginning_is_computed_once() -> None:
     assert shared.num_prompt_tokens == 900 - 2 * 256
 
 
+def test_prompts_wait_while_others_decode() -> None:
+    answers = [TracedRequest(0, 16, 300) for _ in range(2)]
+    result = simulate([*answers, TracedRequest(1, 900, 2)])
+    assert result.num_prefill_stalls > 0 == simulate([TracedRequest(0, 500, 300)]).num_prefill_stalls
+
+
 def test_a_full_queue_refuses() -> None:
     limits = make_limits(MODEL, max_batch=1, token_budget=512, max_context=1024, max_waiting=2)
     result = simulate([TracedRequest(0, 100, 50) for _ in range(9)], limits)
