@@ -3,10 +3,14 @@
 import ctypes
 import platform
 import sys
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 FUTEX_WAIT, FUTEX_WAKE = 0, 1  # between processes
-FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
+FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221}  # little-endian
+SLEEP_NANOSECONDS = 2_000_000  # of one sleep on a futex: a wake-up that was missed is made good after it
+SLEEP_MICROSECONDS = 50  # of one `usleep`; `Sleep` has no less than a millisecond
 EVERYONE = 0x7FFFFFFF
 
 
@@ -30,8 +34,15 @@ def park_address() -> int:
     return _address(library.usleep if futex_number() is None else library.syscall)
 
 
-def _address(function: object) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+def sleep_words() -> list[int]:
+    """Return the time of one sleep as that function reads it from memory: seconds and nanoseconds, or one number."""
+    if futex_number() is not None:
+        return [0, SLEEP_NANOSECONDS]
+    return [1 if sys.platform == "win32" else SLEEP_MICROSECONDS]
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def wake_sleepers(address: int) -> None:
@@ -42,7 +53,7 @@ def wake_sleepers(address: int) -> None:
 
 
 @cache
-def _syscall() -> ctypes._CFuncPtr:
+def _syscall() -> Callable[..., int]:
     call = ctypes.CDLL(None).syscall
     word, pointer = ctypes.c_long, ctypes.c_void_p
     call.argtypes, call.restype = [word, pointer, word, word, pointer, pointer, word], word

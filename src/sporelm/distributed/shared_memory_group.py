@@ -20,10 +20,10 @@ from sporelm.distributed.parking import wake_sleepers
 from sporelm.distributed.shared_memory_layout import (
     ABORT,
     ATTACHED,
-    BELL,
     CELL_BYTES,
     CELLS,
     CHUNK_BYTES,
+    CHUNKS,
     LINE,
     MAGIC,
     PARKED,
@@ -31,6 +31,7 @@ from sporelm.distributed.shared_memory_layout import (
     SENT,
     SEQUENCE,
     SLOT_BYTES,
+    WAKE_UPS,
     GroupLayout,
 )
 from sporelm.errors import BackendError, ContextError, RankLost
@@ -118,17 +119,17 @@ class SharedMemoryGroup:
         start = self.layout.flags(rank) // 8
         return self._words[start : start + count * LINE // 8 : LINE // 8]
 
-    def _ring_bell(self) -> None:
+    def _wake_waiting_ranks(self) -> None:
         """Wake the ranks that sleep until this rank writes."""
         place = self.layout.rank(self.rank)
         if self._get(place + PARKED):
-            self._words[(place + BELL) // 8] += 1
-            wake_sleepers(self.memory.ctypes.data + place + BELL)
+            self._words[(place + WAKE_UPS) // 8] += 1
+            wake_sleepers(self.memory.ctypes.data + place + WAKE_UPS)
 
-    def _wait(self, words: np.ndarray, least: int) -> None:
+    def _wait(self, words: np.ndarray, min_value: int) -> None:
         """Wait until all of these words are at least this number. Raise RankLost once the group is aborted."""
         checks = 0
-        while (words < least).any():
+        while (words < min_value).any():
             self.check()
             checks += 1
             time.sleep(0 if checks < EAGER_CHECKS else PAUSES[checks >= 2 * EAGER_CHECKS])
@@ -169,22 +170,24 @@ class SharedMemoryGroup:
             raise BackendError(f"gather: shapes do not fit (got {list(shapes)}; rank {self.rank} has {array.shape}).")
         own = _bytes_of(array)
         parts = [np.empty(prod(shape) * array.itemsize, np.uint8) for shape in shapes]
-        for start in range(0, max(part.size for part in parts), SLOT_BYTES):
-            self._exchange(own[start : start + SLOT_BYTES], [part[start : start + SLOT_BYTES] for part in parts])
+        longest = max(part.size for part in parts)
+        flags = min(CHUNKS, -(-longest // CHUNK_BYTES))
+        for start in range(0, longest, SLOT_BYTES):
+            piece = slice(start, start + SLOT_BYTES)
+            self._exchange(own[piece], [part[piece] for part in parts], flags)
         return [part.view(array.dtype).reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _exchange(self, own: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+    def _exchange(self, own: np.ndarray, parts: Sequence[np.ndarray], flags: int) -> None:
         """Give the others one piece, and fill `parts` with the pieces of all."""
         place = self.layout.rank(self.rank) + SEQUENCE
         number = self._get(place) + 1
-        count = -(-max(part.size for part in parts) // CHUNK_BYTES)
         self._slot(self.rank, number)[: own.size] = own
         self._order()
-        self._flags(self.rank, count)[:] = number
+        self._flags(self.rank, flags)[:] = number
         self._order()
-        self._ring_bell()
+        self._wake_waiting_ranks()
         for rank, part in enumerate(parts):
-            self._wait(self._flags(rank, count), number)
+            self._wait(self._flags(rank, flags), number)
             part[:] = self._slot(rank, number)[: part.size]
         self._set(place, number)
 
@@ -203,7 +206,7 @@ class SharedMemoryGroup:
             self._wait(self._word(words + RECEIVED), number + 1 - CELLS)
             self._cell(self.rank, target, number)[: piece.size] = piece
             self._set(words + SENT, number + 1)
-            self._ring_bell()
+            self._wake_waiting_ranks()
 
     def receive(self, shape: tuple[int, ...], dtype: np.dtype[Any], source: int) -> np.ndarray:
         """Return the next array from another rank. Raises RankLost once the group is aborted."""
@@ -214,7 +217,7 @@ class SharedMemoryGroup:
             self._wait(self._word(words + SENT), number + 1)
             piece[:] = self._cell(source, self.rank, number)[: piece.size]
             self._set(words + RECEIVED, number + 1)
-            self._ring_bell()
+            self._wake_waiting_ranks()
         return result.view(dtype).reshape(shape)
 
     def _cell(self, source: int, target: int, number: int) -> np.ndarray:

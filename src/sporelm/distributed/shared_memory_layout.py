@@ -2,17 +2,18 @@
 
 Collectives. Each rank has two alternating slots of `CHUNKS` chunks, and one flag for each chunk. A payload is a string
 of bytes, exchanged in pieces of at most one slot. Piece n of a rank, counted from 1 over the life of the group, lies in
-slot n % 2. A rank writes a chunk of its piece and sets the chunk's flag to n; it reads a chunk of another rank once
-that rank's flag is at least n. Every rank sets the same flags, also where its own payload is shorter. A rank that has
-set a flag to n + 1 has read all of piece n. So whoever has seen a flag n + 1 of each rank may overwrite slot n % 2, and
-no rank needs to acknowledge.
+slot n % 2. A rank writes a chunk of its piece and sets the chunk's flag to n; it reads that chunk of another rank once
+that rank's flag is at least n. In every piece of a collective all ranks set and await the flags of as many chunks as
+the longest payload has in its first piece, also where they have fewer bytes. So a flag of n + 1 in a collective says
+that its rank has read that chunk of piece n; in a later collective, that it has read all of piece n. A rank that has
+seen flags of n + 1 from all others may overwrite the chunk in slot n % 2: nothing is acknowledged.
 
 Mailboxes. For each ordered pair of ranks there is a ring of cells. The sender counts the cells it has written, the
 receiver those it has read. An array takes one cell, or several if it is larger than a cell.
 
 Waiting. A rank that waits for long parks: it counts itself in the `PARKED` word of the rank that it waits for, and
-sleeps on that rank's `BELL`, which rings when the rank has written and the count is not 0. Sleeps are short: a bell
-that rings too early for a sleeper costs time, and nothing else.
+sleeps on that rank's `WAKE_UPS`, which the rank raises when it has written and the count is not 0. Sleeps are short:
+one that is not ended in time costs time, and nothing else.
 """
 
 from dataclasses import dataclass
@@ -28,14 +29,31 @@ MAGIC = 0x5350_4F52_4752_5031
 # words of the header
 SIZE, ABORT = 8, LINE
 HEADER_BYTES = 2 * LINE
-# and of each rank: its own count of pieces and of the finished chunks of a piece, its bell, and whether it is attached
+# and of each rank: its counts of pieces, and of the chunks that are complete in a collective; of the threads that sleep
+# until it writes, and of its wake-ups; whether it is attached
 SEQUENCE, COMPLETED = 0, 8
-PARKED, BELL = LINE, LINE + 8
+PARKED, WAKE_UPS = LINE, LINE + 8
 ATTACHED = 2 * LINE
 RANK_BYTES = 3 * LINE
 # and of each ordered pair
 SENT, RECEIVED = 0, LINE
 PAIR_BYTES = 2 * LINE
+
+# All numbers above that kernels are traced with: native code of other ones is not used.
+LAYOUT_NUMBERS = (
+    LINE,
+    CHUNK_BYTES,
+    CHUNKS,
+    CELL_BYTES,
+    CELLS,
+    ABORT,
+    RANK_BYTES,
+    SEQUENCE,
+    COMPLETED,
+    PARKED,
+    WAKE_UPS,
+)
+LAYOUT_NUMBERS += (SENT, RECEIVED)
 
 
 @dataclass(frozen=True)

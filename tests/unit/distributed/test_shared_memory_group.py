@@ -20,13 +20,13 @@ from sporelm.errors import BackendError, ContextError, RankLost
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def run_ranks(size: int, work: Callable[[SharedMemoryGroup], Any]) -> list[Any]:
-    """Run `work` in a thread for each rank, and return the results or the errors in rank order."""
+def run_ranks(size: int, run_rank: Callable[[SharedMemoryGroup], Any]) -> list[Any]:
+    """Run `run_rank` in a thread for each rank, and return the results or the errors in rank order."""
     groups, results = SharedMemoryGroup.create(size), [None] * size
 
     def run(group: SharedMemoryGroup) -> None:
         try:
-            results[group.rank] = work(group)
+            results[group.rank] = run_rank(group)
         except Exception as error:
             results[group.rank] = error
             group.abort()
@@ -49,12 +49,12 @@ SHAPES = [(1, 1), (3, 7), (2, 1024), (5, 1025), (1, SLOT_BYTES // 4 + 1), (3, SL
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_threads_gather_in_rank_order(size: int) -> None:
-    def work(group: SharedMemoryGroup) -> list[list[np.ndarray]]:
+    def exchange(group: SharedMemoryGroup) -> list[list[np.ndarray]]:
         return [
             group.gather(part_of(group.rank, shape, number), [shape] * size) for number, shape in enumerate(SHAPES * 2)
         ]
 
-    for found in run_ranks(size, work):
+    for found in run_ranks(size, exchange):
         for number, (shape, parts) in enumerate(zip(SHAPES * 2, found, strict=True)):
             for rank in range(size):
                 assert np.array_equal(parts[rank], part_of(rank, shape, number))
@@ -72,13 +72,13 @@ def test_uneven_payloads_of_any_dtype(data: st.DataObject) -> None:
     def values(rank: int, number: int, length: int) -> np.ndarray:
         return (np.arange(length) * (rank + 3) + number).astype(dtype)
 
-    def work(group: SharedMemoryGroup) -> list[list[np.ndarray]]:
+    def exchange(group: SharedMemoryGroup) -> list[list[np.ndarray]]:
         return [
             group.gather(values(group.rank, number, lengths[group.rank]), [(length,) for length in lengths])
             for number, lengths in enumerate(rounds)
         ]
 
-    for found in run_ranks(size, work):
+    for found in run_ranks(size, exchange):
         for number, (lengths, parts) in enumerate(zip(rounds, found, strict=True)):
             for rank, length in enumerate(lengths):
                 assert parts[rank].dtype == dtype
@@ -96,7 +96,7 @@ def test_a_sender_runs_ahead_of_its_receiver() -> None:
 def test_large_arrays_pass_through_a_ring_of_stages() -> None:
     shape = (3, CELL_BYTES * CELLS // 4 + 5)
 
-    def work(group: SharedMemoryGroup) -> np.ndarray:
+    def exchange(group: SharedMemoryGroup) -> np.ndarray:
         if group.rank == 0:
             group.send(part_of(0, shape), 1)
             return group.receive(shape, np.dtype(np.float32), 2)
@@ -104,12 +104,12 @@ def test_large_arrays_pass_through_a_ring_of_stages() -> None:
         group.send(x + 1, (group.rank + 1) % 3)
         return x
 
-    found = run_ranks(3, work)
+    found = run_ranks(3, exchange)
     assert np.array_equal(found[0], part_of(0, shape) + 1 + 1)
 
 
 def test_an_abort_ends_all_waits() -> None:
-    def work(group: SharedMemoryGroup) -> None:
+    def exchange(group: SharedMemoryGroup) -> None:
         if group.rank == 0:
             time.sleep(0.05)
             group.abort()
@@ -120,7 +120,7 @@ def test_an_abort_ends_all_waits() -> None:
         else:
             group.send(np.zeros(CELLS * CELL_BYTES + 1, np.uint8), 0)
 
-    found = run_ranks(4, work)
+    found = run_ranks(4, exchange)
     assert found[0] is None
     assert [type(error) for error in found[1:]] == [RankLost] * 3
 

@@ -9,7 +9,7 @@ from sporelm.backends.context import Context, Resource
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels import many_token_linear
 from sporelm.backends.cpu.kernels.paged_attention import SPLIT, TILE_TOKENS
-from sporelm.backends.cpu.lowering.emitter import Cell, Emitter, KernelEntry
+from sporelm.backends.cpu.lowering.emitter import Cell, ChunkCount, Emitter, KernelEntry
 from sporelm.backends.cpu.lowering.op_lowering import lower_call
 from sporelm.backends.cpu.runtime.host_memory import Region
 from sporelm.backends.cpu.runtime.step_loops import ENTRY
@@ -17,49 +17,57 @@ from sporelm.backends.cpu.runtime.tensor_storage import TensorStorage, value_byt
 from sporelm.backends.cpu.runtime.thread_pool import SCRATCH_BYTES, EntryTable, ThreadPool
 from sporelm.backends.cpu.targets import CpuTarget
 from sporelm.backends.protocol import Placement
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Symbol, Value
 from sporelm.ops.spec import Extent
 from sporelm.tensor.dtype import DType
+
+BLOCKS = " blocks"  # ends the name of a cell that counts blocks of tokens
 
 
 class CellTable:
     """Numbers that kernels read at each step, each in its own i64."""
 
     def __init__(self) -> None:
-        self._index: dict[str, int] = {}
+        self._index: dict[tuple[str, ChunkCount | None], int] = {}
         self._region = Region(4096)
         self.words = self._region.array.view(np.int64)
-        self._updates: list[tuple[int, str]] = []
+        self._updates: list[tuple[int, str, ChunkCount | None]] = []
 
     def address(self, cell: Cell) -> int:
         """Return the address of the cell's number."""
         if cell.address is not None:
             return cell.address
-        if cell.name not in self._index:
+        key = (cell.name, cell.chunks)
+        if key not in self._index:
             index = len(self._index)
             if index >= self.words.size:
                 raise BackendError(f"a program reads more than {self.words.size} extents")
-            self._index[cell.name] = index
-            if cell.constant is not None:
-                blocks = cell.name.endswith(" blocks")
-                self.words[index] = -(-cell.constant // many_token_linear.TOKENS_PER_BLOCK) if blocks else cell.constant
+            self._index[key] = index
+            if cell.constant is None:
+                self._updates.append((index, *key))
             else:
-                self._updates.append((index, cell.name))
-        return self._region.address + 8 * self._index[cell.name]
+                self.words[index] = _cell_number(cell.name, cell.constant, cell.chunks)
+        return self._region.address + 8 * self._index[key]
 
     def set_extents(self, extents: Mapping[str, int]) -> list[tuple[int, str]]:
         """Set every cell that follows from the extents; return the others, by their index."""
         derived = []
-        for index, name in self._updates:
-            symbol = name.removesuffix(" blocks")
-            if name in extents:
-                self.words[index] = extents[name]
-            elif symbol in extents:
-                self.words[index] = -(-extents[symbol] // many_token_linear.TOKENS_PER_BLOCK)
-            else:
+        for index, name, chunks in self._updates:
+            extent = extents.get(name, extents.get(name.removesuffix(BLOCKS)))
+            if extent is None:
                 derived.append((index, name))
+            else:
+                self.words[index] = _cell_number(name, extent, chunks)
         return derived
+
+
+def _cell_number(name: str, extent: int, chunks: ChunkCount | None) -> int:
+    """Return the number that a cell of this name has at an extent."""
+    if chunks is not None:
+        return chunks.of(extent)
+    return -(-extent // many_token_linear.TOKENS_PER_BLOCK) if name.endswith(BLOCKS) else extent
 
 
 def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
@@ -134,6 +142,7 @@ class CpuProgram(Resource):
         self._own: list[Region] = []
         self._cells = CellTable()
         self._attended: list[tuple[Any, Any]] = []
+        self._groups: dict[SharedMemoryGroup, np.ndarray] = {}  # and the memory at which the table points
         self._prepared: StepBindings | None = None
         emitter = Emitter(self)
         owners: list[Call] = []  # of entries
@@ -174,6 +183,9 @@ class CpuProgram(Resource):
         self._attended.append((starts, lengths))
         return len(self._attended) - 1
 
+    def register_group(self, group: SharedMemoryGroup) -> None:
+        self._groups[group] = group.memory
+
     def _array(self, value: Value) -> np.ndarray:
         assert isinstance(value.dtype, DType)
         start = self._placement.offsets[id(value)]
@@ -192,7 +204,11 @@ class CpuProgram(Resource):
             cells = derived_cells(starts, lengths)
             for index, name in names:
                 self._cells.words[index] = cells[name]
+        for group in self._groups:
+            group.check()
         self.thread_pool.run(self._table)
+        for group in self._groups:
+            group.check()  # kernels do not wait for the ranks of an aborted group, so that results are wrong
         return dict(step.outputs)
 
     def _prepare(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> StepBindings:
@@ -211,6 +227,7 @@ class CpuProgram(Resource):
         self._arena, self._own = Region(0), []
         self._table = EntryTable(np.zeros((0, ENTRY // 8), np.int64), self.threads)
         self._prepared = None
+        self._groups.clear()
         self._inputs.clear()
         self._outputs.clear()
 

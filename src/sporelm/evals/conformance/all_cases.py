@@ -7,6 +7,7 @@ from sporelm.evals.conformance import (
     add_lora,
     altup_streams,
     block_conversion,
+    collectives,
     cross_attention,
     encoder_attention,
     image_rows,
@@ -41,6 +42,7 @@ PARTS = (
     cross_attention,
     image_rows,
     block_conversion,
+    collectives,
 )
 
 SAMPLES = 6  # cases of an op, apart from those of a number format

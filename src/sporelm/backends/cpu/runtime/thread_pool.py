@@ -50,7 +50,7 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _yield_address() -> int:
+def yield_address() -> int:
     """Return the address of the system call that yields the core."""
     if sys.platform == "win32":
         return _address(ctypes.windll.kernel32.SwitchToThread)
@@ -112,7 +112,7 @@ class PoolThreads:
         self.scratch = [Region(SCRATCH_BYTES) for _ in range(threads)]
         self._locks = [NativeLock() for _ in range(threads)]
         python = ctypes.pythonapi
-        self.words[YIELD // 8] = _yield_address()
+        self.words[YIELD // 8] = yield_address()
         self.words[ACQUIRE // 8] = _address(python.PyThread_acquire_lock)
         self.words[RELEASE // 8] = _address(python.PyThread_release_lock)
         self.words[JOB_THREADS // 8] = threads
