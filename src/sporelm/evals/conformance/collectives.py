@@ -59,7 +59,7 @@ def gathered(on: On, rank: int, ranges: Ranges, rows: int) -> Any:
     )
 
 
-def chosen(on: On, rank: int, ranges: Ranges, rows: int) -> Any:
+def greatest(on: On, rank: int, ranges: Ranges, rows: int) -> Any:
     logits = np.round(on.values(rows, max(stop for _, stop in ranges)))  # with equal ones
     logits[:1] = np.float32(-np.inf)
     logits[1:2, -1] = np.nan
@@ -106,7 +106,7 @@ def cases() -> Iterator[Case]:
             rank = len(ranges) - 1
             yield case("all_gather", f"{name} ranges {rows}", gathered, rank, ranges, rows, exact=True)
             if name != "empty":
-                yield case("argmax_shards", f"{name} ranges {rows}", chosen, rank, ranges, rows, exact=True)
+                yield case("argmax_shards", f"{name} ranges {rows}", greatest, rank, ranges, rows, exact=True)
     for rows in ROWS:
         for width in (*WIDTHS, CELL_BYTES // 4):
             yield case("send", f"{rows}x{width}", sent, rows, width, exact=True)

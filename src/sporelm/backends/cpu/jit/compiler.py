@@ -25,7 +25,7 @@ from sporelm.ops.wkv import MAX_DECAY, MIN_LENGTH
 
 log = logging.getLogger(__name__)
 # Numbers that kernels take from the references of ops, and from the memory of groups of ranks.
-OP_CONSTANTS = {"PAGE": PAGE, "MAX_EXPERTS": MAX_EXPERTS, "SHARPNESS": SHARPNESS, "NO_SLOT": NO_SLOT}
+OP_CONSTANTS: dict[str, object] = {"PAGE": PAGE, "MAX_EXPERTS": MAX_EXPERTS, "SHARPNESS": SHARPNESS, "NO_SLOT": NO_SLOT}
 OP_CONSTANTS |= {"MAX_DECAY": MAX_DECAY, "MIN_LENGTH": MIN_LENGTH, "LAYOUT_NUMBERS": LAYOUT_NUMBERS}
 logged_messages: set[str] = set()  # what was logged, once per process
 

@@ -235,7 +235,7 @@ def all_reduce(target: Any, *, is_alone: bool = False) -> Kernel:
     return Kernel(name, parse_fields(f"{EXCHANGE} x:p x_stride:i out:p out_stride:i width:i padded:i"), body)
 
 
-# of each rank: columns of its payload, those that are taken, and where the first of its columns belongs
+# of each rank: columns of its payload, the columns that are taken, and where the first of its columns belongs
 COLUMNS, TAKEN_START, TAKEN_STOP, FIRST_COLUMN = range(0, 32, 8)
 RANGE_BYTES = 32
 

@@ -46,7 +46,7 @@ def _group_fields(emitter: Emitter, group: SharedMemoryGroup) -> dict[str, Any]:
 def _emit_exchange(
     emitter: Emitter, call: Call, kernel: Kernel, rows: Extent, longest: int, fields: dict[str, Any]
 ) -> None:
-    """Emit an exchange of rows, of which the widest of a rank has `longest` numbers."""
+    """Emit an exchange of rows. The widest row of a rank has `longest` numbers."""
     group: SharedMemoryGroup = call.options["group"]
     cell = extent_cell(rows)
     count = Cell(cell.name, cell.constant, chunks=ChunkCount(longest, collectives.CHUNK_VALUES, CHUNKS))
@@ -91,8 +91,10 @@ def _lower_all_gather(emitter: Emitter, call: Call) -> None:
 
 
 def _taken_columns(ranges: Ranges) -> list[tuple[int, int]] | None:
-    """Return the columns that are taken from each rank: those that no lower rank holds. None if some are not
-    neighbours."""
+    """Return the columns that are taken from each rank: the columns that no lower rank holds.
+
+    Return None if the columns of a rank are not neighbours.
+    """
     taken: list[tuple[int, int]] = []
     for rank, (start, stop) in enumerate(ranges):
         held = {column for low, high in ranges[:rank] for column in range(max(low, start), min(high, stop))}
