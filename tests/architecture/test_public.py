@@ -30,6 +30,8 @@ ENGINE = {
     "--kv-memory",
     "--speculate",
     "--draft-model",
+    *{"--tp", "--pp", "--ep", "--tp-shares", "--pp-layers", "--ranks", "--remote-ranks", "--listen", "--token-file"},
+    *{"--rank-tls-cert", "--rank-tls-key", "--allow-public-address"},
 }
 UNGUESSED = ENGINE - {"--speculate", "--draft-model"}
 SAMPLING = {
@@ -66,6 +68,7 @@ OPTIONS = {
     }
     | ENGINE
     | EVERY,
+    "worker": {"--join", "--token-file", "--tls-ca", "--allow-public-address", "--wait-seconds"} | EVERY,
     "replay": {"--lora", "--backend", "--device", "--dtype", "--strict", "--threads", "--eager", "--json"} | EVERY,
     "bench": {
         *{"--lora", "-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot"},

@@ -18,6 +18,10 @@ from sporelm.api.encoder_loading import check_options, drop_unused_options, enco
 from sporelm.api.engine_limits import choose_limits, choose_split_limits
 from sporelm.api.image_inputs import ImageReader
 from sporelm.api.model_loader import ModelLoader
+from sporelm.api.open_device import HOST_DTYPES, open_device
+from sporelm.api.parallel_options import ONE_RANK, ParallelOptions
+from sporelm.api.rank_launch import check_supported, rank_threads, start_group
+from sporelm.api.rank_opening import GroupSpec, RankOptions
 from sporelm.api.split_loading import (
     check_device_option,
     measure_host_rate,
@@ -27,22 +31,22 @@ from sporelm.api.split_loading import (
 )
 from sporelm.api.tower_loading import connect_tower, load_tower
 from sporelm.api.user_paths import parse_path
-from sporelm.backends.backend_registry import HOST_BACKENDS, normalize_device, open_backend
 from sporelm.backends.memory_residency import trim_heap
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.towers.open_tower import find_image_encoder
-from sporelm.engine import Engine, EngineConfig, Worker
+from sporelm.engine import Engine, EngineConfig, LoadedModel, Worker
 from sporelm.engine.capacity import DEFAULT_CONTEXT
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
 from sporelm.engine.kv.page_allocator import count_pages
+from sporelm.engine.ranks.worker_group import AnyWorker, WorkerGroup
 from sporelm.engine.request import parse_int
 from sporelm.engine.sampling.device_sampler import DeviceSampler
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
-from sporelm.errors import BackendError, RequestError, safe_repr
+from sporelm.errors import RequestError, safe_repr
 from sporelm.files.store import resolve
 from sporelm.models import Encoder
 from sporelm.models.config import ModelConfig
@@ -53,10 +57,10 @@ from sporelm.text.chat_templates.builtin_templates import find_template, use_tem
 from sporelm.units import size_in_bytes
 from sporelm.vision.processor_registry import note_missing_settings
 
-HOST_DTYPES = ("auto", "f32")
 MAX_BATCH = 1024
 STEP_TOKENS = 512  # tokens of a step that must fit beside the weights
 SPECULATION_METHODS = ("ngram", "draft")
+StartRanks = Callable[[EngineConfig, Callable[[], LoadedModel]], WorkerGroup]
 Announce = Callable[[str], None]  # a line for the user, before the weights are loaded
 
 
@@ -71,6 +75,7 @@ class EngineOptions:
     batch_invariant  compute products in one order of sums, whatever runs beside a row
     device_memory  bytes of the device for weights, caches and a step's values; None: all that is free
     experts_on  "cpu": experts' matrices are on the CPU, everything else on the device
+    parallel    the ranks that the model is divided over
     mmproj      the file of the vision tower; None: the tower in the model's folder, if it has one that is supported
     any_kind    ignore options that this kind of model does not use, instead of refusing them
     """
@@ -100,6 +105,7 @@ class EngineOptions:
     device_memory: int | str | None = None
     experts_on: str | None = None
     mmproj: str | Path | None = None
+    parallel: ParallelOptions = ONE_RANK
 
     def check(self) -> None:
         """Raise RequestError for an invalid value."""
@@ -108,6 +114,7 @@ class EngineOptions:
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_OPTIONS:
             raise RequestError(f"dtype is {safe_repr(self.dtype)}: it must be one of {', '.join(DTYPE_OPTIONS)}")
         _ = self.kv_bytes, self.device_bytes
+        self.parallel.check()
         if self.experts_on not in (None, HOST):
             raise RequestError(f"experts_on is {safe_repr(self.experts_on)}: it must be 'cpu', or None")
         for name, text in (("backend", "" if self.backend is None else self.backend), ("device", self.device)):
@@ -175,7 +182,7 @@ class LoadedEngine:
     config: ModelConfig
     tokenizer: Tokenizer
     backend: Backend
-    worker: Worker | EncoderWorker
+    worker: AnyWorker | EncoderWorker
     engine: Engine | EncoderEngine
     threads: int
     kv: str
@@ -195,10 +202,10 @@ class LoadedEngine:
         return self.engine
 
     @property
-    def decoder_worker(self) -> Worker:
-        """The worker of `decoder_engine`. Raises the same error."""
+    def decoder_worker(self) -> AnyWorker:
+        """The worker of `decoder_engine`, or the group of its ranks. Raises the same error."""
         self.check_decoder()
-        assert isinstance(self.worker, Worker)
+        assert isinstance(self.worker, Worker | WorkerGroup)
         return self.worker
 
     def check_decoder(self) -> None:
@@ -260,7 +267,8 @@ def load_engine(
     """
     options.check()
     path = resolve(options.model, progress)
-    threads = choose_threads(options.threads)
+    host_threads = choose_threads(options.threads)
+    threads = rank_threads(host_threads, options.parallel)[0]
     start = perf_counter()
     if path.is_dir() and (path / "config.json").is_file() and find_image_encoder(path) is not None:
         raise RequestError(
@@ -307,12 +315,14 @@ def load_engine(
             options = replace(options, max_batch=requested_batch or backend.traits.max_batch)
             check_step_size(options, backend)
             model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
+            is_encoder = isinstance(model.model, Encoder)
+            check_supported(options.parallel, is_encoder=is_encoder, is_split=options.wants_split)
             draft = None
             if draft_source is not None:
                 draft = ModelLoader(draft_source, backend, options.kv, dequantize=options.dequantize)
             notes = [str(choice)] if choice is not None else []
             found = None
-            if wrap_backend is use_unwrapped:
+            if wrap_backend is use_unwrapped and options.parallel.is_single:
                 options, note = shorten_steps(options, model, draft)
                 notes += [note] if note else []
                 found = split_if_needed(options, model, draft, threads, device=device)
@@ -328,7 +338,10 @@ def load_engine(
             tower = load_tower(options.mmproj, source, backend, threads, progress, dequantize=options.dequantize)
             if tower is not None:
                 files.callback(tower.source.close)
-            loaded = _load(options, model, draft, threads, start, progress, split)
+            ranks = None
+            if not options.parallel.is_single:
+                ranks = partial(_start_ranks, options, model, name, device, host_threads, progress)
+            loaded = _load(options, model, draft, threads, start, progress, split, ranks)
             reader = None
             try:
                 if tower is not None:
@@ -390,35 +403,6 @@ def choose_for_model(
     return choose_backend(device, open_candidate, cost_on, allows_host=allows_host, strict=strict)
 
 
-def open_device(
-    name: str, device: str, threads: int, dtype: str = "auto", *, strict: bool = False, batch_invariant: bool = False
-) -> Backend:
-    """Open a back-end on a device, which computes in numbers of `dtype`. Raises BackendError.
-
-    strict            an op for which it has no kernel is an error, instead of a fallback to the reference
-    batch_invariant   a product's row depends on no other row of its step; on the host's back-ends that holds anyway
-    """
-    options: dict[str, str | int] = {"threads": threads}
-    device = normalize_device(device)
-    if name not in HOST_BACKENDS:
-        options |= {"device": device} | ({} if dtype == "auto" else {"dtype": dtype})
-        options |= {"batch_invariant": True} if batch_invariant else {}
-    elif device != "cpu":
-        raise BackendError(
-            f"back-end {name!r}: no such device (got {device!r}; allowed 'cpu'). Set the option backend to torch or "
-            "auto."
-        )
-    elif dtype not in HOST_DTYPES:
-        raise BackendError(
-            f"back-end {name!r} computes in f32 (got dtype {dtype}; allowed {', '.join(HOST_DTYPES)}). Leave out the "
-            "option dtype, or set the option backend to torch."
-        )
-    backend = open_backend(name, **options)
-    if strict:
-        backend.strict = True
-    return backend
-
-
 def check_step_size(options: EngineOptions, backend: Backend) -> None:
     """Raise RequestError if a step could have more tokens than the back-end's largest program."""
     max_step_tokens = max(backend.step_buckets.values())
@@ -436,6 +420,7 @@ def _load(
     start: float,
     progress: Progress | None,
     split: DeviceSplit | None,
+    start_ranks: StartRanks | None,
 ) -> LoadedEngine:
     if isinstance(model.model, Encoder):
         return _load_encoder(options, model, draft, threads, start, progress)
@@ -448,12 +433,19 @@ def _load(
         tokenizer_future = pool.submit(load_tokenizer, source.path)
         if draft is not None:
             check_vocabularies(tokenizer_future.result(), load_tokenizer(draft.source.path))
-        loaded = model.load_decoder(limits.max_context, threads, progress)
+        load = partial(model.load_decoder, limits.max_context, threads, progress)
+        loaded = load() if start_ranks is None else None
         tokenizer = tokenizer_future.result()
         if options.chat_template is not None:
             use_template(tokenizer, str(options.chat_template))
         load_s = perf_counter() - start
-        worker = model.create_worker(loaded, limits, progress, eager=options.eager)
+        worker: AnyWorker
+        if loaded is not None:
+            worker = model.create_worker(loaded, limits, progress, eager=options.eager)
+        else:
+            assert start_ranks is not None
+            worker = start_ranks(limits, load)
+            load_s = perf_counter() - start
         cleanup.callback(worker.close)
         speculation = Speculation(NgramDrafter()) if options.speculate == "ngram" else None
         draft_worker = None
@@ -489,8 +481,9 @@ def _load(
 
 
 def _make_device_sampler(options: EngineOptions, backend: Backend, limits: EngineConfig) -> DeviceSampler | None:
-    """Return a sampler for an asynchronous device; None for others, and for single ops (--eager)."""
-    if options.eager or not backend.traits.is_async:
+    """Return a sampler for an asynchronous device; None for others, for single ops (--eager), and for several
+    ranks."""
+    if options.eager or not backend.traits.is_async or not options.parallel.is_single:
         return None
     return DeviceSampler(backend, limits.vocab, max(limits.max_batch, limits.token_budget))
 
@@ -532,7 +525,39 @@ def _load_encoder(
     )
 
 
-def _open_session_folder(options: EngineOptions, path: Path, worker: Worker) -> OffloadStore | None:
+def _start_ranks(
+    options: EngineOptions,
+    model: ModelLoader,
+    backend: str,
+    device: str,
+    threads: int,
+    progress: Progress | None,
+    limits: EngineConfig,
+    load: Callable[[], LoadedModel],
+) -> WorkerGroup:
+    """Start the ranks of a model. `threads` are those of all ranks of this host."""
+    rank_options = RankOptions(
+        path=str(model.source.path.absolute()),
+        identity=compute_identity(model.source).sha256,
+        backend=backend,
+        device=device,
+        dtype=options.dtype,
+        threads=threads,
+        strict=options.strict,
+        batch_invariant=options.batch_invariant,
+        kv=model.kv,
+        dequantize=options.dequantize,
+        eager=options.eager,
+        limits=limits,
+        parallel=options.parallel.config,
+        rank=0,
+        group=GroupSpec("memory", ""),
+        cores=[],
+    )
+    return start_group(model, load, rank_options, options.parallel, progress)
+
+
+def _open_session_folder(options: EngineOptions, path: Path, worker: AnyWorker) -> OffloadStore | None:
     """Return the folder to which the KV cache of idle conversations is offloaded; None without `session_dir`."""
     if options.session_dir is None:
         return None

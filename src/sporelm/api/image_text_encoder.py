@@ -15,8 +15,8 @@ from sporelm import settings
 from sporelm.api.backend_choice import AUTO, TokenCost, choose_backend
 from sporelm.api.cpu_count import choose_threads
 from sporelm.api.embeddings import truncate_ids
-from sporelm.api.engine_loader import HOST_DTYPES, open_device
 from sporelm.api.image_embeddings import embed_images, finish_rows
+from sporelm.api.open_device import HOST_DTYPES, open_device
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters

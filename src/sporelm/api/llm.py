@@ -17,6 +17,7 @@ from sporelm.api.engine_loader import EngineOptions
 from sporelm.api.engine_timing import time_decode, time_prefill, time_requests
 from sporelm.api.loaded_llm import LoadedLLM, Message, Prompt
 from sporelm.api.lora_adapters import LoraAdapter
+from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.sampling_params import SamplingParams, check_single
 from sporelm.api.text_generation import TextGeneration
 from sporelm.api.user_paths import parse_path
@@ -66,6 +67,19 @@ class LLM(LoadedLLM):
                   not fit are on the CPU. None: all of its free memory
     experts_on    "cpu": experts' matrices are on the CPU, everything else on the device
     mmproj        GGUF file with the model's vision tower; folders of models that see hold theirs
+    tp            tensor-parallel ranks: each has a cut of every weight, and they compute each layer together
+    pp            pipeline stages, which have some layers each; there are tp * pp ranks
+    ep            divide experts as a whole over the ranks of a stage, instead of each expert's matrices
+    tp_shares     relative sizes of the cuts of a stage's ranks, such as (1, 1, 2); None: equal ones
+    pp_layers     layers of each stage, such as (10, 12); None: as equal as possible
+    ranks         "processes": the ranks from the second on are processes of their own, which end with this one;
+                  "threads": threads of this process, for tests
+    remote_ranks  how many of the last ranks are workers of other hosts, which join with `spore worker`
+    listen        private address at which they join, such as "10.0.0.1:7000"
+    token_file    file with their secret, mode 0600; created if it does not exist
+    rank_tls_cert PEM file with a certificate, and rank_tls_key with its key: encrypt the messages between hosts
+    rank_tls_key  see rank_tls_cert
+    allow_public_address  listen at a public address, too
     announce      called with a line about the split between device and CPU, with the expected speed, before weights are
                   loaded; `notes` have it, too
     """
@@ -101,16 +115,32 @@ class LLM(LoadedLLM):
         experts_on: str | None = None,
         announce: Callable[[str], None] | None = None,
         mmproj: str | Path | None = None,
+        tp: int = 1,
+        pp: int = 1,
+        ep: bool = False,
+        tp_shares: Sequence[int] | None = None,
+        pp_layers: Sequence[int] | None = None,
+        ranks: str = "processes",
+        remote_ranks: int = 0,
+        listen: str | None = None,
+        token_file: str | Path | None = None,
+        rank_tls_cert: str | Path | None = None,
+        rank_tls_key: str | Path | None = None,
+        allow_public_address: bool = False,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
         The class documents the options. Raises SporeError, whose message is one line with a remedy.
         """
+        parallel = ParallelOptions(
+            tp, pp, ep, tp_shares, pp_layers, ranks, remote_ranks, listen, token_file, rank_tls_cert, rank_tls_key,
+            allow_public_address,
+        )  # fmt: skip
         options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
             dtype=dtype, strict=strict, batch_invariant=batch_invariant, device_memory=device_memory,
-            experts_on=experts_on, mmproj=mmproj,
+            experts_on=experts_on, mmproj=mmproj, parallel=parallel,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters, announce)
         self._chat: KvSequence | None = None  # the KV cache that `chat` keeps between calls

@@ -106,7 +106,5 @@ class Pipeline:
 
 
 def pipeline(model: str | Path | None = None, device: str = "cpu", tp: int = 1, **options: Any) -> Pipeline:
-    """Load a model for prompts; `options` are those of `LLM`. Raises RequestError for tp other than 1."""
-    if tp != 1:
-        raise RequestError(f"tp is {tp}: tensor parallelism is not supported, set tp=1")
-    return Pipeline(LLM(model, device=device, **options))
+    """Load a model for prompts. `tp` is the number of tensor-parallel ranks; `options` are others of `LLM`."""
+    return Pipeline(LLM(model, device=device, tp=tp, **options))

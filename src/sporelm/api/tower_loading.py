@@ -14,8 +14,10 @@ from sporelm.backends.backend_parts import parts_of
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters
 from sporelm.checkpoints.towers.open_tower import find_tower, open_tower
-from sporelm.engine import Engine, Worker
+from sporelm.engine import Engine
 from sporelm.engine.image_encoder import ImageEncoder
+from sporelm.engine.ranks.message_handler import use_images
+from sporelm.engine.ranks.worker_group import AnyWorker, WorkerGroup
 from sporelm.engine.tower_runner import TowerRunner
 from sporelm.errors import ModelError, ModelNotFound, RequestError, UnsupportedModel, safe_repr
 from sporelm.files.store import resolve
@@ -112,7 +114,7 @@ def find_mmproj(path: Path, config: ModelConfig) -> Path | None:
 
 
 def connect_tower(
-    loaded: LoadedTower, worker: Worker, engine: Engine, tokenizer: Tokenizer, eager: bool
+    loaded: LoadedTower, worker: AnyWorker, engine: Engine, tokenizer: Tokenizer, eager: bool
 ) -> ImageReader:
     """Enable images in an engine, and return their reader. The tower's files must still be open."""
     processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
@@ -122,10 +124,12 @@ def connect_tower(
     with ExitStack() as cleanup:
         runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
         cleanup.callback(runner.close)
-        worker.runner.image_columns = loaded.tower.config.columns
         sample = processor.process(np.zeros((64, 64, 3), np.uint8)).images[0]
         runner.prepare(sample)  # compiled now, since compilation at the first picture would stall other streams
-        worker.runner.prepare_images()
+        if isinstance(worker, WorkerGroup):
+            worker.use_images(loaded.tower.config.columns)
+        else:
+            use_images(worker, loaded.tower.config.columns)
         engine.use_image_encoder(ImageEncoder(runner), attends_both_ways=model.attends_images_both_ways)
         cleanup.pop_all()
     positions_of = model.image_positions if model.has_rope_positions else None

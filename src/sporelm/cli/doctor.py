@@ -106,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": {"model": read_cpu_model(), "cores": os.cpu_count(), "usable_cores": usable_cores()},
+        "numa": list_numa_nodes(),
         "packages": {name: find_version(name) for name in PACKAGES},
         "backends": backends,
         "auto": choose_automatically(args.dtype),
@@ -168,6 +169,16 @@ def check_shapes(backend: str, backend_options: dict[str, str], *, every_shape: 
     if backend in HOST_BACKENDS:
         raise UsageError(f"--backend {backend} has no device {WITHOUT_VALUES!r}: give --backend torch")
     return check_buckets(backend, backend_options, every=1 if every_shape else len(STORAGE))
+
+
+def list_numa_nodes(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Return each NUMA node with its cores and its memory; empty where the system does not tell."""
+    from sporelm.backends.numa_nodes import format_core_list, read_numa_nodes
+
+    return [
+        {"node": node.number, "cores": format_core_list(node.cores), "memory_bytes": node.memory_bytes}
+        for node in read_numa_nodes(root)
+    ]
 
 
 def list_families() -> list[dict[str, Any]]:
@@ -269,7 +280,7 @@ def choose_automatically(dtype: str | None) -> dict[str, Any]:
     """Return the back-end and device that `--backend auto` picks for a model that fits everywhere, and why."""
     from sporelm.api.backend_choice import HOST, TokenCost, choose_backend
     from sporelm.api.cpu_count import choose_threads
-    from sporelm.api.engine_loader import HOST_DTYPES, open_device
+    from sporelm.api.open_device import HOST_DTYPES, open_device
     from sporelm.errors import BackendError
 
     number_type = dtype or "auto"
@@ -288,7 +299,7 @@ def choose_automatically(dtype: str | None) -> dict[str, Any]:
 def list_split_limits(dtype: str | None) -> list[dict[str, Any]]:
     """Return each device with memory of its own, and the bytes beyond which a model is split between it and the CPU."""
     from sporelm.api.cpu_count import choose_threads
-    from sporelm.api.engine_loader import open_device
+    from sporelm.api.open_device import open_device
     from sporelm.backends.backend_registry import find_devices
     from sporelm.errors import SporeError
 
@@ -353,6 +364,9 @@ def format_report(report: dict[str, Any]) -> list[str]:
         f"cpu          {cpu['model']}, {cpu['cores']} cores, {cpu['usable_cores']} usable here",
         "packages     " + ", ".join(f"{name} {found or 'not installed'}" for name, found in report["packages"].items()),
     ]
+    for node in report["numa"]:
+        memory = f", {node['memory_bytes'] / 1e9:.1f} GB" if node["memory_bytes"] else ""
+        lines.append(f"{'numa':<{LABEL_WIDTH}}node {node['node']}: cores {node['cores']}{memory}")
     for name, state in report["backends"].items():
         if not state["ready"]:
             lines.append(f"{name:<13}missing: {name_flags(state['reason'])}")

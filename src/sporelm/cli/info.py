@@ -101,9 +101,10 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm import settings
     from sporelm.api.backend_choice import AUTO
     from sporelm.api.cpu_count import choose_threads
-    from sporelm.api.engine_loader import choose_for_model, open_device
+    from sporelm.api.engine_loader import choose_for_model
     from sporelm.api.image_text_encoder import is_image_encoder
     from sporelm.api.model_loader import ModelLoader
+    from sporelm.api.open_device import open_device
     from sporelm.api.split_loading import check_device_option, split_if_needed
     from sporelm.api.tower_loading import find_mmproj
     from sporelm.bench.resource_estimate import ResourceEstimate
@@ -191,8 +192,8 @@ def summarize_encoder(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
     from sporelm import settings
     from sporelm.api.backend_choice import AUTO
     from sporelm.api.cpu_count import choose_threads
-    from sporelm.api.engine_loader import open_device
     from sporelm.api.image_text_encoder import choose_for_encoders
+    from sporelm.api.open_device import open_device
     from sporelm.api.vision_summary import summarize_encoder
     from sporelm.checkpoints.towers.open_tower import open_paired_text, open_tower
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "run": "complete a prompt",
     "chat": "chat with a model",
     "serve": "serve models over HTTP, with a web chat",
+    "worker": "be one rank of a model that another host runs",
     "bench": "measure the speed, next to the machine's limits and a peer",
     "bench serve": "measure a running server, this one or another",
     "replay": "repeat a recorded run and compare the results",

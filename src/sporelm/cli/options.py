@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sporelm.cli import rank_options
 from sporelm.cli.parser import Parser
 from sporelm.errors import RequestError, UsageError, safe_repr
 
@@ -155,6 +156,7 @@ def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> No
         help="memory of the KV cache, such as 512M, 2G or 1.5GiB; default: what the contexts need, at most half of the "
         "free memory",
     )
+    rank_options.add_ranks(parser)
     if generates:
         add_speculation(parser)
     else:
@@ -199,6 +201,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
         raise UsageError("--speculate draft needs a draft model: name one with --draft-model")
     if args.speculate == "ngram" and args.draft_model is not None:
         raise UsageError("--speculate ngram takes no --draft-model: leave one of them out")
+    ranks = rank_options.select_ranks(args)
     from sporelm.api import LLM
     from sporelm.cli.progress_line import ProgressLine
     from sporelm.files import store
@@ -217,6 +220,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             **select(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
             **select(args, "dtype", "strict", "batch_invariant", "device_memory", "experts_on"),
             **select(args, "speculate", "draft_model"),
+            **ranks,
             chat_template=getattr(args, "chat_template", None),
             mmproj=getattr(args, "mmproj", None),
             progress=progress,

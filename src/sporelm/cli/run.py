@@ -33,6 +33,7 @@ def make_parser() -> Parser:
             'spore run -p "Is water wet? Answer: " --choice yes --choice no',
             'spore run -p "Is water wet?" --chat-template default',
             'spore run model.gguf -p "Once" --backend torch --device cuda --device-memory 20G',
+            'spore run model.gguf -p "Once" --tp 3 --tp-shares 1,1,2',
             'spore run model.gguf --mmproj mmproj.gguf --image cat.png -p "What is it?" --chat-template default',
         ],
     )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import lora_options, options
+from sporelm.cli import lora_options, options, rank_options
 from sporelm.cli.parser import Parser
 from sporelm.errors import RequestError, UsageError
 
@@ -39,6 +39,8 @@ def make_parser() -> Parser:
             "spore serve",
             "spore serve --model small=smollm2 --model big=model.gguf --model-memory 8G",
             "spore serve model.gguf --lora sql=sql-adapter --lora tone=tone.gguf@0.5",
+            "spore serve model.gguf --tp 2",
+            "spore serve model.gguf --tp 2 --remote-ranks 1 --listen 10.0.0.1:7000 --token-file token",
             "spore serve --model eyes=model.gguf --mmproj eyes=mmproj.gguf",
             "spore serve --host 0.0.0.0 --api-keys-file keys.txt --tls-cert cert.pem --tls-key key.pem",
         ],
@@ -138,6 +140,7 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
     from sporelm.serve.serve_config import ENGINE_OPTIONS, load_config
 
     options.check_threads(args.threads)
+    rank_options.select_ranks(args)
     flags: dict[str, Any] = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name, *_ in LIMITS}
     models = [*([args.model] if args.model else []), *(args.models or [])]
     flags |= {
@@ -157,11 +160,15 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
     for name in ("session_dir", "tls_cert", "tls_key"):
         flags[name] = Path(getattr(args, name)).expanduser() if getattr(args, name) else None
     engine = {name: getattr(args, name, None) for name in ENGINE_OPTIONS}
+    for name in ("tp_shares", "pp_layers"):
+        if engine[name] is not None:
+            engine[name] = list(getattr(args, name))
     if engine["device"] == "cpu":  # the default, which a file may change
         engine["device"] = None
     if engine["dtype"] == "auto":
         engine["dtype"] = None
-    for name in ("eager", "strict", "batch_invariant"):  # the default is False, which a file may change
+    # The default is False, which a file may change.
+    for name in ("eager", "strict", "batch_invariant", "ep", "allow_public_address"):
         engine[name] = engine[name] or None
     flags["engine"] = engine
     try:

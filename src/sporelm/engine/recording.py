@@ -32,7 +32,7 @@ from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
     from sporelm.engine.engine import Engine
-    from sporelm.engine.worker import Worker
+    from sporelm.engine.ranks.worker_group import AnyWorker
 
 MARK = "sporelm recording"
 VERSION = 2
@@ -58,7 +58,7 @@ class RecordingFile:
         except OSError as reason:
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
 
-    def follow(self, engine: "Engine", worker: "Worker", about: Mapping[str, Any]) -> None:
+    def follow(self, engine: "Engine", worker: "AnyWorker", about: Mapping[str, Any]) -> None:
         """Record this engine from now on; it must not have any request yet."""
         self.line({MARK: VERSION, **about})
         worker.recorder = self

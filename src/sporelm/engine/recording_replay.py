@@ -15,10 +15,10 @@ import numpy as np
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.model_output import ModelOutput
+from sporelm.engine.ranks.worker_group import AnyWorker
 from sporelm.engine.recording import MARK, READABLE, VERSION, checksums, sampling_from_json
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.step import ScheduledSequence, Step
-from sporelm.engine.worker import Worker
 from sporelm.errors import RequestError, SporeError, safe_repr
 
 MAX_LINE_CHARS = 64 << 20  # characters
@@ -88,7 +88,7 @@ class Recording:
 class Replay:
     """The replay of one recording."""
 
-    def __init__(self, recording: Recording, worker: Worker, *, compare_logits: bool = True) -> None:
+    def __init__(self, recording: Recording, worker: AnyWorker, *, compare_logits: bool = True) -> None:
         """`compare_logits`: bit by bit, as computed by the same kernels; else argmax and sampled tokens only."""
         self.recording, self.worker, self.limits = recording, worker, worker.limits
         self.result = ReplayResult(compared_logits=compare_logits)

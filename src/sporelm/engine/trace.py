@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sporelm.backends.protocol import CallTime, CallTimer
 from sporelm.engine.encoder_engine import EncoderWorker
+from sporelm.engine.ranks.worker_group import AnyWorker
 from sporelm.engine.request import Request
 from sporelm.engine.step import Step
 from sporelm.engine.trace_file import PROCESS, TraceFile
@@ -51,7 +52,7 @@ class Summary:
 class Trace:
     """Observes an engine and writes events to a file."""
 
-    def __init__(self, file: TraceFile, worker: Worker | EncoderWorker, draft: Worker | None = None) -> None:
+    def __init__(self, file: TraceFile, worker: AnyWorker | EncoderWorker, draft: Worker | None = None) -> None:
         """Observe the engine of this worker, whose drafts may come from the worker `draft`."""
         self.file, self.worker = file, worker
         self.summary = Summary()

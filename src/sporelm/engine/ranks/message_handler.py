@@ -1,6 +1,7 @@
 """Carries out messages on the worker of one rank."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,26 @@ from sporelm.backends.protocol import SlotWriter
 from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime
 from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.ranks import messages
-from sporelm.engine.ranks.messages import Arrays, Done, Reply
+from sporelm.engine.ranks.messages import Arrays, Done, RankReady, Reply
 from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.worker import Worker
 from sporelm.errors import BackendError
+
+
+@dataclass(frozen=True)
+class OpenedRank:
+    """A rank that can run steps.
+
+    ready   the answer to OpenRank
+    abort   makes native waits for other ranks return
+    close   frees everything
+    """
+
+    worker: Worker
+    ready: RankReady
+    abort: Callable[[], None]
+    close: Callable[[], None]
+
 
 Result = Reply | Callable[[], Reply]  # a function waits for a copy that has begun
 

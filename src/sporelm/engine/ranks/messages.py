@@ -145,6 +145,15 @@ class Heartbeat(Message):
     stage: str = ""
 
 
+class Hello(Message):
+    """The first message of a process that has connected. `rank` is -1 for one that takes the rank it is given."""
+
+    version: str
+    host: str
+    pid: int
+    rank: int
+
+
 class RankReady(Message):
     """The answer to OpenRank: what must be equal on all ranks, and where this one runs."""
 
@@ -171,7 +180,7 @@ Request = (
     | Prepare
     | Close
 )
-Reply = Done | Arrays | Failed | Heartbeat | RankReady
+Reply = Done | Arrays | Failed | Heartbeat | Hello | RankReady
 
 
 def _encode_array(value: Any) -> msgspec.msgpack.Ext:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Protocol
 
-from sporelm.engine.ranks.message_handler import MessageHandler
+from sporelm.engine.ranks.message_handler import MessageHandler, OpenedRank
 from sporelm.engine.ranks.messages import (
     Close,
     Done,
@@ -64,18 +64,18 @@ class Rank(Protocol):
 class ThreadRank:
     """A worker in a thread of this process."""
 
-    def __init__(self, name: str, open_handler: Callable[[], MessageHandler]) -> None:
-        """Open the worker in its thread, which owns its device's resources. Raises what `open_handler` raises."""
+    def __init__(self, name: str, open_worker: Callable[[], OpenedRank]) -> None:
+        """Open the worker in its thread; `wait_until_open` waits for it."""
         self.name = name
         self._messages: SimpleQueue[tuple[Request, Future[Reply]] | None] = SimpleQueue()
-        self._opened: Future[None] = Future()
+        self._is_open: Future[None] = Future()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, args=(open_handler,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(open_worker,), name=name, daemon=True)
         self._thread.start()
 
     def wait_until_open(self) -> None:
         """Wait for the worker. Raises the error that opening it has raised."""
-        self._opened.result()
+        self._is_open.result()
 
     def send(self, envelope: Envelope) -> "Future[Reply]":
         """Queue a message for the thread."""
@@ -96,13 +96,14 @@ class ThreadRank:
             self._messages.put(None)
         self._thread.join()
 
-    def _run(self, open_handler: Callable[[], MessageHandler]) -> None:
+    def _run(self, open_worker: Callable[[], OpenedRank]) -> None:
         try:
-            handler = open_handler()
+            opened = open_worker()
+            handler = MessageHandler(opened.worker)
         except BaseException as error:
-            self._opened.set_exception(error)
+            self._is_open.set_exception(error)
             return
-        self._opened.set_result(None)
+        self._is_open.set_result(None)
         try:
             with handler.worker.device.context.lock():
                 while (item := self._messages.get()) is not None:
@@ -114,8 +115,7 @@ class ThreadRank:
                         reply.set_exception(error)
                     del item, request, reply
         finally:
-            handler.worker.close()
-            handler.worker.device.close()
+            opened.close()
 
 
 class RemoteRank:
@@ -126,6 +126,7 @@ class RemoteRank:
         self.connection = connection
         self.stage = ""  # of loading
         self.lost: str | None = None  # the reason
+        self.has_ended = False  # in good order, after `close`
         self._replies: deque[Future[Reply]] = deque()
         self._sending = threading.Lock()  # replies come in the order of the messages
         self._changing = threading.Lock()
@@ -176,6 +177,7 @@ class RemoteRank:
         if self.lost is None:
             with suppress(Exception):
                 self.send(Envelope(Close())).result(CLOSE_SECONDS)
+                self.has_ended = True
         self.lose("closed")
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_SECONDS)

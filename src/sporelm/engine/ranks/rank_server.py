@@ -4,15 +4,13 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 
-from sporelm.engine.ranks.message_handler import MessageHandler
+from sporelm.engine.ranks.message_handler import MessageHandler, OpenedRank
 from sporelm.engine.ranks.messages import (
     Close,
     EmbedStep,
     OpenRank,
-    RankReady,
     Request,
     RunStep,
     check_step,
@@ -20,27 +18,11 @@ from sporelm.engine.ranks.messages import (
 )
 from sporelm.engine.ranks.rank import RankEndpoint
 from sporelm.engine.ranks.transport import Connection, ConnectionLost
-from sporelm.engine.worker import Worker
 from sporelm.errors import BackendError, SporeError
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class OpenedRank:
-    """A rank that can run steps.
-
-    ready   the answer to OpenRank
-    abort   makes native waits for other ranks return
-    close   frees everything
-    """
-
-    worker: Worker
-    ready: RankReady
-    abort: Callable[[], None]
-    close: Callable[[], None]
 
 
 SetStage = Callable[[str], None]
@@ -58,7 +40,7 @@ class RankServer:
         self._open_worker = open_worker
         self._on_lost = on_lost
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
-        self._opened: OpenedRank | None = None
+        self._rank: OpenedRank | None = None
         self._ended = threading.Event()
 
     def serve(self) -> bool:
@@ -76,8 +58,8 @@ class RankServer:
             self._connection.shut_down()
             for thread in threads:
                 thread.join()
-            if self._opened is not None:
-                self._opened.close()
+            if self._rank is not None:
+                self._rank.close()
             self._connection.close()
 
     def _run(self) -> bool:
@@ -91,9 +73,9 @@ class RankServer:
                 if isinstance(request, OpenRank):
                     if handler is not None:
                         raise BackendError("ranks: this rank is open already")
-                    self._opened = self._open_worker(request.options, self._set_stage)
-                    handler = MessageHandler(self._opened.worker)
-                    self._endpoint.reply(self._opened.ready)
+                    self._rank = self._open_worker(request.options, self._set_stage)
+                    handler = MessageHandler(self._rank.worker)
+                    self._endpoint.reply(self._rank.ready)
                     continue
                 if handler is None:
                     raise BackendError(f"ranks: {type(request).__name__} came before OpenRank")
@@ -131,7 +113,7 @@ class RankServer:
         self._requests.put(None)
         if self._ended.is_set():
             return
-        opened = self._opened
+        opened = self._rank
         if opened is not None:
             opened.abort()
         self._on_lost()

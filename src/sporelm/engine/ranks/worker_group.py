@@ -86,13 +86,17 @@ class _LoraSet:
 class WorkerGroup:
     """The ranks of one model. The engine makes one call at a time; LoRA sets may be built meanwhile."""
 
-    def __init__(self, start: Callable[[], GroupMembers], limits: EngineConfig) -> None:
-        """Start the ranks. `start` is called again for each restart. Raises what it raises."""
+    def __init__(
+        self, start: Callable[[], GroupMembers], limits: EngineConfig, on_close: Callable[[], None] | None = None
+    ) -> None:
+        """Start the ranks. `start` is called again for each restart, `on_close` after the last ranks have ended. Raises
+        what `start` raises."""
         self.limits = limits
         self.recorder: Recorder | None = None
         self.num_restarts = 0
         self.lost: str | None = None  # the reason
         self._start = start
+        self._on_close = on_close
         self._changing = threading.Lock()
         self._pending: list[Future[Reply]] = []  # of the last step
         self._image_columns = 0
@@ -213,7 +217,7 @@ class WorkerGroup:
         return logits
 
     def fetch_candidates(self, count: int) -> NDArray[np.float32]:
-        """Return logits of all columns in which those that are not among the `count` greatest of a row are -inf."""
+        """Return logits of all columns with -inf in place of all but the `count` greatest of a row."""
         members = self._members
         if not members.logits:
             return self._handler.fetch_logits(None)
@@ -415,7 +419,11 @@ class WorkerGroup:
         """End all ranks and free their memory. Closing again does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._leave()
+            try:
+                self._leave()
+            finally:
+                if self._on_close is not None:
+                    self._on_close()
 
     def _enter(self, members: GroupMembers) -> None:
         self._members = members
@@ -505,6 +513,9 @@ class WorkerGroup:
                 raise RankLost(f"{type(reply).__name__} came in place of arrays")
             found.append(list(reply.arrays))
         return found
+
+
+AnyWorker = Worker | WorkerGroup
 
 
 class GroupOutput(ModelOutput):

@@ -1,0 +1,120 @@
+"""The options of a model on several ranks: how it is divided, and where its workers run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sporelm.api.user_paths import parse_path
+from sporelm.distributed.parallel_config import ParallelConfig
+from sporelm.engine.ranks.rank_address import RankAddress
+from sporelm.engine.request import parse_int
+from sporelm.errors import RequestError, safe_repr
+
+RANK_PLACES = ("processes", "threads")
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """See `LLM`, which has each of these."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: bool = False
+    tp_shares: Sequence[int] | None = None
+    pp_layers: Sequence[int] | None = None
+    ranks: str = "processes"
+    remote_ranks: int = 0
+    listen: str | None = None
+    token_file: str | Path | None = None
+    rank_tls_cert: str | Path | None = None
+    rank_tls_key: str | Path | None = None
+    allow_public_address: bool = False
+
+    def check(self) -> None:
+        """Raise RequestError for an invalid value, or for options that do not fit together."""
+        config = self.config
+        for name in ("ep", "allow_public_address"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(
+                    f"the option {name}: wrong type (got {safe_repr(getattr(self, name))}; allowed True, False)."
+                )
+        if self.ranks not in RANK_PLACES:
+            raise RequestError(
+                f"the option ranks: unknown (got {safe_repr(self.ranks)}; allowed {', '.join(RANK_PLACES)})."
+            )
+        remote = parse_int("remote_ranks", self.remote_ranks)
+        if not 0 <= remote < config.size:
+            raise RequestError(
+                f"the option remote_ranks: out of range (got {remote}; allowed 0 to {config.size - 1}, since the first "
+                "rank is in this process). Give less, or raise the option tp or pp."
+            )
+        network = [name for name in ("listen", "token_file") if getattr(self, name) is None]
+        if remote and network:
+            raise RequestError(f"the option remote_ranks: needs the option {network[0]}. Give both, or leave it out.")
+        if remote and self.ranks == "threads":
+            raise RequestError(
+                "the option ranks: threads are in this process, and remote_ranks are not. Leave one out."
+            )
+        if (self.rank_tls_cert is None) != (self.rank_tls_key is None):
+            raise RequestError("the option rank_tls_cert: needs the option rank_tls_key, and the other way round.")
+        if not remote:
+            given = [name for name in ("listen", "token_file", "rank_tls_cert") if getattr(self, name) is not None]
+            if given:
+                raise RequestError(
+                    f"the option {given[0]}: is for workers on other hosts. Give the option remote_ranks."
+                )
+        _ = self.address, self.token_path, self.tls_paths
+
+    @cached_property
+    def config(self) -> ParallelConfig:
+        """The ranks. Raises RequestError for numbers that do not fit together."""
+        numbers = {name: parse_int(name, getattr(self, name)) for name in ("tp", "pp")}
+        lists = {name: _parse_list(name, getattr(self, name)) for name in ("tp_shares", "pp_layers")}
+        return ParallelConfig(
+            numbers["tp"],
+            numbers["pp"],
+            expert_parallel=self.ep,
+            shares=lists["tp_shares"],
+            stage_layers=lists["pp_layers"],
+        )
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one rank."""
+        return self.config.size == 1
+
+    @property
+    def num_local(self) -> int:
+        """The ranks of this host, which are the first ones."""
+        return self.config.size - self.remote_ranks
+
+    @cached_property
+    def address(self) -> RankAddress | None:
+        """The address at which workers of other hosts join."""
+        return RankAddress.parse(self.listen) if self.listen is not None else None
+
+    @cached_property
+    def token_path(self) -> Path | None:
+        return parse_path("the option token_file", self.token_file) if self.token_file is not None else None
+
+    @cached_property
+    def tls_paths(self) -> tuple[Path, Path] | None:
+        """The certificate and its key."""
+        if self.rank_tls_cert is None or self.rank_tls_key is None:
+            return None
+        return (
+            parse_path("the option rank_tls_cert", self.rank_tls_cert),
+            parse_path("the option rank_tls_key", self.rank_tls_key),
+        )
+
+
+def _parse_list(name: str, values: Sequence[int] | None) -> tuple[int, ...]:
+    if values is None:
+        return ()
+    if not isinstance(values, list | tuple) or not values:
+        raise RequestError(f"the option {name}: not a list (got {safe_repr(values)}; allowed whole numbers).")
+    return tuple(parse_int(f"each of {name}", value) for value in values)
+
+
+ONE_RANK = ParallelOptions()

@@ -1,0 +1,396 @@
+"""Starts the ranks of a model: threads, processes of this host, and workers of other hosts that join."""
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache, partial
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from sporelm import __version__
+from sporelm.api.model_loader import ModelLoader
+from sporelm.api.parallel_options import ParallelOptions
+from sporelm.api.rank_opening import (
+    GroupSpec,
+    JoinedGroup,
+    RankOptions,
+    create_rank_worker,
+    join_group,
+    open_rank,
+    sign_rank,
+)
+from sporelm.backends.numa_nodes import assign_cores, pinned_to, read_numa_nodes, share_threads, usable_core_numbers
+from sporelm.backends.protocol import Progress
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
+from sporelm.engine import LoadedModel, Worker
+from sporelm.engine.ranks.cache_cuts import uncut
+from sporelm.engine.ranks.messages import Hello, OpenRank, RankReady, decode_reply
+from sporelm.engine.ranks.rank import Envelope, Rank, RemoteRank, ThreadRank
+from sporelm.engine.ranks.rank_address import RankAddress
+from sporelm.engine.ranks.transport import (
+    Connection,
+    ConnectionLost,
+    RankListener,
+    new_token,
+    read_or_create_token,
+    server_tls,
+)
+from sporelm.engine.ranks.worker_group import GroupMembers, WorkerGroup
+from sporelm.errors import BackendError, RankLost, SporeError, UnsupportedModel
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 60.0  # for a spawned process to start and connect
+JOIN_SECONDS = 600.0  # for workers of other hosts
+REJOIN_SECONDS = 60.0  # for them to come back after a loss
+HELLO_SECONDS = 5.0
+KILL_SECONDS = 5.0  # for a process to end by itself
+POLL_SECONDS = 0.1
+MEMORY_FOLDER = Path("/dev/shm")
+
+# The child has the module search path of this process; it does not process site directories again.
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sporelm.api.rank_process import main; main()"
+
+OpenFirst = Callable[[RankOptions, JoinedGroup], Worker]  # opens rank 0's worker, each time with another group
+
+
+class RankLauncher:
+    """Starts the ranks of one model, again and again if they are lost. The caller closes it."""
+
+    def __init__(
+        self,
+        options: RankOptions,
+        parallel: ParallelOptions,
+        open_first: OpenFirst,
+        progress: Progress | None,
+    ) -> None:
+        """Listen where workers of other hosts join, if there are any. Raises RequestError.
+
+        options   of rank 0; those of the others follow from them
+        progress  called with ("workers", ready, total) while they start
+        """
+        self.options = options
+        self.parallel = parallel
+        self._open_first = open_first
+        self._progress = progress
+        self._listener: RankListener | None = None
+        self._local: RankListener | None = None  # of the processes of this host, while they start
+        self._num_starts = 0
+        if parallel.remote_ranks:
+            self._listener = _listen(parallel)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.parallel.config.size
+
+    def start(self) -> GroupMembers:
+        """Start all ranks. Raises SporeError; then nothing stays behind."""
+        self._num_starts += 1
+        with ExitStack() as cleanup:
+            if self.parallel.ranks == "threads":
+                members = self._start_threads(cleanup)
+            else:
+                members = self._start_processes(cleanup)
+            cleanup.pop_all()
+        return members
+
+    def close(self) -> None:
+        """Stop listening. The ranks are closed by their group."""
+        if self._listener is not None:
+            self._listener.close()
+
+    # ---- threads
+
+    def _start_threads(self, cleanup: ExitStack) -> GroupMembers:
+        groups = SharedMemoryGroup.create(self.size)
+        others: list[Rank] = []
+        started: list[ThreadRank] = []
+        for rank in range(1, self.size):
+            open_worker = partial(open_rank, self._options_of(rank), void, group=groups[rank])
+            started.append(ThreadRank(f"rank {rank}", open_worker))
+            cleanup.callback(started[-1].close)
+        cleanup.callback(groups[0].abort)
+        worker = self._open_first(self._options_of(0), groups[0])
+        cleanup.callback(worker.close)
+        for each in started:
+            each.wait_until_open()
+            others.append(each)
+
+        def close() -> None:
+            for group in groups:
+                group.close()
+
+        return self._members(worker, others, groups[0], close)
+
+    # ---- processes
+
+    def _start_processes(self, cleanup: ExitStack) -> GroupMembers:
+        folder = Path(tempfile.mkdtemp(prefix="sporelm-ranks-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        spec = self._make_group(folder)
+        processes = self._spawn(folder, cleanup)
+        ranks = self._connect(processes, cleanup)
+        pending = [
+            (rank, rank.send(Envelope(OpenRank(self._options_of(number, spec).encode()))))
+            for number, rank in ranks.items()
+        ]
+        first = self._options_of(0, spec)
+        group = join_group(spec, 0, self.size)
+        cleanup.callback(group.close)
+        for rank in ranks.values():
+            rank.watch(lambda reason: group.abort())
+        with pinned_to(first.cores):
+            worker = self._open_first(first, group)
+        cleanup.callback(worker.close)
+        signature = sign_rank(first, worker)
+        for number, (rank, reply) in enumerate(pending, 1):
+            self._report(number - 1)
+            self._check_ready(rank, reply.result(), signature, number)
+        self._report(len(pending))
+
+        def close() -> None:
+            for number, process in processes.items():
+                _end_process(process, at_once=not ranks[number].has_ended)
+            group.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        return self._members(worker, [ranks[number] for number in sorted(ranks)], group, close)
+
+    def _make_group(self, folder: Path) -> GroupSpec:
+        if self.parallel.remote_ranks:
+            raise UnsupportedModel("the option remote_ranks: groups over several hosts are not supported yet")
+        path = folder / "group"
+        try:
+            SharedMemoryGroup.create_file(path, self.size)
+        except OSError as reason:
+            raise BackendError(f"shared memory: cannot create {path} ({reason}). Free space there.") from None
+        return GroupSpec("memory", str(path))
+
+    def _spawn(self, folder: Path, cleanup: ExitStack) -> "dict[int, subprocess.Popen[bytes]]":
+        """Start the processes of this host, which connect to a listener of their own."""
+        processes: dict[int, subprocess.Popen[bytes]] = {}
+        if self.parallel.num_local < 2:
+            self._local = None
+            return processes
+        token = new_token()
+        address = RankAddress.of_path(folder / "socket") if sys.platform != "win32" else RankAddress("127.0.0.1", 0)
+        self._local = RankListener(address, token)
+        cleanup.callback(self._local.close)
+        for number in range(1, self.parallel.num_local):
+            start = json.dumps({"address": str(self._local.address), "token": token, "rank": number})
+            processes[number] = _start_process(start)
+            cleanup.callback(_end_process, processes[number], at_once=True)
+        return processes
+
+    def _connect(self, processes: "dict[int, subprocess.Popen[bytes]]", cleanup: ExitStack) -> dict[int, RemoteRank]:
+        """Return the ranks from 1 on, once all have connected."""
+        ranks: dict[int, RemoteRank] = {}
+        try:
+            deadline = monotonic() + CONNECT_SECONDS
+            while len(ranks) < len(processes):
+                assert self._local is not None
+                connection = self._local.accept(POLL_SECONDS)
+                if connection is not None:
+                    hello = _read_hello(connection)
+                    if hello.rank not in processes or hello.rank in ranks:
+                        connection.close()
+                        continue
+                    ranks[hello.rank] = RemoteRank(f"rank {hello.rank}", connection)
+                    cleanup.callback(ranks[hello.rank].close)
+                    continue
+                _check_alive(processes, ranks)
+                if monotonic() > deadline:
+                    missing = ", ".join(str(number) for number in processes if number not in ranks)
+                    raise RankLost(f"rank {missing}: did not connect within {CONNECT_SECONDS:g} seconds")
+        finally:
+            if self._local is not None:
+                self._local.close()
+        self._join_remote(ranks, cleanup)
+        return ranks
+
+    def _join_remote(self, ranks: dict[int, RemoteRank], cleanup: ExitStack) -> None:
+        """Wait for the workers of other hosts, which take the last ranks in the order in which they come."""
+        numbers = range(self.parallel.num_local, self.size)
+        seconds = JOIN_SECONDS if self._num_starts == 1 else REJOIN_SECONDS
+        deadline = monotonic() + seconds
+        for number in numbers:
+            assert self._listener is not None
+            while number not in ranks:
+                self._report(len(ranks))
+                connection = self._listener.accept(POLL_SECONDS)
+                if connection is not None:
+                    with suppress(ConnectionLost):
+                        hello = _read_hello(connection)
+                        ranks[number] = RemoteRank(f"rank {number} ({hello.host})", connection)
+                        cleanup.callback(ranks[number].close)
+                elif monotonic() > deadline:
+                    raise RankLost(
+                        f"rank {number}: no worker has joined within {seconds:g} seconds. Run there: "
+                        f"'spore worker --join {self._listener.address} --token-file FILE'"
+                    )
+
+    def _check_ready(self, rank: RemoteRank, reply: object, signature: str, number: int) -> None:
+        """Raise BackendError for a rank of another version, or with another plan."""
+        if not isinstance(reply, RankReady):
+            raise BackendError(f"{rank.name}: {type(reply).__name__} came in place of RankReady")
+        if reply.version != __version__:
+            raise BackendError(
+                f"{rank.name}: another version of sporelm (got {reply.version}; allowed {__version__}). Install that."
+            )
+        if reply.identity != self.options.identity:
+            raise BackendError(
+                f"{rank.name}: another model (hash {reply.identity[:12]}). Use the same file everywhere."
+            )
+        if self.parallel.config.stage(number) == 0 and reply.signature != signature:
+            raise BackendError(
+                f"{rank.name}: another plan (got {reply.signature[:12]}; allowed {signature[:12]}). Use the same "
+                "version, options and kind of CPU on all hosts."
+            )
+
+    def _options_of(self, number: int, spec: GroupSpec | None = None) -> RankOptions:
+        """Return the options of a rank."""
+        num_local = self.parallel.num_local
+        known = msgspec.structs.replace(self.options, rank=number, group=spec or self.options.group)
+        if number >= num_local:  # of another host, which has cores of its own
+            return known
+        threads = rank_threads(self.options.threads, self.parallel)
+        cores = assign_cores(num_local, sum(threads), read_numa_nodes(), usable_core_numbers())
+        return msgspec.structs.replace(known, threads=threads[number], cores=cores[number])
+
+    def _members(
+        self, worker: Worker, others: Sequence[Rank], group: JoinedGroup, close: Callable[[], None]
+    ) -> GroupMembers:
+        """Return the members of a group whose ranks all have the whole model."""
+        pages = uncut(len(worker.runner.paged))
+        states = uncut(len(worker.export_states([])))
+        return GroupMembers(
+            worker=worker,
+            others=others,
+            abort=group.abort,
+            close=close,
+            page_cuts=[pages] * self.size,
+            state_cuts=[states] * self.size,
+        )
+
+    def _report(self, num_ready: int) -> None:
+        if self._progress is not None:
+            self._progress("workers", num_ready, self.size - 1)
+
+
+def void(_: object) -> None:
+    """Return nothing."""
+
+
+def rank_threads(threads: int, parallel: ParallelOptions) -> list[int]:
+    """Return the threads of each rank of this host, given those of all of them."""
+    return share_threads(threads, parallel.num_local)
+
+
+def _listen(parallel: ParallelOptions) -> RankListener:
+    assert parallel.address is not None
+    assert parallel.token_path is not None
+    parallel.address.resolve(allow_public=parallel.allow_public_address)  # before a file is created
+    token, is_new = read_or_create_token(parallel.token_path)
+    if is_new:
+        log.warning("made the token file %s: copy it to the other hosts over a secure channel", parallel.token_path)
+    tls = server_tls(*parallel.tls_paths) if parallel.tls_paths is not None else None
+    return RankListener(parallel.address, token, tls=tls, allow_public=parallel.allow_public_address)
+
+
+def _start_process(start: str) -> "subprocess.Popen[bytes]":
+    """Start a process with the options in its standard input, which no other process can read."""
+    # The child gets neither a terminal's Ctrl-C nor its hang-up: it ends with the connection.
+    command = [sys.executable, "-S", "-P", "-c", _START, json.dumps(sys.path)]
+    try:
+        if sys.platform == "win32":
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+            )
+        else:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+    except OSError as reason:
+        raise BackendError(f"ranks: cannot start a process ({reason})") from None
+    assert process.stdin is not None
+    with suppress(OSError):  # it has ended, which is noticed later
+        process.stdin.write(f"{start}\n".encode())
+        process.stdin.close()
+    return process
+
+
+def _end_process(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
+    """Wait for a process to end, or kill it."""
+    if not at_once:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_SECONDS)
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _check_alive(processes: "dict[int, subprocess.Popen[bytes]]", ranks: dict[int, RemoteRank]) -> None:
+    """Raise RankLost if a process has ended before it has connected."""
+    for number, process in processes.items():
+        if number not in ranks and (code := process.poll()) is not None:
+            raise RankLost(f"rank {number}: its process has ended at its start (exit code {code})")
+
+
+def _read_hello(connection: Connection) -> Hello:
+    """Return the first message of a process. Raises ConnectionLost for anything else."""
+    try:
+        payload = connection.receive(HELLO_SECONDS)
+        hello = decode_reply(payload) if payload is not None else None
+    except SporeError as reason:
+        connection.close()
+        raise ConnectionLost(str(reason)) from None
+    if not isinstance(hello, Hello):
+        connection.close()
+        raise ConnectionLost(f"{connection.peer}: did not introduce itself")
+    return hello
+
+
+def start_group(
+    model: ModelLoader,
+    load: Callable[[], LoadedModel],
+    options: RankOptions,
+    parallel: ParallelOptions,
+    progress: Progress | None,
+) -> WorkerGroup:
+    """Start the ranks of a model, with rank 0 in this process; return them as one worker. Raises SporeError.
+
+    load      loads rank 0's weights; they stay when the ranks are started again
+    options   of rank 0, with the threads of all ranks of this host
+    """
+    load_once = cache(load)
+
+    def open_first(first: RankOptions, group: JoinedGroup) -> Worker:
+        return create_rank_worker(model, load_once(), first, group, void)
+
+    launcher = RankLauncher(options, parallel, open_first, progress)
+    try:
+        return WorkerGroup(launcher.start, options.limits, launcher.close)
+    except BaseException:
+        launcher.close()
+        raise
+
+
+def check_supported(parallel: ParallelOptions, *, is_encoder: bool, is_split: bool) -> None:
+    """Raise UnsupportedModel for a model that runs on one rank only."""
+    if parallel.is_single:
+        return
+    if is_encoder:
+        raise UnsupportedModel("the option tp: encoders run on one rank. Leave out tp and pp.")
+    if is_split:
+        raise UnsupportedModel("the option tp: a model is not split between a device and the CPU then. Leave one out.")

@@ -1,0 +1,164 @@
+"""Opening one rank of a model: its options as they are sent to its process, its group, its weights and its worker."""
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from sporelm import __version__
+from sporelm.api.model_loader import ModelLoader
+from sporelm.api.open_device import open_device
+from sporelm.backends.numa_nodes import pin_to
+from sporelm.checkpoints import open_model
+from sporelm.checkpoints.identity import compute_identity
+from sporelm.distributed.parallel_config import ParallelConfig
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
+from sporelm.engine import EngineConfig, LoadedModel, Worker
+from sporelm.engine.ranks.message_handler import OpenedRank
+from sporelm.engine.ranks.messages import RankReady
+from sporelm.errors import BackendError, ModelFileError
+
+SetStage = Callable[[str], None]
+
+
+class GroupSpec(msgspec.Struct, frozen=True):
+    """Where the ranks of a group meet to exchange values.
+
+    kind     "memory": shared memory of this host, a file at `address`; "torch": torch.distributed at HOST:PORT
+    """
+
+    kind: str
+    address: str
+
+
+class JoinedGroup(Protocol):
+    """A group, as `distributed` has several kinds."""
+
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class RankOptions(msgspec.Struct, frozen=True):
+    """All that a rank needs to know to load its cut of a model.
+
+    path      of the model's file or folder; a worker of another host may have its own
+    identity  hash of the model's files, which must be the same on all ranks
+    cores     that its threads are pinned to; []: not pinned
+    """
+
+    path: str
+    identity: str
+    backend: str
+    device: str
+    dtype: str
+    threads: int
+    strict: bool
+    batch_invariant: bool
+    kv: str
+    dequantize: bool
+    eager: bool
+    limits: EngineConfig
+    parallel: ParallelConfig
+    rank: int
+    group: GroupSpec
+    cores: list[int]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "RankOptions":
+        """Raises BackendError for bytes that are not valid."""
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError, TypeError) as reason:
+            raise BackendError(f"ranks: options are not valid ({reason})") from None
+
+
+def join_group(spec: GroupSpec, rank: int, size: int) -> JoinedGroup:
+    """Return this rank's place in a group. Raises BackendError."""
+    if spec.kind == "memory":
+        return SharedMemoryGroup.attach(spec.address, rank)
+    raise BackendError(f"ranks: groups of the kind {spec.kind!r:.40} are not supported by this version")
+
+
+def create_rank_worker(
+    model: ModelLoader, loaded: LoadedModel, options: RankOptions, group: JoinedGroup, set_stage: SetStage
+) -> Worker:
+    """Return the worker of a rank, with compiled programs."""
+    set_stage("compiling")
+    return model.create_worker(loaded, options.limits, None, eager=options.eager)
+
+
+def load_rank(model: ModelLoader, options: RankOptions, group: JoinedGroup, set_stage: SetStage) -> LoadedModel:
+    """Return a rank's cut of the weights on its device."""
+
+    def progress(stage: str, done: int, total: int) -> None:
+        set_stage(f"{stage} {100 * done // max(1, total)} %")
+
+    return model.load_decoder(options.limits.max_context, options.threads, progress)
+
+
+def open_rank(
+    options: RankOptions, set_stage: SetStage, path: Path | None = None, group: JoinedGroup | None = None
+) -> OpenedRank:
+    """Load one rank of a model. Raises SporeError, also for another model than that of rank 0.
+
+    path   of the model on this host; None: that of the options
+    group  this rank's place in it; None: it is joined
+    """
+    pin_to(options.cores)
+    with ExitStack() as cleanup:
+        source = cleanup.enter_context(closing(open_model(path or Path(options.path))))
+        set_stage("hashing")
+        identity = compute_identity(source).sha256
+        if identity != options.identity:
+            raise ModelFileError(
+                f"{source.path}: not the model of rank 0 (got the hash {identity[:12]}; allowed "
+                f"{options.identity[:12]}). Use the same file on all hosts."
+            )
+        if group is None:
+            group = join_group(options.group, options.rank, options.parallel.size)
+        cleanup.callback(group.close)
+        backend = open_device(
+            options.backend,
+            options.device,
+            options.threads,
+            options.dtype,
+            strict=options.strict,
+            batch_invariant=options.batch_invariant,
+        )
+        cleanup.callback(backend.close)
+        model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
+        with backend.context.current():
+            loaded = load_rank(model, options, group, set_stage)
+            worker = create_rank_worker(model, loaded, options, group, set_stage)
+        cleanup.callback(worker.close)
+        ready = make_ready(options, worker)
+        # The files stay open no longer than loading takes; everything else is freed by `close`.
+        opened = cleanup.pop_all()
+        set_stage("")
+    return OpenedRank(worker, ready, group.abort, opened.close)
+
+
+def make_ready(options: RankOptions, worker: Worker) -> RankReady:
+    """Return what rank 0 compares with its own."""
+    return RankReady(__version__, options.identity, sign_rank(options, worker), socket.gethostname(), os.getpid())
+
+
+def sign_rank(options: RankOptions, worker: Worker) -> str:
+    """Return a hash of all that must be equal on the ranks of a stage: options, limits, and the plan's collectives."""
+    known: dict[str, Any] = {
+        name: getattr(options, name) for name in ("kv", "dequantize", "batch_invariant", "eager", "identity")
+    }
+    known |= {"limits": asdict(options.limits), "parallel": asdict(options.parallel)}
+    plan = worker.runner.plan
+    if plan is not None:
+        known["collectives"] = [call.op.name for call in plan.graph.calls if "group" in call.options]
+    return sha256(repr(sorted(known.items())).encode()).hexdigest()

@@ -1,0 +1,81 @@
+"""The process of one rank: it connects to the process of rank 0 and carries out its messages until that ends."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sporelm import __version__
+from sporelm.api.rank_opening import RankOptions, open_rank
+from sporelm.engine.ranks.message_handler import OpenedRank
+from sporelm.engine.ranks.messages import Hello, encode
+from sporelm.engine.ranks.rank_address import RankAddress
+from sporelm.engine.ranks.rank_server import RankServer, SetStage
+from sporelm.engine.ranks.transport import ConnectionLost, connect
+
+END_SECONDS = 3.0  # for a rank whose connection was lost to end by itself
+LOST_EXIT_CODE = 3
+JOINING = -1  # in place of a number: the process takes the rank that it is given
+
+
+def main() -> None:
+    """Serve as the rank that standard input describes, in one line of JSON: the start of a spawned process."""
+    logging.basicConfig(format="spore: %(message)s", level=logging.WARNING)
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for rank 0, which ends this one
+    start = json.loads(sys.stdin.readline())
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    try:
+        serve_connection(RankAddress.parse(start["address"]), start["token"], rank=start["rank"])
+    except ConnectionLost as reason:
+        logging.warning("%s", reason)
+        os._exit(LOST_EXIT_CODE)
+
+
+def serve_connection(
+    address: RankAddress,
+    token: str,
+    *,
+    rank: int = JOINING,
+    path: Path | None = None,
+    tls: ssl.SSLContext | None = None,
+    allow_public: bool = False,
+    on_join: Callable[[str], None] | None = None,
+) -> bool:
+    """Connect to rank 0, and serve it until it ends; return whether it has ended the connection in good order.
+
+    path      of the model on this host; None: as rank 0 calls it
+    on_join   called with the address, once connected
+
+    Raises ConnectionLost if it cannot be reached, or refuses this process.
+    """
+    connection = connect(address, token, tls=tls, allow_public=allow_public)
+    connection.send(encode(Hello(__version__, socket.gethostname(), os.getpid(), rank)))
+    if on_join is not None:
+        on_join(connection.peer)
+    ended = threading.Event()
+
+    def open_worker(data: bytes, set_stage: SetStage) -> OpenedRank:
+        return open_rank(RankOptions.decode(data), set_stage, path)
+
+    def end_soon() -> None:
+        """End the process where the rank does not: it may load weights, or be inside a native step."""
+        if not ended.wait(END_SECONDS) and rank != JOINING:
+            os._exit(LOST_EXIT_CODE)
+
+    server = RankServer(
+        connection, open_worker, lambda: threading.Thread(target=end_soon, name="rank-end", daemon=True).start()
+    )
+    try:
+        return server.serve()
+    finally:
+        ended.set()

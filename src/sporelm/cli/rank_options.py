@@ -1,0 +1,69 @@
+"""The options of a model on several ranks, for every command that runs one."""
+
+import argparse
+from typing import Any
+
+from sporelm.errors import UsageError, safe_repr
+
+NAMES = (
+    "tp", "pp", "ep", "tp_shares", "pp_layers", "ranks", "remote_ranks", "listen", "token_file", "rank_tls_cert",
+    "rank_tls_key", "allow_public_address",
+)  # fmt: skip
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """Add the options of several ranks."""
+    group = parser.add_argument_group("several ranks (docs/distributed.md)")
+    group.add_argument(
+        "--tp", type=int, metavar="N", help="tensor-parallel ranks, which have a cut of each weight; default: 1"
+    )
+    group.add_argument("--pp", type=int, metavar="N", help="pipeline stages, which have some layers each; default: 1")
+    group.add_argument(
+        "--ep", action="store_true", help="divide experts as a whole over the ranks, not each expert's matrices"
+    )
+    group.add_argument(
+        "--tp-shares", type=parse_list, metavar="N,..", help="relative sizes of the cuts, such as 1,1,2; default: equal"
+    )
+    group.add_argument(
+        "--pp-layers", type=parse_list, metavar="N,..", help="layers of each stage, such as 10,12; default: equal"
+    )
+    group.add_argument(
+        "--ranks",
+        choices=("processes", "threads"),
+        metavar="HOW",
+        help="where this host's ranks run beside the first: processes, or threads for tests; default: processes",
+    )
+    group.add_argument(
+        "--remote-ranks",
+        type=int,
+        metavar="N",
+        help="how many of the last ranks are workers of other hosts, which join with 'spore worker'; default: 0",
+    )
+    group.add_argument("--listen", metavar="HOST:PORT", help="private address at which they join")
+    group.add_argument("--token-file", metavar="FILE", help="file with their secret; created if it does not exist")
+    group.add_argument(
+        "--rank-tls-cert", metavar="FILE", help="certificate in PEM format: encrypt the messages between hosts"
+    )
+    group.add_argument("--rank-tls-key", metavar="FILE", help="private key of --rank-tls-cert")
+    group.add_argument("--allow-public-address", action="store_true", help="listen at a public address, too")
+
+
+def parse_list(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as 1,1,2."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not whole numbers such as 1,1,2 (got {safe_repr(text)})") from None
+
+
+def select_ranks(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given, as keyword arguments of `LLM`. Raises UsageError for impossible ones."""
+    from sporelm.api.parallel_options import ParallelOptions
+    from sporelm.errors import RequestError
+
+    given = {name: value for name in NAMES if (value := getattr(args, name, None)) is not None and value is not False}
+    try:
+        ParallelOptions(**given).check()
+    except RequestError as reason:
+        raise UsageError(str(reason)) from None
+    return given
