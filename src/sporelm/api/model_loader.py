@@ -1,6 +1,7 @@
 """Load a model in stages: memory requirements first, then weights, then a worker."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from sporelm.backends.backend_parts import part_of_weight, parts_of
 from sporelm.backends.protocol import Backend, Progress
@@ -10,6 +11,8 @@ from sporelm.engine.capacity import page_bytes_by_part, state_bytes_by_part, ste
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.models.params import Param
+from sporelm.models.placed_model import PlacedModel, RankPlace
+from sporelm.models.weight_cuts import WeightPart
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
 from sporelm.tensor.tensor import Tensor
@@ -20,17 +23,26 @@ class ModelLoader:
 
     kv          data type of the KV cache; None: f32 for f32 weights, else f16
     dequantize  dequantize all weights to float32
+    place       the rank whose part of the model is loaded; None: all of it
+
+    Raises UnsupportedModel for a model that cannot be divided over the ranks.
     """
 
-    def __init__(self, source: ModelSource, backend: Backend, kv: str | None, *, dequantize: bool) -> None:
+    def __init__(
+        self, source: ModelSource, backend: Backend, kv: str | None, *, dequantize: bool, place: RankPlace | None = None
+    ) -> None:
         self.source = source
         self.backend = backend
         self.dequantize = dequantize
         self.config = source.config
         self.model = build(source.config)
         self.params = self.model.params()
+        self.rank_part: WeightPart | None = None
+        if place is not None:
+            self.model = place_model(source, self.model, place, backend, dequantize=dequantize)
+            self.rank_part = self.model.part
         self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
-        sizes = packed_bytes_per_param(source, self.params, backend, dequantize=dequantize)
+        sizes = packed_bytes_per_param(source, self.params, backend, dequantize=dequantize, rank_part=self.rank_part)
         self.nbytes = sum(sizes.values())
         self.weight_bytes_by_part = [0] * len(parts_of(backend))
         for param, nbytes in sizes.items():
@@ -64,7 +76,13 @@ class ModelLoader:
     def load_weights(self, max_context: int, threads: int, progress: Progress | None) -> dict[str, Tensor]:
         """Load the weights, and compute position tables for `max_context`. Raises ModelFileError, MemoryShortage."""
         weights = load_parameters(
-            self.source, self.params, self.backend, progress, dequantize=self.dequantize, threads=threads
+            self.source,
+            self.params,
+            self.backend,
+            progress,
+            dequantize=self.dequantize,
+            threads=threads,
+            rank_part=self.rank_part,
         )
         tables = self.model.tables(max_context)
         if isinstance(self.model, Encoder):
@@ -92,13 +110,32 @@ class ModelLoader:
         return worker
 
 
+def place_model(
+    source: ModelSource, model: Any, place: RankPlace, backend: Backend, *, dequantize: bool
+) -> PlacedModel:
+    """Return one rank's part of a decoder. Raises UnsupportedModel for an encoder, or if it cannot be divided."""
+    if isinstance(model, Encoder):
+        raise UnsupportedModel(f"{source.config.name} is an encoder: only decoders can be divided over several ranks")
+    mapped = map_tensors(source, model.params()).tensors
+    dtypes = {each.param.name: F32_FORMAT if dequantize else packed_format(source, each) for each in mapped}
+    return PlacedModel(model, dtypes, place, backend)
+
+
 def packed_bytes_per_param(
-    source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool
+    source: ModelSource,
+    params: Sequence[Param],
+    backend: Backend,
+    *,
+    dequantize: bool,
+    rank_part: WeightPart | None = None,
 ) -> dict[Param, int]:
-    """Return the bytes of each weight after packing."""
+    """Return the bytes of each weight after packing; of a rank's part of them."""
     sizes, parts = {}, parts_of(backend)
     for tensor in map_tensors(source, params).tensors:
         stored = F32_FORMAT if dequantize else packed_format(source, tensor)
+        if rank_part is not None and not rank_part.has(tensor.param.name):
+            continue
         part = parts[part_of_weight(backend, tensor.param.name)]
-        sizes[tensor.param] = part.packed_bytes(stored, tensor.param.shape)
+        shape = rank_part.shape(tensor.param) if rank_part else tensor.param.shape
+        sizes[tensor.param] = part.packed_bytes(stored, shape)
     return sizes

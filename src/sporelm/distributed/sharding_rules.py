@@ -114,6 +114,35 @@ def _chosen_ranges(columns: Any, ranges: Ranges) -> Ranges | None:
     return tuple(found)
 
 
+@sharding_rule(ops.join_slots)
+def _join_slots(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
+    """Columns [tokens, k, width] of a rank stay on it if they are consecutive in the joined row."""
+    y, columns = args
+    if is_cut(y, 2) and isinstance(columns, Table):
+        width = require_fixed(y.shape[2])
+        found = _chosen_ranges(columns.array % width, y.ranges)
+        if found is not None:
+            start, stop = found[sharder.rank]
+            (first, end), chosen = y.ranges[sharder.rank], columns.array[start:stop]
+            mine = chosen // width * (end - first) + chosen % width - first
+            return sharder.columns_of(op(y.local, sharder.constant(mine.astype(np.int32))), found)
+    return op(sharder.whole(y), sharder.whole(columns))
+
+
+@sharding_rule(ops.cut_slots)
+def _cut_slots(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
+    """The columns of a joined row that a rank has stay on it if they are the same consecutive ones of each slot."""
+    x, columns = args
+    if is_cut(x, 1) and isinstance(columns, Table):
+        chosen = columns.array.reshape(options["k"], -1)
+        every = [_chosen_ranges(each, x.ranges) for each in chosen]
+        if every[0] is not None and all(each == every[0] for each in every):
+            (start, stop), first = every[0][sharder.rank], x.ranges[sharder.rank][0]
+            mine = (chosen[:, start:stop] - first).reshape(-1)
+            return Sharded(sharder, op(x.local, sharder.constant(mine.astype(np.int32)), **options), 2, every[0])
+    return op(sharder.whole(x), sharder.whole(columns), **options)
+
+
 # Products.
 
 

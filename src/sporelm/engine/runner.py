@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
 from sporelm.backends.protocol import Backend, Fetch, Handle, Progress, SlotWriter
+from sporelm.backends.reference_fallback import substitute_values
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
 from sporelm.engine.lora_runtime import AdapterTable, LoraRuntime, LoraWeights, fill_table, unknown_adapter_error
@@ -18,10 +19,12 @@ from sporelm.engine.padded_inputs import PaddedInputs
 from sporelm.engine.step import UNKNOWN, Step, vocabulary_ids
 from sporelm.models import StepInputs, compute, input_specs, trace_model
 from sporelm.models.inputs import ADAPTERS, SAMPLED, SOURCES, Forward, image_specs, sampled_specs
-from sporelm.ops import Spec
+from sporelm.models.placed_model import PlacedModel
+from sporelm.ops import Graph, Spec
 from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
 
+NO_TOKENS, NO_LOGITS = np.zeros(0, np.int32), np.zeros((0, 0), np.float32)
 MAX_VIEWS = 64  # sets of input views that are kept, one for each step shape
 
 
@@ -173,6 +176,8 @@ class Runner:
     def run(self, step: Step, previous: PreviousTokens | None = None) -> ModelOutput:
         """Launch a step. Changes the caches. `previous` has the tokens that are UNKNOWN in the step."""
         outputs = self._compute(step, self.model.forward, self.plan, previous)
+        if not outputs:  # of a stage before the last
+            return ModelOutput(NO_TOKENS, NO_LOGITS)
         num_rows = None if self.padded_inputs is None else step.num_outputs
         return ModelOutput(outputs["tokens"], outputs["logits"], self.backend, num_rows)
 
@@ -181,7 +186,9 @@ class Runner:
         Changes the caches."""
         if self.plan is not None and self.embedding_plan is None:
             self.embedding_plan = self._trace_plan(self.model.embed)
-        hidden = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
+        hidden = self._compute(step, self.model.embed, self.embedding_plan).get("hidden")
+        if hidden is None:  # of a stage before the last
+            return NO_LOGITS
         if self.padded_inputs is not None:
             hidden = hidden[: step.num_outputs]
         return self.backend.fetch(hidden)
@@ -221,6 +228,11 @@ class Runner:
         if lora_runtime.table is None or lora_runtime.table is not self.adapter_table:
             lora_runtime.close()
 
+    def _trace(self, forward: Forward, weights: Mapping[str, Any], specs: Mapping[str, Spec]) -> Graph:
+        """Return the graph of one step: of this rank's stage, if the model has several."""
+        graph = trace_model(forward, weights, self.caches, specs)
+        return self.model.local_graph(graph) if isinstance(self.model, PlacedModel) else graph
+
     def _trace_plan(
         self, forward: Forward, weights: Mapping[str, Any] | None = None, extra_specs: Mapping[str, Spec] | None = None
     ) -> Plan:
@@ -230,7 +242,7 @@ class Runner:
             specs |= sampled_specs(
                 self.specs["tokens"].bound[0], max(self.limits.max_batch, self.specs["rows"].bound[0])
             )
-        graph = trace_model(forward, weights or self.weights, self.caches, specs)
+        graph = self._trace(forward, weights or self.weights, specs)
         plan = Plan(graph, self.backend, self.specs["tokens"].bound[0] if self.padded_inputs is not None else 0)
         self.compile_s += perf_counter() - began
         return plan
@@ -278,7 +290,10 @@ class Runner:
         self.filled_at = perf_counter()
         if plan is None:
             tensors = {name: self.backend.tensor(array) for name, array in arrays.items()}
-            results = compute(forward, tensors, weights, self.caches)
+            if isinstance(self.model, PlacedModel) and self.model.parallel.pp > 1:  # only a graph has stages
+                results = run_calls(self._trace(forward, weights, {**self.specs, **extra_specs}), tensors)
+            else:
+                results = compute(forward, tensors, weights, self.caches)
             return {name: result.numpy() for name, result in results.items()}
         if len(plan.bucket_programs) < len(self.backend.step_buckets):
             began = perf_counter()
@@ -380,6 +395,16 @@ class StartedExport:
                     raise
                 del self._fetches[0]
         return self._layers, self._states
+
+
+def run_calls(graph: Graph, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a graph op by op on tensors by the names of its inputs; return its outputs."""
+    known: dict[int, Any] = {id(value): tensors[name] for name, value in graph.inputs.items()}
+    for call in graph.calls:
+        results = call.op(*substitute_values(call.args, known), **call.options)
+        found = () if results is None else results if isinstance(results, tuple) else (results,)
+        known |= {id(value): result for value, result in zip(call.results, found, strict=True)}
+    return {name: known[id(value)] for name, value in graph.outputs.items()}
 
 
 def sampled_inputs(

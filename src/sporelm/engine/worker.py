@@ -28,19 +28,22 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
 from sporelm.tensor.dtype import F16, ElementType
 
-Share = tuple[
-    int, int, int
-]  # start, length, total: this rank has the shards start .. start + length of `total` equal ones
+Share = tuple[int, int, int]  # start, length, total: the shards start .. start + length of `total` equal ones
 WHOLE: Share = (0, 1, 1)
 BATCH = 16  # requests that run together, by default
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model and its weights on a device."""
+    """A model and its weights on a device. A `PlacedModel` has one rank's part of them."""
 
     model: Model
     weights: Mapping[str, Any]
+
+    @property
+    def share(self) -> Share:
+        """The part of the weights that is loaded."""
+        return getattr(self.model, "share", WHOLE)
 
 
 class Recorder(Protocol):
@@ -58,7 +61,7 @@ class Worker:
         self,
         model: LoadedModel,
         device: Backend,
-        share: Share = WHOLE,
+        share: Share | None = None,
         *,
         limits: EngineConfig | None = None,
         kv: ElementType = F16,
@@ -66,16 +69,15 @@ class Worker:
     ) -> None:
         """Allocate the caches, of numbers of type `kv`, and trace the model; `limits` default to `default_limits`.
 
-        Raises UnsupportedModel for a share of a model, MemoryShortage if not one context fits.
+        share   the part of the weights, if it is to be checked against those that were loaded
+
+        Raises UnsupportedModel for another share than the loaded one, MemoryShortage if not one context fits.
         """
-        start, length, total = share
-        if not 0 <= start < start + length <= total:
-            raise UnsupportedModel(f"share {share} must be (start, length, total) with start + length <= total")
-        if length != total:
-            raise UnsupportedModel(f"share {share} is a part: only whole models, (0, 1, 1), are supported")
+        if share is not None and share != model.share:
+            raise UnsupportedModel(f"share {share}: other weights are loaded (got {model.share}). Load that share.")
         self.device = device
         self.recorder: Recorder | None = None
-        self.share = share
+        self.share = model.share
         self.limits = limits or default_limits(model, device, kv)
         memory, counts = model.model.memory(), (self.limits.num_pages, self.limits.num_states)
         if not counts[1] and bytes_per_state(memory, device):

@@ -5,7 +5,7 @@ sharding rules, tells which caches are cut. A weight that no rule can cut is cop
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from math import gcd, lcm
@@ -19,14 +19,16 @@ from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.distributed.placement import Sharded, Sharder, Table, UndecidedCache
 from sporelm.distributed.rank_ranges import Ranges, divide, scale_ranges, share_units
 from sporelm.distributed.sharding_rules import RULES
+from sporelm.distributed.stage_cut import assign_stages, cut_stage
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks.block_memory import Paged, State
+from sporelm.models.blocks.block_memory import Paged
 from sporelm.models.inputs import Forward, compute, input_specs
 from sporelm.models.params import Columns, Param, Rows
-from sporelm.ops import Graph, Op, Spec
+from sporelm.models.placeholder import Placeholder, placeholder_caches
+from sporelm.ops import Graph
 from sporelm.ops.op import leaves
-from sporelm.ops.paged_attention import PAGE, page_shape
-from sporelm.tensor.dtype import F32, ElementType, dtype_of
+from sporelm.ops.paged_attention import PAGE
+from sporelm.tensor.dtype import F32, dtype_of
 
 PLANNED_TOKENS, PLANNED_PAGES = 4, 2  # of the steps that are traced
 EMBEDDING, LINEAR, EXPERTS, HEADS = (op.name for op in (ops.embedding, ops.linear, ops.linear_experts, ops.linear_heads))
@@ -53,13 +55,18 @@ class ModelCuts:
     parallel     the ranks
     weights      the cut of each weight that is not copied, by name
     cache_heads  for each memory of the model the KV heads of each rank; (): all of them
-    logits       the tokens whose scores each rank has; (): all of them
+    logits       the tokens whose scores each rank of the last stage has; (): all of them
+    num_layers   of the model
+    stage_weights, stage_caches   the names of the weights, and the numbers of the memories, that each stage uses
     """
 
     parallel: ParallelConfig
-    weights: Mapping[str, Cut] = field(default_factory=dict)
-    cache_heads: tuple[Ranges, ...] = ()
-    logits: Ranges = ()
+    weights: Mapping[str, Cut]
+    cache_heads: tuple[Ranges, ...]
+    logits: Ranges
+    num_layers: int
+    stage_weights: tuple[frozenset[str], ...]
+    stage_caches: tuple[tuple[int, ...], ...]
 
     def local_memory(self, memory: Sequence[Any], tp_rank: int) -> list[Any]:
         """Return what the caches of a rank keep: `memory` with the rank's KV heads."""
@@ -68,36 +75,35 @@ class ModelCuts:
             found.append(replace(each, kv_heads=heads[tp_rank][1] - heads[tp_rank][0]) if heads else each)
         return found
 
+    def layer_stage(self, name: str) -> int | None:
+        """Return the stage of a weight's layer; None for a weight of no layer."""
+        return stage_of_layer(self.parallel, self.num_layers, name)
+
     def local_shape(self, param: Param, tp_rank: int) -> tuple[int, ...]:
         """Return the shape of a rank's part of a weight."""
         cut = self.weights.get(param.name)
         return cut.shape(param.shape, tp_rank) if cut else param.shape
 
 
-class Placeholder:
-    """A weight or a cache without values, on a device that computes nothing."""
+class WeightPart(NamedTuple):
+    """The part of a model's weights that one rank has: of a stage, and of each weight that is cut."""
 
-    graph = None
+    cuts: ModelCuts
+    stage: int
+    tp_rank: int
 
-    def __init__(self, shape: Sequence[Any], dtype: ElementType) -> None:
-        self.shape, self.dtype, self.device = tuple(shape), dtype, PLACEHOLDER_DEVICE
+    def has(self, name: str) -> bool:
+        """Return whether the stage uses a weight."""
+        return name in self.cuts.stage_weights[self.stage]
 
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.shape, self.dtype)
+    def shape(self, param: Param) -> tuple[int, ...]:
+        """Return the shape of the rank's part of a weight."""
+        return self.cuts.local_shape(param, self.tp_rank)
 
-
-class PlaceholderDevice:
-    """A device whose ops return placeholders."""
-
-    name = "placeholder"
-
-    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        results = tuple(Placeholder(spec.shape, spec.dtype) for spec in op.results(args, options))
-        return results[0] if len(results) == 1 else results or None
-
-
-PLACEHOLDER_DEVICE = PlaceholderDevice()
+    def range(self, name: str) -> tuple[int, int, int] | None:
+        """Return the dimension, start and stop of the rank's part of a weight; None if it has all of it."""
+        cut = self.cuts.weights.get(name)
+        return None if cut is None else (cut.dim, *cut.ranges[self.tp_rank])
 
 
 class PlannedGroup(NamedTuple):
@@ -135,10 +141,10 @@ def plan_cuts(
 
     Raises UnsupportedModel if the sharding rules cannot run the model in any way.
     """
-    if parallel.tp == 1:
-        return ModelCuts(parallel, {}, ((),) * len(model.memory()))
     planner = CutPlanner(model, params, dtypes, parallel, context)
     reason: UnsupportedModel | None = None
+    if parallel.tp == 1:
+        return planner.plan(ExpertCut.NONE)
     expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED, ExpertCut.NONE]
     for expert_cut in expert_cuts if parallel.expert_parallel else ExpertCut:
         try:
@@ -174,14 +180,14 @@ class CutPlanner:
         self, model: Any, params: Sequence[Param], dtypes: Mapping[str, Any], parallel: ParallelConfig, context: int
     ) -> None:
         self.model, self.params, self.parallel = model, params, parallel
-        self.dtypes = {each.name: _dtype_of(each, dtypes) for each in params}
+        self.dtypes = {each.name: weight_dtype(each, dtypes) for each in params}
         self.tables = model.tables(max(context, PLANNED_PAGES * PAGE))
         self.specs = input_specs(PLANNED_TOKENS, PLANNED_TOKENS, PLANNED_TOKENS, PLANNED_PAGES)
         self.uses, self.biases = self._find_uses()
 
     def plan(self, expert_cut: ExpertCut) -> ModelCuts:
         """Return the cuts. Raises UnsupportedModel if a rule is missing for experts that are divided in this way."""
-        cuts = dict(self._choose_cuts(expert_cut))
+        cuts = dict(self._choose_cuts(expert_cut)) if self.parallel.tp > 1 else {}
         for weight, bias in self.biases.items():
             cuts.pop(bias, None)
             if weight not in cuts:
@@ -192,17 +198,7 @@ class CutPlanner:
                 cuts[bias] = Cut(dim, ranges)
             elif len(shape) == 1 and dim == 0:
                 cuts[bias] = Cut(0, ranges)
-        caches, logits = self._trace_rules(cuts)
-        return ModelCuts(self.parallel, cuts, caches, logits)
-
-    def _memory_placeholders(self) -> list[Any]:
-        found: list[Any] = []
-        for each in self.model.memory():
-            if isinstance(each, State):
-                found.append(tuple(Placeholder((PLANNED_TOKENS, *shape), F32) for shape in each.shapes))
-            else:
-                found.append(Placeholder((PLANNED_PAGES, *page_shape(each.position_shape)), F32))
-        return found
+        return self._trace_rules(cuts)
 
     def _trace(self, weights: Mapping[str, Any], caches: Sequence[Any], forward: Forward) -> tuple[Graph, dict[str, Any]]:
         graph = Graph()
@@ -213,7 +209,7 @@ class CutPlanner:
         """Return how each weight is read, and the bias of each matrix that has one."""
         weights = {each.name: Placeholder(each.shape, self.dtypes[each.name]) for each in self.params}
         tables = {name: Placeholder(table.shape, dtype_of(table)) for name, table in self.tables.items()}
-        graph, _ = self._trace({**weights, **tables}, self._memory_placeholders(), self.model.forward)
+        graph, _ = self._trace({**weights, **tables}, placeholder_caches(self.model.memory()), self.model.forward)
         names = {id(value): name for name, value in weights.items()}
         readers: dict[str, set[tuple[str, int]]] = {}
         biases: dict[str, str] = {}
@@ -302,29 +298,64 @@ class CutPlanner:
             elif len(each.shape) == 2 and self.uses[each.name].is_only(LINEAR):
                 yield from self._cut_dim(each, _dim_of(each))
 
-    def _trace_rules(self, cuts: Mapping[str, Cut]) -> tuple[tuple[Ranges, ...], Ranges]:
-        """Trace the model with the rules. Return the KV heads of each memory, and the range of logits, of each rank."""
+    def _trace_rules(self, cuts: Mapping[str, Cut]) -> ModelCuts:
+        """Trace the model with the rules, which decide how caches and logits are cut, and cut the graph into stages."""
         def constant(array: NDArray[Any]) -> Placeholder:
             return Placeholder(array.shape, dtype_of(array))
 
         sharder = Sharder(PlannedGroup(0, self.parallel.tp), RULES, constant)
-        weights: dict[str, Any] = {}
-        for each in self.params:
-            cut = cuts.get(each.name)
-            shape = cut.shape(each.shape, 0) if cut else each.shape
-            local = Placeholder(shape, self.dtypes[each.name])
-            weights[each.name] = Sharded(sharder, local, cut.dim, cut.ranges, is_constant=True) if cut else local
+        weights = {
+            each.name: Placeholder(cuts[each.name].shape(each.shape, 0) if each.name in cuts else each.shape, dtype)
+            for each, dtype in zip(self.params, self.dtypes.values(), strict=True)
+        }
+        placed: dict[str, Any] = dict(weights)
+        for name, cut in cuts.items():
+            placed[name] = Sharded(sharder, weights[name], cut.dim, cut.ranges, is_constant=True)
         for name, table in self.tables.items():
-            weights[name] = Table(sharder, Placeholder(table.shape, dtype_of(table)), table)
-        whole = self._memory_placeholders()
-        caches = [
-            UndecidedCache(sharder, each, partial(_local_cache, each)) if isinstance(memory, Paged) else each
-            for memory, each in zip(self.model.memory(), whole, strict=True)
-        ]
-        _, outputs = self._trace(weights, caches, self.model.forward)
+            placed[name] = Table(sharder, Placeholder(table.shape, dtype_of(table)), table)
+        memory, caches = self.model.memory(), placeholder_caches(self.model.memory())
+        if self.parallel.tp > 1:
+            caches = [
+                UndecidedCache(sharder, each, partial(_local_cache, each)) if isinstance(kept, Paged) else each
+                for kept, each in zip(memory, caches, strict=True)
+            ]
+        graph, outputs = self._trace(placed, caches, self.model.forward)
         logits = outputs["logits"]
         heads = tuple((cache.heads or ()) if isinstance(cache, UndecidedCache) else () for cache in caches)
-        return heads, logits.ranges if isinstance(logits, Sharded) else ()
+        graph.outputs = local_outputs(sharder, outputs)
+        stage_weights, stage_caches = self._cut_stages(graph, weights, caches)
+        ranges = logits.ranges if isinstance(logits, Sharded) else ()
+        num_layers = len(self.model.layers)
+        return ModelCuts(self.parallel, cuts, heads, ranges, num_layers, stage_weights, stage_caches)
+
+    def _cut_stages(
+        self, graph: Graph, weights: Mapping[str, Placeholder], caches: Sequence[Any]
+    ) -> tuple[tuple[frozenset[str], ...], tuple[tuple[int, ...], ...]]:
+        """Return the names of the weights, and the numbers of the memories, that each stage uses."""
+        if self.parallel.pp == 1:
+            return (frozenset(weights),), (tuple(range(len(caches))),)
+        num_layers = len(self.model.layers)
+        names = {id(value): name for name, value in weights.items()}
+        numbers: dict[int, int] = {}
+        for number, cache in enumerate(caches):
+            parts = cache if isinstance(cache, tuple) else (getattr(cache, "local", cache),)
+            numbers |= {id(part): number for part in parts}
+
+        def stage_of(value: Any) -> int | None:
+            name = names.get(id(value))
+            return None if name is None else stage_of_layer(self.parallel, num_layers, name)
+
+        calls = assign_stages(graph, stage_of, lambda value: id(value) not in names and id(value) not in numbers)
+        stages = range(self.parallel.pp)
+        used = [{id(value) for value in calls.constants(graph, stage)} for stage in stages]
+        for stage in stages:  # raises if a value cannot pass
+            cut_stage(graph, calls, stage, self.parallel.pp, PlannedGroup(stage, self.parallel.pp), lambda each: each)
+        read = set().union(*used)
+        # Weights that no step reads, such as a classifier, are with the outputs.
+        unread = {name for key, name in names.items() if key not in read}
+        of_weights = [frozenset(names[key] for key in found & names.keys()) for found in used]
+        of_weights[-1] |= unread
+        return tuple(of_weights), tuple(tuple(sorted({numbers[key] for key in found & numbers.keys()})) for found in used)
 
 
 def _local_cache(whole: Placeholder, heads: Ranges) -> Placeholder:
@@ -332,7 +363,8 @@ def _local_cache(whole: Placeholder, heads: Ranges) -> Placeholder:
     return Placeholder((*shape[:2], stop - start, *shape[3:]), whole.dtype)
 
 
-def _dtype_of(param: Param, dtypes: Mapping[str, Any]) -> Any:
+def weight_dtype(param: Param, dtypes: Mapping[str, Any]) -> Any:
+    """Return the number format in which a weight is packed."""
     return F32 if len(param.shape) == 1 or param.plain else dtypes.get(param.name, F32)
 
 
@@ -346,6 +378,17 @@ def _dim_of(param: Param) -> int:
 def _unit(param: Param) -> int:
     assert isinstance(param.split, Rows | Columns)
     return param.split.unit
+
+
+def stage_of_layer(parallel: ParallelConfig, num_layers: int, name: str) -> int | None:
+    """Return the stage of a weight's layer; None for a weight of no layer."""
+    first, number, *_ = [*name.split("."), ""]
+    if first != "layers" or not number.isdecimal():
+        return None
+    for stage, (start, end) in enumerate(parallel.layer_ranges(num_layers)):
+        if start <= int(number) < end:
+            return stage
+    return None
 
 
 def _layer_of(name: str) -> str:

@@ -14,7 +14,7 @@ from sporelm.models.blocks.mixture import ExpertLinear
 from sporelm.models.config import ModelConfig
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import StepInputs
-from sporelm.models.params import Param
+from sporelm.models.params import Columns, Param, Rows
 from sporelm.models.row_kinds import NUM_KINDS
 from sporelm.models.tower_inputs import ImageInput
 
@@ -35,9 +35,11 @@ class CogVLMConfig(ModelConfig):
 class KindLinear(Linear):
     """A product with the matrix of a row's kind."""
 
-    def __init__(self, name: str, out: int, width: int, *, bias: bool = False) -> None:
+    def __init__(
+        self, name: str, out: int, width: int, *, bias: bool = False, split: Rows | Columns | None = None
+    ) -> None:
         super().__init__(f"{name}_exps", out, width, bias=bias)
-        self.experts = ExpertLinear(self.name, (NUM_KINDS, out, width), bias=bias)
+        self.experts = ExpertLinear(self.name, (NUM_KINDS, out, width), bias=bias, split=split)
 
     def params(self) -> list[Param]:
         return self.experts.params()
@@ -53,17 +55,20 @@ class KindAttention(Attention):
         super().__init__(name, config, streams=(0,) * (config.head_dim // 2))
         linears = {"q": self.q, "k": self.k, "v": self.v}
         self.q, self.k, self.v = (
-            KindLinear(linear.name, linear.out, linear.width, bias=config.visual_bias) for linear in linears.values()
+            KindLinear(linear.name, linear.out, linear.width, bias=config.visual_bias, split=linear.split)
+            for linear in linears.values()
         )
-        self.o = KindLinear(self.o.name, self.o.out, self.o.width)
+        self.o = KindLinear(self.o.name, self.o.out, self.o.width, split=self.o.split)
 
 
 class KindMLP:
     """A gated feed-forward block of each kind of rows."""
 
     def __init__(self, name: str, config: ModelConfig) -> None:
-        self.gate, self.up = (KindLinear(f"{name}.ffn_{part}", config.ffn, config.width) for part in ("gate", "up"))
-        self.down = KindLinear(f"{name}.ffn_down", config.width, config.ffn)
+        self.gate, self.up = (
+            KindLinear(f"{name}.ffn_{part}", config.ffn, config.width, split=Rows()) for part in ("gate", "up")
+        )
+        self.down = KindLinear(f"{name}.ffn_down", config.width, config.ffn, split=Columns())
 
     def params(self) -> list[Param]:
         return [param for linear in (self.gate, self.up, self.down) for param in linear.params()]

@@ -12,7 +12,7 @@ from sporelm.models.blocks.linear import Linear, apply_linears
 from sporelm.models.blocks.mixture import ExpertLinear
 from sporelm.models.config import ModelConfig
 from sporelm.models.inputs import ROPE, StepInputs
-from sporelm.models.params import Param
+from sporelm.models.params import Columns, Param, Rows
 
 # Tables: the columns of all experts' heads, key head by key head, and the inverse order.
 BY_KEY_HEAD, BY_EXPERT = "expert_heads", "heads_of_experts"
@@ -34,9 +34,10 @@ class AttentionExperts:
         self.experts, width, kv_width = config.experts, config.width, config.kv_heads * config.head_dim
         count = self.experts.count
         self.router = Linear(f"{name}.attn_gate_inp", count, width)
-        self.q = ExpertLinear(f"{name}.attn_q_exps", (count, kv_width, width), bias=False)
-        self.o = ExpertLinear(f"{name}.attn_output_exps", (count, width, kv_width), bias=False)
-        self.k, self.v = (Linear(f"{name}.attn_{part}", kv_width, width) for part in "kv")
+        rows, columns = Rows(config.head_dim), Columns(config.head_dim)
+        self.q = ExpertLinear(f"{name}.attn_q_exps", (count, kv_width, width), bias=False, split=rows)
+        self.o = ExpertLinear(f"{name}.attn_output_exps", (count, width, kv_width), bias=False, split=columns)
+        self.k, self.v = (Linear(f"{name}.attn_{part}", kv_width, width, split=rows) for part in "kv")
         self.output_bias = Param(f"{name}.attn_mixture.bias", (width,))
         self.memory, self.scale = Paged(config.kv_heads, config.head_dim), config.attention_scale
 

@@ -148,5 +148,10 @@ def _group_pairs(emitter: Emitter, ids: Any, first: int | None, chosen: int, exp
         }
         fields |= {"pairs": pairs, "groups": groups, "count": count}
         guard = (extent_cell(tokens), 1, max_extent(tokens))
-        emitter.emit(expert_routing.group_pairs(emitter.context.target, is_part=first is not None), fields, Cell("1", 1), guard=guard)
+        emitter.emit(
+            expert_routing.group_pairs(emitter.context.target, is_part=first is not None),
+            fields,
+            Cell("1", 1),
+            guard=guard,
+        )
     return found
