@@ -35,6 +35,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter, thread_time
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +43,7 @@ RESULTS = ROOT / "bench" / "results"
 CALIBRATION = RESULTS / "2026-11-27-scale-calibration.json"
 sys.path.insert(0, str(ROOT / "src"))
 
+from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates  # noqa: E402
 from sporelm.bench.scale.calibration import CalibrationResult, fit_efficiency, fit_link, summarize_errors  # noqa: E402
 from sporelm.bench.scale.cost_model import (  # noqa: E402
     GPU_EFFICIENCY,
@@ -74,6 +76,7 @@ from sporelm.bench.scale.step_measurement import (  # noqa: E402
     COLUMNS,
     FITTED_CASES,
     HELD_OUT_CASES,
+    Clock,
     MeasuredStep,
     measure_steps,
     prompt_case,
@@ -190,27 +193,58 @@ def calibrate(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace) -> tuple[list[MeasuredStep], dict[str, float], dict[str, Any]]:
     """Return the steps of all models, the best peak rates that were measured between them, and their origin."""
-    from sporelm import LLM
-    from sporelm.bench import synthetic_file
     from sporelm.cli.bench import describe_run
 
     cases = (*FITTED_CASES, *HELD_OUT_CASES)
     steps: list[MeasuredStep] = []
     limits: dict[str, float] = {}
     about: dict[str, Any] = {}
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    command = shlex.join(["python", "bench/scale.py", *words])
     for name in (args.fit, *args.check):
-        with LLM(synthetic_file(f"synthetic:{name}"), threads=args.threads, max_batch=16, max_context=2304) as llm:
-            about = dict(describe_run([], llm.backend.probe()))
-            steps += measure_steps(llm, name, cases, args.repeat, lambda line: print(line, file=sys.stderr))
-            for rate, value in llm.backend.measure_limits().items():
-                limits[rate] = max(value, limits.get(rate, 0.0))
-    about["command"] = shlex.join(["python", "bench/scale.py", *sys.argv[1:]])
-    if args.save:
-        with args.save.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*about, *COLUMNS])
-            writer.writerows([*about.values(), *to_cells(step)] for step in steps)
+        with open_model(name, args.threads) as llm:
+            about = describe_run([], llm.backend.probe())
+            about |= {"command": command, "threads": str(args.threads)}
+            limits = best_limits(llm, limits)
+            steps += measure_steps(llm.engine, name, cases, args.repeat, choose_clock(args.threads), announce)
+            save_steps(args.save, about, steps)
+            limits = best_limits(llm, limits)
+            announce(f"{name}: {limits}")
     return steps, limits, about
+
+
+def save_steps(path: Path | None, about: dict[str, Any], steps: Sequence[MeasuredStep]) -> None:
+    """Write the measured steps, each with its origin."""
+    if path is None:
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*about, *COLUMNS])
+        writer.writerows([*about.values(), *to_cells(step)] for step in steps)
+
+
+def open_model(name: str, threads: int) -> Any:
+    """Return the LLM of a synthetic model."""
+    from sporelm import LLM
+    from sporelm.bench import synthetic_file
+
+    return LLM(synthetic_file(f"synthetic:{name}"), threads=threads, max_batch=16, max_context=2304)
+
+
+def choose_clock(threads: int) -> Clock:
+    """Return the thread's own time if there is one thread: other programs then cost little."""
+    return thread_time if threads == 1 else perf_counter
+
+
+def best_limits(llm: Any, limits: dict[str, float]) -> dict[str, float]:
+    """Return the better of the peak rates now and those before."""
+    backend = llm.backend
+    measured = measure_peak_rates(backend.compiler, backend.thread_pool, choose_clock(llm.threads))
+    return {rate: max(value, limits.get(rate, 0.0)) for rate, value in measured.items()}
+
+
+def announce(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def summarize(result: CalibrationResult, fit_model: str) -> dict[str, Any]:
@@ -312,16 +346,15 @@ def make_mix(args: argparse.Namespace) -> RequestMix:
 
 
 def record(args: argparse.Namespace) -> int:
-    from sporelm import LLM
-    from sporelm.bench import synthetic_file
     from sporelm.bench.scale.load_recording import record_load
 
     requests = make_mix(args).draw(args.rate, args.seconds, args.seed)
-    with LLM(synthetic_file(f"synthetic:{args.model}"), threads=args.threads, max_batch=16, max_context=2304) as llm:
-        llm.bench_decode(16, batch=8)  # programs are compiled, and pages touched
-        llm.bench_prefill(512)
-        times = record_load(llm.engine, requests)
-        probes = measure_steps(llm, args.model, (*FITTED_CASES[:1], prompt_case(256)), 3)
+    clock = choose_clock(args.threads)
+    probe_cases = (*FITTED_CASES[:1], prompt_case(256))
+    with open_model(args.model, args.threads) as llm:
+        measure_steps(llm.engine, args.model, FITTED_CASES, 1, clock)  # programs are compiled, and pages touched
+        times = record_load(llm.engine, requests, clock)
+        probes = measure_steps(llm.engine, args.model, probe_cases, 3, clock)
     write_request_times(args.file, times)
     print(format_table([{"requests": len(times), **{each.case.label + " (s)": each.seconds for each in probes}}]))
     return 0
@@ -538,7 +571,7 @@ def make_parser() -> argparse.ArgumentParser:
             each.add_argument("--check", nargs="*", default=CHECK_MODELS, metavar="SHAPE:FORMAT", help="the others")
             each.add_argument("--points", type=Path, help="file of an earlier --save: measure nothing")
             each.add_argument("--repeat", type=int, default=5, help="samples of a case; default: 5")
-            each.add_argument("--threads", type=int, help="default: all cores")
+            each.add_argument("--threads", type=int, default=1, help="default: 1, timed by the thread's own clock")
             each.add_argument("--median", action="store_true", help="use medians, not the shortest samples")
             each.add_argument("--save", type=Path, help="CSV file for the measured steps")
             each.add_argument("--save-calibration", type=Path, help="JSON file for the fit")
@@ -554,7 +587,7 @@ def make_parser() -> argparse.ArgumentParser:
             each.add_argument("--slowdown", type=float, default=1.0, help="factor of the processor's times; default: 1")
         if name == "record":
             each.add_argument("--model", default=FIT_MODEL)
-            each.add_argument("--threads", type=int)
+            each.add_argument("--threads", type=int, default=1, help="default: 1, timed by the thread's own clock")
             add_load(each, rate=1.0, seconds=60)
             add_mix(each, 100, 50, (1024, 256))
         if name == "simulate":

@@ -20,7 +20,6 @@ from sporelm.errors import RequestError
 
 PRIOR_WEIGHT = 0.03  # of the logarithm of an unknown over its start: a factor of e costs as much as an error of 3 %
 MAX_ROUNDS = 200
-BATCH_PROMPT = 128  # positions that sequences of a batch hold at depth 0, as in `LLM.bench_decode`
 
 Models = Mapping[str, CostModel]
 
@@ -68,8 +67,7 @@ def predict_seconds(model: CostModel, case: StepCase, token_budget: int) -> floa
     """Return the seconds that a cost model gives a case, as `step_measurement.sample_step` measures it."""
     if case.kind == "prefill":
         return model.prompt(case.tokens, token_budget).seconds
-    held = case.context or (BATCH_PROMPT if case.batch > 1 else 0)
-    return model.step(StepLoad.decode(case.batch, held + (DECODE_STEPS - 1) / 2)).seconds
+    return model.step(StepLoad.decode(case.batch, case.context + (DECODE_STEPS - 1) / 2)).seconds
 
 
 def fit_efficiency(

@@ -2,35 +2,41 @@
 
 from collections import deque
 from collections.abc import Sequence
-from time import perf_counter, sleep
+from time import perf_counter
 
 from sporelm.api.engine_timing import random_ids
 from sporelm.bench.scale.request_trace import RequestTimes, TracedRequest
+from sporelm.bench.scale.step_measurement import Clock
 from sporelm.engine import Engine, Request
 
-MAX_PAUSE_SECONDS = 0.002
 
+def record_load(engine: Engine, requests: Sequence[TracedRequest], clock: Clock = perf_counter) -> list[RequestTimes]:
+    """Return the times of all requests, each added at its arrival. Prompts are random ids; answers have full length.
 
-def record_load(engine: Engine, requests: Sequence[TracedRequest]) -> list[RequestTimes]:
-    """Return the times of all requests, each added at its arrival. Prompts are random ids; answers have full length."""
+    Time without work is skipped. `clock` is that of the recorded times: of a back-end with one thread `thread_time`.
+    """
     pending = deque(
         (traced, Request(random_ids(engine, traced.prompt_tokens), max_tokens=traced.output_tokens))
         for traced in sorted(requests)
     )
-    added: list[tuple[TracedRequest, Request]] = []
-    start = perf_counter()
+    added: dict[int, TracedRequest] = {}
+    tokens: dict[int, list[float]] = {}  # of each request, the moments of its tokens
+    start = clock()
     while pending or not engine.is_idle:
-        elapsed = perf_counter() - start
+        elapsed = clock() - start
+        if engine.is_idle and pending[0][0].arrival_seconds > elapsed:
+            start -= pending[0][0].arrival_seconds - elapsed
+            elapsed = pending[0][0].arrival_seconds
         while pending and pending[0][0].arrival_seconds <= elapsed:
             traced, request = pending.popleft()
             engine.add(request)
-            added.append((traced, request))
-        if engine.is_idle:
-            sleep(min(MAX_PAUSE_SECONDS, max(0.0, pending[0][0].arrival_seconds - elapsed)))
-        else:
-            engine.step()
+            added[request.id], tokens[request.id] = traced, []
+        outputs = engine.step()
+        now = clock() - start
+        for output in outputs:
+            tokens[output.request.id].append(now)
     times = []
-    for traced, request in added:
-        arrival = start + traced.arrival_seconds
-        times.append(RequestTimes(traced, request.first_token_time - arrival, request.last_token_time - arrival))
+    for request_id, traced in added.items():
+        arrival, moments = traced.arrival_seconds, tokens[request_id]
+        times.append(RequestTimes(traced, moments[0] - arrival, moments[-1] - arrival))
     return times

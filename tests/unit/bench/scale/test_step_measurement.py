@@ -2,8 +2,11 @@
 
 import csv
 import io
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sporelm.bench.scale.step_measurement import (
@@ -14,31 +17,46 @@ from sporelm.bench.scale.step_measurement import (
     measure_steps,
     prompt_case,
     read_steps,
+    sample_step,
     to_cells,
 )
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Step
 from sporelm.errors import RequestError
 
 
-class CountingEngine:
-    """Each sample takes a second longer than the one before."""
+class StandIn:
+    """Answers each row with token 1, and notes the steps."""
+
+    kv = "f16"
 
     def __init__(self) -> None:
-        self.calls: list[tuple] = []
+        self.steps: list[tuple[int, int]] = []  # sequences and tokens
 
-    def bench_prefill(self, n: int) -> float:
-        self.calls.append(("prefill", n))
-        return float(len(self.calls))
+    def run(self, step: Step, previous: Any = None) -> ModelOutput:
+        self.steps.append((len(step.sequences), step.num_tokens))
+        logits = np.zeros((max(1, step.num_outputs), 100), np.float32)
+        return ModelOutput(np.full(len(logits), 1, np.int32), logits)
 
-    def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
-        self.calls.append(("decode", n, batch, depth))
-        return float(len(self.calls)) * n
+
+def test_a_decode_step_and_a_prompt() -> None:
+    worker = StandIn()
+    engine = Engine(worker, EngineConfig(256, 256, 100, 64, 4, 40))
+    ticks = count()
+    assert sample_step(engine, prompt_case(100), lambda: next(ticks)) == 1
+    assert worker.steps == [(1, 64), (1, 36)]
+    worker.steps.clear()
+    assert sample_step(engine, decode_case(4, 16), lambda: next(ticks)) == 1 / DECODE_STEPS
+    assert worker.steps == [(4, 64)] + [(4, 4)] * DECODE_STEPS
+    assert not engine.kv_cache.sequences
 
 
 def test_samples_alternate_and_the_first_round_does_not_count() -> None:
-    engine = CountingEngine()
-    found = measure_steps(engine, "m", [decode_case(4, 64), prompt_case(100)], 2)
-    assert engine.calls == [("decode", DECODE_STEPS, 4, 64), ("prefill", 100)] * 3
-    assert [step.samples for step in found] == [(3.0, 5.0), (4.0, 6.0)]
+    engine = Engine(StandIn(), EngineConfig(256, 256, 100, 64, 4, 40))
+    lines: list[str] = []
+    cases = [decode_case(4, 16), prompt_case(100)]
+    found = measure_steps(engine, "m", cases, 2, announce=lines.append)
+    assert lines == [f"m: {case.label}, sample {turn} of 2" for turn in range(3) for case in cases]
+    assert [(step.case, len(step.samples)) for step in found] == [(case, 2) for case in cases]
     with pytest.raises(RequestError, match="too few samples"):
         measure_steps(engine, "m", [], 0)
 
