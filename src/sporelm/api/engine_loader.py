@@ -37,7 +37,7 @@ from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import ModelIdentity, compute_identity
 from sporelm.checkpoints.loader import ModelSource
 from sporelm.checkpoints.towers.open_tower import find_image_encoder
-from sporelm.engine import Engine, EngineConfig, LoadedModel, Worker
+from sporelm.engine import Engine, EngineConfig, Worker
 from sporelm.engine.capacity import DEFAULT_CONTEXT
 from sporelm.engine.encoder_engine import EncoderEngine, EncoderWorker
 from sporelm.engine.kv.offload import DEFAULT_MAX_BYTES, OffloadStore
@@ -60,7 +60,7 @@ from sporelm.vision.processor_registry import note_missing_settings
 MAX_BATCH = 1024
 STEP_TOKENS = 512  # tokens of a step that must fit beside the weights
 SPECULATION_METHODS = ("ngram", "draft")
-StartRanks = Callable[[EngineConfig, Callable[[], LoadedModel]], WorkerGroup]
+StartRanks = Callable[[EngineConfig], WorkerGroup]
 Announce = Callable[[str], None]  # a line for the user, before the weights are loaded
 
 
@@ -433,8 +433,7 @@ def _load(
         tokenizer_future = pool.submit(load_tokenizer, source.path)
         if draft is not None:
             check_vocabularies(tokenizer_future.result(), load_tokenizer(draft.source.path))
-        load = partial(model.load_decoder, limits.max_context, threads, progress)
-        loaded = load() if start_ranks is None else None
+        loaded = model.load_decoder(limits.max_context, threads, progress) if start_ranks is None else None
         tokenizer = tokenizer_future.result()
         if options.chat_template is not None:
             use_template(tokenizer, str(options.chat_template))
@@ -444,7 +443,7 @@ def _load(
             worker = model.create_worker(loaded, limits, progress, eager=options.eager)
         else:
             assert start_ranks is not None
-            worker = start_ranks(limits, load)
+            worker = start_ranks(limits)
             load_s = perf_counter() - start
         cleanup.callback(worker.close)
         speculation = Speculation(NgramDrafter()) if options.speculate == "ngram" else None
@@ -533,7 +532,6 @@ def _start_ranks(
     threads: int,
     progress: Progress | None,
     limits: EngineConfig,
-    load: Callable[[], LoadedModel],
 ) -> WorkerGroup:
     """Start the ranks of a model. `threads` are those of all ranks of this host."""
     rank_options = RankOptions(
@@ -554,7 +552,7 @@ def _start_ranks(
         group=GroupSpec("memory", ""),
         cores=[],
     )
-    return start_group(model, load, rank_options, options.parallel, progress)
+    return start_group(model.backend, rank_options, options.parallel, progress)
 
 
 def _open_session_folder(options: EngineOptions, path: Path, worker: AnyWorker) -> OffloadStore | None:

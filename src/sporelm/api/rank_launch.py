@@ -7,30 +7,31 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from functools import cache, partial
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import msgspec
 
 from sporelm import __version__
-from sporelm.api.model_loader import ModelLoader
 from sporelm.api.parallel_options import ParallelOptions
+from sporelm.api.rank_cuts import cut_group
 from sporelm.api.rank_opening import (
     GroupSpec,
-    JoinedGroup,
+    JoinedGroups,
     RankOptions,
-    create_rank_worker,
-    join_group,
+    join_groups,
+    open_loader,
     open_rank,
     sign_rank,
 )
 from sporelm.backends.numa_nodes import assign_cores, pinned_to, read_numa_nodes, share_threads, usable_core_numbers
-from sporelm.backends.protocol import Progress
+from sporelm.backends.protocol import Backend, Progress
+from sporelm.checkpoints import open_model
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.engine import LoadedModel, Worker
-from sporelm.engine.ranks.cache_cuts import uncut
 from sporelm.engine.ranks.messages import Hello, OpenRank, RankReady, decode_reply
 from sporelm.engine.ranks.rank import Envelope, Rank, RemoteRank, ThreadRank
 from sporelm.engine.ranks.rank_address import RankAddress
@@ -44,6 +45,7 @@ from sporelm.engine.ranks.transport import (
 )
 from sporelm.engine.ranks.worker_group import GroupMembers, WorkerGroup
 from sporelm.errors import BackendError, RankLost, SporeError, UnsupportedModel
+from sporelm.models.placed_model import PlacedModel
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +56,12 @@ HELLO_SECONDS = 5.0
 KILL_SECONDS = 5.0  # for a process to end by itself
 POLL_SECONDS = 0.1
 MEMORY_FOLDER = Path("/dev/shm")
+WORLD = "world"  # the file of the group of all stages
 
 # The child has the module search path of this process; it does not process site directories again.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sporelm.api.rank_process import main; main()"
 
-OpenFirst = Callable[[RankOptions, JoinedGroup], Worker]  # opens rank 0's worker, each time with another group
+OpenFirst = Callable[[RankOptions, JoinedGroups], Worker]  # opens rank 0's worker, each time in other groups
 
 
 class RankLauncher:
@@ -110,11 +113,11 @@ class RankLauncher:
     # ---- threads
 
     def _start_threads(self, cleanup: ExitStack) -> GroupMembers:
-        groups = SharedMemoryGroup.create(self.size)
+        groups = self._create_groups()
         others: list[Rank] = []
         started: list[ThreadRank] = []
         for rank in range(1, self.size):
-            open_worker = partial(open_rank, self._options_of(rank), void, group=groups[rank])
+            open_worker = partial(open_rank, self._options_of(rank), void, groups=groups[rank])
             started.append(ThreadRank(f"rank {rank}", open_worker))
             cleanup.callback(started[-1].close)
         cleanup.callback(groups[0].abort)
@@ -123,32 +126,38 @@ class RankLauncher:
         for each in started:
             each.wait_until_open()
             others.append(each)
+        return self._members(worker, others, groups[0], groups[0].close)
 
-        def close() -> None:
-            for group in groups:
-                group.close()
-
-        return self._members(worker, others, groups[0], close)
+    def _create_groups(self) -> list[JoinedGroups]:
+        """Return the groups of each rank, for threads of this process."""
+        config = self.parallel.config
+        stages = [SharedMemoryGroup.create(config.tp) for _ in range(config.pp)]
+        world: Sequence[SharedMemoryGroup | None] = [None] * self.size
+        if config.pp > 1:
+            world = SharedMemoryGroup.create(self.size)
+        return [
+            JoinedGroups(stages[config.stage(rank)][config.tp_rank(rank)], world[rank]) for rank in range(self.size)
+        ]
 
     # ---- processes
 
     def _start_processes(self, cleanup: ExitStack) -> GroupMembers:
         folder = Path(tempfile.mkdtemp(prefix="sporelm-ranks-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        spec = self._make_group(folder)
+        self._create_group_files(folder)
         processes = self._spawn(folder, cleanup)
         ranks = self._connect(processes, cleanup)
         pending = [
-            (rank, rank.send(Envelope(OpenRank(self._options_of(number, spec).encode()))))
+            (rank, rank.send(Envelope(OpenRank(self._options_of(number, folder).encode()))))
             for number, rank in ranks.items()
         ]
-        first = self._options_of(0, spec)
-        group = join_group(spec, 0, self.size)
-        cleanup.callback(group.close)
+        first = self._options_of(0, folder)
+        groups = join_groups(first)
+        cleanup.callback(groups.close)
         for rank in ranks.values():
-            rank.watch(lambda reason: group.abort())
+            rank.watch(lambda reason: groups.abort())
         with pinned_to(first.cores):
-            worker = self._open_first(first, group)
+            worker = self._open_first(first, groups)
         cleanup.callback(worker.close)
         signature = sign_rank(first, worker)
         for number, (rank, reply) in enumerate(pending, 1):
@@ -159,20 +168,25 @@ class RankLauncher:
         def close() -> None:
             for number, process in processes.items():
                 _end_process(process, at_once=not ranks[number].has_ended)
-            group.close()
+            groups.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-        return self._members(worker, [ranks[number] for number in sorted(ranks)], group, close)
+        return self._members(worker, [ranks[number] for number in sorted(ranks)], groups, close)
 
-    def _make_group(self, folder: Path) -> GroupSpec:
+    def _create_group_files(self, folder: Path) -> None:
+        """Create the shared memory of all groups."""
+        config = self.parallel.config
         if self.parallel.remote_ranks:
             raise UnsupportedModel("the option remote_ranks: groups over several hosts are not supported yet")
-        path = folder / "group"
         try:
-            SharedMemoryGroup.create_file(path, self.size)
+            for stage in range(config.pp):
+                SharedMemoryGroup.create_file(folder / f"stage{stage}", config.tp)
+            if config.pp > 1:
+                SharedMemoryGroup.create_file(folder / WORLD, self.size)
         except OSError as reason:
-            raise BackendError(f"shared memory: cannot create {path} ({reason}). Free space there.") from None
-        return GroupSpec("memory", str(path))
+            raise BackendError(
+                f"shared memory: cannot create files in {folder} ({reason}). Free space there."
+            ) from None
 
     def _spawn(self, folder: Path, cleanup: ExitStack) -> "dict[int, subprocess.Popen[bytes]]":
         """Start the processes of this host, which connect to a listener of their own."""
@@ -255,10 +269,14 @@ class RankLauncher:
                 "version, options and kind of CPU on all hosts."
             )
 
-    def _options_of(self, number: int, spec: GroupSpec | None = None) -> RankOptions:
-        """Return the options of a rank."""
+    def _options_of(self, number: int, folder: Path | None = None) -> RankOptions:
+        """Return the options of a rank; `folder` has the files of the groups."""
+        config, spec = self.parallel.config, self.options.group
+        if folder is not None:
+            world = str(folder / WORLD) if config.pp > 1 else ""
+            spec = GroupSpec("memory", str(folder / f"stage{config.stage(number)}"), world)
         num_local = self.parallel.num_local
-        known = msgspec.structs.replace(self.options, rank=number, group=spec or self.options.group)
+        known = msgspec.structs.replace(self.options, rank=number, group=spec)
         if number >= num_local:  # of another host, which has cores of its own
             return known
         threads = rank_threads(self.options.threads, self.parallel)
@@ -266,18 +284,22 @@ class RankLauncher:
         return msgspec.structs.replace(known, threads=threads[number], cores=cores[number])
 
     def _members(
-        self, worker: Worker, others: Sequence[Rank], group: JoinedGroup, close: Callable[[], None]
+        self, worker: Worker, others: Sequence[Rank], groups: JoinedGroups, close: Callable[[], None]
     ) -> GroupMembers:
-        """Return the members of a group whose ranks all have the whole model."""
-        pages = uncut(len(worker.runner.paged))
-        states = uncut(len(worker.export_states([])))
+        """Return the members of the group, and how the model is divided over them."""
+        config, model = self.parallel.config, worker.runner.model
+        assert isinstance(model, PlacedModel)
+        cuts = cut_group(model.cuts, model.model.memory(), model.config.vocab, config)
         return GroupMembers(
             worker=worker,
             others=others,
-            abort=group.abort,
+            abort=groups.abort,
             close=close,
-            page_cuts=[pages] * self.size,
-            state_cuts=[states] * self.size,
+            page_cuts=cuts.pages,
+            state_cuts=cuts.states,
+            logits=cuts.logits,
+            token_rank=(config.pp - 1) * config.tp,
+            micro_batches=config.micro_batches or config.pp,
         )
 
     def _report(self, num_ready: int) -> None:
@@ -362,21 +384,23 @@ def _read_hello(connection: Connection) -> Hello:
 
 
 def start_group(
-    model: ModelLoader,
-    load: Callable[[], LoadedModel],
-    options: RankOptions,
-    parallel: ParallelOptions,
-    progress: Progress | None,
+    backend: Backend, options: RankOptions, parallel: ParallelOptions, progress: Progress | None
 ) -> WorkerGroup:
     """Start the ranks of a model, with rank 0 in this process; return them as one worker. Raises SporeError.
 
-    load      loads rank 0's weights; they stay when the ranks are started again
+    backend   of rank 0, whose weights stay on it when the ranks are started again
     options   of rank 0, with the threads of all ranks of this host
     """
-    load_once = cache(load)
+    weights: dict[str, Any] = {}
 
-    def open_first(first: RankOptions, group: JoinedGroup) -> Worker:
-        return create_rank_worker(model, load_once(), first, group, void)
+    def open_first(first: RankOptions, groups: JoinedGroups) -> Worker:
+        with closing(open_model(Path(first.path))) as source:
+            loader = open_loader(source, backend, first, groups)
+            if not weights:
+                weights.update(loader.load_decoder(first.limits.max_context, first.threads, progress).weights)
+            assert isinstance(loader.model, PlacedModel)
+            loaded = LoadedModel(loader.model, weights)
+            return loader.create_worker(loaded, first.limits, progress, eager=first.eager)
 
     launcher = RankLauncher(options, parallel, open_first, progress)
     try:

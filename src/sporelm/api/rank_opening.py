@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,33 +15,51 @@ from sporelm import __version__
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.open_device import open_device
 from sporelm.backends.numa_nodes import pin_to
+from sporelm.backends.protocol import Backend
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.identity import compute_identity
+from sporelm.checkpoints.loader import ModelSource
 from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
-from sporelm.engine import EngineConfig, LoadedModel, Worker
+from sporelm.engine import EngineConfig, Worker
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import RankReady
 from sporelm.errors import BackendError, ModelFileError
+from sporelm.models.placed_model import RankPlace
 
 SetStage = Callable[[str], None]
 
 
 class GroupSpec(msgspec.Struct, frozen=True):
-    """Where the ranks of a group meet to exchange values.
+    """Where ranks meet to exchange values.
 
-    kind     "memory": shared memory of this host, a file at `address`; "torch": torch.distributed at HOST:PORT
+    kind   "memory": shared memory of this host, a file at `stage`; "torch": torch.distributed at HOST:PORT
+    stage  of the ranks of one stage
+    world  of the ranks of all stages; "": there is one stage
     """
 
     kind: str
-    address: str
+    stage: str
+    world: str = ""
 
 
-class JoinedGroup(Protocol):
-    """A group, as `distributed` has several kinds."""
+class JoinedGroups(NamedTuple):
+    """The groups that a rank is in; `world` is None if there is one stage."""
 
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
+    stage: Any
+    world: Any = None
+
+    def abort(self) -> None:
+        """Make the waits of all their ranks end."""
+        for group in self:
+            if group is not None:
+                group.abort()
+
+    def close(self) -> None:
+        """Leave them."""
+        for group in self:
+            if group is not None:
+                group.close()
 
 
 class RankOptions(msgspec.Struct, frozen=True):
@@ -81,37 +99,28 @@ class RankOptions(msgspec.Struct, frozen=True):
             raise BackendError(f"ranks: options are not valid ({reason})") from None
 
 
-def join_group(spec: GroupSpec, rank: int, size: int) -> JoinedGroup:
-    """Return this rank's place in a group. Raises BackendError."""
-    if spec.kind == "memory":
-        return SharedMemoryGroup.attach(spec.address, rank)
-    raise BackendError(f"ranks: groups of the kind {spec.kind!r:.40} are not supported by this version")
+def join_groups(options: RankOptions) -> JoinedGroups:
+    """Return a rank's place in its groups. Raises BackendError."""
+    spec, parallel = options.group, options.parallel
+    if spec.kind != "memory":
+        raise BackendError(f"ranks: groups of the kind {spec.kind!r:.40} are not supported by this version")
+    stage = SharedMemoryGroup.attach(spec.stage, parallel.tp_rank(options.rank))
+    return JoinedGroups(stage, SharedMemoryGroup.attach(spec.world, options.rank) if spec.world else None)
 
 
-def create_rank_worker(
-    model: ModelLoader, loaded: LoadedModel, options: RankOptions, group: JoinedGroup, set_stage: SetStage
-) -> Worker:
-    """Return the worker of a rank, with compiled programs."""
-    set_stage("compiling")
-    return model.create_worker(loaded, options.limits, None, eager=options.eager)
-
-
-def load_rank(model: ModelLoader, options: RankOptions, group: JoinedGroup, set_stage: SetStage) -> LoadedModel:
-    """Return a rank's cut of the weights on its device."""
-
-    def progress(stage: str, done: int, total: int) -> None:
-        set_stage(f"{stage} {100 * done // max(1, total)} %")
-
-    return model.load_decoder(options.limits.max_context, options.threads, progress)
+def open_loader(source: ModelSource, backend: Backend, options: RankOptions, groups: JoinedGroups) -> ModelLoader:
+    """Return the loader of a rank's part of a model. Raises UnsupportedModel if the model cannot be divided."""
+    place = RankPlace(options.parallel, options.rank, groups.stage, groups.world)
+    return ModelLoader(source, backend, options.kv, dequantize=options.dequantize, place=place)
 
 
 def open_rank(
-    options: RankOptions, set_stage: SetStage, path: Path | None = None, group: JoinedGroup | None = None
+    options: RankOptions, set_stage: SetStage, path: Path | None = None, groups: JoinedGroups | None = None
 ) -> OpenedRank:
     """Load one rank of a model. Raises SporeError, also for another model than that of rank 0.
 
-    path   of the model on this host; None: that of the options
-    group  this rank's place in it; None: it is joined
+    path    of the model on this host; None: that of the options
+    groups  this rank's place in its groups; None: they are joined
     """
     pin_to(options.cores)
     with ExitStack() as cleanup:
@@ -123,9 +132,9 @@ def open_rank(
                 f"{source.path}: not the model of rank 0 (got the hash {identity[:12]}; allowed "
                 f"{options.identity[:12]}). Use the same file on all hosts."
             )
-        if group is None:
-            group = join_group(options.group, options.rank, options.parallel.size)
-        cleanup.callback(group.close)
+        if groups is None:
+            groups = join_groups(options)
+        cleanup.callback(groups.close)
         backend = open_device(
             options.backend,
             options.device,
@@ -135,16 +144,20 @@ def open_rank(
             batch_invariant=options.batch_invariant,
         )
         cleanup.callback(backend.close)
-        model = ModelLoader(source, backend, options.kv, dequantize=options.dequantize)
+        model = open_loader(source, backend, options, groups)
+
+        def progress(stage: str, done: int, total: int) -> None:
+            set_stage(f"{stage} {100 * done // max(1, total)} %")
+
         with backend.context.current():
-            loaded = load_rank(model, options, group, set_stage)
-            worker = create_rank_worker(model, loaded, options, group, set_stage)
+            loaded = model.load_decoder(options.limits.max_context, options.threads, progress)
+            worker = model.create_worker(loaded, options.limits, progress, eager=options.eager)
         cleanup.callback(worker.close)
         ready = make_ready(options, worker)
         # The files stay open no longer than loading takes; everything else is freed by `close`.
         opened = cleanup.pop_all()
         set_stage("")
-    return OpenedRank(worker, ready, group.abort, opened.close)
+    return OpenedRank(worker, ready, groups.abort, opened.close)
 
 
 def make_ready(options: RankOptions, worker: Worker) -> RankReady:

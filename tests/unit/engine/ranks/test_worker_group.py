@@ -1,0 +1,298 @@
+"""A group of ranks is like one worker; a lost rank ends no request."""
+
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Request, Sampling, Step
+from sporelm.engine.kv import OffloadStore
+from sporelm.engine.lora_runtime import LoraMatrices
+from sporelm.engine.ranks import rank as rank_module
+from sporelm.engine.ranks import rank_server
+from sporelm.errors import MemoryShortage, RankLost
+from sporelm.ops.paged_attention import PAGE
+from unit.engine.fake import VOCAB, engine, expected, limits
+from unit.engine.ranks.fake_ranks import FakeWorker, Launcher
+
+PROMPTS = [[5, 6, 7], list(range(90)), [3] * 20]
+COLUMNS = ((0, 40), (40, 41), (41, VOCAB))
+
+
+def run(launcher: Launcher, count: int = 20) -> None:
+    """Generate greedily, and check tokens, ranks and cache."""
+    made = launcher.engine()
+    requests = [made.add(Request(prompt, max_tokens=count)) for prompt in PROMPTS]
+    made.run(requests)
+    assert [each.generated for each in requests] == [expected(prompt, count) for prompt in PROMPTS]
+    made.check_integrity()
+    made.close()
+    made.runner.close()
+    launcher.join()
+    assert all(worker.is_closed for workers in launcher.starts for worker in workers)
+
+
+@pytest.mark.parametrize("kinds", [["thread"], ["remote"], ["thread", "remote", "thread"]])
+def test_all_ranks_compute_all_steps(kinds: list[str]) -> None:
+    launcher = Launcher(kinds)
+    run(launcher)
+    (workers,) = launcher.starts
+    for worker in workers[1:]:
+        np.testing.assert_array_equal(worker.cells, workers[0].cells)
+        assert len(worker.steps) == len(workers[0].steps)
+
+
+def test_micro_batches_give_the_same_tokens() -> None:
+    launcher = Launcher(["thread", "remote"])
+    launcher.micro_batches = 3
+    run(launcher)
+    (workers,) = launcher.starts
+    assert len(workers[1].steps) == len(workers[0].steps) > 30
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.7, top_k=5, seed=3),
+        Sampling(temperature=2.0, top_k=30, top_p=0.9, seed=3),
+        Sampling(temperature=1.0, top_p=0.9, seed=4),
+        Sampling(temperature=1.0, top_k=3, logprobs=2, seed=5),
+        Sampling(temperature=0, repetition_penalty=1.5),
+        Sampling(temperature=0.5, mirostat=2, seed=1),
+    ],
+)
+def test_logits_that_are_cut_are_sampled_alike(sampling: Sampling) -> None:
+    alone = engine()
+    launcher = Launcher(["thread", "remote"], columns=COLUMNS)
+    group = launcher.engine()
+    found = []
+    for each in (alone, group):
+        request = each.add(Request(PROMPTS[0], sampling=sampling, max_tokens=30))
+        each.run([request])
+        found.append((request.generated, [score.logprob for score in request.logprobs]))
+    assert found[0] == found[1]
+    rows: list[np.ndarray] = []
+    for _ in group.logits(PROMPTS[1], lambda row: rows.append(row.copy())):
+        group.step()
+    assert np.concatenate(rows).shape == (90, VOCAB)
+    group.close()
+    launcher.group().close()
+    group.runner.close()
+
+
+def test_only_candidates_are_fetched_for_top_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher(["thread", "thread"], columns=COLUMNS)
+    made = launcher.engine()
+    monkeypatch.setattr(made.runner, "fetch_logits", None)
+    request = made.add(Request(PROMPTS[0], sampling=Sampling(temperature=0.7, top_k=5, seed=3), max_tokens=5))
+    made.run([request])
+    assert request.finish_reason == "length"
+    made.runner.close()
+
+
+def test_a_lost_rank_is_replaced_and_no_text_changes() -> None:
+    launcher = Launcher(["thread", "remote"])
+    launcher.on_start = lambda workers: cut_off_once(launcher, workers)
+    run(launcher)
+    assert len(launcher.starts) == 4
+    assert launcher.aborted.is_set()
+
+
+def cut_off_once(launcher: Launcher, workers: list[FakeWorker]) -> None:
+    """Let the first three groups lose a rank in their seventh step."""
+    if len(launcher.starts) <= 3:
+        workers[0].on_run = lambda step: launcher.cut_off() if len(workers[0].steps) == 6 else None
+
+
+def test_a_lost_rank_is_noticed_while_rank_0_waits_for_it() -> None:
+    launcher = Launcher(["remote"])
+
+    def wait(workers: list[FakeWorker]) -> None:
+        def collective(step: Step) -> None:
+            if len(launcher.starts) == 1 and len(workers[0].steps) == 3:
+                launcher.cut_off()
+                assert launcher.aborted.wait(5)
+                raise RankLost("group: aborted")
+
+        workers[0].on_run = collective
+
+    launcher.on_start = wait
+    run(launcher)
+    assert len(launcher.starts) == 2
+
+
+def test_a_stalled_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_module, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(rank_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
+    launcher = Launcher(["remote"])
+    stopped = threading.Event()
+
+    def stall(workers: list[FakeWorker]) -> None:
+        if len(launcher.starts) == 1:
+            monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)  # of this process, as if it were stopped
+            workers[1].on_run = lambda step: (stopped.wait(5), None)[1]
+            monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)
+        else:
+            monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
+
+    launcher.on_start = stall
+    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)
+    began = monotonic()
+    made = launcher.engine()
+    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
+    request = made.add(Request(PROMPTS[0], max_tokens=5))
+    made.run([request])
+    assert request.generated == expected(PROMPTS[0], 5)
+    assert 0.4 < monotonic() - began < 4
+    stopped.set()
+    made.close()
+    made.runner.close()
+    launcher.join()
+
+
+def test_a_long_step_is_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_module, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(rank_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.05)
+    launcher = Launcher(["remote"])
+    launcher.on_start = lambda workers: setattr(workers[1], "on_run", lambda step: sleep(0.5))
+    made = launcher.engine()
+    request = made.add(Request([1], max_tokens=2))
+    made.run([request])
+    assert request.finish_reason == "length"
+    assert len(launcher.starts) == 1
+    made.runner.close()
+
+
+def test_requests_end_if_ranks_cannot_be_started_and_the_next_one_tries_again() -> None:
+    launcher = Launcher(["remote"])
+    made = launcher.engine()
+    launcher.num_failures = 1
+    launcher.cut_off()
+    requests = [made.add(Request(prompt, max_tokens=5)) for prompt in PROMPTS]
+    made.run(requests)
+    assert {each.finish_reason for each in requests} == {"error"}
+    assert all("could not be started again" in str(each.error) for each in requests)
+    made.check_integrity()
+    request = made.add(Request(PROMPTS[0], max_tokens=5))
+    made.run([request])
+    assert request.generated == expected(PROMPTS[0], 5)
+    assert len(launcher.starts) == 2
+    made.close()
+    made.runner.close()
+
+
+def test_a_request_that_kills_ranks_ends() -> None:
+    launcher = Launcher(["remote"])
+
+    def die(workers: list[FakeWorker]) -> None:
+        def collective(step: Step) -> None:
+            if 50 in step.sequences[-1].tokens:
+                launcher.cut_off()
+                assert launcher.aborted.wait(5)
+                raise RankLost("group: aborted")
+
+        workers[0].on_run = collective
+
+    launcher.on_start = die
+    made = launcher.engine()
+    bad = made.add(Request([50, 51], max_tokens=5))
+    made.run([bad])
+    assert bad.finish_reason == "error"
+    assert len(launcher.starts) == 4
+    request = made.add(Request(PROMPTS[0], max_tokens=5))
+    made.run([request])
+    assert request.finish_reason == "length"
+    made.runner.close()
+
+
+def test_an_error_of_another_rank_alone_restarts_the_group() -> None:
+    launcher = Launcher(["remote"])
+
+    def fail(step: Step) -> None:
+        if len(launcher.starts) == 1 and len(launcher.starts[0][1].steps) == 4:
+            raise ZeroDivisionError("in a kernel")
+
+    launcher.on_start = lambda workers: setattr(workers[1], "on_run", fail)
+    run(launcher)
+    assert len(launcher.starts) == 2
+
+
+def test_an_error_of_all_ranks_is_passed_on() -> None:
+    launcher = Launcher(["thread"])
+
+    def fail(step: Step) -> None:
+        raise MemoryShortage("no room")
+
+    def fail_all(workers: list[FakeWorker]) -> None:
+        for worker in workers:
+            worker.on_run = fail
+
+    launcher.on_start = fail_all
+    group = launcher.group()
+    made = launcher.engine()
+    made.add(Request([1]))
+    with pytest.raises(MemoryShortage):
+        made.step()
+    assert made.runner.lost is None
+    group.close()
+    made.runner.close()
+
+
+def test_offloaded_content_survives_a_restart(tmp_path: Path) -> None:
+    launcher = Launcher(["thread", "remote"], limits(num_pages=5))
+    made = launcher.engine()
+    store = made.kv_cache.offload_store = OffloadStore(tmp_path, made.runner, lambda: "model")
+    held = made.sequence()
+    text = list(range(40)) * 4
+    made.run([made.add(Request(text, max_tokens=1, sequence=held))])
+    made.run([made.add(Request([7] * 150, max_tokens=1))])  # evicts it
+    assert store.counts.offloaded == 1
+    launcher.cut_off()
+    made.run([made.add(Request([7], max_tokens=30))])
+    assert len(launcher.starts) == 2
+    request = made.add(Request([*text, 9], max_tokens=3, sequence=held))
+    made.run([request])
+    assert request.generated == expected([*text, 9], 3)
+    assert store.counts.restored == 1
+    assert request.cached_tokens >= 2 * PAGE
+    made.close()
+    made.runner.close()
+
+
+def test_new_ranks_get_the_adapters() -> None:
+    launcher = Launcher(["thread", "remote"])
+    group = launcher.group()
+    matrices = {1: {"w": LoraMatrices(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))}}
+    launcher.starts[0][1].device.tensor = launcher.starts[0][2].device.tensor = np.array
+    unused = group.build_lora_runtime(matrices)
+    group.discard_lora_runtime(unused)
+    group.set_lora_runtime(group.build_lora_runtime(matrices))
+    for worker in launcher.starts[0]:
+        assert worker.lora.adapters.keys() == {1}
+
+    def add_tensor(workers: list[FakeWorker]) -> None:
+        for worker in workers:
+            worker.device.tensor = np.array
+
+    launcher.on_start = add_tensor
+    launcher.cut_off()
+    group.restart()
+    for worker in launcher.starts[1]:
+        assert worker.lora.adapters.keys() == {1}
+        np.testing.assert_array_equal(worker.lora.adapters[1]["w"].b, matrices[1]["w"].b)
+    group.set_lora_runtime(None)
+    assert all(worker.lora is None for worker in launcher.starts[1])
+    group.close()
+
+
+def test_nothing_runs_after_close() -> None:
+    launcher = Launcher(["thread", "remote"])
+    group = launcher.group()
+    group.close()
+    group.close()
+    with pytest.raises(RankLost):
+        group.run(Step([], []))
