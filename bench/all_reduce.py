@@ -1,7 +1,7 @@
 """Benchmark of all_reduce between processes of this host, inside steps as a model has them.
 
 Usage: python bench/all_reduce.py [--ranks 2] [--threads 1] [--width 4096] [--tokens 1] [--calls 48] [--steps 200]
-       [--repeat 5] [--json]
+       [--repeat 5] [--pin] [--json]
 Each rank is a process with its own CPU back-end. A step is one native call: --calls times a product that narrows the
 rows, a product that widens them, and their sum over the ranks. A time is that of one rank in one all_reduce, the wait
 for the other ranks included: they come at different times, as in a model. Rows of float32: 4096 are 16 KB.
@@ -12,10 +12,11 @@ The first steps of each repetition are left out. Of the repetitions, all are sho
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,8 @@ def make_plan(backend: CpuBackend, group: SharedMemoryGroup, options: argparse.N
 
 def run_rank(path: str, rank: int, options: argparse.Namespace) -> list[list[float]]:
     """Run the steps of a rank; return the seconds of each all_reduce, by repetition."""
+    if options.pin:
+        os.sched_setaffinity(0, range(rank * options.threads, (rank + 1) * options.threads))
     group, backend = SharedMemoryGroup.attach(path, rank), CpuBackend(threads=options.threads)
     plan, arrays = make_plan(backend, group, options), {"x": np.ones((options.tokens, options.width), np.float32)}
     take_times = backend.time_calls()
@@ -100,6 +103,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             "calls": len(times),
             "median_us": round(1e6 * median(times), 2),
             "p99_us": round(1e6 * float(np.percentile(times, 99)), 2),
+            "mean_us": round(1e6 * fmean(times), 2),
             "min_us": round(1e6 * min(times), 2),
         }
         for times in found
@@ -111,6 +115,7 @@ def main() -> None:
     for name, default in (("ranks", 2), ("threads", 1), ("width", 4096), ("tokens", 1), ("calls", 48), ("steps", 200)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--pin", action="store_true", help="give each rank cores of its own (Linux)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = measure(options)
@@ -118,9 +123,9 @@ def main() -> None:
         print(json.dumps(rows, indent=1))
         return
     print(f"{rows[0]['cpu']}: {options.ranks} ranks of {options.threads} threads, {rows[0]['bytes']} bytes")
-    print("| median us | p99 us | min us | calls |\n|---|---|---|---|")
+    print("| median us | p99 us | mean us | min us | calls |\n|---|---|---|---|---|")
     for row in rows:
-        print(f"| {row['median_us']} | {row['p99_us']} | {row['min_us']} | {row['calls']} |")
+        print(f"| {row['median_us']} | {row['p99_us']} | {row['mean_us']} | {row['min_us']} | {row['calls']} |")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from sporelm.distributed.shared_memory_layout import (
     WAKE_UPS,
 )
 
+CACHE_LINE = 64
 CHUNK_VALUES = CHUNK_BYTES // 4
 CELL_VALUES = CELL_BYTES // 4
 SLOT_VALUES = CHUNK_VALUES * CHUNKS
@@ -36,7 +37,7 @@ SLOT_VALUES = CHUNK_VALUES * CHUNKS
 GROUP = "memory:p ranks:p rank:i yield_core:i park:i timeout:p"
 EXCHANGE = f"{GROUP} flags:p slots:p size:i count:c rows:c"
 
-SPINS = 2000  # checks of a flag before the thread begins to yield its core
+SPINS = 200  # checks of a flag before the thread begins to yield its core
 YIELDS = 200  # checks while it yields, before it parks
 
 TOTAL = "seq_cst"  # PARKED and the words waited for: of a sleeper and a writer one must see the other
@@ -129,6 +130,15 @@ def _for_rows(k: Builder, width: Val, start: Val, stop: Val, do: Callable[[Val, 
             column.set(k.index(0))
 
 
+def _prefetch(k: Builder, place: Val, count: Val) -> None:
+    """Fetch the cache lines of `count` numbers that another core has written.
+
+    Loads alone wait for a few of them at a time: stores between them fill the queue of stores first.
+    """
+    with k.range(0, count * 4, CACHE_LINE) as at:
+        k.prefetch(place, at)
+
+
 def _pad_row(k: Builder, row: Val, width: Val, padded: Val) -> None:
     """Zero the numbers between a row's width and its padded width."""
     with k.range(width, padded) as column:
@@ -150,19 +160,23 @@ def _store_rows(k: Builder, f: Any, source: Val, start: Val, stop: Val) -> None:
 # ---- exchanges
 
 
+WaitFor = Callable[[Val, Val], Val]
+
+
 def _exchange(
     k: Builder,
     f: Any,
     chunks: tuple[Val, Val],
     longest: Val,
     write: Callable[[Val, Val], None],
-    read: Callable[[Val, Callable[[Val], Val], Callable[[Val], None]], None],
+    read: Callable[[Val, WaitFor], None],
 ) -> None:
     """Exchange the chunks first..last of a payload, piece by piece.
 
     longest   numbers of the longest payload of a rank
     write     write(start, place): write this rank's chunk from number `start` on
-    read      read(start, chunk_of, wait_for): use the chunks of all ranks, after waiting for each rank
+    read      read(start, wait_for): use the chunks of all ranks; wait_for(rank, count) returns the place of a rank's
+              chunk, when its `count` numbers are there
     """
     first, last = chunks
     own = k.at(f.ranks, f.rank * RANK_BYTES)
@@ -178,14 +192,14 @@ def _exchange(
         _wake_waiting_ranks(k, f)
         with k.range(first, last) as chunk:
 
-            def chunk_of(rank: Val, slots: Val = slots, chunk: Val = chunk) -> Val:
-                return k.at(slots, rank * (2 * SLOT_BYTES) + chunk * CHUNK_BYTES)
-
-            def wait_for(rank: Val, number: Val = number, chunk: Val = chunk) -> None:
+            def wait_for(rank: Val, count: Val, slots: Val = slots, number: Val = number, chunk: Val = chunk) -> Val:
                 flag = k.at(f.flags, rank * (CHUNKS * LINE) + chunk * LINE)
                 _wait(k, f, flag, number, rank)
+                place = k.at(slots, rank * (2 * SLOT_BYTES) + chunk * CHUNK_BYTES)
+                _prefetch(k, place, count)
+                return place
 
-            read(piece * SLOT_VALUES + chunk * CHUNK_VALUES, chunk_of, wait_for)
+            read(piece * SLOT_VALUES + chunk * CHUNK_VALUES, wait_for)
     taken = last - first
     with k.when((k.atomic("add", own, COMPLETED, taken, TOTAL) + taken).equals(f.count)):
         k.store(k.index(0), own, COMPLETED)
@@ -206,26 +220,23 @@ def all_reduce(target: Any, *, is_alone: bool = False) -> Kernel:
 
             _for_rows(k, f.width, start, k.min(start + CHUNK_VALUES, total), copy)
 
-        def read(start: Val, chunk_of: Callable[[Val], Val], wait_for: Callable[[Val], None]) -> None:
+        def read(start: Val, wait_for: WaitFor) -> None:
             stop = k.min(start + CHUNK_VALUES, total)
-            first_ranks = [k.index(rank) for rank in range(1 if is_alone else 2)]
-            for rank in first_ranks:
-                wait_for(rank)
+            places = [wait_for(k.index(rank), stop - start) for rank in range(1 if is_alone else 2)]
 
             def add_first(row: Val, column: Val, offset: Val, count: Val) -> None:
                 out = k.at(f.out, row * f.out_stride)
-                sources = [k.at(chunk_of(rank), offset * 4) for rank in first_ranks]
-                _combine(k, k.at(out, column * 4), sources, count)
+                _combine(k, k.at(out, column * 4), [k.at(place, offset * 4) for place in places], count)
                 with k.when((column + count).equals(f.width)):
                     _pad_row(k, out, f.width, f.padded)
 
             _for_rows(k, f.width, start, stop, add_first)
             with k.range(2, f.size) as rank:
-                wait_for(rank)
+                place = wait_for(rank, stop - start)
 
                 def add(row: Val, column: Val, offset: Val, count: Val) -> None:
                     out = k.at(f.out, row * f.out_stride + column * 4)
-                    _combine(k, out, [out, k.at(chunk_of(rank), offset * 4)], count)
+                    _combine(k, out, [out, k.at(place, offset * 4)], count)
 
                 _for_rows(k, f.width, start, stop, add)
 
@@ -252,24 +263,25 @@ def all_gather(target: Any) -> Kernel:
 
             _for_rows(k, own_width, start, k.min(start + CHUNK_VALUES, f.rows * own_width), copy)
 
-        def read(start: Val, chunk_of: Callable[[Val], Val], wait_for: Callable[[Val], None]) -> None:
+        def read(start: Val, wait_for: WaitFor) -> None:
             with k.range(f.size) as rank:
                 place = k.at(f.ranges, rank * RANGE_BYTES)
                 width = k.load(i64, place, COLUMNS)
                 low, high = k.load(i64, place, TAKEN_START), k.load(i64, place, TAKEN_STOP)
                 shift = k.load(i64, place, FIRST_COLUMN)
-                wait_for(rank)
+                stop = k.min(start + CHUNK_VALUES, f.rows * width)
+                chunk = wait_for(rank, stop - start)
 
                 def copy(row: Val, column: Val, offset: Val, count: Val) -> None:
                     begin, end = k.max(column, low), k.min(column + count, high)
                     out = k.at(f.out, row * f.out_stride)
                     with k.when(end > begin):
-                        source = k.at(chunk_of(rank), (offset + begin - column) * 4)
+                        source = k.at(chunk, (offset + begin - column) * 4)
                         _combine(k, k.at(out, (shift + begin) * 4), [source], end - begin)
                         with k.when((shift + end).equals(f.width)):
                             _pad_row(k, out, f.width, f.padded)
 
-                _for_rows(k, width, start, k.min(start + CHUNK_VALUES, f.rows * width), copy)
+                _for_rows(k, width, start, stop, copy)
 
         _exchange(k, f, (first, last), f.rows * f.longest, write, read)
 
@@ -295,16 +307,17 @@ def argmax_shards(target: Any) -> Kernel:
                 k.store(k.select(token < 0, k.const(f32, float("nan")), logit), place, at)
                 k.store(token + f.first_id.trunc(i32), place, at + 4)
 
-        def read(start: Val, chunk_of: Callable[[Val], Val], wait_for: Callable[[Val], None]) -> None:
+        def read(start: Val, wait_for: WaitFor) -> None:
             begin, end = rows_of(start)
-            with k.range(f.size) as rank:
-                wait_for(rank)
+            base = wait_for(k.index(0), (end - begin) * 2)
+            with k.range(1, f.size) as rank:
+                wait_for(rank, (end - begin) * 2)
             with k.range(begin, end) as row:
-                at, source = (row - begin) * 8, chunk_of(k.index(0))
-                best, token = k.var(k.load(f32, source, at)), k.var(k.load(i32, source, at + 4))
+                at = (row - begin) * 8
+                best, token = k.var(k.load(f32, base, at)), k.var(k.load(i32, base, at + 4))
                 broken = k.var(k.select(best.value.is_nan(), k.const(i32, 1), k.const(i32, 0)))
                 with k.range(1, f.size) as rank:
-                    source = chunk_of(rank)
+                    source = k.at(base, rank * (2 * SLOT_BYTES))
                     logit = k.load(f32, source, at)
                     broken.set(broken.value | k.select(logit.is_nan(), k.const(i32, 1), k.const(i32, 0)))
                     with k.when(logit > best.value):
@@ -358,6 +371,7 @@ def receive(target: Any) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         def read(start: Val, stop: Val, cell: Val) -> None:
+            _prefetch(k, cell, stop - start)
             _store_rows(k, f, cell, start, stop)
 
         _pass_cells(k, f, (RECEIVED, SENT, 0), read)
