@@ -339,7 +339,7 @@ def _pass_cells(k: Builder, f: Any, counts: tuple[int, int, int], do: Callable[[
     counts   offset of the count of this rank, of the count of the peer, and how far the latter may be behind
     """
     own, other, slack = counts
-    total = f.rows * f.width
+    total = f.tokens * f.each * f.width
     with k.range(0, total, CELL_VALUES) as start:
         number = k.load(i64, f.pair, own)
         _wait(k, f, k.at(f.pair, other), number + 1 - slack, f.peer)
@@ -348,7 +348,7 @@ def _pass_cells(k: Builder, f: Any, counts: tuple[int, int, int], do: Callable[[
         _wake_waiting_ranks(k, f)
 
 
-MAILBOX = f"{GROUP} rows:c peer:i pair:p ring:p"
+MAILBOX = f"{GROUP} tokens:c each:i width:i peer:i pair:p ring:p"
 
 
 def send(target: Any) -> Kernel:
@@ -363,7 +363,7 @@ def send(target: Any) -> Kernel:
 
         _pass_cells(k, f, (SENT, RECEIVED, CELLS), write)
 
-    return Kernel("send", parse_fields(f"{MAILBOX} x:p x_stride:i width:i"), body)
+    return Kernel("send", parse_fields(f"{MAILBOX} x:p x_stride:i"), body)
 
 
 def receive(target: Any) -> Kernel:
@@ -376,4 +376,4 @@ def receive(target: Any) -> Kernel:
 
         _pass_cells(k, f, (RECEIVED, SENT, 0), read)
 
-    return Kernel("receive", parse_fields(f"{MAILBOX} out:p out_stride:i width:i padded:i"), body)
+    return Kernel("receive", parse_fields(f"{MAILBOX} out:p out_stride:i padded:i"), body)

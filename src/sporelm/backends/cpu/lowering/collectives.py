@@ -1,5 +1,6 @@
 """Lowering of collectives. The CPU has kernels for the groups whose memory it shares; the reference runs the others."""
 
+from math import prod
 from typing import Any
 
 from sporelm import ops
@@ -13,8 +14,8 @@ from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.distributed.shared_memory_layout import CHUNKS
 from sporelm.ops import Call
 from sporelm.ops.collectives import Ranges
-from sporelm.ops.spec import Extent, require_fixed, spec_of
-from sporelm.tensor.dtype import F32
+from sporelm.ops.spec import Extent, Spec, require_fixed, spec_of
+from sporelm.tensor.dtype import F32, DType
 
 
 def _shares_memory(call: Call) -> bool:
@@ -25,9 +26,17 @@ def _gathers_ordered(call: Call) -> bool:
     return _shares_memory(call) and _taken_columns(call.options["ranges"]) is not None
 
 
-def _sends_rows(call: Call) -> bool:
-    spec = spec_of(call.args[0])
-    return _shares_memory(call) and spec.dtype is F32 and len(spec.shape) == 2
+def _sends_words(call: Call) -> bool:
+    return _shares_memory(call) and _has_words(spec_of(call.args[0]))
+
+
+def _receives_words(call: Call) -> bool:
+    return _shares_memory(call) and _has_words(call.results[0].spec)
+
+
+def _has_words(spec: Spec) -> bool:
+    """Return whether the numbers of a value have the size of an f32: they are copied as such."""
+    return isinstance(spec.dtype, DType) and spec.dtype.nbytes == 4
 
 
 def _group_fields(emitter: Emitter, group: SharedMemoryGroup) -> dict[str, Any]:
@@ -122,29 +131,42 @@ def _lower_argmax_shards(emitter: Emitter, call: Call) -> None:
 
 
 def _emit_mailbox(
-    emitter: Emitter, call: Call, kernel: Kernel, ranks: tuple[int, int], rows: Extent, fields: dict[str, Any]
+    emitter: Emitter, call: Call, kernel: Kernel, ranks: tuple[int, int], value: Any, fields: dict[str, Any]
 ) -> None:
-    """Emit a kernel that passes rows from one rank to another; `ranks` has both."""
+    """Emit a kernel that passes a value from one rank to another; `ranks` has both."""
     group: SharedMemoryGroup = call.options["group"]
     base = int(group.memory.ctypes.data)
-    peer = ranks[0] + ranks[1] - group.rank
-    fields = _group_fields(emitter, group) | fields | {"peer": peer, "rows": extent_cell(rows)}
+    rows, *inner = spec_of(value).shape
+    fields = _group_fields(emitter, group) | fields | {"peer": ranks[0] + ranks[1] - group.rank}
     fields |= {"pair": base + group.layout.pair(*ranks), "ring": base + group.layout.ring(*ranks)}
+    fields |= {"tokens": extent_cell(rows), "each": prod(map(require_fixed, inner[:-1])), "width": _row_width(value)}
     emitter.emit(kernel, fields, Cell("1", 1))
 
 
-@lowers(ops.send, supports=_sends_rows)
+def _row_width(value: Any) -> int:
+    """Return the numbers of a row; values of one dimension are columns."""
+    shape = spec_of(value).shape
+    return require_fixed(shape[-1]) if len(shape) > 1 else 1
+
+
+def _stride(value: Any) -> int:
+    return row_stride(value) if len(spec_of(value).shape) > 1 else 4
+
+
+@lowers(ops.send, supports=_sends_words)
 def _lower_send(emitter: Emitter, call: Call) -> None:
     (x,) = call.args
-    rows, width = spec_of(x).shape
-    fields = {"x": emitter.address(x), "x_stride": row_stride(x), "width": require_fixed(width)}
+    fields = {"x": emitter.address(x), "x_stride": _stride(x)}
     ranks = (call.options["group"].rank, call.options["target"])
-    _emit_mailbox(emitter, call, collectives.send(emitter.context.target), ranks, rows, fields)
+    _emit_mailbox(emitter, call, collectives.send(emitter.context.target), ranks, x, fields)
 
 
-@lowers(ops.receive, supports=_shares_memory)
+@lowers(ops.receive, supports=_receives_words)
 def _lower_receive(emitter: Emitter, call: Call) -> None:
     out = call.results[0]
+    width, lanes = _row_width(out), emitter.context.target.lanes
+    is_padded = out.spec.dtype is F32 and len(out.shape) > 1
+    fields = {"out": emitter.address(out), "out_stride": _stride(out)}
+    fields |= {"padded": emitter.vectors(width) * lanes if is_padded else width}
     ranks = (call.options["source"], call.options["group"].rank)
-    kernel = collectives.receive(emitter.context.target)
-    _emit_mailbox(emitter, call, kernel, ranks, spec_of(out).shape[0], _out_fields(emitter, out))
+    _emit_mailbox(emitter, call, collectives.receive(emitter.context.target), ranks, out, fields)
