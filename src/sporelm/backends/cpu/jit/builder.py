@@ -100,6 +100,18 @@ class Builder:
     def store(self, value: Val, base: Val, offset: Offset = 0, align: int | None = None) -> None:
         self.ir.store(value.raw, self.at(base, offset).raw, align=align or nbytes(element_of(value.type)))
 
+    def store_past_caches(self, value: Val, base: Val, offset: Offset = 0) -> None:
+        """Store a vector, at a multiple of its size, in memory instead of a cache: no later load of this core needs it.
+
+        Other threads may see it before or after other stores, unless `fence` comes between them.
+        """
+        stored = self.ir.store(value.raw, self.at(base, offset).raw, align=nbytes(value.type))
+        stored.set_metadata("nontemporal", self.module.add_metadata([ir.Constant(i32, 1)]))
+
+    def fence(self) -> None:
+        """Let all loads and stores before this point take effect before the later ones, for all threads."""
+        self.ir.fence("seq_cst")
+
     def load_pointer(self, base: Val, offset: Offset = 0) -> Val:
         return Val(self, self.ir.load(self.at(base, offset).raw, align=8, typ=pointer))
 

@@ -28,7 +28,7 @@ from sporelm.distributed.shared_memory_layout import (
     WAKE_UPS,
 )
 
-CACHE_LINE = 64
+STREAMED_VALUES = 16  # rows of a multiple of these begin at multiples of every target's vectors
 CHUNK_VALUES = CHUNK_BYTES // 4
 CELL_VALUES = CELL_BYTES // 4
 SLOT_VALUES = CHUNK_VALUES * CHUNKS
@@ -94,8 +94,11 @@ def _wake_waiting_ranks(k: Builder, f: Any) -> None:
 # ---- rows and payloads
 
 
-def _combine(k: Builder, out: Val, sources: list[Val], count: Val) -> None:
-    """Write the sum of one or two arrays of `count` numbers; `out` may be the first."""
+def _combine(k: Builder, out: Val, sources: list[Val], count: Val, *, is_streamed: bool = False) -> None:
+    """Write the sum of one or two arrays of `count` numbers; `out` may be the first.
+
+    is_streamed   write past the caches, see `_write_rows`; all are whole vectors
+    """
     block = 4 * k.lanes
     whole, vectors = count // block * block, count // k.lanes * k.lanes
 
@@ -104,14 +107,18 @@ def _combine(k: Builder, out: Val, sources: list[Val], count: Val) -> None:
         values = [[k.load(kind, source, offset) for offset in offsets] for source in sources]
         totals = values[0] if len(values) == 1 else [a + b for a, b in zip(*values, strict=True)]
         for offset, total in zip(offsets, totals, strict=True):
-            k.store(total, out, offset)
+            if is_streamed:
+                k.store_past_caches(total, out, offset)
+            else:
+                k.store(total, out, offset)
 
     with k.range(0, whole, block) as at:
         step(k.vf, at, 4)
     with k.range(whole, vectors, k.lanes) as at:
         step(k.vf, at, 1)
-    with k.range(vectors, count) as at:
-        step(f32, at, 1)
+    if not is_streamed:
+        with k.range(vectors, count) as at:
+            step(f32, at, 1)
 
 
 def _for_rows(k: Builder, width: Val, start: Val, stop: Val, do: Callable[[Val, Val, Val, Val], None]) -> None:
@@ -130,13 +137,25 @@ def _for_rows(k: Builder, width: Val, start: Val, stop: Val, do: Callable[[Val, 
             column.set(k.index(0))
 
 
-def _prefetch(k: Builder, place: Val, count: Val) -> None:
-    """Fetch the cache lines of `count` numbers that another core has written.
+def _write_rows(k: Builder, f: Any, width: Val, start: Val, stop: Val, place: Val) -> None:
+    """Write the numbers start..stop of the rows of `x` to shared memory, for another rank to read.
 
-    Loads alone wait for a few of them at a time: stores between them fill the queue of stores first.
+    They go past the caches: on AMD's CPUs, cores that do not share a cache read memory several times faster than lines
+    that another core has changed. A fence must follow before the other rank is told.
     """
-    with k.range(0, count * 4, CACHE_LINE) as at:
-        k.prefetch(place, at)
+
+    def copy(is_streamed: bool) -> None:
+        def copy_part(row: Val, column: Val, offset: Val, count: Val) -> None:
+            source = k.at(f.x, row * f.x_stride + column * 4)
+            _combine(k, k.at(place, offset * 4), [source], count, is_streamed=is_streamed)
+
+        _for_rows(k, width, start, stop, copy_part)
+
+    with k.ir.if_else((width & STREAMED_VALUES - 1).equals(0).raw) as (streamed, plain):
+        with streamed:
+            copy(True)
+        with plain:
+            copy(False)
 
 
 def _pad_row(k: Builder, row: Val, width: Val, padded: Val) -> None:
@@ -160,7 +179,7 @@ def _store_rows(k: Builder, f: Any, source: Val, start: Val, stop: Val) -> None:
 # ---- exchanges
 
 
-WaitFor = Callable[[Val, Val], Val]
+WaitFor = Callable[[Val], Val]
 
 
 def _exchange(
@@ -174,9 +193,9 @@ def _exchange(
     """Exchange the chunks first..last of a payload, piece by piece.
 
     longest   numbers of the longest payload of a rank
-    write     write(start, place): write this rank's chunk from number `start` on
-    read      read(start, wait_for): use the chunks of all ranks; wait_for(rank, count) returns the place of a rank's
-              chunk, when its `count` numbers are there
+    write     write(start, place): write this rank's chunk from number `start` on; a fence follows
+    read      read(start, wait_for): use the chunks of all ranks; wait_for(rank) waits for a rank's chunk, and returns
+              its place
     """
     first, last = chunks
     own = k.at(f.ranks, f.rank * RANK_BYTES)
@@ -188,16 +207,16 @@ def _exchange(
         with k.range(first, last) as chunk:
             place = k.at(slots, f.rank * (2 * SLOT_BYTES) + chunk * CHUNK_BYTES)
             write(piece * SLOT_VALUES + chunk * CHUNK_VALUES, place)
+        k.fence()
+        with k.range(first, last) as chunk:
             k.atomic_store(number, f.flags, f.rank * (CHUNKS * LINE) + chunk * LINE)
         _wake_waiting_ranks(k, f)
         with k.range(first, last) as chunk:
 
-            def wait_for(rank: Val, count: Val, slots: Val = slots, number: Val = number, chunk: Val = chunk) -> Val:
+            def wait_for(rank: Val, slots: Val = slots, number: Val = number, chunk: Val = chunk) -> Val:
                 flag = k.at(f.flags, rank * (CHUNKS * LINE) + chunk * LINE)
                 _wait(k, f, flag, number, rank)
-                place = k.at(slots, rank * (2 * SLOT_BYTES) + chunk * CHUNK_BYTES)
-                _prefetch(k, place, count)
-                return place
+                return k.at(slots, rank * (2 * SLOT_BYTES) + chunk * CHUNK_BYTES)
 
             read(piece * SLOT_VALUES + chunk * CHUNK_VALUES, wait_for)
     taken = last - first
@@ -215,28 +234,29 @@ def all_reduce(target: Any, *, is_alone: bool = False) -> Kernel:
         total = f.rows * f.width
 
         def write(start: Val, place: Val) -> None:
-            def copy(row: Val, column: Val, offset: Val, count: Val) -> None:
-                _combine(k, k.at(place, offset * 4), [k.at(f.x, row * f.x_stride + column * 4)], count)
+            _write_rows(k, f, f.width, start, k.min(start + CHUNK_VALUES, total), place)
 
-            _for_rows(k, f.width, start, k.min(start + CHUNK_VALUES, total), copy)
+        def part_of(rank: Val, place: Val, own: Val, offset: Val) -> Val:
+            return k.select(f.rank.equals(rank), own, k.at(place, offset * 4))  # the memory is not cached here
 
         def read(start: Val, wait_for: WaitFor) -> None:
             stop = k.min(start + CHUNK_VALUES, total)
-            places = [wait_for(k.index(rank), stop - start) for rank in range(1 if is_alone else 2)]
+            places = [wait_for(k.index(rank)) for rank in range(1 if is_alone else 2)]
 
             def add_first(row: Val, column: Val, offset: Val, count: Val) -> None:
-                out = k.at(f.out, row * f.out_stride)
-                _combine(k, k.at(out, column * 4), [k.at(place, offset * 4) for place in places], count)
+                out, own = k.at(f.out, row * f.out_stride), k.at(f.x, row * f.x_stride + column * 4)
+                sources = [part_of(k.index(rank), place, own, offset) for rank, place in enumerate(places)]
+                _combine(k, k.at(out, column * 4), sources, count)
                 with k.when((column + count).equals(f.width)):
                     _pad_row(k, out, f.width, f.padded)
 
             _for_rows(k, f.width, start, stop, add_first)
             with k.range(2, f.size) as rank:
-                place = wait_for(rank, stop - start)
+                place = wait_for(rank)
 
                 def add(row: Val, column: Val, offset: Val, count: Val) -> None:
-                    out = k.at(f.out, row * f.out_stride + column * 4)
-                    _combine(k, out, [out, k.at(place, offset * 4)], count)
+                    out, own = (k.at(p, row * s + column * 4) for p, s in ((f.out, f.out_stride), (f.x, f.x_stride)))
+                    _combine(k, out, [out, part_of(rank, place, own, offset)], count)
 
                 _for_rows(k, f.width, start, stop, add)
 
@@ -258,10 +278,7 @@ def all_gather(target: Any) -> Kernel:
         own_width = k.load(i64, f.ranges, f.rank * RANGE_BYTES + COLUMNS)
 
         def write(start: Val, place: Val) -> None:
-            def copy(row: Val, column: Val, offset: Val, count: Val) -> None:
-                _combine(k, k.at(place, offset * 4), [k.at(f.x, row * f.x_stride + column * 4)], count)
-
-            _for_rows(k, own_width, start, k.min(start + CHUNK_VALUES, f.rows * own_width), copy)
+            _write_rows(k, f, own_width, start, k.min(start + CHUNK_VALUES, f.rows * own_width), place)
 
         def read(start: Val, wait_for: WaitFor) -> None:
             with k.range(f.size) as rank:
@@ -270,13 +287,15 @@ def all_gather(target: Any) -> Kernel:
                 low, high = k.load(i64, place, TAKEN_START), k.load(i64, place, TAKEN_STOP)
                 shift = k.load(i64, place, FIRST_COLUMN)
                 stop = k.min(start + CHUNK_VALUES, f.rows * width)
-                chunk = wait_for(rank, stop - start)
+                chunk = wait_for(rank)
 
                 def copy(row: Val, column: Val, offset: Val, count: Val) -> None:
                     begin, end = k.max(column, low), k.min(column + count, high)
                     out = k.at(f.out, row * f.out_stride)
                     with k.when(end > begin):
-                        source = k.at(chunk, (offset + begin - column) * 4)
+                        own = k.at(f.x, row * f.x_stride + begin * 4)
+                        place = k.at(chunk, (offset + begin - column) * 4)
+                        source = k.select(f.rank.equals(rank), own, place)
                         _combine(k, k.at(out, (shift + begin) * 4), [source], end - begin)
                         with k.when((shift + end).equals(f.width)):
                             _pad_row(k, out, f.width, f.padded)
@@ -309,9 +328,9 @@ def argmax_shards(target: Any) -> Kernel:
 
         def read(start: Val, wait_for: WaitFor) -> None:
             begin, end = rows_of(start)
-            base = wait_for(k.index(0), (end - begin) * 2)
+            base = wait_for(k.index(0))
             with k.range(1, f.size) as rank:
-                wait_for(rank, (end - begin) * 2)
+                wait_for(rank)
             with k.range(begin, end) as row:
                 at = (row - begin) * 8
                 best, token = k.var(k.load(f32, base, at)), k.var(k.load(i32, base, at + 4))
@@ -344,6 +363,7 @@ def _pass_cells(k: Builder, f: Any, counts: tuple[int, int, int], do: Callable[[
         number = k.load(i64, f.pair, own)
         _wait(k, f, k.at(f.pair, other), number + 1 - slack, f.peer)
         do(start, k.min(start + CELL_VALUES, total), k.at(f.ring, number % CELLS * CELL_BYTES))
+        k.fence()
         k.atomic("add", f.pair, own, 1, TOTAL)
         _wake_waiting_ranks(k, f)
 
@@ -356,10 +376,7 @@ def send(target: Any) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         def write(start: Val, stop: Val, cell: Val) -> None:
-            def copy(row: Val, column: Val, offset: Val, count: Val) -> None:
-                _combine(k, k.at(cell, offset * 4), [k.at(f.x, row * f.x_stride + column * 4)], count)
-
-            _for_rows(k, f.width, start, stop, copy)
+            _write_rows(k, f, f.width, start, stop, cell)
 
         _pass_cells(k, f, (SENT, RECEIVED, CELLS), write)
 
@@ -371,7 +388,6 @@ def receive(target: Any) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         def read(start: Val, stop: Val, cell: Val) -> None:
-            _prefetch(k, cell, stop - start)
             _store_rows(k, f, cell, start, stop)
 
         _pass_cells(k, f, (RECEIVED, SENT, 0), read)
