@@ -176,7 +176,7 @@ class RankLauncher:
     def _create_group_files(self, folder: Path) -> None:
         """Create the shared memory of all groups."""
         config = self.parallel.config
-        if self.parallel.remote_ranks:
+        if self._listener is not None and not self._listener.address.is_local:
             raise UnsupportedModel("the option remote_ranks: groups over several hosts are not supported yet")
         try:
             for stage in range(config.pp):

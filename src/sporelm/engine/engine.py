@@ -271,7 +271,7 @@ class Engine:
             error = RankLost(f"{loss}; the ranks could not be started again ({reason}). Try again.")
             failing = list(self.scheduler.waiting)
         else:
-            log.warning("%s: the ranks were started again in %.1f s", loss, perf_counter() - began)
+            log.warning("%s: the ranks were started again in %.1f s", str(loss), perf_counter() - began)
         outputs = [self.scheduler.fail_rows(request, error) for request in failing]
         self.forget_ended(outputs)
         return outputs

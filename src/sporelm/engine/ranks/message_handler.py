@@ -93,7 +93,7 @@ class MessageHandler:
         output = self.worker.run(request.step)
         if request.keeps_output or not request.batch_index:
             self._outputs.append(output)
-        return Arrays([output.argmax]) if request.wants_tokens else Done()
+        return Arrays([np.array(output.argmax)]) if request.wants_tokens else Done()
 
     def _embed(self, request: messages.EmbedStep) -> Result:
         hidden = self.worker.embed(request.step)

@@ -47,6 +47,12 @@ class RankAddress:
             return f"{UNIX_PREFIX}{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this host can connect."""
+        _, place = self.resolve(allow_public=True)
+        return isinstance(place, str) or ip_address(place[0].partition("%")[0]).is_loopback
+
     def resolve(self, *, allow_public: bool) -> tuple[socket.AddressFamily, tuple[str, int] | str]:
         """Return the family and the address for `socket`. Raises RequestError for a name that cannot be resolved, for
         a public address, and for the one that stands for all interfaces."""

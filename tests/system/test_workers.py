@@ -1,0 +1,296 @@
+"""A model on several processes: same text, sessions of any number of ranks, and ends of any kind."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+from sporelm import LLM, Completion, SamplingParams
+from sporelm.api import Conversation, rank_launch
+from sporelm.engine.ranks import transport
+from sporelm.engine.ranks.worker_group import WorkerGroup
+from sporelm.errors import ModelFileError, RequestError, SporeError
+from system.processes import command, environment
+
+if sys.platform == "win32":
+    pytest.skip("signals that stop a process", allow_module_level=True)
+
+PROMPTS = ["Once upon a time", "The dog", "Lily and Tom were playing in the park. They"]
+GREEDY = SamplingParams(max_tokens=40, temperature=0.0)
+DRAWN = SamplingParams(max_tokens=40, temperature=0.8, top_k=20, seed=3)
+PARAMS = [GREEDY, GREEDY, DRAWN]
+LONG = [SamplingParams(max_tokens=230, temperature=0.0)] * 2 + [
+    SamplingParams(max_tokens=230, temperature=0.8, top_k=20, seed=3)
+]
+MEMORY = Path("/dev/shm")
+
+
+def texts(completions: list[Completion]) -> list[tuple[str, str]]:
+    return [(each.text, each.finish_reason) for each in completions]
+
+
+@pytest.fixture(scope="module")
+def alone(story: Path) -> Iterator[LLM]:
+    with LLM(story, threads=1) as llm:
+        yield llm
+
+
+def children(parent: int = 0) -> list[int]:
+    """The processes of ranks that a process has started."""
+    listing = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent or os.getpid())],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(line.split()[0]) for line in listing.stdout.splitlines() if "rank_process" in line]
+
+
+def shared_files() -> set[str]:
+    return {path.name for path in MEMORY.glob("sporelm-ranks-*")} if MEMORY.is_dir() else set()
+
+
+@pytest.fixture(autouse=True)
+def no_leak() -> Iterator[None]:
+    """Check that no process, file, thread or file descriptor stays behind."""
+    gc.collect()
+    before, files, threads = descriptors(), shared_files(), threading.active_count()
+    yield
+    gc.collect()
+    assert children() == []
+    assert shared_files() <= files
+    deadline = monotonic() + 3
+    while (threading.active_count() > threads or len(descriptors()) > len(before)) and monotonic() < deadline:
+        sleep(0.05)
+    assert threading.active_count() <= threads, threading.enumerate()
+    assert len(descriptors()) <= len(before), sorted(descriptors().items())
+
+
+def descriptors() -> dict[str, str]:
+    found = {}
+    for path in Path("/proc/self/fd").glob("*") if Path("/proc/self/fd").is_dir() else ():
+        with suppress(OSError):
+            found[path.name] = os.readlink(path)
+    return found
+
+
+def group_of(llm: LLM) -> WorkerGroup:
+    group = llm.loaded_engine.worker
+    assert isinstance(group, WorkerGroup)
+    return group
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tp": 2}, {"pp": 2, "pp_layers": [1, 1]}, {"tp": 3, "tp_shares": [1, 1, 2]}, {"tp": 2, "pp": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("ranks", ["threads", pytest.param("processes", marks=pytest.mark.all)])
+def test_ranks_equal_one(story: Path, alone: LLM, options: dict, ranks: str) -> None:
+    ids = alone.prompt_ids(PROMPTS[0]) * 20  # more than a page
+    with LLM(story, ranks=ranks, threads=2, **options) as llm:
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(alone.generate(PROMPTS, PARAMS))
+        np.testing.assert_allclose(llm.logits(ids), alone.logits(ids), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(llm.embed(PROMPTS), alone.embed(PROMPTS), rtol=0, atol=1e-5)
+
+
+def test_processes_equal_one(story: Path, alone: LLM) -> None:
+    with LLM(story, tp=2, threads=2) as llm:
+        assert len(children()) == 1
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(alone.generate(PROMPTS, PARAMS))
+
+
+@pytest.mark.parametrize(("saved", "restored"), [(2, 1), (1, 3), (3, 2)])
+def test_sessions_go_from_any_number_of_ranks_to_any_other(
+    talker: Path, tmp_path: Path, saved: int, restored: int
+) -> None:
+    path = tmp_path / "session"
+    with LLM(talker, threads=2, tp=saved, ranks="threads") as llm:
+        talk = llm.conversation("A story. " * 40)
+        answer(talk, "Hello")
+        talk.save(path)
+        expected = answer(talk, "And then?")
+    with LLM(talker, threads=2, tp=restored, ranks="threads") as llm:
+        found = answer(llm.wake(path), "And then?")
+        assert found.text == expected.text
+        assert found.cached_tokens > 64
+
+
+def answer(talk: Conversation, text: str) -> Completion:
+    """Ask, and return the whole answer."""
+    *_, last = talk.ask(text, SamplingParams(max_tokens=12, temperature=0.0))
+    assert last.completion is not None
+    return last.completion
+
+
+def kill_soon(number: int, delay: float = 0.15) -> threading.Timer:
+    """Send a signal to the last rank's process while it computes."""
+    timer = threading.Timer(delay, lambda: os.kill(children()[-1], number))
+    timer.start()
+    return timer
+
+
+def test_a_killed_worker_is_replaced(story: Path, alone: LLM) -> None:
+    expected = texts(alone.generate(PROMPTS, LONG))
+    with LLM(story, tp=2, threads=2) as llm:
+        began = monotonic()
+        timer = kill_soon(signal.SIGKILL, 0.03)
+        found = texts(llm.generate(PROMPTS, LONG))
+        timer.join()
+        assert found == expected
+        assert texts(llm.generate(PROMPTS, LONG)) == expected  # the loss may be noticed here
+        assert group_of(llm).num_restarts == 1
+        assert monotonic() - began < 15
+        llm.engine.check_integrity()
+
+
+@pytest.mark.all
+def test_twenty_killed_workers_are_replaced(story: Path, alone: LLM) -> None:
+    expected = texts(alone.generate(PROMPTS, LONG))
+    with LLM(story, tp=4, threads=2) as llm:
+        for number in range(20):
+            timer = kill_soon(signal.SIGKILL, 0.02 + 0.01 * number)
+            began = monotonic()
+            found = texts(llm.generate(PROMPTS, LONG))
+            timer.join()
+            assert found == expected
+            assert monotonic() - began < 15
+            llm.generate(PROMPTS[0], GREEDY)  # the loss is noticed here at last
+            assert len(children()) == 3
+        assert group_of(llm).num_restarts == 20
+        llm.engine.check_integrity()
+
+
+@pytest.mark.all
+def test_a_stopped_worker_is_replaced(story: Path, alone: LLM) -> None:
+    expected = texts(alone.generate(PROMPTS, LONG))
+    with LLM(story, tp=2, threads=2) as llm:
+        stopped = children()
+        os.kill(stopped[0], signal.SIGSTOP)
+        began = monotonic()
+        while group_of(llm).lost is None:
+            assert monotonic() - began < 5
+            sleep(0.01)
+        assert texts(llm.generate(PROMPTS, LONG)) == expected
+        assert monotonic() - began < 15
+        assert children() != stopped
+
+
+def test_workers_end_with_their_parent(story: Path) -> None:
+    code = f"from sporelm import LLM; llm = LLM({str(story)!r}, tp=3, threads=2); print('ready', flush=True); input()"
+    files = shared_files()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == b"ready\n"
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    deadline = monotonic() + 10
+    while any(is_running(worker) for worker in workers):
+        assert monotonic() < deadline
+        sleep(0.05)
+    process.stdin.close()
+    process.stdout.close()
+    for name in shared_files() - files:  # only the folder of a killed process may stay, and it is empty
+        folder = MEMORY / name
+        assert [path.name for path in folder.iterdir()] == []
+        folder.rmdir()
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_another_file_is_refused(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options_of = rank_launch.RankLauncher._options_of
+
+    def other_identity(self: rank_launch.RankLauncher, number: int, folder: Path | None = None) -> object:
+        options = options_of(self, number, folder)
+        return rank_launch.msgspec.structs.replace(options, identity="0" * 64) if number else options
+
+    monkeypatch.setattr(rank_launch.RankLauncher, "_options_of", other_identity)
+    with pytest.raises(ModelFileError, match=r"rank 1: .*not the model of rank 0"):
+        LLM(story, tp=2, threads=2)
+
+
+def test_a_worker_that_cannot_start_is_reported(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_launch, "_START", "raise SystemExit(9)")
+    with pytest.raises(SporeError, match=r"rank 1: its process has ended at its start \(exit code 9\)"):
+        LLM(story, tp=2, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tp": 0}, "tp"),
+        ({"tp": 2, "tp_shares": [1]}, "tp_shares"),
+        ({"pp": 3}, "pp"),
+        ({"pp": 2, "pp_layers": [1, 5]}, "pp_layers"),
+        ({"tp": 2, "ranks": "magic"}, "ranks"),
+        ({"tp": 2, "remote_ranks": 2}, "remote_ranks"),
+        ({"tp": 2, "remote_ranks": 1}, "listen"),
+        ({"tp": 2, "listen": "127.0.0.1:1"}, "remote_ranks"),
+        ({"tp": 2, "remote_ranks": 1, "listen": "0.0.0.0:1", "token_file": "{}/token"}, "all interfaces"),
+        ({"tp": 2, "remote_ranks": 1, "listen": "8.8.8.8:1", "token_file": "{}/token"}, "public"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_are_refused(story: Path, tmp_path: Path, options: dict, message: str) -> None:
+    if "token_file" in options:
+        options = options | {"token_file": options["token_file"].format(tmp_path)}
+    with pytest.raises(RequestError, match=message):
+        LLM(story, threads=2, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_worker_joins_with_the_token_only(story: Path, alone: LLM, tmp_path: Path) -> None:
+    token, wrong, port = tmp_path / "token", tmp_path / "wrong", free_port()
+    transport.read_or_create_token(token)
+    transport.read_or_create_token(wrong)
+    join = ["worker", "--join", f"127.0.0.1:{port}", "--wait-seconds"]
+    errors = [tmp_path / "errors0", tmp_path / "errors1"]
+    workers = []
+    for seconds, file, error in ((4, wrong, errors[0]), (8, token, errors[1])):
+        with error.open("w") as stderr:
+            words = command(*join, seconds, "--token-file", file, story)
+            workers.append(subprocess.Popen(words, env=environment(), stderr=stderr))
+    options = {"tp": 3, "remote_ranks": 1, "listen": f"127.0.0.1:{port}", "token_file": token, "threads": 2}
+    with LLM(story, **options) as llm:
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(alone.generate(PROMPTS, PARAMS))
+        os.kill(children()[-1], signal.SIGKILL)  # the other rank: this worker joins again
+        assert texts(llm.generate(PROMPTS, LONG)) == texts(alone.generate(PROMPTS, LONG))
+        assert texts(llm.generate(PROMPTS, LONG)) == texts(alone.generate(PROMPTS, LONG))
+        assert group_of(llm).num_restarts == 1
+    assert [worker.wait(30) for worker in workers] == [1, 0]
+    assert "refused this token" in errors[0].read_text() or "cannot connect" in errors[0].read_text()
+    assert errors[1].read_text().count("joined") == 2
+
+
+def test_the_command_line_has_ranks(spore, story: Path) -> None:  # type: ignore[no-untyped-def]
+    words = ["run", story, "-p", PROMPTS[0], "-n", 8, "--temp", 0, "--threads", 2]
+    one, two = spore(*words), spore(*words, "--tp", 2)
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == one.stdout
+    assert spore(*words, "--tp", 2, "--tp-shares", "1").returncode == 2
