@@ -3,7 +3,7 @@
 Usage: python bench/scale.py COMMAND [options]; `COMMAND --help` lists them. docs/scale.md explains the model.
 
 calibrate  measure steps on this machine, fit the cost model on some of one model, check it on the others
-           --fit --check --points --repeat --threads --median --save --save-calibration
+           --fit --check --points --repeat --threads --best --save --save-calibration
 predict    the time of a step, or of a prompt, by what it is spent on: for a layout, a link and a processor
            --model --machine --tp --pp --micro-batches --all-reduce --batch --context --prompt, and a link: --link, or
            --messages (of bench/link_messages.py), or --latency-us and --gbit
@@ -173,14 +173,14 @@ def calibrate(args: argparse.Namespace) -> int:
         limits = about["limits"]
     else:
         steps, limits, about = measure(args)
-    steps = [replace(step, is_best=not args.median) for step in steps]
+    steps = [replace(step, is_best=args.best) for step in steps]
     processor = make_processor(limits, about.get("machine", "this machine"))
     machine = Machine("this machine", processor, 1, LINKS["sockets"], LINKS["10gbe"])
     models = {name: CostModel(parse_model(name), machine) for name in dict.fromkeys(step.model for step in steps)}
     result = fit_efficiency(models, steps, lambda step: is_fitted(step, args.fit), CPU_TOKEN_BUDGET)
     about |= {
         "fitted_on": args.fit,
-        "statistic": "median" if args.median else "shortest sample",
+        "statistic": "shortest sample" if args.best else "median",
         "limits": limits,
         "efficiency": result.efficiency.to_json(),
         "errors": summarize(result, args.fit),
@@ -572,7 +572,7 @@ def make_parser() -> argparse.ArgumentParser:
             each.add_argument("--points", type=Path, help="file of an earlier --save: measure nothing")
             each.add_argument("--repeat", type=int, default=5, help="samples of a case; default: 5")
             each.add_argument("--threads", type=int, default=1, help="default: 1, timed by the thread's own clock")
-            each.add_argument("--median", action="store_true", help="use medians, not the shortest samples")
+            each.add_argument("--best", action="store_true", help="use the shortest samples, not medians")
             each.add_argument("--save", type=Path, help="CSV file for the measured steps")
             each.add_argument("--save-calibration", type=Path, help="JSON file for the fit")
         if name in ("predict", "compare", "simulate"):
