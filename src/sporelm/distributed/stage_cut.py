@@ -13,7 +13,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.ops import Call, Graph, Value, receive, send
 from sporelm.ops.collectives import RankGroup
 from sporelm.ops.op import leaves
-from sporelm.tensor.dtype import F32
+from sporelm.tensor.dtype import F32, DType
 
 StageOf = Callable[[Any], int | None]  # the stage of a constant; None: it belongs to no layer
 
@@ -84,7 +84,7 @@ def cut_stage(
 
     group, rank_of   the ranks that send and receive, and the one of another stage among them
 
-    Raises UnsupportedModel if a value that is no row of float32 numbers would have to be sent.
+    Raises UnsupportedModel if a value that is not rows of numbers would have to be sent.
     """
     part = Graph(dict(graph.inputs), [], dict(graph.outputs) if stage == num_stages - 1 else {})
     needed = _needed_values(graph, calls, num_stages)
@@ -121,9 +121,10 @@ def _values_in_order(graph: Graph) -> list[Value]:
 
 def _receive(graph: Graph, value: Value, group: RankGroup, source: int) -> Call:
     """Return the call that defines a value of another stage. Its rows are counted by an input with as many."""
-    is_sent = value.dtype is F32 and len(value.shape) == 2 and isinstance(value.shape[1], int)
+    row_shape, dtype = value.shape[1:], value.dtype
+    is_sent = isinstance(dtype, DType) and all(isinstance(extent, int) for extent in row_shape)
     like = next((each for each in graph.inputs.values() if each.shape and each.shape[0] == value.shape[0]), None)
     if not is_sent or like is None:
-        raise UnsupportedModel(f"a value {value.spec} would pass from one stage to another: only rows of f32 can")
-    options = {"group": group, "source": source, "width": value.shape[1]}
+        raise UnsupportedModel(f"a value {value.spec} would pass from one stage to another: only rows of numbers can")
+    options = {"group": group, "source": source, "row_shape": row_shape} | ({} if dtype is F32 else {"dtype": dtype})
     return Call(receive, (like,), options, (value,))

@@ -67,10 +67,12 @@ def _send_spec(x: Any, *, group: RankGroup, target: int) -> tuple[Spec, ...]:
     return ()
 
 
-def _receive_spec(like: Any, *, group: RankGroup, source: int, width: int) -> Spec:
+def _receive_spec(
+    like: Any, *, group: RankGroup, source: int, row_shape: tuple[int, ...], dtype: DType = F32
+) -> Spec:
     require(0 <= source < group.size and source != group.rank, f"source {source} must be another rank of {group.size}")
-    require(width > 0, f"width {width} must be positive")
-    return Spec((spec_of(like).shape[0], width), F32)
+    require(all(length > 0 for length in row_shape), f"row_shape {row_shape} must be positive lengths")
+    return Spec((spec_of(like).shape[0], *row_shape), dtype)
 
 
 @op(_all_reduce_spec)
@@ -120,6 +122,6 @@ def send(x, *, group, target):
 
 
 @op(_receive_spec)
-def receive(like, *, group, source, width):  # like [tokens, ...] -> [tokens, width]
-    """Return the x that another rank sends: float32, with as many rows as `like`."""
-    return group.receive((len(like), width), np.dtype(np.float32), source)
+def receive(like, *, group, source, row_shape, dtype=F32):  # like [tokens, ...] -> [tokens, *row_shape]
+    """Return the x that another rank sends, with as many rows as `like`."""
+    return group.receive((len(like), *row_shape), np.dtype(dtype.numpy), source)

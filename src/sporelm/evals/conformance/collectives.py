@@ -78,7 +78,8 @@ def sent(on: On, rows: int, width: int) -> Any:
     def keep(group: SharedMemoryGroup) -> None:
         arrived.append(group.receive((rows, width), np.dtype(np.float32), 1))
 
-    run_ranks(1, 2, lambda group: ops.send(on.rows(rows, width), group=group, target=0), keep)
+    x = ops.scale(on.rows(rows, width), factor=2.0)  # a result of the back-end
+    run_ranks(1, 2, lambda group: ops.send(x, group=group, target=0), keep)
     return arrived[0]
 
 
@@ -87,7 +88,7 @@ def received(on: On, rows: int, width: int) -> Any:
     return run_ranks(
         0,
         2,
-        lambda group: ops.receive(like, group=group, source=1, width=width),
+        lambda group: ops.receive(like, group=group, source=1, row_shape=(width,)),
         lambda group: group.send(values, 0),
     )
 

@@ -1,8 +1,10 @@
 """Collectives on the CPU: ranks with any number of threads, in plans and eager, beside ranks that run the reference."""
 
 import itertools
+import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from sporelm.errors import ContextError, RankLost
 from sporelm.ops.collectives import Ranges
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.plan import Plan
-from sporelm.tensor.dtype import F32
+from sporelm.tensor.dtype import F32, I32
 
 REFERENCE = 0  # as a number of threads
 TOKENS = Symbol("tokens", 512)
@@ -193,10 +195,10 @@ def test_stages_pass_rows_and_run_ahead(threads: tuple[int, int]) -> None:
     def run_rank(group: SharedMemoryGroup, backend: Any) -> list[np.ndarray]:
         def first(x: Any) -> dict[str, Any]:
             ops.send(ops.scale(x, factor=2.0), group=group, target=1)
-            return {"x": ops.receive(x, group=group, source=1, width=7)}
+            return {"x": ops.receive(x, group=group, source=1, row_shape=(7,))}
 
         def second(x: Any) -> dict[str, Any]:
-            y = ops.receive(x, group=group, source=0, width=width)
+            y = ops.receive(x, group=group, source=0, row_shape=(width,))
             ops.send(x, group=group, target=0)
             return {"x": y}
 
@@ -208,6 +210,46 @@ def test_stages_pass_rows_and_run_ahead(threads: tuple[int, int]) -> None:
     for number, count in enumerate(counts):
         assert np.array_equal(found[0][number], values_of(3, (count, 7)))
         assert np.array_equal(found[1][number], values_of(3, (count, width)) * 2)
+
+
+@pytest.mark.parametrize("threads", [(1, 2), (1, REFERENCE), (REFERENCE, 1)])
+def test_stages_pass_values_of_any_shape(threads: tuple[int, int]) -> None:
+    """Values of one and three dimensions, and whole numbers."""
+    shapes = {"ids": ((), I32), "column": ((), F32), "heads": ((3, 70), F32), "pairs": ((5,), I32)}
+
+    def run_rank(group: SharedMemoryGroup, backend: Any) -> list[np.ndarray]:
+        def step(**x: Any) -> dict[str, Any]:
+            if group.rank == 0:
+                for value in x.values():
+                    ops.send(value, group=group, target=1)
+                return {"row": ops.scale(x["row"], factor=1.0)}
+            return {
+                name: ops.receive(x["row"], group=group, source=0, row_shape=shape, dtype=dtype)
+                for name, (shape, dtype) in (shapes | {"row": ((4,), F32)}).items()
+            }
+
+        inputs = {name: Spec((TOKENS, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        inputs["row"] = Spec((TOKENS, 4), F32)
+        plan = Plan(ops.trace(step, inputs if group.rank == 0 else {"row": inputs["row"]}), backend)
+        assert plan.fallback_calls == {} or isinstance(backend, ReferenceBackend)
+        found = []
+        for count in (1, 300):
+            arrays = {
+                name: (100 * values_of(4, (count, *value.shape[1:]))).astype(value.dtype.numpy)
+                for name, value in plan.graph.inputs.items()
+            }
+            outputs = plan.run(arrays, {"tokens": count})
+            if group.rank == 0:
+                found.append(arrays)
+            else:
+                found.append({name: array.copy() for name, array in outputs.items()})
+        return found
+
+    sent, received = run_ranks(threads, run_rank)
+    for mine, other in zip(sent, received, strict=True):
+        for name, array in mine.items():
+            assert other[name].dtype == array.dtype
+            assert np.array_equal(other[name], array)
 
 
 def test_programs_of_a_rank_and_eager_calls_share_the_group() -> None:
@@ -239,7 +281,7 @@ def test_other_groups_split_the_plan_and_keep_the_order() -> None:
             y = ops.all_reduce(ops.scale(x, factor=2.0), group=python)
             ops.send(ops.scale(y, factor=3.0), group=python, target=other)
             like = ops.scale(x, factor=1.0)
-            z = ops.receive(like, group=python, source=other, width=9)
+            z = ops.receive(like, group=python, source=other, row_shape=(9,))
             return {"x": ops.add(ops.all_reduce(y, group=group), z)}
 
         plan = plan_of(backend, step, 9)
@@ -263,7 +305,7 @@ def test_an_aborted_step_raises_and_leaves_the_threads_usable(threads: int) -> N
     def step(x: Any) -> dict[str, Any]:
         y = ops.all_reduce(x, group=group)
         ops.send(y, group=group, target=1)
-        return {"x": ops.add(y, ops.receive(x, group=group, source=1, width=600))}
+        return {"x": ops.add(y, ops.receive(x, group=group, source=1, row_shape=(600,)))}
 
     plan = plan_of(backend, step, 600)
     timer = threading.Timer(0.05, group.abort)
@@ -278,6 +320,38 @@ def test_an_aborted_step_raises_and_leaves_the_threads_usable(threads: int) -> N
         ops.all_reduce(backend.tensor(x), group=group)
     assert np.array_equal(ops.scale(backend.tensor(x), factor=2.0).numpy(), x * 2)
     plan.close()
+    backend.close()
+
+
+def sum_for_ever(path: Path, started: Any) -> None:
+    group, backend = SharedMemoryGroup.attach(path, 1), CpuBackend(threads=1)
+    while True:
+        ops.all_reduce(backend.tensor(np.ones((3, 100), np.float32)), group=group)
+        started.set()
+
+
+def test_a_step_that_waits_for_a_killed_process_ends_once_aborted(tmp_path: Path) -> None:
+    path, spawn = tmp_path / "group", multiprocessing.get_context("spawn")
+    SharedMemoryGroup.create_file(path, 2)
+    started = spawn.Event()
+    process = spawn.Process(target=sum_for_ever, args=(path, started), daemon=True)
+    process.start()
+    group, backend = SharedMemoryGroup.attach(path, 0), CpuBackend(threads=2)
+    x = backend.tensor(np.ones((3, 100), np.float32))
+    assert np.array_equal(ops.all_reduce(x, group=group).numpy(), np.full((3, 100), 2.0))
+    assert started.wait(60)
+    process.kill()
+    process.join(60)
+    timer = threading.Timer(0.2, group.abort)
+    timer.start()
+
+    def sum_twice() -> None:
+        for _ in range(2):  # the process may have begun the next sum before it ended
+            ops.all_reduce(x, group=group)
+
+    with pytest.raises(RankLost):
+        sum_twice()
+    timer.join()
     backend.close()
 
 
