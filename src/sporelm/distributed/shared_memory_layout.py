@@ -39,10 +39,6 @@ RANK_BYTES = 3 * LINE
 SENT, RECEIVED = 0, LINE
 PAIR_BYTES = 2 * LINE
 
-# All numbers above that kernels are traced with: native code of other ones is not used.
-LAYOUT_NUMBERS: tuple[int, ...] = (LINE, CHUNK_BYTES, CHUNKS, CELL_BYTES, CELLS, ABORT, RANK_BYTES, SEQUENCE)
-LAYOUT_NUMBERS += (COMPLETED, PARKED, WAKE_UPS, SENT, RECEIVED)
-
 
 @dataclass(frozen=True)
 class GroupLayout:

@@ -15,7 +15,7 @@ from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit import compiler as compiler_module
 from sporelm.backends.cpu.jit import object_cache as cache_module
 from sporelm.backends.cpu.jit.kernel import parse_fields
-from sporelm.backends.cpu.jit.object_cache import DIGEST_BYTES, QUANT_TABLES, ObjectCache
+from sporelm.backends.cpu.jit.object_cache import DIGEST_BYTES, QUANT_TABLES, RANK_PROTOCOL, ObjectCache
 from sporelm.errors import BackendError, SporeError
 
 posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="file owners and modes are POSIX")
@@ -74,6 +74,9 @@ def test_the_digest_changes_with_any_source(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "quant").mkdir()
     for name in QUANT_TABLES:
         (tmp_path / "quant" / name).write_text("table")
+    (tmp_path / "distributed").mkdir()
+    for name in RANK_PROTOCOL:
+        (tmp_path / "distributed" / name).write_text("numbers")
     (folder / "jit" / "cache.py").write_text("a")
     (folder / "kernels" / "x.py").write_text("b")
     monkeypatch.setattr(cache_module, "__file__", str(folder / "jit" / "cache.py"))
@@ -87,7 +90,9 @@ def test_the_digest_changes_with_any_source(tmp_path: Path, monkeypatch: pytest.
     (folder / "kernels" / "z.py").write_text("")
     more = digest()
     (tmp_path / "quant" / QUANT_TABLES[0]).write_text("other")
-    assert len({before, changed, renamed, more, digest()}) == 5
+    table = digest()
+    (tmp_path / "distributed" / RANK_PROTOCOL[0]).write_text("other")
+    assert len({before, changed, renamed, more, table, digest()}) == 6
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "foreign"])
@@ -226,7 +231,8 @@ def test_a_cache_that_works_says_nothing(cache: ObjectCache, caplog: pytest.LogC
 
 
 def test_kernels_take_nothing_from_elsewhere_that_the_key_lacks(root: Path) -> None:
-    """A traced kernel depends on this back-end's sources, the tables of formats, the target and a few numbers."""
+    """A traced kernel depends on this back-end's sources, the tables of formats, the protocol of ranks, the target and
+    a few numbers."""
     folder = root / "src" / "sporelm" / "backends" / "cpu"
     rooms = ("kernels", "formats", "quantizers", "targets")
     traced = [path for room in rooms for path in (folder / room).rglob("*.py")]
@@ -248,7 +254,9 @@ def test_kernels_take_nothing_from_elsewhere_that_the_key_lacks(root: Path) -> N
     tables = {name.partition(".")[0] for name in QUANT_TABLES}
     taken = {line for line in foreign if re.match(rf"from sporelm\.quant\.({'|'.join(tables)}) import", line)}
     assert {line.split()[1].rpartition(".")[2] for line in taken} == tables
-    numbers = [line.partition(" import ")[2].split(", ") for line in foreign - harmless - taken]
+    protocol = {line for line in foreign if line.split()[1].startswith("sporelm.distributed.")}
+    assert {line.split()[1].rpartition(".")[2] + ".py" for line in protocol} == {*RANK_PROTOCOL}
+    numbers = [line.partition(" import ")[2].split(", ") for line in foreign - harmless - taken - protocol]
     assert {name for line in numbers for name in line} == compiler_module.OP_CONSTANTS.keys()
 
 

@@ -16,7 +16,6 @@ import llvmlite.binding as llvm
 from sporelm.backends.cpu.jit.emission import native_triple, optimize, target_machine
 from sporelm.backends.cpu.jit.kernel import Traceable
 from sporelm.backends.cpu.jit.object_cache import ObjectCache, source_digest
-from sporelm.distributed.shared_memory_layout import LAYOUT_NUMBERS
 from sporelm.ops.expert_routing import MAX_EXPERTS
 from sporelm.ops.gated_lru import SHARPNESS
 from sporelm.ops.paged_attention import PAGE
@@ -24,9 +23,9 @@ from sporelm.ops.topk_indexer import NO_SLOT
 from sporelm.ops.wkv import MAX_DECAY, MIN_LENGTH
 
 log = logging.getLogger(__name__)
-# Numbers that kernels take from the references of ops, and from the memory of groups of ranks.
-OP_CONSTANTS: dict[str, object] = {"PAGE": PAGE, "MAX_EXPERTS": MAX_EXPERTS, "SHARPNESS": SHARPNESS, "NO_SLOT": NO_SLOT}
-OP_CONSTANTS |= {"MAX_DECAY": MAX_DECAY, "MIN_LENGTH": MIN_LENGTH, "LAYOUT_NUMBERS": LAYOUT_NUMBERS}
+# Numbers that kernels take from the references of ops.
+OP_CONSTANTS = {"PAGE": PAGE, "MAX_EXPERTS": MAX_EXPERTS, "SHARPNESS": SHARPNESS, "NO_SLOT": NO_SLOT}
+OP_CONSTANTS |= {"MAX_DECAY": MAX_DECAY, "MIN_LENGTH": MIN_LENGTH}
 logged_messages: set[str] = set()  # what was logged, once per process
 
 
