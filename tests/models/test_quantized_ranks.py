@@ -1,0 +1,87 @@
+"""Quantized weights that are cut for several ranks: blocks, groups and column orders stay whole."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantized_folders as made_by
+from close import assert_near_in_nat
+from families import CASES, Case
+from quantized_folders import Scheme, write
+from rank_models import run_ranks
+from sporelm.distributed.parallel_config import ParallelConfig
+from sporelm.quant import format_of
+from tiny_files import write_gguf
+from tiny_models import SUPER, WIDE, Tiny
+
+NEAR = 1e-4  # nat: ranks add the same products in another order
+CONFIGS = {
+    "tp2": ParallelConfig(tp=2),
+    "tp-uneven": ParallelConfig(tp=3, shares=(1, 1, 2)),
+    "tp2-pp2": ParallelConfig(tp=2, pp=2),
+}
+GGUF_FORMATS = ("F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0")
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "targets": ["Linear"]}},
+}
+FOLDERS: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
+    "gptq": (made_by.gptq(group=128), GPTQ, SUPER),
+    "gptq act-order": (made_by.gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
+    "awq": (made_by.awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, WIDE),
+    "fp8": (made_by.fp8((128, 128), suffix="_scale_inv"), FP8, SUPER),
+    "w8a8": (made_by.int8(), INT8, WIDE),
+    "nf4": (made_by.nf4(), {"quant_method": "bitsandbytes", "load_in_4bit": True}, SUPER),
+}
+
+
+def assert_equal_on_ranks(path: Path, ids: list[int], parallel: ParallelConfig, least: float = 0.0) -> None:
+    """Several ranks give the logits of one, and each of them has less than `least` of the weights, if that is given."""
+    one, several = run_ranks(path, ids, ParallelConfig()), run_ranks(path, ids, parallel)
+    assert_near_in_nat(several.whole(parallel)[0], one.whole(ParallelConfig())[0], NEAR)
+    if least:
+        assert max(several.nbytes) < least * one.nbytes[0]
+
+
+@pytest.mark.parametrize("format_name", GGUF_FORMATS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_blocks_of_gguf_formats(name: str, format_name: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", SUPER, matrices=format_of(format_name))
+    assert_equal_on_ranks(path, SUPER.ids()[:40], CONFIGS[name], 0.75)
+
+
+@pytest.mark.parametrize("scheme", FOLDERS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_groups_and_orders_of_folders(name: str, scheme: str, tmp_path: Path) -> None:
+    make, settings, tiny = FOLDERS[scheme]
+    write(tmp_path / "folder", tiny, make, settings)
+    assert_equal_on_ranks(tmp_path / "folder", tiny.ids()[:40], CONFIGS[name], 0.8)
+
+
+@pytest.mark.parametrize("has_order", [False, True], ids=["in order", "act-order"])
+@pytest.mark.parametrize("expert_parallel", [False, True], ids=["tp", "ep"])
+def test_quantized_experts(expert_parallel: bool, has_order: bool, tmp_path: Path) -> None:
+    widths = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 32}
+    widths |= {"vocab_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4}
+    found = next(each for each in CASES if each.name == "qwen3moe")
+    case: Case = replace(found, name="qwen3moe-ranks", config=found.config | widths)
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": has_order}
+    make = made_by.gptq(group=64, order="own" if has_order else "")
+    random, parts = np.random.default_rng(7), dict[str, Any]()
+    for name, tensor in case.tensors().items():
+        if name.endswith("_proj.weight"):
+            more, _ = make(tensor, random)
+            parts |= {name.removesuffix(".weight") + end: part for end, part in more.items()}
+        else:
+            parts[name] = tensor
+    (tmp_path / "config.json").write_text(json.dumps(case.config | {"quantization_config": settings}))
+    made_by.save(tmp_path / "model.safetensors", parts)
+    ids = [int(each) for each in case.ids()[:20]]
+    assert_equal_on_ranks(tmp_path, ids, ParallelConfig(tp=2, expert_parallel=expert_parallel), 0.75)
