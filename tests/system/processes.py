@@ -39,3 +39,10 @@ def one_line(text: str) -> str:
     assert len(lines) == 1, text
     assert "Traceback" not in text
     return lines[0]
+
+
+def list_ranks(parent: int = 0) -> list[int]:
+    """The processes of ranks that a process has started, this one by default."""
+    words = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent or os.getpid())]
+    listing = subprocess.run(words, capture_output=True, text=True, check=False)
+    return [int(line.split()[0]) for line in listing.stdout.splitlines() if "rank_process" in line]

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -20,7 +21,7 @@ from sporelm.api import Conversation, rank_launch
 from sporelm.engine.ranks import transport
 from sporelm.engine.ranks.worker_group import WorkerGroup
 from sporelm.errors import ModelFileError, RequestError, SporeError
-from system.processes import command, environment
+from system.processes import command, environment, list_ranks
 
 if sys.platform == "win32":
     pytest.skip("signals that stop a process", allow_module_level=True)
@@ -40,20 +41,9 @@ def texts(completions: list[Completion]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def alone(story: Path) -> Iterator[LLM]:
+def single(story: Path) -> Iterator[LLM]:
     with LLM(story, threads=1) as llm:
         yield llm
-
-
-def children(parent: int = 0) -> list[int]:
-    """The processes of ranks that a process has started."""
-    listing = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent or os.getpid())],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return [int(line.split()[0]) for line in listing.stdout.splitlines() if "rank_process" in line]
 
 
 def shared_files() -> set[str]:
@@ -67,7 +57,7 @@ def no_leak() -> Iterator[None]:
     before, files, threads = descriptors(), shared_files(), threading.active_count()
     yield
     gc.collect()
-    assert children() == []
+    assert list_ranks() == []
     assert shared_files() <= files
     deadline = monotonic() + 3
     while (threading.active_count() > threads or len(descriptors()) > len(before)) and monotonic() < deadline:
@@ -96,18 +86,18 @@ def group_of(llm: LLM) -> WorkerGroup:
     ids=str,
 )
 @pytest.mark.parametrize("ranks", ["threads", pytest.param("processes", marks=pytest.mark.all)])
-def test_ranks_equal_one(story: Path, alone: LLM, options: dict, ranks: str) -> None:
-    ids = alone.prompt_ids(PROMPTS[0]) * 20  # more than a page
+def test_ranks_equal_one(story: Path, single: LLM, options: dict, ranks: str) -> None:
+    ids = single.prompt_ids(PROMPTS[0]) * 20  # more than a page
     with LLM(story, ranks=ranks, threads=2, **options) as llm:
-        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(alone.generate(PROMPTS, PARAMS))
-        np.testing.assert_allclose(llm.logits(ids), alone.logits(ids), rtol=0, atol=1e-4)
-        np.testing.assert_allclose(llm.embed(PROMPTS), alone.embed(PROMPTS), rtol=0, atol=1e-5)
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+        np.testing.assert_allclose(llm.logits(ids), single.logits(ids), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(llm.embed(PROMPTS), single.embed(PROMPTS), rtol=0, atol=1e-5)
 
 
-def test_processes_equal_one(story: Path, alone: LLM) -> None:
+def test_processes_equal_one(story: Path, single: LLM) -> None:
     with LLM(story, tp=2, threads=2) as llm:
-        assert len(children()) == 1
-        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(alone.generate(PROMPTS, PARAMS))
+        assert len(list_ranks()) == 1
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
 @pytest.mark.parametrize(("saved", "restored"), [(2, 1), (1, 3), (3, 2)])
@@ -135,13 +125,13 @@ def answer(talk: Conversation, text: str) -> Completion:
 
 def kill_soon(number: int, delay: float = 0.15) -> threading.Timer:
     """Send a signal to the last rank's process while it computes."""
-    timer = threading.Timer(delay, lambda: os.kill(children()[-1], number))
+    timer = threading.Timer(delay, lambda: os.kill(list_ranks()[-1], number))
     timer.start()
     return timer
 
 
-def test_a_killed_worker_is_replaced(story: Path, alone: LLM) -> None:
-    expected = texts(alone.generate(PROMPTS, LONG))
+def test_a_killed_worker_is_replaced(story: Path, single: LLM) -> None:
+    expected = texts(single.generate(PROMPTS, LONG))
     with LLM(story, tp=2, threads=2) as llm:
         began = monotonic()
         timer = kill_soon(signal.SIGKILL, 0.03)
@@ -155,8 +145,8 @@ def test_a_killed_worker_is_replaced(story: Path, alone: LLM) -> None:
 
 
 @pytest.mark.all
-def test_twenty_killed_workers_are_replaced(story: Path, alone: LLM) -> None:
-    expected = texts(alone.generate(PROMPTS, LONG))
+def test_twenty_killed_workers_are_replaced(story: Path, single: LLM) -> None:
+    expected = texts(single.generate(PROMPTS, LONG))
     with LLM(story, tp=4, threads=2) as llm:
         for number in range(20):
             timer = kill_soon(signal.SIGKILL, 0.02 + 0.01 * number)
@@ -166,16 +156,16 @@ def test_twenty_killed_workers_are_replaced(story: Path, alone: LLM) -> None:
             assert found == expected
             assert monotonic() - began < 15
             llm.generate(PROMPTS[0], GREEDY)  # the loss is noticed here at last
-            assert len(children()) == 3
+            assert len(list_ranks()) == 3
         assert group_of(llm).num_restarts == 20
         llm.engine.check_integrity()
 
 
 @pytest.mark.all
-def test_a_stopped_worker_is_replaced(story: Path, alone: LLM) -> None:
-    expected = texts(alone.generate(PROMPTS, LONG))
+def test_a_stopped_worker_is_replaced(story: Path, single: LLM) -> None:
+    expected = texts(single.generate(PROMPTS, LONG))
     with LLM(story, tp=2, threads=2) as llm:
-        stopped = children()
+        stopped = list_ranks()
         os.kill(stopped[0], signal.SIGSTOP)
         began = monotonic()
         while group_of(llm).lost is None:
@@ -183,7 +173,7 @@ def test_a_stopped_worker_is_replaced(story: Path, alone: LLM) -> None:
             sleep(0.01)
         assert texts(llm.generate(PROMPTS, LONG)) == expected
         assert monotonic() - began < 15
-        assert children() != stopped
+        assert list_ranks() != stopped
 
 
 def test_workers_end_with_their_parent(story: Path) -> None:
@@ -195,7 +185,7 @@ def test_workers_end_with_their_parent(story: Path) -> None:
     assert process.stdout is not None
     assert process.stdin is not None
     assert process.stdout.readline() == b"ready\n"
-    workers = children(process.pid)
+    workers = list_ranks(process.pid)
     assert len(workers) == 2
     process.kill()
     process.wait()
@@ -265,7 +255,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_worker_joins_with_the_token_only(story: Path, alone: LLM, tmp_path: Path) -> None:
+def test_a_worker_joins_with_the_token_only(story: Path, single: LLM, tmp_path: Path) -> None:
     token, wrong, port = tmp_path / "token", tmp_path / "wrong", free_port()
     transport.read_or_create_token(token)
     transport.read_or_create_token(wrong)
@@ -278,14 +268,46 @@ def test_a_worker_joins_with_the_token_only(story: Path, alone: LLM, tmp_path: P
             workers.append(subprocess.Popen(words, env=environment(), stderr=stderr))
     options = {"tp": 3, "remote_ranks": 1, "listen": f"127.0.0.1:{port}", "token_file": token, "threads": 2}
     with LLM(story, **options) as llm:
-        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(alone.generate(PROMPTS, PARAMS))
-        os.kill(children()[-1], signal.SIGKILL)  # the other rank: this worker joins again
-        assert texts(llm.generate(PROMPTS, LONG)) == texts(alone.generate(PROMPTS, LONG))
-        assert texts(llm.generate(PROMPTS, LONG)) == texts(alone.generate(PROMPTS, LONG))
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+        os.kill(list_ranks()[-1], signal.SIGKILL)  # the other rank: this worker joins again
+        assert texts(llm.generate(PROMPTS, LONG)) == texts(single.generate(PROMPTS, LONG))
+        assert texts(llm.generate(PROMPTS, LONG)) == texts(single.generate(PROMPTS, LONG))
         assert group_of(llm).num_restarts == 1
     assert [worker.wait(30) for worker in workers] == [1, 0]
     assert "refused this token" in errors[0].read_text() or "cannot connect" in errors[0].read_text()
     assert errors[1].read_text().count("joined") == 2
+
+
+def private_address() -> str:
+    """An address of this machine that is neither loopback nor public; skips where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with suppress(OSError):
+            probe.connect(("10.255.255.255", 1))  # sends nothing
+        host = str(probe.getsockname()[0])
+    if ip_address(host).is_loopback or ip_address(host).is_unspecified or not ip_address(host).is_private:
+        pytest.skip("no private address here")
+    return host
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("division", [{"tp": 3}, {"pp": 2}], ids=str)
+def test_hosts_exchange_values_over_gloo(story: Path, single: LLM, tmp_path: Path, division: dict) -> None:
+    pytest.importorskip("torch")
+    host, port, token = private_address(), free_port(), tmp_path / "token"
+    transport.read_or_create_token(token)
+    words = command("worker", "--join", f"{host}:{port}", "--token-file", token, "--wait-seconds", 10)
+    with (tmp_path / "errors").open("w") as stderr:
+        worker = subprocess.Popen(words, env=environment(), stderr=stderr)
+    options = {"remote_ranks": 1, "listen": f"{host}:{port}", "token_file": token, "threads": 2}
+    with LLM(story, **division, **options) as llm:
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+        if "tp" in division:
+            timer = kill_soon(signal.SIGKILL)
+            assert texts(llm.generate(PROMPTS, LONG)) == texts(single.generate(PROMPTS, LONG))
+            timer.join()
+            assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+            assert group_of(llm).num_restarts == 1
+    assert worker.wait(30) == 0, (tmp_path / "errors").read_text()
 
 
 def test_the_command_line_has_ranks(spore, story: Path) -> None:  # type: ignore[no-untyped-def]

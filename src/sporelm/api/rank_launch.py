@@ -18,6 +18,7 @@ import msgspec
 from sporelm import __version__
 from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_cuts import cut_group
+from sporelm.api.rank_meeting import Entries, RankMeeting, merge_entries
 from sporelm.api.rank_opening import (
     GroupSpec,
     JoinedGroups,
@@ -32,7 +33,7 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.engine import LoadedModel, Worker
-from sporelm.engine.ranks.messages import Hello, OpenRank, RankReady, decode_reply
+from sporelm.engine.ranks.messages import Hello, MeetRanks, OpenRank, RankAddresses, RankReady, decode_reply
 from sporelm.engine.ranks.rank import Envelope, Rank, RemoteRank, ThreadRank
 from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.ranks.transport import (
@@ -144,15 +145,18 @@ class RankLauncher:
     def _start_processes(self, cleanup: ExitStack) -> GroupMembers:
         folder = Path(tempfile.mkdtemp(prefix="sporelm-ranks-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._create_group_files(folder)
+        if not self._uses_torch:
+            self._create_group_files(folder)
         processes = self._spawn(folder, cleanup)
         ranks = self._connect(processes, cleanup)
+        first = self._options_of(0, folder)
+        meeting = RankMeeting(first, first.group.stage) if self._uses_torch else None
+        addresses = self._exchange_addresses(meeting, ranks, folder) if meeting is not None else {}
         pending = [
-            (rank, rank.send(Envelope(OpenRank(self._options_of(number, folder).encode()))))
+            (rank, rank.send(Envelope(OpenRank(self._options_of(number, folder).encode(), addresses))))
             for number, rank in ranks.items()
         ]
-        first = self._options_of(0, folder)
-        groups = join_groups(first)
+        groups = meeting.finish(addresses) if meeting is not None else join_groups(first)
         cleanup.callback(groups.close)
         for rank in ranks.values():
             rank.watch(lambda reason: groups.abort())
@@ -173,11 +177,27 @@ class RankLauncher:
 
         return self._members(worker, [ranks[number] for number in sorted(ranks)], groups, close)
 
+    @property
+    def _uses_torch(self) -> bool:
+        """Whether ranks are on other hosts."""
+        return self._listener is not None and not self._listener.address.is_local
+
+    def _exchange_addresses(self, meeting: RankMeeting, ranks: dict[int, RemoteRank], folder: Path) -> Entries:
+        """Return the addresses of all ranks, which each of them needs to join its groups."""
+        replies = [
+            rank.send(Envelope(MeetRanks(self._options_of(number, folder).encode()))) for number, rank in ranks.items()
+        ]
+        entries = [meeting.open_addresses()]
+        for reply in replies:
+            found = reply.result()
+            if not isinstance(found, RankAddresses):
+                raise BackendError(f"ranks: {type(found).__name__} came in place of RankAddresses")
+            entries.append(found.addresses)
+        return merge_entries(entries)
+
     def _create_group_files(self, folder: Path) -> None:
         """Create the shared memory of all groups."""
         config = self.parallel.config
-        if self._listener is not None and not self._listener.address.is_local:
-            raise UnsupportedModel("the option remote_ranks: groups over several hosts are not supported yet")
         try:
             for stage in range(config.pp):
                 SharedMemoryGroup.create_file(folder / f"stage{stage}", config.tp)
@@ -271,11 +291,13 @@ class RankLauncher:
 
     def _options_of(self, number: int, folder: Path | None = None) -> RankOptions:
         """Return the options of a rank; `folder` has the files of the groups."""
-        config, spec = self.parallel.config, self.options.group
-        if folder is not None:
+        config, spec, num_local = self.parallel.config, self.options.group, self.parallel.num_local
+        if folder is not None and self._uses_torch:
+            assert self._listener is not None
+            spec = GroupSpec("torch", self._listener.address.resolved_host if number < num_local else "")
+        elif folder is not None:
             world = str(folder / WORLD) if config.pp > 1 else ""
             spec = GroupSpec("memory", str(folder / f"stage{config.stage(number)}"), world)
-        num_local = self.parallel.num_local
         known = msgspec.structs.replace(self.options, rank=number, group=spec)
         if number >= num_local:  # of another host, which has cores of its own
             return known

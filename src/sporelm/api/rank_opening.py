@@ -33,8 +33,8 @@ SetStage = Callable[[str], None]
 class GroupSpec(msgspec.Struct, frozen=True):
     """Where ranks meet to exchange values.
 
-    kind   "memory": shared memory of this host, a file at `stage`; "torch": torch.distributed at HOST:PORT
-    stage  of the ranks of one stage
+    kind   "memory": shared memory of this host, in files; "torch": torch.distributed
+    stage  of the ranks of one stage; for torch the address of this host, "": that of the connection to rank 0
     world  of the ranks of all stages; "": there is one stage
     """
 

@@ -8,17 +8,18 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from sporelm import __version__
+from sporelm.api.rank_meeting import Entries, RankMeeting
 from sporelm.api.rank_opening import RankOptions, open_rank
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import Hello, encode
 from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.ranks.rank_server import RankServer, SetStage
-from sporelm.engine.ranks.transport import ConnectionLost, connect
+from sporelm.engine.ranks.transport import Connection, ConnectionLost, connect
 
 END_SECONDS = 3.0  # for a rank whose connection was lost to end by itself
 LOST_EXIT_CODE = 3
@@ -39,6 +40,25 @@ def main() -> None:
     except ConnectionLost as reason:
         logging.warning("%s", reason)
         os._exit(LOST_EXIT_CODE)
+
+
+class ProcessOpener:
+    """Opens the rank of this process."""
+
+    def __init__(self, connection: Connection, path: Path | None) -> None:
+        self._connection, self._path = connection, path
+        self._meeting: RankMeeting | None = None
+
+    def meet(self, options: bytes) -> Entries:
+        """Open addresses for other ranks, and return them."""
+        decoded = RankOptions.decode(options)
+        self._meeting = RankMeeting(decoded, decoded.group.stage or self._connection.local_host)
+        return self._meeting.open_addresses()
+
+    def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_stage: SetStage) -> OpenedRank:
+        """Load the rank's part of the model."""
+        groups = None if self._meeting is None else self._meeting.finish(addresses)
+        return open_rank(RankOptions.decode(options), set_stage, self._path, groups)
 
 
 def serve_connection(
@@ -64,17 +84,15 @@ def serve_connection(
         on_join(connection.peer)
     ended = threading.Event()
 
-    def open_worker(data: bytes, set_stage: SetStage) -> OpenedRank:
-        return open_rank(RankOptions.decode(data), set_stage, path)
-
     def end_soon() -> None:
         """End the process where the rank does not: it may load weights, or be inside a native step."""
         if not ended.wait(END_SECONDS) and rank != JOINING:
             os._exit(LOST_EXIT_CODE)
 
-    server = RankServer(
-        connection, open_worker, lambda: threading.Thread(target=end_soon, name="rank-end", daemon=True).start()
-    )
+    def start_to_end() -> None:
+        threading.Thread(target=end_soon, name="rank-end", daemon=True).start()
+
+    server = RankServer(connection, ProcessOpener(connection, path), start_to_end)
     try:
         return server.serve()
     finally:

@@ -105,7 +105,7 @@ def share_threads(num_threads: int, num_ranks: int) -> list[int]:
 
 
 def pin_to(cores: Sequence[int]) -> None:
-    """Let this thread, and those that it starts from now on, run on these cores only. Does nothing without any."""
+    """Let this thread, and threads that it starts from now on, run on these cores only. Does nothing without any."""
     if cores and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(0, cores)

@@ -40,7 +40,7 @@ def test_core_lists_are_read_and_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "0-99999999", "0-9999999999"])
-def test_other_texts_are_no_cores(text: str) -> None:
+def test_other_texts_have_no_cores(text: str) -> None:
     assert parse_core_list(text) == ()
 
 

@@ -2,10 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from sporelm.backends.backend_registry import DEVICE_KINDS
+from sporelm.cli import doctor
 from sporelm.cli.main import main
 
 
@@ -46,3 +48,25 @@ def test_known_devices_are_shown_present_or_not(device: str, capsys: pytest.Capt
     assert main(["doctor", "--json", "--device", device]) == 0
     torch = json.loads(capsys.readouterr().out)["backends"]["torch"]
     assert torch["ready"] or "cuda:99" in torch["reason"] or "not installed" in torch["reason"]
+
+
+def test_numa_nodes_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, cores in enumerate(("0-3,8", "4-7")):
+        folder = tmp_path / "sys/devices/system/node" / f"node{number}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(cores)
+        (folder / "meminfo").write_text(f"Node {number} MemTotal: {number * 2000000} kB\n")
+    expected = [
+        {"node": 0, "cores": "0-3,8", "memory_bytes": 0},
+        {"node": 1, "cores": "4-7", "memory_bytes": 2048000000},
+    ]
+    assert doctor.list_numa_nodes(tmp_path) == expected
+    monkeypatch.setattr(doctor, "list_numa_nodes", lambda: expected)
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["numa"] == expected
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "numa         node 0: cores 0-3,8" in lines
+    assert "numa         node 1: cores 4-7, 2.0 GB" in lines

@@ -37,6 +37,13 @@ class OpenRank(Message):
     """Load the model and become a rank. The options are encoded by the layer that loads models. Answer: RankReady."""
 
     options: bytes
+    addresses: dict[str, dict[str, bytes]] = {}  # of all ranks, after MeetRanks
+
+
+class MeetRanks(Message):
+    """Open addresses at which other ranks can exchange values with this one. Answer: RankAddresses."""
+
+    options: bytes
 
 
 class RunStep(Message):
@@ -154,6 +161,12 @@ class Hello(Message):
     rank: int
 
 
+class RankAddresses(Message):
+    """The addresses of a rank, by group: the entries that it has for the store of torch.distributed."""
+
+    addresses: dict[str, dict[str, bytes]]
+
+
 class RankReady(Message):
     """The answer to OpenRank: what must be equal on all ranks, and where this one runs."""
 
@@ -165,7 +178,8 @@ class RankReady(Message):
 
 
 Request = (
-    OpenRank
+    MeetRanks
+    | OpenRank
     | RunStep
     | EmbedStep
     | FetchLogits
@@ -180,7 +194,7 @@ Request = (
     | Prepare
     | Close
 )
-Reply = Done | Arrays | Failed | Heartbeat | Hello | RankReady
+Reply = Done | Arrays | Failed | Heartbeat | Hello | RankAddresses | RankReady
 
 
 def _encode_array(value: Any) -> msgspec.msgpack.Ext:

@@ -48,10 +48,16 @@ class RankAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def resolved_host(self) -> str:
+        """The IP address; "" for a unix socket."""
+        _, place = self.resolve(allow_public=True)
+        return "" if isinstance(place, str) else place[0]
+
+    @property
     def is_local(self) -> bool:
         """Whether only processes of this host can connect."""
-        _, place = self.resolve(allow_public=True)
-        return isinstance(place, str) or ip_address(place[0].partition("%")[0]).is_loopback
+        host = self.resolved_host
+        return not host or ip_address(host.partition("%")[0]).is_loopback
 
     def resolve(self, *, allow_public: bool) -> tuple[socket.AddressFamily, tuple[str, int] | str]:
         """Return the family and the address for `socket`. Raises RequestError for a name that cannot be resolved, for

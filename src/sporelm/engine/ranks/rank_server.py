@@ -2,15 +2,18 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
+from typing import Protocol
 
 from sporelm.engine.ranks.message_handler import MessageHandler, OpenedRank
 from sporelm.engine.ranks.messages import (
     Close,
     EmbedStep,
+    MeetRanks,
     OpenRank,
+    RankAddresses,
     Request,
     RunStep,
     check_step,
@@ -26,18 +29,27 @@ BEAT_SECONDS = 0.5
 
 
 SetStage = Callable[[str], None]
-OpenWorker = Callable[[bytes, SetStage], OpenedRank]  # gets the options of OpenRank
+
+
+class RankOpener(Protocol):
+    """Opens the worker of a rank."""
+
+    def meet(self, options: bytes) -> dict[str, dict[str, bytes]]:
+        """Open addresses for other ranks, and return them. Raises SporeError."""
+
+    def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_stage: SetStage) -> OpenedRank:
+        """Return the worker, given the addresses of all ranks. Raises SporeError."""
 
 
 class RankServer:
     """Serves one connection."""
 
-    def __init__(self, connection: Connection, open_worker: OpenWorker, on_lost: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, opener: RankOpener, on_lost: Callable[[], None]) -> None:
         """`on_lost` is called in a thread when the connection ends while something still runs, once the rank's waits
         were aborted."""
         self._endpoint = RankEndpoint(connection)
         self._connection = connection
-        self._open_worker = open_worker
+        self._opener = opener
         self._on_lost = on_lost
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._rank: OpenedRank | None = None
@@ -70,10 +82,13 @@ class RankServer:
                 self._endpoint.finish()
                 return True
             try:
+                if isinstance(request, MeetRanks):
+                    self._endpoint.reply(RankAddresses(self._opener.meet(request.options)))
+                    continue
                 if isinstance(request, OpenRank):
                     if handler is not None:
                         raise BackendError("ranks: this rank is open already")
-                    self._rank = self._open_worker(request.options, self._set_stage)
+                    self._rank = self._opener.open(request.options, request.addresses, self._set_stage)
                     handler = MessageHandler(self._rank.worker)
                     self._endpoint.reply(self._rank.ready)
                     continue

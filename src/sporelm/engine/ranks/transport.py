@@ -108,6 +108,12 @@ class Connection:
         self._length: int | None = None  # of its payload, once known
         self._closed = False
 
+    @property
+    def local_host(self) -> str:
+        """The IP address of this side; "" for a unix socket."""
+        place = self._stream.getsockname()
+        return str(place[0]) if self._stream.family in (socket.AF_INET, socket.AF_INET6) else ""
+
     def send(self, payload: bytes) -> None:
         """Send a frame. Raises ConnectionLost."""
         with self._sending:

@@ -102,19 +102,20 @@ class Launcher:
     def engine(self) -> Engine:
         return Engine(self.group(), self.limits)
 
-    def _opened(self, worker: FakeWorker) -> OpenedRank:
+    def _make_rank(self, worker: FakeWorker) -> OpenedRank:
         ready = RankReady("1", "model", "plan", "host", 1)
         return OpenedRank(worker, ready, lambda: None, worker.close)  # type: ignore[arg-type]
 
     def _thread(self, number: int, worker: FakeWorker) -> ThreadRank:
-        rank = ThreadRank(f"rank {number}", lambda: self._opened(worker))
+        rank = ThreadRank(f"rank {number}", lambda: self._make_rank(worker))
         rank.wait_until_open()
         return rank
 
     def _remote(self, number: int, worker: FakeWorker) -> RemoteRank:
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
-        server = RankServer(Connection(theirs, *KEYS, "rank 0"), lambda data, stage: self._opened(worker), lambda: None)
+        opener: Any = SimpleNamespace(open=lambda options, addresses, stage: self._make_rank(worker))
+        server = RankServer(Connection(theirs, *KEYS, "rank 0"), opener, lambda: None)
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         self.servers.append(thread)
