@@ -16,12 +16,15 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from sporelm import LLM, Completion, SamplingParams
+from hf_folders import write_model
+from lora_files import random_pairs, write_peft
+from sporelm import LLM, Completion, SamplingParams, pipeline
 from sporelm.api import Conversation, rank_launch
 from sporelm.engine.ranks import transport
 from sporelm.engine.ranks.worker_group import WorkerGroup
 from sporelm.errors import ModelFileError, RequestError, SporeError
 from system.processes import command, environment, list_ranks
+from tiny_models import WIDE
 
 if sys.platform == "win32":
     pytest.skip("signals that stop a process", allow_module_level=True)
@@ -100,6 +103,12 @@ def test_processes_equal_one(story: Path, single: LLM) -> None:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
+def test_the_pipeline_has_ranks(story: Path, single: LLM) -> None:
+    with pipeline(story, tp=2, ranks="threads", threads=2) as pipe:
+        found = pipe(PROMPTS[:1], request_output_len=20, do_preprocess=False, temperature=0.0)
+    assert found[0].text == single.generate(PROMPTS[0], SamplingParams(max_tokens=20, temperature=0.0))[0].text
+
+
 @pytest.mark.parametrize(("saved", "restored"), [(2, 1), (1, 3), (3, 2)])
 def test_sessions_go_from_any_number_of_ranks_to_any_other(
     talker: Path, tmp_path: Path, saved: int, restored: int
@@ -174,6 +183,24 @@ def test_a_stopped_worker_is_replaced(story: Path, single: LLM) -> None:
         assert texts(llm.generate(PROMPTS, LONG)) == expected
         assert monotonic() - began < 15
         assert list_ranks() != stopped
+
+
+@pytest.mark.parametrize("ranks", ["threads", pytest.param("processes", marks=pytest.mark.all)])
+def test_adapters_are_on_all_ranks_also_after_a_restart(tmp_path: Path, ranks: str) -> None:
+    model = write_model(tmp_path / "tiny", WIDE)
+    paths = [write_peft(tmp_path / name, random_pairs(WIDE, 2, seed=seed), 4.0) for seed, name in enumerate("ab")]
+    ids = [1, 9, 17, 33, 5, 99, 42] * 10
+    with LLM(model, threads=1, adapters=paths) as llm:
+        expected = [llm.logits(ids, name) for name in ("a", "b", "")]
+    with LLM(model, threads=2, tp=2, ranks=ranks, adapters=paths[:1]) as llm:
+        llm.load_adapter(paths[1])
+        for _ in range(2):
+            for name, logits in zip(("a", "b", ""), expected, strict=True):
+                np.testing.assert_allclose(llm.logits(ids, name), logits, rtol=0, atol=1e-4)
+            group_of(llm).restart()
+            llm.engine.scheduler.recompute_all()
+        llm.unload_adapter("a")
+        llm.unload_adapter("b")
 
 
 def test_workers_end_with_their_parent(story: Path) -> None:
