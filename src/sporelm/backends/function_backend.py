@@ -292,7 +292,9 @@ class FunctionBackend(ABC):
         return sorted(name for name, op in ALL.items() if self.find_function(op) is None)
 
     def kernel(self, call: Call, bucket: str) -> Callable[..., Any] | None:
-        return self.find_function(call.op)
+        # Ranks may meet on the host: such calls must not be part of a captured graph.
+        meets_on_host = not getattr(call.options.get("group"), "is_on_device", True)
+        return None if meets_on_host else self.find_function(call.op)
 
     def compile(self, graph: Graph) -> Program | None:
         return None

@@ -48,6 +48,8 @@ class SharedMemoryGroup:
     rank may have several programs, and may run some calls eagerly.
     """
 
+    is_on_device = False
+
     def __init__(self, memory: mmap.mmap, size: int, rank: int) -> None:
         """Take a rank's place in memory whose header is written; use `create` or `attach`."""
         self.rank, self.size, self.layout = rank, size, GroupLayout(size)

@@ -116,7 +116,7 @@ class TorchGroup:
         return cls(kind(store, rank, size, kind.Options()), rank, size, device)
 
     @property
-    def sums_on_device(self) -> bool:
+    def is_on_device(self) -> bool:
         """Whether all_reduce runs on the device, in an order of NCCL's own."""
         return self.device.type != "cpu"
 

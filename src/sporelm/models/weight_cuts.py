@@ -111,6 +111,7 @@ class PlannedGroup(NamedTuple):
 
     rank: int
     size: int
+    is_on_device: bool = False
 
     def gather(self, array: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
         raise NotImplementedError

@@ -26,6 +26,10 @@ class RankGroup(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether values of a device are added without passing through the host's memory."""
+
     def gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Return the arrays of all ranks, in rank order. `shapes` are theirs; all have one dtype.
 

@@ -24,6 +24,8 @@ WIDTH = 4
 class Queues:
     """Ranks that run one after the other in one thread: a message waits until its receiver runs."""
 
+    is_on_device = False
+
     def __init__(self, rank: int, size: int, messages: dict[tuple[int, int], deque[np.ndarray]]) -> None:
         self.rank, self.size, self.messages = rank, size, messages
 
