@@ -49,19 +49,21 @@ def single(story: Path) -> Iterator[LLM]:
         yield llm
 
 
-def shared_files() -> set[str]:
-    return {path.name for path in MEMORY.glob("sporelm-ranks-*")} if MEMORY.is_dir() else set()
+def shared_files(process: int = 0) -> set[str]:
+    """The folders of shared memory that a process has made, this one by default."""
+    pattern = f"{rank_launch.FOLDER_PREFIX}{process or os.getpid()}-*"
+    return {path.name for path in MEMORY.glob(pattern)} if MEMORY.is_dir() else set()
 
 
 @pytest.fixture(autouse=True)
 def no_leak() -> Iterator[None]:
     """Check that no process, file, thread or file descriptor stays behind."""
     gc.collect()
-    before, files, threads = descriptors(), shared_files(), threading.active_count()
+    before, threads = descriptors(), threading.active_count()
     yield
     gc.collect()
     assert list_ranks() == []
-    assert shared_files() <= files
+    assert shared_files() == set()
     deadline = monotonic() + 3
     while (threading.active_count() > threads or len(descriptors()) > len(before)) and monotonic() < deadline:
         sleep(0.05)
@@ -205,7 +207,6 @@ def test_adapters_are_on_all_ranks_also_after_a_restart(tmp_path: Path, ranks: s
 
 def test_workers_end_with_their_parent(story: Path) -> None:
     code = f"from sporelm import LLM; llm = LLM({str(story)!r}, tp=3, threads=2); print('ready', flush=True); input()"
-    files = shared_files()
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     )
@@ -222,10 +223,10 @@ def test_workers_end_with_their_parent(story: Path) -> None:
         sleep(0.05)
     process.stdin.close()
     process.stdout.close()
-    for name in shared_files() - files:  # only the folder of a killed process may stay, and it is empty
-        folder = MEMORY / name
-        assert [path.name for path in folder.iterdir()] == []
-        folder.rmdir()
+    for name in shared_files(process.pid):  # only the folder of a killed process may stay, and it is empty
+        assert list((MEMORY / name).iterdir()) == []
+    rank_launch.create_folder(MEMORY).rmdir()
+    assert shared_files(process.pid) == set()
 
 
 def is_running(process: int) -> bool:

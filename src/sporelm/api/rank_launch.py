@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,7 @@ HELLO_SECONDS = 5.0
 KILL_SECONDS = 5.0  # for a process to end by itself
 POLL_SECONDS = 0.1
 MEMORY_FOLDER = Path("/dev/shm")
+FOLDER_PREFIX = "sporelm-ranks-"  # then the process id of rank 0
 WORLD = "world"  # the file of the group of all stages
 
 # The child has the module search path of this process; it does not process site directories again.
@@ -143,7 +145,7 @@ class RankLauncher:
     # ---- processes
 
     def _start_processes(self, cleanup: ExitStack) -> GroupMembers:
-        folder = Path(tempfile.mkdtemp(prefix="sporelm-ranks-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None))
+        folder = create_folder(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         if not self._uses_torch:
             self._create_group_files(folder)
@@ -327,6 +329,33 @@ class RankLauncher:
     def _report(self, num_ready: int) -> None:
         if self._progress is not None:
             self._progress("workers", num_ready, self.size - 1)
+
+
+def create_folder(parent: Path) -> Path:
+    """Return a new folder with mode 0700, and remove the folders that killed processes have left behind."""
+    for path in parent.glob(f"{FOLDER_PREFIX}*"):
+        owner = path.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        with suppress(OSError):
+            if owner.isdecimal() and path.stat().st_uid == _user_id() and not _is_running(int(owner)):
+                shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=parent))
+
+
+def _user_id() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _is_running(process: int) -> bool:
+    """Return whether a process exists, as far as the system tells."""
+    if sys.platform == "win32":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def void(_: object) -> None:
