@@ -41,7 +41,9 @@ class Compiler:
         self._lock = threading.Lock()
         self._machine = target_machine(target)
         _add_windows_symbols()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
+        # `use_lmm` reserves memory for each object in one piece. LLVM's own manager may place constants out of reach of
+        # their code when the process has mapped many gigabytes, and the relocation ends the process.
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target), use_lmm=True)
         self._idle = False  # since `rest`
         # a target's repr has its name, CPU, features and tiles
         versions = (llvmlite.__version__, str(llvm.llvm_version_info))

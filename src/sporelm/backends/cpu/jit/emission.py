@@ -8,6 +8,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.kernel import Traceable
+from sporelm.backends.cpu.jit.ssa_values import i64, pointer
 
 
 @cache
@@ -43,6 +44,8 @@ def optimize(kernel: Traceable, target: Any, machine: Any) -> Any:
     """Return the kernel's module, traced for `target` and optimized for `machine`."""
     module = ir.Module(kernel.name)
     kernel.build(module, target)
+    if machine.triple.startswith("x86_64"):
+        _add_writable_page(module)
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
     parsed.triple, parsed.data_layout = machine.triple, str(machine.target_data)
@@ -51,6 +54,19 @@ def optimize(kernel: Traceable, target: Any, machine: Any) -> Any:
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(parsed, passes)
     return parsed
+
+
+def _add_writable_page(module: ir.Module) -> None:
+    """Add a writable number to a module for x86, so that LLVM's loader reserves a page of writable memory.
+
+    The loader reserves memory for an object in one piece (`Compiler`). It does not count the addresses of foreign
+    functions, such as `memset` and `__chkstk`, which it writes to that page.
+    """
+    number = ir.GlobalVariable(module, i64, "writable_page")
+    number.linkage, number.initializer = "internal", ir.Constant(i64, 0)
+    kept = ir.GlobalVariable(module, ir.ArrayType(pointer, 1), "llvm.compiler.used")
+    kept.linkage, kept.section = "appending", "llvm.metadata"
+    kept.initializer = ir.Constant(kept.value_type, [number.bitcast(pointer)])
 
 
 def emit_object_for(kernel: Traceable, target: Any, triple: str) -> bytes:
