@@ -1,10 +1,10 @@
 """Speed of one model on several ranks of this host against one worker with as many threads, in turns in one run.
 
-Usage: python bench/ranks.py [MODEL] [--ranks 2] [--pp] [--prompt 512] [--tokens 64] [--batch 1,8] [--repeat 5] [--json]
+Usage: python bench/ranks.py [MODEL] [--ranks 2] [--pp] [--prompt 512] [--tokens 64] [--batch 1,8] [--repeat 5]
 
-MODEL is what `spore bench` takes, also synthetic:SHAPE:FORMAT; synthetic:llama-1b:Q4_0 when none is named. Each rank has one
-thread, and the worker as many as there are ranks. Both are loaded at once; the one that waits is asleep. Rows give the
-median speed of both and their ratio, and the resident memory of each rank's weights, as a part of all.
+MODEL is what `spore bench` takes, also synthetic:SHAPE:FORMAT; default: synthetic:llama-1b:Q4_0. Each rank has
+one thread, and the worker as many as there are ranks. Both are loaded at once; the one that waits is asleep. Rows give
+the median speed of both and their ratio.
 """
 
 import argparse

@@ -31,7 +31,7 @@ def prompt_steps(ids: Sequence[int]) -> Iterator[Step]:
 
 
 class RankResults:
-    """The results of all ranks: logits [rows, vocab] and tokens [rows] of the model, and the bytes of weights by rank."""
+    """The results of all ranks: logits [rows, vocab] and tokens [rows] of the model, and bytes of weights."""
 
     def __init__(self, size: int) -> None:
         self.logits: list[list[np.ndarray]] = [[] for _ in range(size)]

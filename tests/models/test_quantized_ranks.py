@@ -42,12 +42,12 @@ FOLDERS: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
 }
 
 
-def assert_equal_on_ranks(path: Path, ids: list[int], parallel: ParallelConfig, least: float = 0.0) -> None:
-    """Several ranks give the logits of one, and each of them has less than `least` of the weights, if that is given."""
+def assert_equal_on_ranks(path: Path, ids: list[int], parallel: ParallelConfig, max_share: float = 0.0) -> None:
+    """Several ranks give the logits of one, and each has less than `max_share` of the weights, if that is given."""
     one, several = run_ranks(path, ids, ParallelConfig()), run_ranks(path, ids, parallel)
     assert_near_in_nat(several.whole(parallel)[0], one.whole(ParallelConfig())[0], NEAR)
-    if least:
-        assert max(several.nbytes) < least * one.nbytes[0]
+    if max_share:
+        assert max(several.nbytes) < max_share * one.nbytes[0]
 
 
 @pytest.mark.parametrize("format_name", GGUF_FORMATS)

@@ -27,7 +27,7 @@ CONFIGS = {
 CLOSE = 1e-5  # of the range of all logits
 
 
-def chosen(case: Case) -> list[Any]:
+def choose_configs(case: Case) -> list[Any]:
     """One configuration for each case in the default run, all with --all."""
     often = list(CONFIGS)[crc32(case.name.encode()) % len(CONFIGS)]
     return [pytest.param(case, name, marks=[] if name == often else pytest.mark.all) for name in CONFIGS]
@@ -55,7 +55,7 @@ def num_layers(folder: Path) -> int:
 
 @pytest.mark.parametrize(
     ("case", "name"),
-    [each for case in CASES for each in chosen(case)],
+    [each for case in CASES for each in choose_configs(case)],
     ids=lambda each: each if isinstance(each, str) else each.name,
 )
 def test_several_ranks_equal_one(case: Case, name: str, whole: Callable[[Case], tuple[Path, RankResults]]) -> None:

@@ -12,7 +12,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.models.params import Param
 from sporelm.models.placed_model import PlacedModel, RankPlace
-from sporelm.models.weight_cuts import WeightPart
+from sporelm.models.weight_cuts import RankWeights
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
 from sporelm.tensor.tensor import Tensor
@@ -35,14 +35,16 @@ class ModelLoader:
         self.backend = backend
         self.dequantize = dequantize
         self.config = source.config
-        self.model = build(source.config)
+        self.model: Any = build(source.config)
         self.params = self.model.params()
-        self.rank_part: WeightPart | None = None
+        self.rank_weights: RankWeights | None = None
         if place is not None:
             self.model = place_model(source, self.model, place, backend, dequantize=dequantize)
-            self.rank_part = self.model.part
+            self.rank_weights = self.model.rank_weights
         self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
-        sizes = packed_bytes_per_param(source, self.params, backend, dequantize=dequantize, rank_part=self.rank_part)
+        sizes = packed_bytes_per_param(
+            source, self.params, backend, dequantize=dequantize, rank_weights=self.rank_weights
+        )
         self.nbytes = sum(sizes.values())
         self.weight_bytes_by_part = [0] * len(parts_of(backend))
         for param, nbytes in sizes.items():
@@ -82,7 +84,7 @@ class ModelLoader:
             progress,
             dequantize=self.dequantize,
             threads=threads,
-            rank_part=self.rank_part,
+            rank_weights=self.rank_weights,
         )
         tables = self.model.tables(max_context)
         if isinstance(self.model, Encoder):
@@ -127,15 +129,15 @@ def packed_bytes_per_param(
     backend: Backend,
     *,
     dequantize: bool,
-    rank_part: WeightPart | None = None,
+    rank_weights: RankWeights | None = None,
 ) -> dict[Param, int]:
     """Return the bytes of each weight after packing; of a rank's part of them."""
     sizes, parts = {}, parts_of(backend)
     for tensor in map_tensors(source, params).tensors:
         stored = F32_FORMAT if dequantize else packed_format(source, tensor)
-        if rank_part is not None and not rank_part.has(tensor.param.name):
+        if rank_weights is not None and not rank_weights.has(tensor.param.name):
             continue
         part = parts[part_of_weight(backend, tensor.param.name)]
-        shape = rank_part.shape(tensor.param) if rank_part else tensor.param.shape
+        shape = rank_weights.shape(tensor.param) if rank_weights else tensor.param.shape
         sizes[tensor.param] = part.packed_bytes(stored, shape)
     return sizes

@@ -32,7 +32,7 @@ from sporelm.files.safetensors import SafetensorsFiles
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.params import ORDERED, Param, order_name
-from sporelm.models.weight_cuts import WeightPart
+from sporelm.models.weight_cuts import RankWeights
 from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.quant.finite_check import has_only_finite
 from sporelm.quant.stored_tensor import StoredTensor
@@ -105,35 +105,35 @@ def load_parameters(
     *,
     dequantize: bool = False,
     threads: int | None = None,
-    rank_part: WeightPart | None = None,
+    rank_weights: RankWeights | None = None,
 ) -> dict[str, Tensor]:
     """Return the parameters by name, packed for the back-end by several threads at once.
 
     progress(stage="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
     A weight with permuted columns is returned with their order, int32 [in], under `order_name` of its name. With
     `dequantize`, every tensor is loaded as float32 values: the reference for the error of quantization. With
-    `rank_part`, only that rank's part of the weights is loaded. Raises
+    `rank_weights`, only that rank's part of the weights is loaded. Raises
     ModelFileError for a missing, unknown, misshapen or non-finite tensor, MemoryShortage before anything is loaded.
     """
     mapping = map_tensors(source, params)
     check_shapes(source, mapping)
     max_workers = max(1, min(threads or os.cpu_count() or 1, MAX_THREADS))
-    if rank_part is not None:
-        mapping = TensorMapping(tuple(each for each in mapping.tensors if rank_part.has(each.param.name)))
-    workers = _count_workers(source, mapping, backend, dequantize, max_workers, rank_part)
+    if rank_weights is not None:
+        mapping = TensorMapping(tuple(each for each in mapping.tensors if rank_weights.has(each.param.name)))
+    workers = _count_workers(source, mapping, backend, dequantize, max_workers, rank_weights)
     total = sum(source.files.tensors[name].nbytes for each in mapping.tensors for name in each.sources)
     report = count_progress(progress, "load", total)
     orders: dict[str, np.ndarray] = {}
 
     def load(tensor: MappedTensor) -> Tensor:
         param = tensor.param
-        cut = rank_part.range(param.name) if rank_part else None
+        cut = rank_weights.range(param.name) if rank_weights else None
         names = tensor.sources
         if cut and tensor.stack and cut[0] == 0:  # whole experts: those of other ranks are not read
             names, cut = names[cut[1] : cut[2]], None
         stored = [source.files.tensor(name) for name in names]
         if cut and tensor.is_plain and stored[0].order is None:
-            stored, cut = [each.part(*cut) for each in stored], None
+            stored, cut = [each.take_range(*cut) for each in stored], None
         for each in stored:
             check_finite(source, each)
         parts = [tensor.load(each) for each in stored]
@@ -144,7 +144,7 @@ def load_parameters(
             parts = [replace(parts[0], order=None)]
         if cut:
             dim, start, stop = cut
-            parts = [each.part(dim - 1 if tensor.stack else dim, start, stop) for each in parts]
+            parts = [each.take_range(dim - 1 if tensor.stack else dim, start, stop) for each in parts]
         target = backend_of_weight(backend, param.name)
         if param.plain:
             values = [part.dequantize() for part in parts]
@@ -160,7 +160,9 @@ def load_parameters(
         # Largest first, so that the threads finish at about the same time.
         order = sorted(mapping.tensors, key=lambda tensor: -prod(tensor.param.shape))
         tensors = dict(zip((each.param.name for each in order), pool.map(load, order), strict=True))
-    return {param.name: tensors[param.name] for param in params if param.name in tensors} | _share_orders(orders, backend)
+    return {param.name: tensors[param.name] for param in params if param.name in tensors} | _share_orders(
+        orders, backend
+    )
 
 
 def _share_orders(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[str, Tensor]:
@@ -232,7 +234,7 @@ def _count_workers(
     backend: Backend,
     dequantize: bool,
     max_workers: int,
-    rank_part: WeightPart | None,
+    rank_weights: RankWeights | None,
 ) -> int:
     """Return the number of threads, at most `max_workers`, that may pack at once. Each holds the values of one tensor.
 
@@ -243,7 +245,7 @@ def _count_workers(
     needed_by_part = [0] * len(parts)
     values = []
     for tensor in mapping.tensors:
-        shape = rank_part.shape(tensor.param) if rank_part else tensor.param.shape
+        shape = rank_weights.shape(tensor.param) if rank_weights else tensor.param.shape
         stored = packed_format(source, tensor)
         part = part_of_weight(backend, tensor.param.name)
         needed_by_part[part] += parts[part].packed_bytes(F32 if dequantize else stored, shape)

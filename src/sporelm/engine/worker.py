@@ -69,7 +69,7 @@ class Worker:
     ) -> None:
         """Allocate the caches, of numbers of type `kv`, and trace the model; `limits` default to `default_limits`.
 
-        share   the part of the weights, if it is to be checked against those that were loaded
+        share   the part of the weights, if it is to be compared with the loaded part
 
         Raises UnsupportedModel for another share than the loaded one, MemoryShortage if not one context fits.
         """

@@ -71,9 +71,7 @@ def _send_spec(x: Any, *, group: RankGroup, target: int) -> tuple[Spec, ...]:
     return ()
 
 
-def _receive_spec(
-    like: Any, *, group: RankGroup, source: int, row_shape: tuple[int, ...], dtype: DType = F32
-) -> Spec:
+def _receive_spec(like: Any, *, group: RankGroup, source: int, row_shape: tuple[int, ...], dtype: DType = F32) -> Spec:
     require(0 <= source < group.size and source != group.rank, f"source {source} must be another rank of {group.size}")
     require(all(length > 0 for length in row_shape), f"row_shape {row_shape} must be positive lengths")
     return Spec((spec_of(like).shape[0], *row_shape), dtype)

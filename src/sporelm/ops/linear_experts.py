@@ -71,8 +71,8 @@ def linear_experts(x, weight, ids, bias=None, *, first=None):  # ids int32 [toke
     """Multiply each row by the matrices of its experts: weight [experts, out, in], bias [experts, out] -> [tokens, k,
     out].
 
-    x [tokens, in] or [tokens, k, in] has one row per token, which all its experts multiply, or one row per expert. It holds floats or quantized rows,
-    as in `linear`.
+    x [tokens, in] or [tokens, k, in] has one row per token, which all its experts multiply, or one row per expert. It
+    holds floats or quantized rows, as in `linear`.
 
     With `first`, the weight has the experts from `first` on, one rank's part of a larger weight; the rows of other
     experts are zeros.

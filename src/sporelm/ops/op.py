@@ -1,7 +1,7 @@
 """Ops: callable numpy references.
 
-A call with traced arguments is recorded, with real tensors it runs now. A value with a placement on several ranks brings
-its `sharder`, which makes calls on local values of it (`distributed.placement`).
+A call with traced arguments is recorded, with real tensors it runs now. A value that is placed on several ranks brings
+its `sharder`, which calls ops on local values (`distributed.placement`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -75,7 +75,7 @@ class StoredTensor:
             self.name, self.format, (stop - start, *self.shape[1:]), self.blocks[start:stop], self.order
         )
 
-    def part(self, dim: int, start: int, stop: int) -> "StoredTensor":
+    def take_range(self, dim: int, start: int, stop: int) -> "StoredTensor":
         """Return the positions start to stop - 1 of one axis: a view for the outermost one, else a copy of blocks.
 
         Raises OpError outside the axis, or where a boundary within the last axis separates a block.

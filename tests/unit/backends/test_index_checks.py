@@ -191,7 +191,10 @@ OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "apart past the last row": (lambda a: a.apart(starts=a.i32(0, 2, 4)), "must rise from 0 to the 3 rows of q"),
     "span past the last key": (lambda a: a.cross_attention((0, 10), (4, 11)), r"spans\[1, 1\] is 11; .* 0 and 10"),
     "span before the first key": (lambda a: a.cross_attention((-1, 3)), r"spans\[0, 0\] is -1"),
-    "span without keys": (lambda a: a.cross_attention((0, 3), (3, 3)), r"spans\[1\] is \[3, 3\]; it must hold at least one key"),
+    "span without keys": (
+        lambda a: a.cross_attention((0, 3), (3, 3)),
+        r"spans\[1\] is \[3, 3\]; it must hold at least one key",
+    ),
     "falling spans": (
         lambda a: a.cross_attention((0, 3), (3, 9), (0, 3)),
         r"spans\[2\] is \[0, 3\] after \[3, 9\]; .* Sort the rows",
@@ -415,7 +418,10 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "cross_attention values": (lambda a: a.cross_attention((0, 3), v=a.f32(3, 8)), "must have one shape"),
     "cross_attention heads": (lambda a: a.cross_attention((0, 3), head_dim=3), "must be whole heads of 3"),
     "cross_attention groups": (lambda a: a.cross_attention((0, 3), q=a.f32(1, 12)), "must be whole groups of k"),
-    "cross_attention spans": (lambda a: a.cross_attention((0, 3), q=a.f32(2, 8)), "must have a row of two for each of q"),
+    "cross_attention spans": (
+        lambda a: a.cross_attention((0, 3), q=a.f32(2, 8)),
+        "must have a row of two for each of q",
+    ),
     "cross_attention scale": (lambda a: a.cross_attention((0, 3), scale=np.inf), "scale inf must be finite"),
     "replace_rows": (lambda a: ops.replace_rows(a.other(2, 8), a.table, a.i32(0, 1)), "x i32"),
     "replace_rows rows": (lambda a: ops.replace_rows(a.f32(2, 8), a.table, a.i32(0)), "one element for each row of x"),

@@ -12,7 +12,7 @@ from sporelm.errors import BackendError, RankLost
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from sporelm.distributed.torch import Rendezvous, check_private  # noqa: E402
+from sporelm.distributed.torch import Rendezvous, check_private
 
 PROGRAM = """
 import json, os, sys, threading, time
@@ -41,7 +41,7 @@ if what == "exchange":
             group.send(values, 1)
         elif rank == 1:
             assert (group.receive((2, 3), np.dtype(np.int32), 0) == values).all()
-    group.gather(np.zeros(1, np.float32), [(1,)] * size)  # nobody leaves before the others are done
+    group.gather(np.zeros(1, np.float32), [(1,)] * size)  # a rank leaves only after the others are done
     print("equal", flush=True)
 elif rank == 0:
     group.gather(np.zeros(1, np.float32), [(1,)] * size)
@@ -107,7 +107,7 @@ def test_a_wait_ends_when_a_rank_dies_or_the_group_is_aborted(what: str) -> None
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "0.0.0.0", "::", "2606:4700::1111", "example.org", ""])
 def test_public_addresses_and_names_are_refused(address: str) -> None:
-    with pytest.raises(BackendError, match="group of ranks: (a public|not an) address"):
+    with pytest.raises(BackendError, match=r"group of ranks: (a public|not an) address"):
         check_private(address)
 
 

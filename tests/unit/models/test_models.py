@@ -34,11 +34,11 @@ def test_params_are_the_folders_tensors(tiny: Tiny) -> None:
 
 
 def test_how_weights_may_be_cut() -> None:
-    """Whole key heads with all their query heads; norms and embeddings are copied."""
+    """Whole key heads with all their query heads; what declares nothing is cut by rows, or copied."""
     splits = {param.name: param.split for param in build(config_from_hf(LLAMA, "c")).params()}
-    assert splits["layers.0.attn_q.weight"] == Rows(24)
+    assert splits["layers.0.attn_q.weight"] == Rows(24, 3)
     assert splits["layers.0.attn_k.weight"] == splits["layers.0.attn_v.weight"] == Rows(8)
-    assert splits["layers.0.attn_o.weight"] == Columns(24)
+    assert splits["layers.0.attn_o.weight"] == Columns(24, 3)
     assert splits["layers.1.ffn_gate.weight"] == splits["layers.1.ffn_up.weight"] == Rows(1)
     assert splits["layers.1.ffn_down.weight"] == Columns(1)
     assert splits["layers.0.attn_norm.weight"] is splits["embedding.weight"] is splits["output.weight"] is None
@@ -47,7 +47,7 @@ def test_how_weights_may_be_cut() -> None:
 def test_biases_are_cut_with_their_rows_only() -> None:
     config = config_from_hf(LLAMA | {"attention_bias": True, "mlp_bias": True}, "c")
     splits = {param.name: param.split for param in build(config).params()}
-    assert splits["layers.0.attn_q.bias"] == Rows(24)
+    assert splits["layers.0.attn_q.bias"] == Rows(24, 3)
     assert splits["layers.0.attn_o.bias"] is splits["layers.0.ffn_down.bias"] is None
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from families import CASES, Case
 from sporelm.distributed.parallel_config import ParallelConfig
-from sporelm.models.weight_cuts import Cut, ModelCuts, WeightPart, plan_cuts
+from sporelm.models.weight_cuts import ModelCuts, RankWeights, WeightCut, plan_cuts
 from sporelm.quant import format_of
 
 # Small weights of recurrences, which every rank computes as a whole, by the end of their names.
@@ -47,9 +47,9 @@ def test_heads_are_cut_with_their_groups() -> None:
     assert all(start % dim == stop % dim == 0 for start, stop in keys.ranges)
     heads = tuple((start // dim, stop // dim) for start, stop in keys.ranges)
     assert cuts.cache_heads == (heads,) * len(case.model.memory())
-    queries = Cut(0, tuple((start * dim * group, stop * dim * group) for start, stop in heads))
+    queries = WeightCut(0, tuple((start * dim * group, stop * dim * group) for start, stop in heads))
     assert cuts.weights["layers.0.attn_q.weight"] == queries
-    assert cuts.weights["layers.0.attn_o.weight"] == Cut(1, queries.ranges)
+    assert cuts.weights["layers.0.attn_o.weight"] == WeightCut(1, queries.ranges)
     assert cuts.weights["output.weight"].ranges == cuts.logits
     assert cuts.logits[-1][1] == config.vocab
 
@@ -78,7 +78,7 @@ def test_a_stage_has_the_weights_of_its_layers() -> None:
     case = BY_NAME["llama"]
     cuts = plan(case, pp=2)
     assert not cuts.weights
-    first, last = (WeightPart(cuts, stage, 0) for stage in range(2))
+    first, last = (RankWeights(cuts, stage, 0) for stage in range(2))
     half = len(case.model.layers) // 2
     assert all(map(first.has, ("embedding.weight", "layers.0.attn_q.weight")))
     assert all(map(last.has, (f"layers.{half}.attn_q.weight", "output_norm.weight")))
@@ -86,7 +86,7 @@ def test_a_stage_has_the_weights_of_its_layers() -> None:
     assert not last.has("layers.0.attn_q.weight")
     assert cuts.stage_caches == (tuple(range(half)), tuple(range(half, len(case.model.layers))))
     tied = plan(BY_NAME["llama4-odd-tied"], pp=2)
-    assert all(WeightPart(tied, stage, 0).has("embedding.weight") for stage in range(2))
+    assert all(RankWeights(tied, stage, 0).has("embedding.weight") for stage in range(2))
 
 
 def test_layers_that_share_keys_and_values_have_their_caches_in_both_stages() -> None:
@@ -98,7 +98,7 @@ def test_a_part_knows_its_shapes() -> None:
     case = BY_NAME["llama"]
     cuts = plan(case, tp=3, shares=(1, 1, 2))
     for param in case.model.params():
-        parts = [WeightPart(cuts, 0, rank) for rank in range(3)]
+        parts = [RankWeights(cuts, 0, rank) for rank in range(3)]
         if param.name in cuts.weights:
             dim = cuts.weights[param.name].dim
             assert sum(part.shape(param)[dim] for part in parts) == param.shape[dim] or "attn_" in param.name

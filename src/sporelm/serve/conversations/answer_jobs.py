@@ -63,8 +63,8 @@ class AnswerJobs:
     async def conversation(self, owner: str, conversation_id: str) -> tuple[Json, AnswerJob | None]:
         """Return a conversation as it is stored and the answer that is being written into it, both of one moment.
 
-        A file read before an answer ends, beside the state after it, would show a finished answer as interrupted; so the
-        file is read again if an answer began or ended meanwhile.
+        A file read before an answer ends, beside the state after it, would show a finished answer as interrupted. So
+        the file is read again if an answer began or ended meanwhile.
 
         Raises ConversationNotFound.
         """
