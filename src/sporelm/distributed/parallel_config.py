@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from sporelm.errors import RequestError
 
@@ -82,7 +83,7 @@ class ParallelConfig:
                 f"all; the model has {num_layers}). Give {self.pp} numbers with that sum."
             )
         starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
-        return tuple(zip(starts[:-1], starts[1:], strict=True))
+        return tuple(pairwise(starts))
 
 
 WHOLE_MODEL = ParallelConfig()

@@ -32,7 +32,7 @@ class Placed:
 
 
 class Sharded(Placed):
-    """A value, a weight or a cache of which each rank holds a range of one dimension. Only values can be gathered."""
+    """A value, a weight or a cache: each rank holds a range of one dimension. Only values can be gathered."""
 
     def __init__(self, sharder: "Sharder", local: Any, dim: int, ranges: Ranges, *, is_constant: bool = False) -> None:
         super().__init__(sharder, local)
@@ -69,7 +69,7 @@ class OwnedRows(Placed):
 
 
 class Table(Placed):
-    """A constant that is the same on all ranks, with its numbers, of which rules take parts."""
+    """A constant that is the same on all ranks, with its numbers: rules take parts of them."""
 
     def __init__(self, sharder: "Sharder", local: Any, array: NDArray[Any]) -> None:
         super().__init__(sharder, local)
@@ -106,9 +106,7 @@ class Sharder:
     constant  returns an array as a constant of the rank's device
     """
 
-    def __init__(
-        self, group: RankGroup, rules: Mapping[str, Rule], constant: Callable[[NDArray[Any]], Any]
-    ) -> None:
+    def __init__(self, group: RankGroup, rules: Mapping[str, Rule], constant: Callable[[NDArray[Any]], Any]) -> None:
         self.group, self._rules = group, rules
         self._constant = constant
         self._constants: dict[bytes, Any] = {}
@@ -157,7 +155,8 @@ class Sharder:
         if value.gathered is None:
             is_last = value.dim == len(value.shape) - 1 == 1
             if not is_last:
-                raise UnsupportedModel(f"a value {list(value.shape)} that is cut in dimension {value.dim} is needed whole")
+                where = f"in dimension {value.dim}"
+                raise UnsupportedModel(f"a value {list(value.shape)} that is cut {where} is needed whole")
             value.gathered = all_gather(value.local, group=self.group, ranges=value.ranges)
         return value.gathered
 

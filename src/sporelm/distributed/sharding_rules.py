@@ -294,12 +294,13 @@ def _attention(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) 
     group = require_fixed(q.shape[1]) // dim // kv_heads
     ranges = query_ranges(q, heads, group, dim)
     numbers = [vector_part(sharder, each, ranges, dim) for each in (sinks, slopes)]
-    local = call(op, sharder.columns(q, ranges), getattr(cache, "local", cache), *fixed, *numbers, sharder.whole(spans), **options)
+    given = (sharder.columns(q, ranges), getattr(cache, "local", cache), *fixed, *numbers, sharder.whole(spans))
+    local = call(op, *given, **options)
     return sharder.columns_of(local, ranges)
 
 
 def query_ranges(q: Any, heads: Ranges, group: int, dim: int) -> Ranges:
-    """Return the columns of queries of each rank: those that q has already if each rank's belong to its keys, else all
+    """Return the columns of queries of each rank: the present ones of q if each rank's belong to its keys, else all
     queries of its keys."""
     if is_cut(q, 1) and is_aligned(q.ranges, dim):
         fits = True
@@ -354,4 +355,3 @@ def _argmax(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> 
     if is_cut(logits, 1):
         return ops.argmax_shards(logits.local, group=sharder.group, ranges=logits.ranges)
     return op(sharder.whole(logits))
-

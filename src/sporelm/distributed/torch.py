@@ -26,7 +26,7 @@ ABORT_SECONDS = 0.1  # until a wait for a message notices that the group was abo
 KINDS = ("gloo", "nccl")
 
 
-class Rendezvous(distributed.Store):  # type: ignore[misc]
+class Rendezvous(distributed.Store):  # type: ignore[misc, name-defined]
     """The addresses of all ranks of a group, which something else carries from one to the other.
 
     `own` are the entries that this rank has set; `add_all` gives it those of the others, for which `get` waits.
@@ -96,7 +96,8 @@ class TorchGroup:
         options._devices = [kind.create_device(hostname=address)]
         options._timeout = timedelta(days=1)  # `_wait` ends a wait, when the group is aborted
         try:
-            group = kind(distributed.PrefixStore(name, store) if name else store, rank, size, options)
+            own: Any = distributed.PrefixStore(name, store) if name else store  # type: ignore[attr-defined]
+            group = kind(own, rank, size, options)
         except RuntimeError as reason:
             raise BackendError(
                 f"group of ranks: rank {rank} cannot connect at {address} ({_first_line(reason)}). Use addresses by "
@@ -215,8 +216,8 @@ def check_private(address: str) -> None:
         ) from None
     if found.is_unspecified or not (found.is_private or found.is_loopback or found.is_link_local):
         raise BackendError(
-            f"group of ranks: a public address (got {address}; allowed private ones, such as 10.0.0.2): gloo has neither "
-            "authentication nor encryption. Use a private network between the hosts."
+            f"group of ranks: a public address (got {address}; allowed private ones, such as 10.0.0.2): gloo has "
+            "neither authentication nor encryption. Use a private network between the hosts."
         )
 
 

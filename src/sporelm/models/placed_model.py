@@ -10,7 +10,15 @@ from sporelm.distributed.sharding_rules import RULES
 from sporelm.distributed.stage_cut import StageCalls, assign_stages, cut_stage
 from sporelm.models.inputs import StepInputs
 from sporelm.models.placeholder import Placeholder, placeholder_caches
-from sporelm.models.weight_cuts import ModelCuts, WeightPart, local_outputs, place_caches, place_weights, plan_cuts, weight_dtype
+from sporelm.models.weight_cuts import (
+    ModelCuts,
+    RankWeights,
+    local_outputs,
+    place_caches,
+    place_weights,
+    plan_cuts,
+    weight_dtype,
+)
 from sporelm.ops import Graph
 from sporelm.ops.collectives import RankGroup
 from sporelm.tensor.dtype import DType
@@ -41,7 +49,7 @@ class PlacedModel:
 
         Raises UnsupportedModel if the model cannot be divided, RequestError if its layers do not fit the stages.
         """
-        self.model, self.place, self.parallel = model, place, place.parallel
+        self.model, self.rank_place, self.parallel = model, place, place.parallel
         every = model.params()
         self.cuts: ModelCuts = plan_cuts(model, every, dtypes, self.parallel)
         self.stage, self.tp_rank = self.parallel.stage(place.rank), self.parallel.tp_rank(place.rank)
@@ -49,7 +57,7 @@ class PlacedModel:
         self._dtypes = {each.name: weight_dtype(each, dtypes) for each in every}
         self._params = {each.name: each for each in every}
         self._stage_of: dict[int, int] = {}  # of the constants of layers, by their ids
-        self._own: set[int] = set()  # ids of weights and caches
+        self._local_ids: set[int] = set()  # ids of weights and caches
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -57,7 +65,7 @@ class PlacedModel:
     @property
     def share(self) -> tuple[int, int, int]:
         """The rank's part of the weights of its stage: (start, length, total)."""
-        return self.parallel.share(self.place.rank)
+        return self.parallel.share(self.rank_place.rank)
 
     @property
     def is_last_stage(self) -> bool:
@@ -65,9 +73,9 @@ class PlacedModel:
         return self.stage == self.parallel.pp - 1
 
     @property
-    def part(self) -> WeightPart:
-        """The rank's part of all weights."""
-        return WeightPart(self.cuts, self.stage, self.tp_rank)
+    def rank_weights(self) -> RankWeights:
+        """The weights that the rank has."""
+        return RankWeights(self.cuts, self.stage, self.tp_rank)
 
     def memory(self) -> list[Any]:
         """Return the memory of the rank's layers, with its KV heads."""
@@ -106,27 +114,27 @@ class PlacedModel:
     def _note_stages(self, weights: Mapping[str, Any], caches: Sequence[Any]) -> None:
         for name in self._params:
             if name in weights:
-                self._own.add(id(weights[name]))
+                self._local_ids.add(id(weights[name]))
                 layer = self.cuts.layer_stage(name)
                 if layer is not None:
                     self._stage_of[id(weights[name])] = layer
         for cache in caches:
-            self._own |= {id(each) for each in (cache if isinstance(cache, tuple) else (cache,))}
+            self._local_ids |= {id(each) for each in (cache if isinstance(cache, tuple) else (cache,))}
 
     def local_graph(self, graph: Graph) -> Graph:
         """Return the rank's stage of a graph that was traced by `forward` or `embed`."""
         if self.parallel.pp == 1:
             return graph
-        assert self.place.world is not None
+        assert self.rank_place.world is not None
         calls: StageCalls = assign_stages(
-            graph, lambda value: self._stage_of.get(id(value)), lambda value: id(value) not in self._own
+            graph, lambda value: self._stage_of.get(id(value)), lambda value: id(value) not in self._local_ids
         )
         tp = self.parallel.tp
 
         def rank_of(stage: int) -> int:
             return stage * tp + self.tp_rank
 
-        return cut_stage(graph, calls, self.stage, self.parallel.pp, self.place.world, rank_of)
+        return cut_stage(graph, calls, self.stage, self.parallel.pp, self.rank_place.world, rank_of)
 
 
 def is_table(value: Any) -> bool:

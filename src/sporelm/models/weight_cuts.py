@@ -31,12 +31,12 @@ from sporelm.ops.paged_attention import PAGE
 from sporelm.tensor.dtype import F32, dtype_of
 
 PLANNED_TOKENS, PLANNED_PAGES = 4, 2  # of the steps that are traced
-EMBEDDING, LINEAR, EXPERTS, HEADS = (op.name for op in (ops.embedding, ops.linear, ops.linear_experts, ops.linear_heads))
+EMBEDDING, LINEAR, EXPERTS, HEADS = ops.embedding.name, ops.linear.name, ops.linear_experts.name, ops.linear_heads.name
 NORMS = {ops.rms_norm.name, ops.layer_norm.name}
 
 
 @dataclass(frozen=True)
-class Cut:
+class WeightCut:
     """The dimension in which a weight is cut, and the range of each rank."""
 
     dim: int
@@ -61,7 +61,7 @@ class ModelCuts:
     """
 
     parallel: ParallelConfig
-    weights: Mapping[str, Cut]
+    weights: Mapping[str, WeightCut]
     cache_heads: tuple[Ranges, ...]
     logits: Ranges
     num_layers: int
@@ -85,7 +85,7 @@ class ModelCuts:
         return cut.shape(param.shape, tp_rank) if cut else param.shape
 
 
-class WeightPart(NamedTuple):
+class RankWeights(NamedTuple):
     """The part of a model's weights that one rank has: of a stage, and of each weight that is cut."""
 
     cuts: ModelCuts
@@ -159,9 +159,9 @@ class ExpertCut(Enum):
     """How the matrices of experts are divided, in the order in which a planner tries it."""
 
     MATRICES = "each by rows or columns"
-    MATRICES_DECLARED = "those whose parameter says how"
+    MATRICES_DECLARED = "each, if its parameter says how"
     WHOLE = "whole experts"
-    WHOLE_DECLARED = "whole experts of those whose parameter says that it may be cut"
+    WHOLE_DECLARED = "whole experts, if their parameter says that it may be cut"
     NONE = "not at all"
 
     @property
@@ -196,12 +196,14 @@ class CutPlanner:
             dim, ranges = cuts[weight].dim, cuts[weight].ranges
             shape = next(each.shape for each in self.params if each.name == bias)
             if len(shape) == 2 and dim < 2:  # of experts: [experts, out]
-                cuts[bias] = Cut(dim, ranges)
+                cuts[bias] = WeightCut(dim, ranges)
             elif len(shape) == 1 and dim == 0:
-                cuts[bias] = Cut(0, ranges)
+                cuts[bias] = WeightCut(0, ranges)
         return self._trace_rules(cuts)
 
-    def _trace(self, weights: Mapping[str, Any], caches: Sequence[Any], forward: Forward) -> tuple[Graph, dict[str, Any]]:
+    def _trace(
+        self, weights: Mapping[str, Any], caches: Sequence[Any], forward: Forward
+    ) -> tuple[Graph, dict[str, Any]]:
         graph = Graph()
         values = {name: graph.input(name, spec) for name, spec in self.specs.items()}
         return graph, compute(forward, values, weights, caches)
@@ -226,7 +228,7 @@ class CutPlanner:
                     biases[names[id(call.args[1])]] = bias
         return {name: WeightUse(frozenset(found)) for name, found in readers.items()}, biases
 
-    def _choose_cuts(self, expert_cut: ExpertCut) -> Iterator[tuple[str, Cut]]:
+    def _choose_cuts(self, expert_cut: ExpertCut) -> Iterator[tuple[str, WeightCut]]:
         groups: dict[tuple[str, int], list[Param]] = {}
         for param in self.params:
             use = self.uses.get(param.name)
@@ -258,11 +260,11 @@ class CutPlanner:
             return names <= {ops.attention.name}
         return names <= {LINEAR} or names <= {EXPERTS} or names <= {HEADS} or names <= NORMS
 
-    def _cut_dim(self, param: Param, dim: int) -> Iterator[tuple[str, Cut]]:
+    def _cut_dim(self, param: Param, dim: int) -> Iterator[tuple[str, WeightCut]]:
         block = self._block(param) if dim == len(param.shape) - 1 else 1
         ranges = divide(param.shape[dim], self.parallel.tp_shares, block)
         if ranges is not None:
-            yield param.name, Cut(dim, ranges)
+            yield param.name, WeightCut(dim, ranges)
 
     def _block(self, param: Param) -> int:
         """Return the columns that cannot be separated: a block of the number format, or a group of activations."""
@@ -270,7 +272,7 @@ class CutPlanner:
         _, _, group = getattr(dtype, "activation", "").partition("/")
         return lcm(getattr(dtype, "values", 1), int(group or 1))
 
-    def _cut_group(self, units: int, members: Sequence[Param]) -> Iterator[tuple[str, Cut]]:
+    def _cut_group(self, units: int, members: Sequence[Param]) -> Iterator[tuple[str, WeightCut]]:
         """Yield the cuts of the weights of a layer that have as many units: all at the same ones, if possible."""
         shares = self.parallel.tp_shares
         columns = [each for each in members if isinstance(each.split, Columns)]
@@ -278,7 +280,7 @@ class CutPlanner:
         common = divide(units, shares, step)
         if common is not None:
             for each in members:
-                yield each.name, Cut(_dim_of(each), scale_ranges(common, _unit(each)))
+                yield each.name, WeightCut(_dim_of(each), scale_ranges(common, _unit(each)))
             return
         common = divide(units, shares)
         parts = max((each.split.parts for each in members if each.split), default=1)
@@ -295,12 +297,13 @@ class CutPlanner:
             if isinstance(each.split, Columns) and ranges is not None:
                 ranges = ranges if all(stop % self._block(each) == 0 for _, stop in ranges[:-1]) else None
             if ranges is not None:
-                yield each.name, Cut(_dim_of(each), ranges)
+                yield each.name, WeightCut(_dim_of(each), ranges)
             elif len(each.shape) == 2 and self.uses[each.name].is_only(LINEAR):
                 yield from self._cut_dim(each, _dim_of(each))
 
-    def _trace_rules(self, cuts: Mapping[str, Cut]) -> ModelCuts:
+    def _trace_rules(self, cuts: Mapping[str, WeightCut]) -> ModelCuts:
         """Trace the model with the rules, which decide how caches and logits are cut, and cut the graph into stages."""
+
         def constant(array: NDArray[Any]) -> Placeholder:
             return Placeholder(array.shape, dtype_of(array))
 
@@ -356,7 +359,8 @@ class CutPlanner:
         unread = {name for key, name in names.items() if key not in read}
         of_weights = [frozenset(names[key] for key in found & names.keys()) for found in used]
         of_weights[-1] |= unread
-        return tuple(of_weights), tuple(tuple(sorted({numbers[key] for key in found & numbers.keys()})) for found in used)
+        of_caches = [tuple(sorted({numbers[key] for key in found & numbers.keys()})) for found in used]
+        return tuple(of_weights), tuple(of_caches)
 
 
 def _local_cache(whole: Placeholder, heads: Ranges) -> Placeholder:
@@ -425,4 +429,3 @@ def local_outputs(sharder: Sharder, outputs: Mapping[str, Any]) -> dict[str, Any
         name: value.local if name == "logits" and isinstance(value, Sharded) else sharder.whole(value)
         for name, value in outputs.items()
     }
-

@@ -74,7 +74,8 @@ class Attention:
         self.o = Linear(f"{name}.attn_o", width, mixed, bias=config.attention_out_bias, split=cut)
         self.value_scale = value_scale
         self.widened = f"{WIDENED}{config.kv_heads}" if values != dim else ""
-        self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group, group))] if gated else []
+        gate = Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group, group))
+        self.gate = [gate] if gated else []
         self.norms = _norms(name, config, norm)
         self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group, group))] if sinks else []
         self.memory = Paged(config.kv_heads, dim)
