@@ -105,6 +105,16 @@ def test_processes_equal_one(story: Path, single: LLM) -> None:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
+@pytest.mark.parametrize("options", [{"tp": 2}, {"pp": 2}], ids=str)
+@pytest.mark.parametrize("devices", [("torch", "cpu"), ("cpu", "torch")], ids=",".join)
+def test_ranks_on_different_devices_equal_one(
+    story: Path, single: LLM, options: dict, devices: tuple[str, str]
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    with LLM(story, ranks="threads", threads=2, rank_devices=devices, **options) as llm:
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+
+
 def test_the_pipeline_has_ranks(story: Path, single: LLM) -> None:
     with pipeline(story, tp=2, ranks="threads", threads=2) as pipe:
         found = pipe(PROMPTS[:1], request_output_len=20, do_preprocess=False, temperature=0.0)

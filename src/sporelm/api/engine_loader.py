@@ -284,6 +284,8 @@ def load_engine(
             start += perf_counter() - download_start
             draft_source = files.enter_context(closing(open_model(draft_path)))
         name, device = options.backend or settings.BACKEND.value, options.device
+        if options.parallel.devices:
+            name, device = options.parallel.devices[0]
         choice = None
         if name == AUTO:
             sources = [each for each in (source, draft_source) if each is not None]

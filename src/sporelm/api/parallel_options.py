@@ -30,6 +30,7 @@ class ParallelOptions:
     rank_tls_cert: str | Path | None = None
     rank_tls_key: str | Path | None = None
     allow_public_address: bool = False
+    rank_devices: Sequence[str] | None = None
 
     def check(self) -> None:
         """Raise RequestError for an invalid value, or for options that do not fit together."""
@@ -64,7 +65,7 @@ class ParallelOptions:
                 raise RequestError(
                     f"the option {given[0]}: is for workers on other hosts. Give the option remote_ranks."
                 )
-        _ = self.address, self.token_path, self.tls_paths
+        _ = self.address, self.token_path, self.tls_paths, self.devices
 
     @cached_property
     def config(self) -> ParallelConfig:
@@ -78,6 +79,25 @@ class ParallelOptions:
             shares=lists["tp_shares"],
             stage_layers=lists["pp_layers"],
         )
+
+    @cached_property
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        """The back-end and the device of each rank; (): all have those of the first. Raises RequestError."""
+        given = self.rank_devices
+        if given is None:
+            return ()
+        is_list = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+        if not is_list or len(given) not in (self.config.pp, self.config.size):
+            counts = " or ".join(map(str, sorted({self.config.pp, self.config.size})))
+            raise RequestError(
+                f"the option rank_devices: must be one for each stage or for each rank (got {safe_repr(given)}; allowed "
+                f"{counts} of them). Give names such as cuda@cuda:0,cpu."
+            )
+        pairs = [each.partition("@")[::2] for each in given]
+        devices = tuple((name, device or "cpu") for name, device in pairs)  # the default of the option device
+        if len(devices) == self.config.size:
+            return devices
+        return tuple(each for each in devices for _ in range(self.config.tp))
 
     @property
     def is_single(self) -> bool:

@@ -29,6 +29,7 @@ from sporelm.api.rank_opening import (
     open_rank,
     sign_rank,
 )
+from sporelm.backends.backend_registry import HOST_BACKENDS
 from sporelm.backends.numa_nodes import assign_cores, pinned_to, read_numa_nodes, share_threads, usable_core_numbers
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
@@ -301,6 +302,10 @@ class RankLauncher:
             world = str(folder / WORLD) if config.pp > 1 else ""
             spec = GroupSpec("memory", str(folder / f"stage{config.stage(number)}"), world)
         known = msgspec.structs.replace(self.options, rank=number, group=spec)
+        if self.parallel.devices:
+            backend, device = self.parallel.devices[number]
+            dtype = "auto" if backend in HOST_BACKENDS else known.dtype
+            known = msgspec.structs.replace(known, backend=backend, device=device, dtype=dtype)
         if number >= num_local:  # of another host, which has cores of its own
             return known
         threads = rank_threads(self.options.threads, self.parallel)

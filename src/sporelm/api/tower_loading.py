@@ -119,8 +119,7 @@ def connect_tower(
     """Enable images in an engine, and return their reader. The tower's files must still be open."""
     processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
     key = tower_key(loaded.source)
-    model = worker.runner.model
-    assert isinstance(model, Decoder)
+    model = worker.runner.model  # a decoder, or one rank of it
     with ExitStack() as cleanup:
         runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
         cleanup.callback(runner.close)

@@ -7,7 +7,7 @@ from sporelm.errors import UsageError, safe_repr
 
 NAMES = (
     "tp", "pp", "ep", "tp_shares", "pp_layers", "ranks", "remote_ranks", "listen", "token_file", "rank_tls_cert",
-    "rank_tls_key", "allow_public_address",
+    "rank_tls_key", "allow_public_address", "rank_devices",
 )  # fmt: skip
 
 
@@ -26,6 +26,12 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--pp-layers", type=parse_list, metavar="N,..", help="layers of each stage, such as 10,12; default: equal"
+    )
+    group.add_argument(
+        "--rank-devices",
+        type=parse_names,
+        metavar="NAME,..",
+        help="back-end of each stage, or of each rank, with its device: cuda@cuda:0,cpu; default: that of --backend",
     )
     group.add_argument(
         "--ranks",
@@ -54,6 +60,11 @@ def parse_list(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"not whole numbers such as 1,1,2 (got {safe_repr(text)})") from None
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names of a list such as cuda@cuda:0,cpu."""
+    return tuple(part.strip() for part in text.split(","))
 
 
 def select_ranks(args: argparse.Namespace) -> dict[str, Any]:

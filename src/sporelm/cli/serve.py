@@ -160,7 +160,7 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
     for name in ("session_dir", "tls_cert", "tls_key"):
         flags[name] = Path(getattr(args, name)).expanduser() if getattr(args, name) else None
     engine = {name: getattr(args, name, None) for name in ENGINE_OPTIONS}
-    for name in ("tp_shares", "pp_layers"):
+    for name in ("tp_shares", "pp_layers", "rank_devices"):
         if engine[name] is not None:
             engine[name] = list(getattr(args, name))
     if engine["device"] == "cpu":  # the default, which a file may change
