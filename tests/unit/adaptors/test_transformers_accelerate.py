@@ -1,5 +1,7 @@
 """Hugging Face models with our kernels in them: logits, tokens, what stays as it is, and the way back."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,7 +80,7 @@ def test_logits_are_the_models_own_and_undo_brings_them_back(name: str) -> None:
         tokens = model.generate(ids[:1], max_new_tokens=8, do_sample=False)
         attention = model.config._attn_implementation
         threads = torch.get_num_threads()
-        done = accelerate(model, "f32")
+        done = accelerate(model, "f32", keep_originals=True)
         kinds = ("mlp", "linear", "norm", "experts", "attention", "rope")
         assert tuple(done.count(kind) for kind in kinds) == COUNTS[name], str(done)
         assert torch.get_num_threads() == 1
@@ -88,7 +90,7 @@ def test_logits_are_the_models_own_and_undo_brings_them_back(name: str) -> None:
         assert (model(ids, attention_mask=mask).logits - padded)[seen].abs().max() <= 1e-5 * scale
         assert torch.equal(model.generate(ids[:1], max_new_tokens=8, do_sample=False), tokens)
         done.undo()
-        quantized = accelerate(model, "q8_0")
+        quantized = accelerate(model, "q8_0", keep_originals=True)
         # Routing of random weights is close to ties: some tokens go to other experts.
         assert divergence(alone, model(ids[:1]).logits) <= (2e-2 if quantized.count("experts") else 1e-3)
         quantized.undo()
@@ -102,14 +104,14 @@ def test_the_parts_that_stay_are_named_with_the_reason() -> None:
     done = accelerate(model, "f32")
     assert [change.kind for change in done.refused] == ["attention"]
     assert "attn_logit_softcapping" in str(done)
-    done.undo()
+    done.close()
     narrow = build("Llama", intermediate_size=144, hidden_size=128)
     done = accelerate(narrow, "q8_0")
     reasons = {change.name: change.reason for change in done.refused}
     assert reasons["model.layers.0.mlp"] == "down_proj: rows of 144 numbers are not whole blocks of 32 (Q8_0)"
     assert "model.layers.0.mlp.down_proj" in reasons
     assert done.count("linear") == 4 * 2 + 2 * 2 + 1  # gate and up are packed one by one
-    done.undo()
+    done.close()
 
 
 def test_bad_input_is_refused() -> None:
@@ -130,11 +132,11 @@ def test_bad_input_is_refused() -> None:
 def test_two_models_of_one_architecture_share_the_rotary_function() -> None:
     module = transformers.models.llama.modeling_llama
     original = module.apply_rotary_pos_emb
-    first, second = accelerate(build("Llama"), "q8_0"), accelerate(build("Llama"), "q8_0")
+    first, second = (accelerate(build("Llama"), "q8_0", keep_originals=kept) for kept in (True, False))
     first.undo()
     assert module.apply_rotary_pos_emb is not original
-    second.undo()
-    second.undo()
+    second.close()
+    second.close()
     assert module.apply_rotary_pos_emb is original
 
 
@@ -148,7 +150,7 @@ def test_compile_traces_an_accelerated_model(name: str) -> None:
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
         found = compiled(ids, use_cache=False).logits  # traced with a mask, which another kernel reads
         assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
-        done.undo()
+        done.close()
     torch._dynamo.reset()
 
 
@@ -164,7 +166,46 @@ def test_export_traces_an_accelerated_model() -> None:
             assert f"torch.ops.sporelm.{op}.default" in code
         found = exported.module()(ids, use_cache=False).logits
         assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
-        done.undo()
+        done.close()
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen2Moe"])
+def test_the_models_own_weights_are_freed_unless_they_are_kept(name: str) -> None:
+    model, threads = build(name, tie_word_embeddings=False), torch.get_num_threads()
+    ids = torch.randint(0, 256, (1, 9))
+    kept = ("embed_tokens.weight", "mlp.gate.weight")  # embeddings and routers stay as they are
+    weights = [weakref.ref(each) for key, each in model.named_parameters() if each.dim() > 1 and not key.endswith(kept)]
+    before = count_bytes(model)
+    with torch.no_grad():
+        expected = model(ids).logits
+        done = accelerate(model, "q4_0")
+        gc.collect()
+        assert not [each for each in weights if each() is not None]
+        assert count_bytes(model) < 0.4 * before
+        assert divergence(expected, model(ids).logits) <= 0.5
+        tokens = model.generate(ids, max_new_tokens=4, do_sample=False)
+        with pytest.raises(OpError, match=r"were not kept.*keep_originals=True"):
+            done.undo()
+        assert done.count("attention") == 1
+        done.close()
+        assert torch.get_num_threads() == threads
+        assert torch.equal(model.generate(ids, max_new_tokens=4, do_sample=False), tokens)
+
+
+def count_bytes(model: Any) -> int:
+    held = [*model.parameters(), *model.buffers()]
+    held += [each for module in model.modules() for each in vars(module).get("_sporelm_packed", ())[2:]]
+    return sum(each.numel() * each.element_size() for each in held if each.device.type != "meta")
+
+
+def test_saving_packed_weights_is_refused(tmp_path: Any) -> None:
+    model = build("Llama")
+    done = accelerate(model, "q8_0", keep_originals=True)
+    with pytest.raises(ValueError, match="quantized with sporelm and is not serializable"):
+        model.save_pretrained(tmp_path)
+    done.undo()
+    model.save_pretrained(tmp_path)
+    assert list(tmp_path.glob("*.safetensors"))
 
 
 def test_from_pretrained_takes_our_formats(tmp_path: Any) -> None:
@@ -174,7 +215,7 @@ def test_from_pretrained_takes_our_formats(tmp_path: Any) -> None:
     with torch.no_grad():
         expected = model(ids).logits
         loaded = transformers.LlamaForCausalLM.from_pretrained(
-            tmp_path, quantization_config=SporelmConfig("q8_0"), dtype=torch.float32
+            tmp_path, quantization_config=SporelmConfig("q8_0", keep_originals=True), dtype=torch.float32
         )
         assert loaded.acceleration.count("mlp") == 2
         assert divergence(expected, loaded(ids).logits) <= 1e-3

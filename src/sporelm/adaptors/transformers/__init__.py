@@ -15,6 +15,7 @@ from sporelm.adaptors.transformers.accelerate import (
     ModuleChange,
     accelerate,
 )
-from sporelm.adaptors.transformers.hf_quantizer import SporelmConfig
+from sporelm.adaptors.transformers.hf_quantizer import SporelmQuantizer
+from sporelm.adaptors.transformers.quantization_config import SporelmConfig
 
-__all__ = ["Acceleration", "ModuleChange", "SporelmConfig", "accelerate"]
+__all__ = ["Acceleration", "ModuleChange", "SporelmConfig", "SporelmQuantizer", "accelerate"]

@@ -16,7 +16,7 @@ from torch import nn
 from sporelm.adaptors.torch import PackedLinear, get_num_threads, set_num_threads
 from sporelm.adaptors.transformers.attention_function import find_attention_obstacle, register_attention
 from sporelm.adaptors.transformers.expert_function import find_expert_obstacle, pack_experts, register_experts
-from sporelm.adaptors.transformers.kernel_warm_up import load_kernels
+from sporelm.adaptors.transformers.quantization_config import PackedQuantizer, SporelmConfig
 from sporelm.adaptors.transformers.rotary_function import swap_rotary
 from sporelm.adaptors.transformers.swapped_modules import (
     PackedMlp,
@@ -29,7 +29,7 @@ from sporelm.adaptors.transformers.swapped_modules import (
     looks_like_norm,
     matrix_of,
 )
-from sporelm.errors import UnsupportedModel
+from sporelm.errors import OpError, UnsupportedModel
 from sporelm.quant import format_of
 from sporelm.quant.format import check_can_quantize
 
@@ -56,11 +56,16 @@ class ModuleChange:
 
 @dataclass
 class Acceleration:
-    """The record of what `accelerate` did to a model, and the way back."""
+    """The record of what `accelerate` did to a model, and the way back.
+
+    keep_originals   whether the model's own modules are kept in memory, so that `undo` can put them back
+    """
 
     format: str
+    keep_originals: bool = False
     changes: list[ModuleChange] = field(default_factory=list)
-    _restore: list[Callable[[], Any]] = field(default_factory=list, repr=False)
+    _restore: list[Callable[[], Any]] = field(default_factory=list, repr=False)  # of the model
+    _release: list[Callable[[], Any]] = field(default_factory=list, repr=False)  # of what other models share
 
     @property
     def refused(self) -> list[ModuleChange]:
@@ -72,9 +77,29 @@ class Acceleration:
         return sum(change.kind == kind and change.is_ours for change in self.changes)
 
     def undo(self) -> None:
-        """Put everything back: modules, implementations, functions, and torch's number of threads. Once is enough."""
+        """Put everything back: modules, implementations, functions, and torch's number of threads. Once is enough.
+
+        Raises OpError, and changes nothing, where the original modules were not kept.
+        """
+        if not self.keep_originals:
+            raise OpError(
+                "undo: the model's own weights were not kept. Call accelerate(model, keep_originals=True), or load the"
+                " model again; close() puts back torch's threads"
+            )
+        self._put_back()
+
+    def close(self) -> None:
+        """Put back what lies outside the model: torch's number of threads and the rotary function of its architecture.
+
+        For a model that is used no more. It still computes the same, more slowly. Once is enough.
+        """
+        while self._release:
+            self._release.pop()()
+
+    def _put_back(self) -> None:
         while self._restore:
             self._restore.pop()()
+        self.close()
 
     def __str__(self) -> str:
         counts: dict[str, int] = {}
@@ -85,16 +110,20 @@ class Acceleration:
         return "\n".join(lines)
 
 
-def accelerate(model: Any, format: str = "q8_0", *, threads: int | None = None) -> Acceleration:
-    """Have our kernels compute a Hugging Face model for inference. Changes the model; `undo()` changes it back.
+def accelerate(
+    model: Any, format: str = "q8_0", *, threads: int | None = None, keep_originals: bool = False
+) -> Acceleration:
+    """Have our kernels compute a Hugging Face model for inference. Changes the model.
 
-    format    number format of linear layers and experts, one that `spore gguf quantize` writes; "f32" keeps every digit
-    threads   of our kernels; None: as many as torch has now. On the CPU torch itself goes on with one thread until
-              `undo()`, so that no thread of OpenMP waits beside one of ours on the same core
+    format           number format of linear layers and experts, one that `spore gguf quantize` writes; "f32" keeps
+                     every digit
+    threads          of our kernels; None: as many as torch has now. On the CPU torch itself goes on with one thread
+                     until `undo()` or `close()`, so that no thread of OpenMP waits beside one of ours on the same core
+    keep_originals   keep the model's own modules for `undo()`. Otherwise each is freed as soon as it is packed
 
-    The original weights stay in memory for `undo`. Returns each part with the reason where it stays as it is.
-    Raises UnsupportedModel where nothing of the model can be changed or it is in training mode, and OpError for a
-    format that cannot be written.
+    Returns each part with the reason where it stays as it is. Raises UnsupportedModel where nothing of the model can be
+    changed or it is in training mode, and OpError for a format that cannot be written. After another error a model
+    whose originals are not kept must be loaded again.
     """
     form = format_of(format)
     check_can_quantize(form)
@@ -102,51 +131,60 @@ def accelerate(model: Any, format: str = "q8_0", *, threads: int | None = None) 
         raise UnsupportedModel(f"model: not a torch module (got {type(model).__name__}). Pass a Hugging Face model.")
     if model.training:
         raise UnsupportedModel("model: in training mode, and our kernels have no derivatives. Call model.eval() first.")
-    done = Acceleration(form.name)
+    done = Acceleration(form.name, keep_originals)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if device.type == "cpu":
         _choose_threads(done, threads)
     try:
         with torch.no_grad():
-            if device.type == "cpu" and hasattr(model, "config"):
-                load_kernels(model, form)
             _swap_modules(done, model, form)
             _swap_experts(done, model, form)
             _swap_attention(done, model)
             for name, reason, restore in swap_rotary(model):
                 done.changes.append(ModuleChange(name, "rope", reason))
-                done._restore.append(restore)
+                done._release.append(restore)
+            _refuse_saving(done, model)
     except BaseException:
-        done.undo()
+        done._put_back()
         raise
     if not any(change.is_ours for change in done.changes):
         reasons = "; ".join(f"{change.name}: {change.reason}" for change in done.refused[:4]) or "no part is known"
-        done.undo()
+        done._put_back()
         raise UnsupportedModel(f"{type(model).__name__}: no part can be accelerated ({reasons})")
     return done
+
+
+def _refuse_saving(done: Acceleration, model: Any) -> None:
+    """Have `save_pretrained` refuse a model whose weights are packed, which it would leave out."""
+    if getattr(model, "hf_quantizer", None) is None and any(done.count(kind) for kind in ("linear", "mlp", "experts")):
+        model.hf_quantizer = PackedQuantizer(SporelmConfig(done.format))
+        done._restore.append(lambda: delattr(model, "hf_quantizer"))
 
 
 def _choose_threads(done: Acceleration, threads: int | None) -> None:
     before, ours = torch.get_num_threads(), get_num_threads()
     set_num_threads(threads or ours)
     torch.set_num_threads(1)
-    done._restore.append(lambda: torch.set_num_threads(before))
+    done._release.append(lambda: torch.set_num_threads(before))
 
 
 def _swap_modules(done: Acceleration, model: nn.Module, form: Any) -> None:
     """Swap gated MLPs as a whole, then the linear layers and norms outside of them."""
-    inside: set[str] = set()
-    for name, module in list(model.named_modules()):
-        if not looks_like_mlp(module):
+    swapped: set[str] = set()
+    names = [name for name, _ in model.named_modules()]  # a list of modules would keep those that are swapped
+    for name in names:
+        if _is_inside(name, swapped) or not looks_like_mlp(model.get_submodule(name)):
             continue
-        kind, reason = find_mlp_kind(module, form)
+        mlp = model.get_submodule(name)
+        kind, reason = find_mlp_kind(mlp, form)
         done.changes.append(ModuleChange(name, "mlp", reason))
         if kind:
-            _replace(done, model, name, PackedMlp(module, form.name, kind))
-            inside |= {f"{name}.{part}" for part in ("gate_proj", "up_proj", "down_proj")}
-    for name, module in list(model.named_modules()):
-        if isinstance(module, PackedMlp | PackedLinear | RmsNorm) or name in inside:
+            _replace(done, model, name, PackedMlp(mlp, form.name, kind))
+            swapped.add(name)
+    for name in names:
+        if _is_inside(name, swapped):
             continue
+        module: Any = model.get_submodule(name)
         if is_linear(module):
             reason = find_linear_obstacle(module, form)
             done.changes.append(ModuleChange(name, "linear", reason))
@@ -159,12 +197,22 @@ def _swap_modules(done: Acceleration, model: nn.Module, form: Any) -> None:
                 _replace(done, model, name, RmsNorm(module, offset))
 
 
+def _is_inside(name: str, swapped: set[str]) -> bool:
+    """Return whether a module is one of those that were swapped, or was a part of one."""
+    while name:
+        if name in swapped:
+            return True
+        name = name.rpartition(".")[0]
+    return False
+
+
 def _replace(done: Acceleration, model: nn.Module, name: str, module: nn.Module) -> None:
     parent_name, _, attribute = name.rpartition(".")
     parent = model.get_submodule(parent_name)
     before = getattr(parent, attribute)
     setattr(parent, attribute, module)
-    done._restore.append(lambda: setattr(parent, attribute, before))
+    if done.keep_originals:
+        done._restore.append(lambda: setattr(parent, attribute, before))
 
 
 def _swap_experts(done: Acceleration, model: Any, form: Any) -> None:
@@ -187,7 +235,7 @@ def _swap_experts(done: Acceleration, model: Any, form: Any) -> None:
     model.set_experts_implementation(IMPLEMENTATION)
     done._restore.append(lambda: model.set_experts_implementation(before))
     for name, module in found:
-        done._restore.append(pack_experts(module, form.name))
+        done._restore.append(pack_experts(module, form.name, done.keep_originals))
         done.changes.append(ModuleChange(name, "experts"))
 
 

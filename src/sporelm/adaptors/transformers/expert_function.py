@@ -44,14 +44,21 @@ def find_expert_obstacle(module: Any, form: Any) -> str:
     return ""
 
 
-def pack_experts(module: Any, format: str) -> Callable[[], None]:
-    """Pack the matrices of a module of experts beside the originals. Return the function that drops them."""
+def pack_experts(module: Any, format: str, keep_originals: bool) -> Callable[[], None]:
+    """Pack the matrices of a module of experts. Return the function that drops the packed ones.
+
+    Originals that are not kept become tensors of the same shapes on the meta device, which takes no memory.
+    """
     gate_up, down = module.gate_up_proj.detach(), module.down_proj.detach()
     count, double, width = gate_up.shape
     shape = (count, double // 2, width)
     gate, up = (each.contiguous() for each in gate_up.chunk(2, dim=1))
     packed = [pack(quantize(each, format), format, each.shape) for each in (gate, up, down.contiguous())]
     setattr(module, PACKED, (format, shape, *packed))
+    if not keep_originals:
+        for name in ("gate_up_proj", "down_proj"):
+            empty = torch.nn.Parameter(getattr(module, name).detach().to("meta"), requires_grad=False)
+            setattr(module, name, empty)
     return lambda: delattr(module, PACKED)
 
 

@@ -3,35 +3,18 @@
 from typing import Any
 
 import torch
-from transformers.quantizers.auto import register_quantization_config, register_quantizer
-from transformers.quantizers.base import HfQuantizer
-from transformers.utils.quantization_config import QuantizationConfigMixin
+from transformers.quantizers.auto import register_quantizer
 
 from sporelm.adaptors.transformers.accelerate import accelerate
+from sporelm.adaptors.transformers.quantization_config import METHOD, PackedQuantizer, SporelmConfig
 from sporelm.quant import format_of
 from sporelm.quant.format import check_can_quantize
 
-METHOD = "sporelm"
-
-
-@register_quantization_config(METHOD)
-class SporelmConfig(QuantizationConfigMixin):
-    """Have `from_pretrained` quantize a model to one of our formats and compute it with our kernels.
-
-    format    as of `accelerate`
-    threads   as of `accelerate`
-    """
-
-    def __init__(self, format: str = "q8_0", threads: int | None = None, **options: Any) -> None:
-        self.quant_method: Any = METHOD
-        self.format, self.threads = format, threads
-
 
 @register_quantizer(METHOD)
-class SporelmQuantizer(HfQuantizer):
+class SporelmQuantizer(PackedQuantizer):
     """Loads a model as it is stored, then swaps its parts. `model.acceleration` says which."""
 
-    requires_calibration = False
     quantization_config: SporelmConfig
 
     def validate_environment(self, *args: Any, **options: Any) -> None:
@@ -39,21 +22,10 @@ class SporelmQuantizer(HfQuantizer):
         check_can_quantize(format_of(self.quantization_config.format))
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
+        config = self.quantization_config
         model.eval()
         with torch.no_grad():
             model.acceleration = accelerate(
-                model, self.quantization_config.format, threads=self.quantization_config.threads
+                model, config.format, threads=config.threads, keep_originals=config.keep_originals
             )
         return model
-
-    def is_serializable(self) -> bool:
-        """Return whether `save_pretrained` can store it: packed weights fit one machine only."""
-        return False
-
-    @property
-    def is_trainable(self) -> bool:
-        return False
-
-    @property
-    def is_compileable(self) -> bool:
-        return True
