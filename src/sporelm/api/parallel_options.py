@@ -90,8 +90,8 @@ class ParallelOptions:
         if not is_list or len(given) not in (self.config.pp, self.config.size):
             counts = " or ".join(map(str, sorted({self.config.pp, self.config.size})))
             raise RequestError(
-                f"the option rank_devices: must be one for each stage or for each rank (got {safe_repr(given)}; allowed "
-                f"{counts} of them). Give names such as cuda@cuda:0,cpu."
+                f"the option rank_devices: must be one for each stage or for each rank (got {safe_repr(given)}; "
+                f"allowed {counts} of them). Give names such as cuda@cuda:0,cpu."
             )
         pairs = [each.partition("@")[::2] for each in given]
         devices = tuple((name, device or "cpu") for name, device in pairs)  # the default of the option device
