@@ -16,7 +16,7 @@ from typing import Any
 
 import pyopencl as cl
 
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
+from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.opencl.device_selection import OpenClDevice, one_line
 from sporelm.errors import BackendError
 

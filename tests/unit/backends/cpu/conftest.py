@@ -9,7 +9,7 @@ import pytest
 from cpu_targets import TARGETS
 from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.jit import Compiler
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
+from sporelm.backends.file_cache import ObjectCache
 
 
 @pytest.fixture(scope="session", params=TARGETS)

@@ -15,8 +15,8 @@ from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu import cpu_backend as cpu_backend
 from sporelm.backends.cpu.formats import FORMATS as PANELS
 from sporelm.backends.cpu.jit import Builder, Compiler, Val, i8, i32
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
 from sporelm.backends.cpu.targets.amx import Amx
+from sporelm.backends.file_cache import ObjectCache
 from sporelm.quant import FORMATS, quantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
 

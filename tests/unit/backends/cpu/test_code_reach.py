@@ -15,8 +15,8 @@ from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val, emit_object_for
 from sporelm.backends.cpu.jit.emission import target_machine
 from sporelm.backends.cpu.jit.kernel import parse_fields
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
 from sporelm.backends.cpu.jit.ssa_values import f32, i8
+from sporelm.backends.file_cache import ObjectCache
 from unit.backends.cpu.other_machines import AVX2_TARGET, WINDOWS
 
 x86 = pytest.mark.skipif(not targets.select_target("").name.startswith("avx"), reason="other CPUs reach further")

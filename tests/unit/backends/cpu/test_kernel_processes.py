@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
+from sporelm.backends.file_cache import ObjectCache
 
 PROGRAM = """
 import numpy as np

@@ -14,13 +14,13 @@ from sporelm import settings
 from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import Compiler
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
 from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, linear_few
 from sporelm.backends.cpu.targets import tiles as tiles_module
 from sporelm.backends.cpu.targets.cpu_target import CpuTarget
 from sporelm.backends.cpu.targets.tiles import FAMILIES, FEW_TOKENS, Tiles, parse_tiles, shipped_tiles
 from sporelm.backends.cpu.tuning import measured_tiles
 from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, MAX_FILE_BYTES, save_tiles, tiles_in_use
+from sporelm.backends.file_cache import ObjectCache
 from sporelm.settings import Setting
 
 

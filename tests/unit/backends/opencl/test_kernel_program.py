@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
+from sporelm.backends.file_cache import ObjectCache
 from sporelm.errors import BackendError
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")

@@ -19,7 +19,6 @@ import llvmlite.binding as llvm
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.jit.emission import optimize, target_machine
-from sporelm.backends.cpu.jit.object_cache import ObjectCache
 from sporelm.backends.cpu.targets import CpuTarget
 from sporelm.backends.cpu.targets.tiles import ATTENTION_ROWS, FAMILIES, Tiles, TileSize, fitting_tiles
 from sporelm.backends.cpu.tuning.tuning_runs import (
@@ -31,6 +30,7 @@ from sporelm.backends.cpu.tuning.tuning_runs import (
     few_token_workloads,
     many_token_workloads,
 )
+from sporelm.backends.file_cache import ObjectCache
 from sporelm.errors import RequestError
 
 Progress = Callable[[str, int, int], None]
