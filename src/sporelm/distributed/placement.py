@@ -6,6 +6,7 @@ GSPMD (Xu et al. 2021, arXiv:2105.04663).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,19 @@ class OwnedRows(Placed):
 class Table(Placed):
     """A constant that is the same on all ranks, with its numbers: rules take parts of them."""
 
-    def __init__(self, sharder: "Sharder", local: Any, array: NDArray[Any]) -> None:
+    def __init__(self, sharder: "Sharder", local: Any, read: Callable[[], NDArray[Any]]) -> None:
+        """`read` returns the numbers; it is called when a rule first needs them."""
         super().__init__(sharder, local)
-        self.array = array
+        self._read = read
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        """The numbers."""
+        return self._read()
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        return self.array.shape
+        return spec_of(self.local).shape
 
 
 class UndecidedCache(Placed):

@@ -316,7 +316,7 @@ class CutPlanner:
         for name, cut in cuts.items():
             placed[name] = Sharded(sharder, weights[name], cut.dim, cut.ranges, is_constant=True)
         for name, table in self.tables.items():
-            placed[name] = Table(sharder, Placeholder(table.shape, dtype_of(table)), table)
+            placed[name] = Table(sharder, Placeholder(table.shape, dtype_of(table)), partial(np.asarray, table))
         memory, caches = self.model.memory(), placeholder_caches(self.model.memory())
         if self.parallel.tp > 1:
             caches = [
@@ -411,7 +411,7 @@ def place_weights(
             placed[name] = Sharded(sharder, weights[name], cut.dim, cut.ranges, is_constant=True)
     for name in tables:
         if name in weights:
-            placed[name] = Table(sharder, weights[name], weights[name].numpy())
+            placed[name] = Table(sharder, weights[name], weights[name].numpy)
     return placed
 
 
