@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from math import prod
 from statistics import median
 from time import perf_counter
@@ -21,6 +20,7 @@ import numpy as np
 from sporelm.backends.context import Context, Resource
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.fetched import Fetched
+from sporelm.backends.layer_states import list_tensors, pool_shapes, state_bytes, wrap_pool
 from sporelm.backends.protocol import (
     HOST_TRAITS,
     Backend,
@@ -250,36 +250,31 @@ class FunctionBackend(ABC):
 
     @enters_context
     def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
-        shapes = [(count, *shape) for layer in layers for shape in layer]
+        shapes = pool_shapes(count, layers)
         memory = CacheAllocation(self.context, [self.allocate(shape, F32) for shape in shapes], "states")
-        tensors = [
-            Tensor(F32, Layout.contiguous(shape), LayerCache(memory, number, shape), self)
-            for number, shape in enumerate(shapes)
-        ]
-        return group_by_layer(tensors, layers)
+        return wrap_pool(self, count, layers, partial(LayerCache, memory))
 
     def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
-        self.free_pages([tensor for cache in caches for tensor in cache])
+        self.free_pages(list_tensors(caches))
 
     def state_bytes(self, layers: Sequence[StateShapes]) -> int:
-        return sum(prod(shape) * 4 for layer in layers for shape in layer)
+        return state_bytes(layers)
 
     @enters_context
     def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
-        for held in [tensor.storage.values for cache in caches for tensor in cache]:
+        for held in [tensor.storage.values for tensor in list_tensors(caches)]:
             for source, target in copies:
                 held[target] = held[source]
 
     @enters_context
     def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
-        return [self.copy_out(tensor.storage.values[list(states)]) for cache in caches for tensor in cache]
+        return [self.copy_out(tensor.storage.values[list(states)]) for tensor in list_tensors(caches)]
 
     @enters_context
     def import_states(
         self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
     ) -> None:
-        tensors = [tensor for cache in caches for tensor in cache]
-        for tensor, array in zip(tensors, arrays, strict=True):
+        for tensor, array in zip(list_tensors(caches), arrays, strict=True):
             tensor.storage.values[list(states)] = self.copy_in(array)
 
     # ---- running
@@ -551,12 +546,6 @@ def call_function(
     for index, arg in enumerate(args):
         given += map_values((arg,), partial(value, on_host=index in op.host))
     return call_with(function, given, options)
-
-
-def group_by_layer(tensors: Sequence[Tensor], layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
-    """Group tensors, one for each shape of each layer, into a tuple per layer."""
-    left = iter(tensors)
-    return [tuple(islice(left, len(layer))) for layer in layers]
 
 
 def is_whole(tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ LAYERS = [[(3, 5), (7,)], [(2, 3, 4)]]
 SHAPES = [shape for layer in LAYERS for shape in layer]
 
 
-@pytest.fixture(params=["cpu", "reference", "torch"])
+@pytest.fixture(params=["cpu", "reference", "torch", "opencl"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made = open_available(request.param, threads=1)
     yield made

@@ -14,7 +14,7 @@ import pyopencl as cl
 from sporelm.backends.context import Context
 from sporelm.backends.device_context import DeviceContext, enters_context
 from sporelm.backends.fetched import Fetched
-from sporelm.backends.function_backend import group_by_layer
+from sporelm.backends.layer_states import list_tensors, pool_shapes, state_bytes, wrap_pool
 from sporelm.backends.opencl.device_rates import measure_peak_rates
 from sporelm.backends.opencl.device_selection import (
     OpenClDevice,
@@ -353,36 +353,30 @@ class OpenClBackend:
 
     @enters_context
     def allocate_states(self, count: int, layers: Sequence[StateShapes]) -> list[tuple[Tensor, ...]]:
-        shapes = [(count, *shape) for layer in layers for shape in layer]
-        pool = self._allocate_pool([prod(shape) * F32.nbytes for shape in shapes], f"{count} states")
-        tensors = [
-            Tensor(F32, Layout.contiguous(shape), PooledArray(pool, number, shape, F32, shape), self)
-            for number, shape in enumerate(shapes)
-        ]
-        return group_by_layer(tensors, layers)
+        sizes = [prod(shape) * F32.nbytes for shape in pool_shapes(count, layers)]
+        pool = self._allocate_pool(sizes, f"{count} states")
+        return wrap_pool(self, count, layers, lambda number, shape: PooledArray(pool, number, shape, F32, shape))
 
     def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
-        self.free_pages([tensor for cache in caches for tensor in cache])
+        self.free_pages(list_tensors(caches))
 
     def state_bytes(self, layers: Sequence[StateShapes]) -> int:
-        return sum(prod(shape) * 4 for layer in layers for shape in layer)
+        return state_bytes(layers)
 
     @enters_context
     def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
-        for cache in caches:
-            for tensor in cache:
-                self._copy(tensor.storage, copies)
+        for tensor in list_tensors(caches):
+            self._copy(tensor.storage, copies)
 
     @enters_context
     def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
-        return [self._export(tensor.storage, states) for cache in caches for tensor in cache]
+        return [self._export(tensor.storage, states) for tensor in list_tensors(caches)]
 
     @enters_context
     def import_states(
         self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
     ) -> None:
-        tensors = [tensor for cache in caches for tensor in cache]
-        for tensor, array in zip(tensors, arrays, strict=True):
+        for tensor, array in zip(list_tensors(caches), arrays, strict=True):
             self._import(tensor.storage, states, array)
 
     def free_bytes(self) -> int | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sporelm.backends.cpu.runtime.host_memory import ALIGNMENT
 from sporelm.backends.cpu.runtime.tensor_storage import PageStore, PoolMemory, page_store
-from sporelm.backends.function_backend import group_by_layer
+from sporelm.backends.layer_states import group_by_layer
 from sporelm.backends.protocol import StateShapes
 from sporelm.tensor.dtype import F32
 from sporelm.tensor.layout import Layout
