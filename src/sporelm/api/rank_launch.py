@@ -329,6 +329,7 @@ class RankLauncher:
             logits=cuts.logits,
             token_rank=(config.pp - 1) * config.tp,
             micro_batches=config.micro_batches or config.pp,
+            kv=worker.kv if worker.runner.paged or not any(cuts.pages) else self.options.kv,
         )
 
     def _report(self, num_ready: int) -> None:

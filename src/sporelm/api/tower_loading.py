@@ -119,7 +119,7 @@ def connect_tower(
     """Enable images in an engine, and return their reader. The tower's files must still be open."""
     processor = open_processor(loaded.source, lambda text: tokenizer.control_id(text) is not None)
     key = tower_key(loaded.source)
-    model = worker.runner.model  # a decoder, or one rank of it
+    model: Any = worker.runner.model  # a decoder, or one rank of it
     with ExitStack() as cleanup:
         runner = TowerRunner(loaded.tower, loaded.weights, loaded.backend, eager=eager)
         cleanup.callback(runner.close)

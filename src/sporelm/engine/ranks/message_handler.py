@@ -12,6 +12,7 @@ from sporelm.engine.lora_runtime import LoraMatrices, LoraRuntime
 from sporelm.engine.model_output import ModelOutput
 from sporelm.engine.ranks import messages
 from sporelm.engine.ranks.messages import Arrays, Done, RankReady, Reply
+from sporelm.engine.runner import NO_TOKENS
 from sporelm.engine.sampling.candidates import top_k_ids
 from sporelm.engine.worker import Worker
 from sporelm.errors import BackendError
@@ -40,7 +41,7 @@ class MessageHandler:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self._outputs: list[ModelOutput] = []  # of each micro-batch of the last step
+        self._outputs: list[ModelOutput] = []  # of each micro-batch of the last step that has output rows
         self._lora_runtimes: dict[int, LoraRuntime] = {}
         self._actions: dict[type, Callable[[Any], Result]] = {
             messages.RunStep: self._run,
@@ -66,7 +67,7 @@ class MessageHandler:
 
     def argmax(self) -> NDArray[np.int32]:
         """Return the argmax of each output row of the last step, valid until the next one."""
-        return np.concatenate([output.argmax for output in self._outputs])
+        return np.concatenate([NO_TOKENS, *(output.argmax for output in self._outputs)])
 
     def fetch_logits(self, rows: list[int] | None) -> NDArray[np.float32]:
         """Return rows of the last step's logits, of this rank's columns; None: all rows, which the next step may
@@ -90,10 +91,10 @@ class MessageHandler:
         elif request.keeps_output and self._outputs:
             before = self._outputs.pop()  # the micro-batch overwrites it
             self._outputs.append(ModelOutput(np.array(before.argmax), np.array(before.logits)))
-        output = self.worker.run(request.step)
-        if request.keeps_output or not request.batch_index:
+        output, num_outputs = self.worker.run(request.step), request.step.num_outputs
+        if num_outputs and (request.keeps_output or not request.batch_index):  # a program computes one row at least
             self._outputs.append(output)
-        return Arrays([np.array(output.argmax)]) if request.wants_tokens else Done()
+        return Arrays([np.array(output.argmax[:num_outputs])]) if request.wants_tokens else Done()
 
     def _embed(self, request: messages.EmbedStep) -> Result:
         hidden = self.worker.embed(request.step)

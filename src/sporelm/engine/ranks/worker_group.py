@@ -63,6 +63,7 @@ class GroupMembers:
     logits         the ranks with logits, by columns; (): rank 0 has all
     token_rank     the rank whose argmax counts; of a pipeline, one of the last stage
     micro_batches  parts of a step
+    kv             data type of pages, a value of --kv; "": that of rank 0's worker, which may have none
     """
 
     worker: Worker
@@ -74,6 +75,7 @@ class GroupMembers:
     logits: Sequence[LogitColumns] = ()
     token_rank: int = 0
     micro_batches: int = 1
+    kv: str = ""
 
 
 @dataclass
@@ -100,6 +102,7 @@ class WorkerGroup:
         self._changing = threading.Lock()
         self._pending: list[Future[Reply]] = []  # of the last step
         self._image_columns = 0
+        self._page_bytes = 0  # of the rank with the largest pages; 0: not known yet
         self._lora_number = 0
         self._lora_sets: dict[int, _LoraSet] = {}  # by the id of rank 0's runtime
         self._lora_set: _LoraSet | None = None  # in use
@@ -132,7 +135,7 @@ class WorkerGroup:
     @property
     def kv(self) -> str:
         """The data type of pages, a value of --kv."""
-        return self.worker.kv
+        return self._members.kv or self.worker.kv
 
     # ---- steps
 
@@ -288,9 +291,11 @@ class WorkerGroup:
 
     def _page_batches(self, pages: list[int]) -> list[list[int]]:
         """Return pages in lists that fit into one reply; one list at least."""
-        layers = self.worker.export_pages([])
-        page_bytes = sum(prod(layer.shape[1:]) * layer.itemsize for layer in layers)
-        count = max(1, MAX_EXPORT_BYTES // max(1, page_bytes))
+        if not self._page_bytes:
+            replies = self._arrays_of(self._send_all(messages.ExportPages([], [])))
+            ranks = [self._run_here(lambda: self.worker.export_pages([])), *replies]
+            self._page_bytes = max(sum(prod(layer.shape[1:]) * layer.itemsize for layer in layers) for layers in ranks)
+        count = max(1, MAX_EXPORT_BYTES // max(1, self._page_bytes))
         return [pages[begin : begin + count] for begin in range(0, len(pages), count)] or [[]]
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
@@ -534,7 +539,8 @@ class GroupOutput(ModelOutput):
     def logits(self) -> NDArray[np.float32]:
         """All logits: float32 [rows, vocab]."""
         if self._logits is None:
-            self._logits = self._group.fetch_logits(None)
+            no_logits = np.empty((0, self._group.limits.vocab), np.float32)
+            self._logits = self._group.fetch_logits(None) if self._row_count else no_logits
         return self._logits
 
     def rows(self, numbers: Sequence[int]) -> NDArray[np.float32]:
