@@ -12,6 +12,7 @@ SporeError
 ├── MemoryShortage        more memory is needed than is available
 ├── BackendError          a back-end is missing, or failed
 │   ├── ContextError      a device resource was used outside its context
+│   ├── UnsupportedOp     it has no kernel for an op, and the reference cannot run it instead
 │   └── RankLost          another rank of the group failed, stalled, or was aborted
 ├── RemoteError           another server is unreachable, rejects a request, or sends an invalid response
 ├── OpError               the arguments of an op do not fit its signature
@@ -111,6 +112,10 @@ class BackendError(SporeError):
 
 class ContextError(BackendError):
     """A device resource was used outside the context that owns it."""
+
+
+class UnsupportedOp(BackendError):
+    """A back-end has no kernel for an op, and the reference cannot run it instead."""
 
 
 class RankLost(BackendError):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sporelm.backends.protocol import Backend
-from sporelm.errors import BackendError
+from sporelm.errors import BackendError, UnsupportedOp
 from sporelm.ops import Op
 from sporelm.ops.op import leaves
 from sporelm.ops.quantize_rows import QuantizedRows
@@ -49,26 +49,26 @@ def run_reference(op: Op, args: Sequence[Any], options: Mapping[str, Any], read:
 
 
 def check_fallback(backend: Backend, op: Op, args: Sequence[Any]) -> None:
-    """Raise BackendError unless the reference can and may run an op for which the back-end has no kernel.
+    """Raise UnsupportedOp unless the reference can and may run an op for which the back-end has no kernel.
 
     It may unless the back-end is `strict`. It needs values with plain layouts: not packed weights, caches or rounded
     rows. It cannot change an argument in place.
     """
     if getattr(backend, "strict", False):
         reason = "its reference would run it on the CPU, which the option strict does not allow"
-        raise BackendError(f"{backend.name} has no kernel for {op.name}: {reason}. Leave out the option strict.")
+        raise UnsupportedOp(f"{backend.name} has no kernel for {op.name}: {reason}. Leave out the option strict.")
     wanted = f"{backend.name} has no kernel for {op.name}, and the reference cannot stand in"
     remedy = "set the option backend to reference"
     if op.updates:
-        raise BackendError(f"{wanted}: it changes an argument in place; {remedy}")
+        raise UnsupportedOp(f"{wanted}: it changes an argument in place; {remedy}")
     for value in leaves(args):
         if isinstance(value, Tensor) and not backend.is_plain(value):
-            raise BackendError(f"{wanted}: {value} has a layout of its own; {remedy}")
+            raise UnsupportedOp(f"{wanted}: {value} has a layout of its own; {remedy}")
 
 
 def run_fallback(backend: Backend, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Run an op of real tensors by its reference: values to numpy and back. Raise BackendError as `check_fallback`
-    does."""
+    """Run an op of real tensors by its reference: values to numpy and back. Raise UnsupportedOp as
+    `check_fallback` does."""
     check_fallback(backend, op, args)
     results = tuple(backend.tensor(array) for array in run_reference(op, args, options, backend.to_numpy))
     return results[0] if len(results) == 1 else results or None

@@ -118,10 +118,10 @@ def run(args: argparse.Namespace) -> int:
     if args.report:
         return write_conformance_report(args, backend_options)
     if args.conformance:
-        from sporelm.evals.conformance.check import check_backends
+        from sporelm.evals.conformance.check import check_backends, is_failure
 
         report["conformance"] = check_backends(args.backend, backend_options, every_case=args.all)
-        differences = sum(row["state"] != "equal" for row in report["conformance"])
+        differences = sum(map(is_failure, report["conformance"]))
     elif not has_values:
         report["shapes"] = check_shapes(args.backend or "torch", backend_options, every_shape=args.all)
         differences = sum(row["state"] != "legal" for row in report["shapes"])
@@ -146,6 +146,7 @@ def check_report_options(args: argparse.Namespace) -> None:
 
 def write_conformance_report(args: argparse.Namespace, backend_options: dict[str, str]) -> int:
     """Check the back-end, write the report, and print its verdict. Return the exit code."""
+    from sporelm.evals.conformance.check import count_unsupported
     from sporelm.evals.conformance.conformance_report import build_report, write_report
 
     report = build_report(args.backend, backend_options, every_case=args.all)
@@ -154,10 +155,13 @@ def write_conformance_report(args: argparse.Namespace, backend_options: dict[str
         print(json.dumps(report, indent=2))
         return 0 if report["passes"] else 1
     equal = sum(row["state"] == "equal" for row in report["cases"])
+    unsupported = sum(count_unsupported(report["cases"]).values())
+    supported = len(report["cases"]) - unsupported
     models = sum(row["state"] == "equal" for row in report["models"])
     verdict = "passes" if report["passes"] else "does not pass"
-    counts = f"{equal} of {len(report['cases'])} cases and {models} of {len(report['models'])} runs of tiny models"
-    print(f"{args.backend} {verdict}: {counts} are equal; {args.report} has them all")
+    counts = f"{equal} of {supported} cases and {models} of {len(report['models'])} runs of tiny models"
+    lacking = f", {unsupported} cases are unsupported" if unsupported else ""
+    print(f"{args.backend} {verdict}: {counts} are equal{lacking}; {args.report} has them all")
     return 0 if report["passes"] else 1
 
 
@@ -392,14 +396,30 @@ def format_report(report: dict[str, Any]) -> list[str]:
     store = report["model_store"]
     models = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in store["models"].items())
     lines.append(f"model store  {store['path']}: {models or 'empty; spore pull knows ' + ', '.join(store['known'])}")
-    for row in report.get("conformance", []):
-        lines.append(format_case(row))
+    cases = report.get("conformance", [])
+    lines += [format_case(row) for row in cases if row["state"] != "unsupported"]
+    for name in dict.fromkeys(row["backend"] for row in cases):
+        lines += summarize_cases(name, [row for row in cases if row["backend"] == name])
     for row in report.get("shapes", []):
         steps = f"{row['padded']} padded and {row['exact']} exact steps"
         failure = f"; fails: {row['error']}" if row["state"] != "legal" else ""
         lines.append(
             f"{'shapes':<{LABEL_WIDTH}}{row['kind']} ({row['architecture']}): {row['state']}, {steps}{failure}"
         )
+    return lines
+
+
+def summarize_cases(backend: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines that sum up a back-end's conformance cases: how many are equal, and which ops it lacks."""
+    from sporelm.evals.conformance.check import count_unsupported
+
+    lacking = count_unsupported(rows)
+    equal, supported = sum(row["state"] == "equal" for row in rows), len(rows) - sum(lacking.values())
+    lines = [f"conformance  {backend}: {equal} of {supported} supported cases are equal"]
+    if lacking:
+        ops = ", ".join(f"{op} ({count})" for op, count in lacking.items())
+        reason = "no kernel, and the reference cannot run them on packed weights, caches or states"
+        lines.append(f"conformance  {backend}: {sum(lacking.values())} cases are unsupported ({reason}): {ops}")
     return lines
 
 

@@ -70,3 +70,22 @@ def test_numa_nodes_are_shown(
     lines = capsys.readouterr().out.splitlines()
     assert "numa         node 0: cores 0-3,8" in lines
     assert "numa         node 1: cores 4-7, 2.0 GB" in lines
+
+
+def test_unsupported_cases_are_one_line_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"backend": "x", "kernel": "own", "error": "0.0e+00"}
+    lacking = {"backend": "x", "kernel": "reference", "state": "unsupported", "error": "x has no kernel for it"}
+    rows = [row | {"case": "add 1x7", "state": "equal"}]
+    rows += [lacking | {"case": f"store_latent {number}"} for number in range(3)] + [lacking | {"case": "wkv6 1"}]
+    monkeypatch.setattr("sporelm.evals.conformance.check.check_backends", lambda *args, **options: rows)
+    assert main(["doctor", "--conformance", "--backend", "x"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "x: 1 of 1 supported cases are equal" in shown
+    assert "x: 4 cases are unsupported" in shown
+    assert "store_latent (3), wkv6 (1)" in shown
+    assert "has no kernel for it" not in shown
+    rows.append(row | {"case": "add 2x7", "state": "differs"})
+    assert main(["doctor", "--conformance", "--backend", "x"]) == 1
+    assert "x: 1 of 2 supported cases are equal" in " ".join(capsys.readouterr().out.split())

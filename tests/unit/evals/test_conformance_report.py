@@ -43,6 +43,7 @@ def make_report(**changes: Any) -> dict[str, Any]:
         | {"reference_seconds": 0.004},
         {"backend": "x", "case": "add 2x7", "kernel": "own", "state": "differs", "error": "1.0e-01"},
         {"backend": "x", "case": "rope <half>", "kernel": "own", "state": "fails", "error": "TypeError: <b> & more"},
+        {"backend": "x", "case": "store_latent 1", "kernel": "reference", "state": "unsupported", "error": "no kernel"},
     ]
     report = {
         "backend": "x",
@@ -67,7 +68,16 @@ def test_the_page_is_well_formed_and_says_everything() -> None:
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    for words in ("does not pass", "rope <half>", "TypeError: <b> & more", "device", "<x>", "50%", "2.00"):
+    for words in (
+        "does not pass",
+        "rope <half>",
+        "TypeError: <b> & more",
+        "device",
+        "<x>",
+        "50%",
+        "2.00",
+        "store_latent (1)",
+    ):
         assert words in tags.text
     assert "<script" not in page
     assert "passes" in render_page(make_report(passes=True))
@@ -80,6 +90,7 @@ def test_ops_are_summarized() -> None:
     assert rows["add"]["equal"] == 1
     assert rows["add"]["largest_error"] == 0.1
     assert rows["rope"]["kernel"] == "reference"
+    assert rows["store_latent"]["cases"] == 0
 
 
 def test_a_report_is_written_as_its_name_says(tmp_path: Path) -> None:

@@ -420,6 +420,8 @@ class OpenClBackend:
         self.context.check()
         args = contiguous_arguments(self, op, args)
         specs = op.check(args, options)
+        if op.name not in op_lowerings():
+            return run_fallback(self, op, args, options)
         graph = Graph()
         results = tuple(Value(graph, spec, str(number)) for number, spec in enumerate(specs))
         call = Call(op, tuple(self._rounded(op, args)), dict(options), results)

@@ -18,7 +18,7 @@ from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, 
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
 from sporelm.backends.opencl.op_lowering import find_lowering
 from sporelm.backends.protocol import Handle, Placement
-from sporelm.errors import BackendError
+from sporelm.errors import UnsupportedOp
 from sporelm.ops import Graph, Value
 from sporelm.ops.op import leaves
 from sporelm.ops.quantize_rows import RowFormat
@@ -69,7 +69,7 @@ class OpenClProgram(Resource):
             emitter.begin_call(following[number])
             lower = find_lowering(call)
             if lower is None:
-                raise BackendError(f"opencl has no kernel for {call.op.name}; set the option backend to reference")
+                raise UnsupportedOp(f"opencl has no kernel for {call.op.name}; set the option backend to reference")
             lower(emitter, call)
             self._owners += [number] * (len(emitter.launches) - len(self._owners))
         self._scratch = (

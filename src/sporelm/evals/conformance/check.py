@@ -1,5 +1,6 @@
 """Compares the results of a back-end's ops with those of their numpy references, and times them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.backend_registry import HOST_BACKENDS, all_backends, open_backend
 from sporelm.backends.protocol import Backend, Missing
-from sporelm.errors import BackendError
+from sporelm.errors import BackendError, UnsupportedOp
 from sporelm.evals.conformance.all_cases import CASES, sample_cases
 from sporelm.evals.conformance.conformance_case import Arrays, Case
 from sporelm.tensor.dtype import F32, DType
@@ -87,8 +88,9 @@ def _check_device(found: Mapping[str, Backend | Missing], device: str) -> None:
 def check_case(name: str, case: Case, backend: Backend, reference: Backend, *, timed: bool = False) -> dict[str, Any]:
     """Run a case on a back-end and on the reference.
 
-    Return back-end, case, state (equal, differs, fails), error, and whether a kernel or the reference ran it; with
-    `timed` also the seconds of a second run on both.
+    Return back-end, case, state (equal, differs, fails; unsupported: there is no kernel, and the reference cannot run
+    the op instead), error, and whether a kernel or the reference ran it; with `timed` also the seconds of a second run
+    on both.
     """
     types = backend.number_types(ops.ALL[case.op])
     kernel = "reference" if case.op in backend.missing_kernels() else "own"
@@ -101,12 +103,24 @@ def check_case(name: str, case: Case, backend: Backend, reference: Backend, *, t
                 "seconds": time_ops(case, backend, types.activation),
                 "reference_seconds": time_ops(case, reference, types.activation),
             }
+    except UnsupportedOp as error:
+        return row | {"state": "unsupported", "error": " ".join(str(error).split())}
     except Exception as error:  # the row reports any error of a third-party back-end
         message = " ".join(f"{type(error).__name__}: {error}".split())
         return row | {"state": "fails", "error": message}
     error_share = largest_error(found, expected, exact=case.exact and types.activation is F32)
     state = "equal" if error_share <= types.tolerance else "differs"
     return row | {"state": state, "error": f"{error_share:.1e}"}
+
+
+def is_failure(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is of a case that the back-end supports, and gets wrong."""
+    return row["state"] not in ("equal", "unsupported")
+
+
+def count_unsupported(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of unsupported cases by op, for the ops that have some."""
+    return dict(Counter(row["case"].partition(" ")[0] for row in rows if row["state"] == "unsupported"))
 
 
 def time_ops(case: Case, backend: Backend, inputs: DType) -> float:

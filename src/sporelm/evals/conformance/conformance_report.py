@@ -12,7 +12,7 @@ from sporelm import __version__
 from sporelm.backends.backend_registry import HOST_BACKENDS, open_backend
 from sporelm.backends.protocol import Ready
 from sporelm.errors import RequestError
-from sporelm.evals.conformance.check import check_backends
+from sporelm.evals.conformance.check import check_backends, count_unsupported, is_failure
 from sporelm.evals.conformance.model_checks import check_models
 from sporelm.evals.conformance.op_speed import time_products
 from sporelm.ops import ALL
@@ -54,7 +54,7 @@ def build_report(name: str, options: Mapping[str, str], *, every_case: bool = Fa
         backend.close()
     cases = check_backends(name, options, every_case=every_case)
     models = list(check_models(name, options))
-    failures = [row for row in (*cases, *models) if row["state"] != "equal"]
+    failures = [*filter(is_failure, cases), *(row for row in models if row["state"] != "equal")]
     return {
         "backend": name,
         "options": dict(options),
@@ -77,7 +77,7 @@ def summarize_ops(cases: list[dict[str, Any]], missing: list[str]) -> list[dict[
     """Return a row for each op: its cases, how many are equal, the largest error, and what computes it."""
     rows = []
     for op in sorted(ALL):
-        own = [case for case in cases if case["case"].partition(" ")[0] == op]
+        own = [case for case in cases if case["case"].partition(" ")[0] == op and case["state"] != "unsupported"]
         errors = [float(case["error"]) for case in own if case["state"] != "fails"]
         rows.append(
             {
@@ -101,14 +101,16 @@ def write_report(report: Mapping[str, Any], path: str) -> None:
 
 def render_page(report: Mapping[str, Any]) -> str:
     """Return a report as one page of HTML, without scripts or links to other files."""
-    failures = [row for row in report["cases"] if row["state"] != "equal"]
+    failures = [row for row in report["cases"] if is_failure(row)]
+    unsupported = ", ".join(f"{op} ({count})" for op, count in count_unsupported(report["cases"]).items())
     verdict = '<span class="good">passes</span>' if report["passes"] else '<span class="bad">does not pass</span>'
     missing = ", ".join(report["missing_kernels"]) or "none"
     parts = [
         f"<h1>{escape(report['backend'])}: {verdict}</h1>",
         f"<p>sporelm {escape(report['version'])}, {escape(report['system'])}, {escape(report['date'])}</p>",
         _table(("", ""), [(key, value) for key, value in report["details"].items()]),
-        f"<h2>Ops</h2><p>Without a kernel of their own, computed by the reference: {escape(missing)}.</p>",
+        f"<h2>Ops</h2><p>Without a kernel of their own, computed by the reference: {escape(missing)}.</p>"
+        f"<p>Cases that are unsupported, because the reference cannot stand in: {unsupported or 'none'}.</p>",
         _table(
             ("op", "computed by", "cases", "equal", "largest error", "ms", "times the reference's speed"),
             [

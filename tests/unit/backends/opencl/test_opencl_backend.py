@@ -16,6 +16,8 @@ from sporelm.backends.opencl import opencl_program
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.protocol import Ready
 from sporelm.errors import BackendError, ContextError, MemoryShortage
+from sporelm.evals.conformance.all_cases import CASES
+from sporelm.evals.conformance.check import check_case
 from sporelm.evals.conformance.conformance_case import On
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.ops.canonical_pages import KV_TYPES
@@ -213,6 +215,16 @@ def test_strict_refuses_a_fallback(opencl: Any) -> None:
     x = opencl.tensor(np.ones((2, 8), np.float32))
     with pytest.raises(BackendError, match=r"opencl has no kernel for spread_streams.*option strict"):
         ops.spread_streams(x, (x,))
+
+
+def test_a_case_without_a_kernel_is_unsupported(opencl: Any) -> None:
+    """The reference cannot run an op on packed weights, caches or states."""
+    case = next(case for case in CASES if case.op == "linear_heads")
+    reference = open_available("reference")
+    row = check_case("opencl", case, opencl, reference)
+    assert (row["state"], row["kernel"]) == ("unsupported", "reference")
+    assert "opencl has no kernel for linear_heads" in row["error"]
+    reference.close()
 
 
 def test_rates_are_positive(opencl: Any) -> None:
