@@ -49,8 +49,9 @@ word for both.
 """
 TAIL = """
 Ascend's cells are by kind of block. The models that were run are Llama, InternLM2, Mixtral, Qwen2-MoE, Qwen3-MoE and
-DeepSeek-V2, and the attention of InternVL's tower; others make the same calls. Experts are routed and multiplied by
-fused operators; latent attention and windows are plain torch. The capture of ACL graphs has run with a stand-in.
+DeepSeek-V2, windows of Mistral, and the attention of InternVL's tower; others make the same calls. Experts, windows and
+latent attention of DeepSeek's shape are computed by fused operators. The capture of graphs has run with stand-ins: with
+a model on Ascend, Cambricon and MetaX, the calls alone on Moore Threads and Iluvatar.
 W8A8 and W4A16 are formats here, not models: see the formats of each device.
 """
 
@@ -119,11 +120,27 @@ DEVICES = (
         {"": (META, META), "vision": (META, META), "vision with positions": (NOT_RUN, NOT_RUN)},
     ),
     DeviceColumn(
-        "Cambricon MLU", "cambricon", NO, "as torch", {"": (STUB, NO), **dict.fromkeys(VISION, (NOT_RUN, NO))}
+        "Cambricon MLU",
+        "cambricon",
+        "MLU graphs (`torch.mlu.MLUGraph`)",
+        "as torch",
+        {"": (STUB, STUB), **VISION_NOT_RUN},
     ),
-    DeviceColumn("MetaX GPU", "metax", NO, "as torch", {"": (STUB, NO), **dict.fromkeys(VISION, (NOT_RUN, NO))}),
-    DeviceColumn("Moore Threads GPU", "moorethreads", NO, "as torch", {"": (NOT_RUN, NO)}),
-    DeviceColumn("Iluvatar GPU", "iluvatar", NO, "as torch", {"": (NOT_RUN, NO)}),
+    DeviceColumn(
+        "MetaX GPU",
+        "metax",
+        "graphs of `torch.cuda`",
+        "as torch",
+        {"": (STUB, STUB), **VISION_NOT_RUN},
+    ),
+    DeviceColumn(
+        "Moore Threads GPU",
+        "moorethreads",
+        "MUSA graphs (`torch.musa.MUSAGraph`)",
+        "as torch",
+        {"": (NOT_RUN, NOT_RUN)},
+    ),
+    DeviceColumn("Iluvatar GPU", "iluvatar", "graphs of `torch.cuda`", "as torch", {"": (NOT_RUN, NOT_RUN)}),
 )
 YES, FAIL, UNTESTED = "yes", "no", "-"
 _LLAMA_ROW = (YES, YES, YES, YES, YES, YES, YES, YES)

@@ -8,6 +8,12 @@ block of its values. Seen from block 0 and from block 1 it is the two arrays tha
 table of block numbers 2 * page and no copy. Rows of sequences with one row read pages of 64 positions in place
 (incremental attention); for longer chunks the operator wants blocks of 128 positions, so their pages are gathered.
 Lengths are lists of the host: uploads keep their numbers beside the tensor (`host_values`).
+
+Windows. For one row the operator ignores bands, so a mask says which positions of the pages it sees. Chunks gather the
+pages that some row sees, and attend in a band.
+
+Latent attention. The operator takes latents and rotated keys apart, in blocks of 128 positions. A page has both in each
+row, so pages are gathered. It has limits for latents of 512 numbers and keys of 64, as DeepSeek's.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +26,8 @@ from torch.nn.functional import pad
 
 from sporelm import ops
 from sporelm.backends.device_context import enters_context
-from sporelm.backends.protocol import Handle, MemoryPlanner, Program, WeightArray
-from sporelm.backends.torch.captured_graphs import GraphProgram, Outputs
+from sporelm.backends.protocol import Handle, Program, WeightArray
+from sporelm.backends.torch.captured_graphs import GraphDevice, GraphProgram, Outputs
 from sporelm.backends.torch.cross_attention import _equal_runs
 from sporelm.backends.torch.int8_blocks import Int8Blocks
 from sporelm.backends.torch.linear_experts import local_experts
@@ -34,6 +40,7 @@ from sporelm.backends.torch.torch_pages import Cache, _to_bits
 from sporelm.backends.torch.torch_weight import TorchWeight, multiply_joined
 from sporelm.backends.vendor.vendor_backend import (
     FusedTable,
+    ModuleGraphDevice,
     Operator,
     VendorBackend,
     fall_back,
@@ -49,7 +56,11 @@ NARROW = (torch.float16, torch.bfloat16)
 
 MAX_HEADS, MAX_HEAD_DIM, MAX_GROUP, HEAD_STEP = 256, 512, 64, 16  # of npu_fused_infer_attention_score
 MAX_NUMBERS = (1 << 31) - 1  # of an array of pages
-MASK_SIDE = 2048  # of the mask of sparse mode 3: a row sees all up to the diagonal that ends bottom right
+MASK_SIDE = 2048  # of the mask of sparse modes 3 and 4
+CAUSAL, BAND = 3, 4  # sparse modes: a row sees all up to the diagonal that ends bottom right, or a band beside it
+LATENT_RANK, LATENT_ROTARY, LATENT_BLOCK = 512, 64, 128  # of npu_fused_infer_attention_score_v2 with rotated keys
+LATENT_HEADS, MAX_LATENT_ROWS = (1, 2, 4, 8, 16, 32, 64, 128), 16
+BAND_HEADS, MAX_BAND_KEYS = 128, 131088  # of its first version, for chunks with more rows
 MAX_ROTARY_HEADS, MAX_ROTARY = 1000, 896  # of npu_rotary_mul
 MAX_EXPERTS = 1024  # groups of npu_grouped_matmul
 MIN_GROUP = 32  # numbers that share a scale, of npu_weight_quant_batchmatmul
@@ -64,8 +75,18 @@ ATTENTION = Operator(
     (
         *("query", "key", "value", "atten_mask", "actual_seq_lengths", "actual_seq_lengths_kv", "block_table"),
         *("num_heads", "scale", "input_layout", "num_key_value_heads", "sparse_mode", "block_size"),
+        *("pre_tokens", "next_tokens"),
     ),
 )
+LATENT_ATTENTION = Operator(
+    "npu::npu_fused_infer_attention_score_v2",
+    (
+        *("query", "key", "value", "query_rope", "key_rope", "atten_mask", "actual_seq_qlen", "actual_seq_kvlen"),
+        *("block_table", "num_query_heads", "num_key_value_heads", "softmax_scale", "input_layout", "sparse_mode"),
+        "block_size",
+    ),
+)
+LATENT_BAND = Operator(ATTENTION.name, (*ATTENTION.arguments, "query_rope", "key_rope"))
 GATING = Operator("npu::npu_moe_gating_top_k_softmax", ("x", "finished", "k"))
 GROUPED_MATMUL = Operator(
     "npu::npu_grouped_matmul", ("x", "weight", "group_list", "split_item", "group_type", "group_list_type")
@@ -193,12 +214,14 @@ class _Group(NamedTuple):
     rows     a slice, or int64 [sequences] if they have one row each
     real     rows of each that count
     lengths  positions of each
+    ends     the same, as the step has them: an array of the host or of the device
     """
 
     rows: Any
     num_rows: int
     real: list[int]
     lengths: list[int]
+    ends: Any
     table: Tensor  # int32 [sequences, columns] pages
 
 
@@ -218,33 +241,47 @@ def attention(
     softcap: float | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """Attend group by group of sequences with equally many rows."""
-    marks = {"sinks": sinks, "slopes": slopes, "images": spans, "window": window, "softcap": softcap, "chunk": chunk}
+    """Attend group by group of sequences with equally many rows. Sinks are fused in layouts without pages only."""
+    marks = {"sinks": sinks, "slopes": slopes, "images": spans, "softcap": softcap, "chunk": chunk}
     reason = next((name for name, value in marks.items() if value is not None), "") or find_attention_limit(q, cache)
     if reason:
         how = {"scale": scale, "window": window, "softcap": softcap, "chunk": chunk}
         return fall_back(ops.attention, reason, q, cache, starts, lengths, pages, sinks, slopes, spans, **how)
     assert isinstance(cache, Tensor)
     given, q = q.dtype, q.to(cache.dtype)  # the operator takes one type for queries, keys and values
+    return _attend(
+        _share_groups(starts, lengths, pages, q.shape[0]),
+        q,
+        lambda group: (_attend_to_pages if group.num_rows == 1 else _attend_to_gathered)(
+            group, q[group.rows], cache, scale, window
+        ),
+    ).to(given)
+
+
+def _share_groups(starts: Any, lengths: Any, pages: Tensor, num_tokens: int) -> list[_Group]:
+    """Return the groups of a step, the same for all layers."""
+    return STEP.share(
+        "npu groups", (starts, lengths, pages), (num_tokens,), lambda: [*_groups(starts, lengths, pages, num_tokens)]
+    )
+
+
+def _attend(groups: list[_Group], q: Tensor, attend: Callable[[_Group], Tensor]) -> Tensor:
+    """Return each group's results at its rows, in an array like q: zeros where no group has rows."""
+    if len(groups) == 1 and isinstance(groups[0].rows, slice) and groups[0].rows == slice(0, len(q)):
+        return attend(groups[0])
     out = torch.zeros_like(q)
-    for group in STEP.share(
-        "npu groups", (starts, lengths, pages), (q.shape[0],), lambda: [*_groups(starts, lengths, pages, q.shape[0])]
-    ):
-        attend = _attend_to_pages if group.num_rows == 1 else _attend_to_gathered
-        found = attend(group, q[group.rows], cache, scale)
+    for group in groups:
         if isinstance(group.rows, slice):
-            if group.rows == slice(0, q.shape[0]):
-                return found.to(given)
-            out[group.rows] = found
+            out[group.rows] = attend(group)
         else:
-            out.index_copy_(0, group.rows, found)
-    return out.to(given)
+            out.index_copy_(0, group.rows, attend(group))
+    return out
 
 
 def find_attention_limit(q: Tensor, cache: Cache) -> str:
     """Return the limit of the operator that a call exceeds, or ""."""
-    if not isinstance(cache, Tensor) or cache.dtype not in NARROW or q.dtype not in NARROW:
-        return "number types other than f16 or bf16"
+    if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
+        return "caches other than f16 or bf16"
     num_pages, halves, kv_heads, _, head_dim = cache.shape
     heads = q.shape[1] // head_dim
     if head_dim % HEAD_STEP or head_dim > MAX_HEAD_DIM:
@@ -266,10 +303,11 @@ def _groups(starts: Any, lengths: Any, pages: Tensor, num_tokens: int) -> Iterat
         blocks = (num_tokens - total) // (block - 1) if block > 1 else 0
         decodes = total - blocks
         if decodes:
-            yield _Group(slice(0, decodes), 1, [1] * decodes, held[:decodes], table[:decodes])
+            yield _Group(slice(0, decodes), 1, [1] * decodes, held[:decodes], lengths[:decodes], table[:decodes])
         if blocks:
             real = [max(1, int(count)) for count in counts[decodes:total]]
-            yield _Group(slice(decodes, decodes + blocks * block), block, real, held[decodes:], table[decodes:])
+            own = slice(decodes, decodes + blocks * block)
+            yield _Group(own, block, real, held[decodes:], lengths[decodes:], table[decodes:])
         return
     singles = np.flatnonzero(counts == 1)
     if len(singles):
@@ -277,23 +315,26 @@ def _groups(starts: Any, lengths: Any, pages: Tensor, num_tokens: int) -> Iterat
         is_run = bool((np.diff(rows) == 1).all())
         where = slice(int(rows[0]), int(rows[-1]) + 1) if is_run else torch.from_numpy(rows).to(pages.device)
         chosen = table if len(singles) == len(counts) else table[torch.from_numpy(singles).to(pages.device)]
-        yield _Group(where, 1, [1] * len(singles), [held[index] for index in singles], chosen)
+        ends = [held[index] for index in singles]
+        yield _Group(where, 1, [1] * len(singles), ends, np.array(ends, np.int32), chosen)
     for index in np.flatnonzero(counts > 1):
         columns = -(-held[index] // PAGE)
         own, count = slice(firsts[index], firsts[index + 1]), int(counts[index])
-        yield _Group(own, count, [count], [held[index]], table[index : index + 1, :columns])
+        ends = [held[index]]
+        yield _Group(own, count, [count], ends, np.array(ends, np.int32), table[index : index + 1, :columns])
 
 
-def _attend_to_pages(group: _Group, q: Tensor, cache: Tensor, scale: float) -> Tensor:
+def _attend_to_pages(group: _Group, q: Tensor, cache: Tensor, scale: float, window: int | None) -> Tensor:
     """Attend from one row of each sequence to its pages, in place."""
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     blocks = cache.view(-1, kv_heads, PAGE, head_dim)
-    table = STEP.share("npu table", (group.table,), (), lambda: (group.table * 2).contiguous())
+    table, mask = STEP.share("npu table", (group.table,), (window,), lambda: _find_blocks(group, window))
     queries = q.reshape(len(group.lengths), -1, 1, head_dim)
     mixed, _ = torch.ops.npu.npu_fused_infer_attention_score(
         queries,
         blocks[:-1],
         blocks[1:],
+        atten_mask=mask,
         actual_seq_lengths_kv=group.lengths,
         block_table=table,
         num_heads=queries.shape[1],
@@ -305,12 +346,33 @@ def _attend_to_pages(group: _Group, q: Tensor, cache: Tensor, scale: float) -> T
     return mixed.view(q.shape)
 
 
-def _attend_to_gathered(group: _Group, q: Tensor, cache: Tensor, scale: float) -> Tensor:
+def _find_blocks(group: _Group, window: int | None) -> tuple[Tensor, Tensor | None]:
+    """Return the blocks of keys, and which positions in them a row does not see: bool [sequences, 1, 1, positions].
+
+    Pages before the window may belong to others by now: the first page in it stands for them, and is masked there.
+    """
+    is_fixed = isinstance(group.ends, np.ndarray)  # a captured graph is replayed with other lengths
+    if window is None or (is_fixed and max(group.lengths) <= window):
+        return (group.table * 2).contiguous(), None
+    device, columns = group.table.device, group.table.shape[1]
+    ends = torch.from_numpy(group.ends).to(device) if is_fixed else group.ends
+    ends = ends.long().unsqueeze(1)
+    begins = (ends - window).clamp(min=0)
+    places = torch.arange(columns * PAGE, device=device)
+    mask = (places < begins) | (places >= ends)
+    chosen = torch.maximum(torch.arange(columns, device=device), (begins // PAGE).clamp(max=columns - 1))
+    return (group.table.gather(1, chosen) * 2).contiguous(), mask[:, None, None]
+
+
+def _attend_to_gathered(group: _Group, q: Tensor, cache: Tensor, scale: float, window: int | None) -> Tensor:
     """Attend from the rows of each sequence to its gathered pages, causally to the end of its positions."""
+    if window is not None:
+        group = STEP.share("npu window", (group.table,), (window,), lambda: _leave_out_pages(group, window))
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     count, columns = group.table.shape
     queries = q.reshape(count, group.num_rows, -1, head_dim).transpose(1, 2).contiguous()
     size = max(1, MAX_GATHERED // (2 * kv_heads * columns * PAGE * head_dim))
+    band = {} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}
     found = []
     for first in range(0, count, size):
         part = slice(first, first + size)
@@ -326,11 +388,22 @@ def _attend_to_gathered(group: _Group, q: Tensor, cache: Tensor, scale: float) -
             scale=float(scale),
             input_layout="BNSD",
             num_key_value_heads=kv_heads,
-            sparse_mode=3,
+            sparse_mode=CAUSAL if window is None else BAND,
+            **band,
         )
         found.append(mixed)
     whole = found[0] if len(found) == 1 else torch.cat(found)
     return whole.transpose(1, 2).reshape(q.shape)
+
+
+def _leave_out_pages(group: _Group, window: int) -> _Group:
+    """Return a group without the pages before the window of its first row; positions count from the first page left."""
+    firsts = [max(0, end - real - window + 1) // PAGE for end, real in zip(group.lengths, group.real, strict=True)]
+    left = [end - first * PAGE for end, first in zip(group.lengths, firsts, strict=True)]
+    columns = max(1, -(-max(left) // PAGE))
+    numbers = np.array(firsts)[:, None] + np.arange(columns)
+    chosen = torch.from_numpy(numbers.clip(max=group.table.shape[1] - 1)).to(group.table.device)
+    return group._replace(lengths=left, table=group.table.gather(1, chosen))
 
 
 def gather_pages(cache: Tensor, table: Tensor) -> Tensor:
@@ -352,10 +425,149 @@ _MASKS: dict[torch.device, Tensor] = {}
 
 
 def causal_mask(device: torch.device) -> Tensor:
-    """Return the mask of sparse modes 2 to 4, true where a row does not see: bool [2048, 2048], one for each device."""
+    """Return the mask of the sparse modes, true where a row does not see: bool [2048, 2048], one for each device."""
     if device not in _MASKS:
         _MASKS[device] = torch.ones(MASK_SIDE, MASK_SIDE, dtype=torch.bool, device=device).triu(1)
     return _MASKS[device]
+
+
+@TABLE.fused(ops.store_latent, RMS_NORM, ROTARY_MUL, SCATTER)
+def store_latent(
+    x: Tensor,
+    weight: Tensor,
+    positions: Tensor | None,
+    table: Tensor | None,
+    cache: Cache,
+    slots: Tensor,
+    *,
+    eps: float,
+    style: str,
+) -> tuple[()]:
+    """Normalize latents, rotate keys, and write both as one row."""
+    if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
+        how = {"eps": eps, "style": style}
+        fall_back(ops.store_latent, "the cache's type", x, weight, positions, table, cache, slots, **how)
+        return ()
+    rank, width = len(weight), x.shape[1]
+    keys = x[:, rank:].contiguous()
+    if positions is not None and table is not None:
+        keys = rope(keys, positions, table, head_dim=width - rank, style=style)
+    rows = torch.cat((rms_norm(x[:, :rank].contiguous(), weight, eps=eps), keys), dim=1)
+    places = STEP.share("npu slots", (slots,), (), lambda: slots.long().view(-1, 1))
+    torch.ops.npu.npu_scatter_nd_update_(cache.view(-1, width), places, _to_bits(cache, rows))
+    return ()
+
+
+@TABLE.fused(ops.latent_attention, LATENT_ATTENTION, LATENT_BAND)
+def latent_attention(
+    latent: Tensor, q: Tensor, cache: Cache, starts: Any, lengths: Any, pages: Tensor, *, heads: int, scale: float
+) -> Tensor:
+    """Attend from all heads of a row to the latents and rotated keys of gathered pages, group by group."""
+    reason = find_latent_limit(latent, cache, heads)
+    if reason:
+        args = (latent, q, cache, starts, lengths, pages)
+        return fall_back(ops.latent_attention, reason, *args, heads=heads, scale=scale)
+    assert isinstance(cache, Tensor)
+    queries = latent.to(cache.dtype).unflatten(1, (heads, -1))
+    turned = q.unflatten(1, (heads, -1))[..., :LATENT_ROTARY].to(cache.dtype)
+
+    def attend(group: _Group) -> Tensor:
+        is_long = group.num_rows > MAX_LATENT_ROWS and heads == BAND_HEADS and max(group.lengths) <= MAX_BAND_KEYS
+        function = _attend_to_latents_in_band if is_long else _attend_to_latents
+        return function(group, queries[group.rows], turned[group.rows], cache, scale)
+
+    groups = _share_groups(starts, lengths, pages, len(q))
+    return _attend(groups, queries, attend).flatten(1).to(latent.dtype)
+
+
+def find_latent_limit(latent: Tensor, cache: Cache, heads: int) -> str:
+    """Return the limit of latent attention's operators that a call exceeds, or ""."""
+    if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
+        return "caches other than f16 or bf16"
+    rank = latent.shape[1] // heads
+    if (rank, cache.shape[4] - rank) != (LATENT_RANK, LATENT_ROTARY):
+        return f"latents of {rank} numbers with keys of {cache.shape[4] - rank}"
+    return "" if heads in LATENT_HEADS else f"{heads} heads"
+
+
+def _gather_latents(cache: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return latents and rotated keys: [sequences, positions, 512] and [sequences, positions, 64]."""
+    held = cache.view(cache.shape[0], -1).index_select(0, table.clamp(0, cache.shape[0] - 1).long().flatten())
+    rows = held.view(len(table), -1, cache.shape[4])
+    return rows[..., :LATENT_RANK].contiguous(), rows[..., LATENT_RANK:].contiguous()
+
+
+def _split_group(group: _Group, width: int) -> Iterator[slice]:
+    """Yield parts of a group that gather at most MAX_GATHERED numbers each."""
+    size = max(1, MAX_GATHERED // (group.table.shape[1] * PAGE * width))
+    for first in range(0, len(group.lengths), size):
+        yield slice(first, min(first + size, len(group.lengths)))
+
+
+def _attend_to_latents(group: _Group, queries: Tensor, turned: Tensor, cache: Tensor, scale: float) -> Tensor:
+    """Attend from each sequence's rows, 16 at a time, to blocks of 128 positions."""
+    count, rows, heads = len(group.lengths), group.num_rows, queries.shape[1]
+    table = pad(group.table, (0, group.table.shape[1] % 2))  # whole blocks: any page fills the last one up
+    wide, narrow = (x.view(count, rows, heads, -1).transpose(1, 2) for x in (queries, turned))
+    out = torch.empty_like(wide)
+    for part in _split_group(group, cache.shape[4]):
+        latents, keys = (x.view(-1, 1, LATENT_BLOCK, x.shape[-1]) for x in _gather_latents(cache, table[part]))
+        blocks = torch.arange(len(latents), dtype=torch.int32, device=table.device).view(-1, table.shape[1] // 2)
+        for first in range(0, rows, MAX_LATENT_ROWS):
+            stop = min(first + MAX_LATENT_ROWS, rows)
+            chunk: dict[str, Any] = {}
+            lengths = group.lengths[part]
+            if rows > 1:
+                ends = [max(1, min(real, stop)) for real in group.real[part]]
+                lengths = [held - real + end for held, real, end in zip(lengths, group.real[part], ends, strict=True)]
+                counts = [max(1, end - first) for end in ends]
+            if stop - first > 1:
+                chunk = {"atten_mask": causal_mask(cache.device), "sparse_mode": CAUSAL, "actual_seq_qlen": counts}
+            out[part, :, first:stop], _ = torch.ops.npu.npu_fused_infer_attention_score_v2(
+                wide[part, :, first:stop].contiguous(),
+                latents,
+                latents,
+                query_rope=narrow[part, :, first:stop].contiguous(),
+                key_rope=keys,
+                actual_seq_kvlen=lengths,
+                block_table=blocks,
+                num_query_heads=heads,
+                num_key_value_heads=1,
+                softmax_scale=float(scale),
+                input_layout="BNSD",
+                block_size=LATENT_BLOCK,
+                **chunk,
+            )
+    return out.transpose(1, 2).reshape(queries.shape)
+
+
+def _attend_to_latents_in_band(group: _Group, queries: Tensor, turned: Tensor, cache: Tensor, scale: float) -> Tensor:
+    """Attend from longer chunks of 128 heads: the operator takes them in a band, which holds all earlier positions."""
+    count, rows, heads = len(group.lengths), group.num_rows, queries.shape[1]
+    wide, narrow = (x.view(count, rows, heads, -1) for x in (queries, turned))
+    found = []
+    for part in _split_group(group, cache.shape[4]):
+        latents, keys = (x.unsqueeze(2) for x in _gather_latents(cache, group.table[part]))
+        mixed, _ = torch.ops.npu.npu_fused_infer_attention_score(
+            wide[part].contiguous(),
+            latents,
+            latents,
+            query_rope=narrow[part].contiguous(),
+            key_rope=keys,
+            atten_mask=causal_mask(wide.device),
+            actual_seq_lengths=group.real[part],
+            actual_seq_lengths_kv=group.lengths[part],
+            num_heads=heads,
+            scale=float(scale),
+            input_layout="BSND",
+            num_key_value_heads=1,
+            sparse_mode=BAND,
+            pre_tokens=MAX_NUMBERS,
+            next_tokens=0,
+        )
+        found.append(mixed)
+    whole = found[0] if len(found) == 1 else torch.cat(found)
+    return whole.reshape(queries.shape)
 
 
 @TABLE.fused(ops.cross_attention, ATTENTION)
@@ -510,12 +722,8 @@ class AscendWeight(TorchWeight):
 # ---- captured graphs
 
 
-class AclGraphDevice:
-    """Graphs of torch_npu, with one memory pool for all. Lengths that attention takes as lists are updated."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-        self._pool = self.module.graph_pool_handle()
+class AclGraphDevice(ModuleGraphDevice):
+    """Graphs of torch_npu. Lengths that attention takes as lists are updated."""
 
     def capture(self, work: Callable[[], Outputs]) -> tuple[Any, Outputs]:
         graph = self.module.NPUGraph()
@@ -527,7 +735,8 @@ class AclGraphDevice:
     def update(self, graph: Any, arrays: Mapping[str, Handle]) -> None:
         """Give all calls of attention the step's lengths. The replayed graph waits for them."""
         if "lengths" in arrays:
-            graph.update(cpu_update_input=[{"actual_seq_lengths_kv": host_list(arrays["lengths"])}])
+            lengths = host_list(arrays["lengths"])
+            graph.update(cpu_update_input=[dict.fromkeys(("actual_seq_lengths_kv", "actual_seq_kvlen"), lengths)])
 
 
 class AclGraphProgram(GraphProgram):
@@ -546,16 +755,14 @@ class AscendBackend(VendorBackend):
     kind = "npu"
     extension = "torch_npu"
     table = TABLE
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.graph_device: Any = None  # of captured launches; None: programs run call by call
-        super().__init__(*args, **options)
+    graph_class = "NPUGraph"
 
     def use_device(self, device: torch.device) -> None:
         super().use_device(device)
         self.has_quantized_products = not QUANTIZED_MATMUL.find_obstacle()
-        has_graphs = device.type == self.kind and hasattr(torch.get_device_module(device), "NPUGraph")
-        self.graph_device = AclGraphDevice(torch.get_device_module(device)) if has_graphs else None
+
+    def open_graph_device(self, module: Any) -> GraphDevice:
+        return AclGraphDevice(module, self.graph_class)
 
     @enters_context
     def pack(self, weight: WeightArray) -> ArrayTensor:
@@ -575,8 +782,6 @@ class AscendBackend(VendorBackend):
             uploaded.host_values = array.copy()
         return uploaded
 
-    @enters_context
-    def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
-        if self.graph_device is None or self.traits.input_buckets is None:
-            return super().program(graph, bucket, plan_memory)
+    def captured_program(self, graph: Graph) -> Program:
+        assert self.graph_device is not None
         return AclGraphProgram(graph, self, self.graph_device)

@@ -2,7 +2,8 @@
 
 The package is not on an index. Its signatures are those with which dlinfer calls it (`vendor/camb/camb_ops.py`,
 2026-07): names and the order of arguments, no meta functions. Tests call stand-ins of these signatures, which proves
-names and shapes only. It has not run on an MLU, and has no captured graphs.
+names and shapes only. It has not run on an MLU. Steps are captured as `torch.mlu.MLUGraph`, which has the functions of
+CUDA's graphs.
 """
 
 from importlib import import_module
@@ -147,3 +148,4 @@ class CambriconBackend(VendorBackend):
     kind = "mlu"
     extension = "torch_mlu"
     table = TABLE
+    graph_class = "MLUGraph"

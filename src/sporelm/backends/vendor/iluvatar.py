@@ -1,7 +1,7 @@
 """The back-end for Iluvatar GPUs: plain torch on CoreX's build of torch, whose devices are named "cuda".
 
 The fused operators of its package ixformer have no public documentation that pins their signatures, so none is called.
-It has not run on an Iluvatar GPU.
+It has not run on an Iluvatar GPU. Steps are captured by `torch.cuda`, as on other devices of that name.
 """
 
 import torch
@@ -20,6 +20,7 @@ class IluvatarBackend(VendorBackend):
     kind = "cuda"
     extension = ""
     table = TABLE
+    graph_class = "CUDAGraph"
 
     def probe(self) -> Ready | Missing:
         is_corex = getattr(torch, "corex", False) or getattr(torch.version, "corex", None)

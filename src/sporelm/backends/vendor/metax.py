@@ -2,7 +2,7 @@
 
 MetaX's torch names its devices "cuda". Signatures are those with which dlinfer calls the operators
 (`vendor/maca/maca_ops.py`, 2026-07). Tests call stand-ins of these signatures, which proves names and shapes only. It
-has not run on a MetaX GPU. Graphs are captured as CUDA's are: torch's module for the device is `torch.cuda`.
+has not run on a MetaX GPU. Steps are captured as CUDA's are: torch's module for the device is `torch.cuda`.
 """
 
 from typing import Any
@@ -68,6 +68,7 @@ class MetaxBackend(VendorBackend):
     kind = "cuda"
     extension = "mcoplib"
     table = TABLE
+    graph_class = "CUDAGraph"
 
     def find_extension_obstacle(self) -> str:
         """Return why mcoplib cannot be used. Its version is its own: torch's does not follow from it."""

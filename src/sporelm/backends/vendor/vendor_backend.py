@@ -14,10 +14,12 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from sporelm.backends.protocol import Missing, Ready
+from sporelm.backends.device_context import enters_context
+from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready
 from sporelm.backends.torch import TorchBackend
+from sporelm.backends.torch.captured_graphs import GraphDevice, GraphProgram, Outputs
 from sporelm.backends.torch.op_functions import op_functions
-from sporelm.ops import ALL, Op
+from sporelm.ops import ALL, Graph, Op
 
 FusedFunction = TypeVar("FusedFunction", bound=Callable[..., Any])
 EVIDENCE = "not yet run on the device"
@@ -104,6 +106,27 @@ def clear_fallbacks() -> None:
     _FALLBACKS.clear()
 
 
+class ModuleGraphDevice:
+    """The capture of a device whose module in torch has the functions of `torch.cuda`, with one memory pool for all.
+
+    graph_class   the module's class of graphs, such as "MLUGraph"
+    """
+
+    def __init__(self, module: Any, graph_class: str) -> None:
+        self.module, self.graph_class = module, graph_class
+        self._pool = module.graph_pool_handle()
+
+    def capture(self, work: Callable[[], Outputs]) -> tuple[Any, Outputs]:
+        graph = getattr(self.module, self.graph_class)()
+        # Other threads go on with their copies meanwhile.
+        with self.module.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            outputs = work()
+        return graph, outputs
+
+    def update(self, graph: Any, arrays: Mapping[str, Handle]) -> None:
+        """Do nothing: no launch takes a number from the host."""
+
+
 class VendorBackend(TorchBackend):
     """The torch back-end on a vendor's device. Options are those of `TorchBackend`; the default device is the vendor's
     first one.
@@ -112,12 +135,14 @@ class VendorBackend(TorchBackend):
     extension   the package that adds the device to torch, and its operators; "": a build of torch has them
     vendor      its name, for messages
     table       its fused functions
+    graph_class the class of captured graphs in torch's module for the device; "": programs run call by call
     """
 
     kind: ClassVar[str]
     extension: ClassVar[str]
     vendor: ClassVar[str]
     table: ClassVar[FusedTable]
+    graph_class: ClassVar[str] = ""
     remedy = "set the option backend to torch"
 
     def __init__(
@@ -130,6 +155,7 @@ class VendorBackend(TorchBackend):
     ) -> None:
         """Open a device. "cpu", the default of `--device`, means the vendor's first one."""
         self.obstacles: dict[str, str] = {}  # why an op's operators are not used
+        self.graph_device: GraphDevice | None = None  # of captured launches; None: programs run call by call
         super().__init__(threads, self.kind if device == "cpu" else device, dtype, weights, batch_invariant)
 
     def probe(self) -> Ready | Missing:
@@ -148,11 +174,17 @@ class VendorBackend(TorchBackend):
             "extension": self._describe_extension(),
             "fused operators": ", ".join(own) or "none",
             "plain torch": ", ".join(sorted(ALL.keys() - set(own))),
+            "graph mode": self._describe_graphs(),
             "evidence": EVIDENCE,
         }
         if self.obstacles:
             details["operators not used"] = "; ".join(f"{name}: {why}" for name, why in sorted(self.obstacles.items()))
         return Ready(details)
+
+    def _describe_graphs(self) -> str:
+        if self.graph_device is not None:
+            return f"captured steps ({self.graph_class})"
+        return f"call by call: torch's module for the device has no {self.graph_class or 'captured graphs'}"
 
     def _describe_extension(self) -> str:
         found = find_version(self.extension) if self.extension else "torch itself"
@@ -189,6 +221,25 @@ class VendorBackend(TorchBackend):
             **op_functions(),
             **{name: self.bind(each) for name, each in self.table.by_op.items() if name not in self.obstacles},
         }
+        module = torch.get_device_module(device) if device.type == self.kind else None
+        names = (self.graph_class, "graph", "graph_pool_handle")
+        can_capture = self.graph_class and module is not None and all(hasattr(module, name) for name in names)
+        self.graph_device = self.open_graph_device(module) if can_capture else None
+
+    def open_graph_device(self, module: Any) -> GraphDevice:
+        """Return what captures graphs, given torch's module for the device."""
+        return ModuleGraphDevice(module, self.graph_class)
+
+    @enters_context
+    def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
+        if self.graph_device is None or self.traits.input_buckets is None:
+            return super().program(graph, bucket, plan_memory)
+        return self.captured_program(graph)
+
+    def captured_program(self, graph: Graph) -> Program:
+        """Return the program of a graph that replays captured launches."""
+        assert self.graph_device is not None
+        return GraphProgram(graph, self, self.graph_device)
 
     def bind(self, fused: Fused) -> Callable[..., Any]:
         """Return the function of an op, as programs call it."""

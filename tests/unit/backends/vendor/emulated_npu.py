@@ -28,6 +28,22 @@ ATTENTION_SCHEMA = (
     " int inner_precise=0, int block_size=0, int antiquant_mode=0, int key_antiquant_mode=0,"
     " int value_antiquant_mode=0, bool softmax_lse_flag=False) -> (Tensor, Tensor)"
 )
+LATENT_SCHEMA = (
+    "npu_fused_infer_attention_score_v2(Tensor query, Tensor key, Tensor value, *, Tensor? query_rope=None, "
+    "Tensor? key_rope=None, Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_qlen=None, "
+    "SymInt[]? actual_seq_kvlen=None, Tensor? block_table=None, Tensor? dequant_scale_query=None, "
+    "Tensor? dequant_scale_key=None, Tensor? dequant_offset_key=None, Tensor? dequant_scale_value=None, "
+    "Tensor? dequant_offset_value=None, Tensor? dequant_scale_key_rope=None, Tensor? quant_scale_out=None, "
+    "Tensor? quant_offset_out=None, Tensor? quant_scale_p=None, Tensor? learnable_sink=None, "
+    "int num_query_heads=1, int num_key_value_heads=0, float softmax_scale=1.0, int pre_tokens=2147483647, "
+    'int next_tokens=2147483647, str input_layout="BSH", int sparse_mode=0, int block_size=0, '
+    "int query_quant_mode=0, int key_quant_mode=0, int value_quant_mode=0, int inner_precise=0, "
+    "bool return_softmax_lse=False, int? query_dtype=None, int? key_dtype=None, int? value_dtype=None, "
+    "int? query_rope_dtype=None, int? key_rope_dtype=None, int? key_shared_prefix_dtype=None, "
+    "int? value_shared_prefix_dtype=None, int? dequant_scale_query_dtype=None, "
+    "int? dequant_scale_key_dtype=None, int? dequant_scale_value_dtype=None, "
+    "int? dequant_scale_key_rope_dtype=None, int? out_dtype=None) -> (Tensor, Tensor)"
+)
 SCHEMAS = (
     "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     "npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor, Tensor)",
@@ -35,6 +51,7 @@ SCHEMAS = (
     "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
     "npu_scatter_nd_update_(Tensor(a!) self, Tensor indices, Tensor updates) -> Tensor(a!)",
     ATTENTION_SCHEMA,
+    LATENT_SCHEMA,
     "npu_moe_gating_top_k_softmax(Tensor x, Tensor? finished=None, int k=1) -> (Tensor, Tensor, Tensor)",
     (
         "npu_grouped_matmul(Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None,"
@@ -106,21 +123,29 @@ def attention(
     actual_seq_lengths: list[int] | None = None,
     actual_seq_lengths_kv: list[int] | None = None,
     block_table: Tensor | None = None,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
     num_heads: int = 1,
     scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
     input_layout: str = "BSH",
     num_key_value_heads: int = 0,
     sparse_mode: int = 0,
     block_size: int = 0,
+    rope_heads: tuple[int, ...] = (32, 64, 128),
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     assert not {name for name, given in others.items() if given not in (None, False, 0, 2147483647)}
-    assert query.is_contiguous(), "contiguous"
-    assert key.is_contiguous(), "contiguous"
-    assert value.is_contiguous(), "contiguous"
-    assert query.dtype in NARROW, "f16 or bf16"
-    assert query.dtype == key.dtype == value.dtype, "one type"
+    for each in (query, key, value, query_rope, key_rope):
+        assert each is None or each.is_contiguous(), "contiguous"
+        assert each is None or each.dtype == query.dtype in NARROW, "one type, f16 or bf16"
     assert key.shape == value.shape
+    rank = value.shape[-1]
+    if query_rope is not None:
+        assert key_rope is not None
+        check_ropes(query, key, query_rope, key_rope, input_layout, sparse_mode, block_table, block_size, rope_heads)
+        query, key = torch.cat((query, query_rope), -1), torch.cat((key, key_rope), -1)
     if input_layout == "BSND":
         assert block_table is None, "pages of heads need layout BNSD or TND"
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -129,7 +154,7 @@ def attention(
     batch, heads, rows, head_dim = query.shape
     assert heads == num_heads <= 256
     assert head_dim % 16 == 0
-    assert head_dim <= 512
+    assert rank <= 512
     if block_table is not None:
         assert block_table.dtype is torch.int32
         assert block_table.shape[0] == batch
@@ -144,23 +169,91 @@ def attention(
         key, value = (x[table].transpose(1, 2).flatten(2, 3) for x in (key, value))
     else:
         assert key.shape[1] == num_key_value_heads
-    out = torch.zeros_like(query)
+    if sparse_mode == 0 and atten_mask is not None:
+        assert rows == 1
+        assert atten_mask.dtype is torch.bool
+        assert atten_mask.shape == (batch, 1, rows, key.shape[2]), "(B, 1, Q_S, KV_S)"
+    out = query.new_zeros(batch, heads, rows, rank)
     for index in range(batch):
         length = key.shape[2] if actual_seq_lengths_kv is None else actual_seq_lengths_kv[index]
+        assert length <= key.shape[2]
         real = rows if actual_seq_lengths is None or rows == 1 else actual_seq_lengths[index]
         k, v = (x[index, :, :length].repeat_interleave(heads // x.shape[1], 0).float() for x in (key, value))
         scores = query[index, :, :real].float() @ k.transpose(1, 2) * scale
-        if sparse_mode == 3 and rows > 1:
+        if sparse_mode in (3, 4) and rows > 1:
             assert atten_mask is not None, "a mask of 2048 x 2048"
             assert atten_mask.shape == (2048, 2048), "a mask of 2048 x 2048"
             assert bool(atten_mask[0, 1]), "true above the diagonal"
             assert not bool(atten_mask[1, 0]), "false below the diagonal"
-            seen = torch.ones(real, length, dtype=torch.bool).tril(length - real)
+            past = torch.arange(length) - torch.arange(length - real, length)[:, None]
+            seen = past <= (0 if sparse_mode == 3 else next_tokens)
+            if sparse_mode == 4:
+                assert pre_tokens >= 0
+                seen &= past >= -pre_tokens
             scores = scores.masked_fill(~seen, -torch.inf)
+        elif atten_mask is not None:
+            scores = scores.masked_fill(atten_mask[index, :, :, :length], -torch.inf)
         out[index, :, :real] = (scores.softmax(-1) @ v).to(query.dtype)
     if input_layout == "BSND":
         out = out.transpose(1, 2).contiguous()
     return out, torch.zeros(0)
+
+
+def check_ropes(
+    query: Tensor,
+    key: Tensor,
+    query_rope: Tensor,
+    key_rope: Tensor,
+    layout: str,
+    sparse_mode: int,
+    block_table: Tensor | None,
+    block_size: int,
+    rope_heads: tuple[int, ...],
+) -> None:
+    """Check the limits of latent attention, where rotated keys come apart."""
+    assert query.shape[:-1] == query_rope.shape[:-1]
+    assert key.shape[:-1] == key_rope.shape[:-1]
+    assert query.shape[-1] == key.shape[-1] == 512
+    assert query_rope.shape[-1] == key_rope.shape[-1] == 64
+    if sparse_mode == 4:
+        assert layout == "BSND"
+        assert query.shape[2] == 128
+        assert key.shape[1] <= 131088
+        assert key.shape[2] == 1
+        return
+    assert layout == "BNSD"
+    assert query.shape[1] in rope_heads
+    assert 1 <= query.shape[2] <= 16
+    assert sparse_mode == (0 if query.shape[2] == 1 else 3)
+    assert block_table is not None
+    assert block_size in (16, 128)
+    assert key.shape[1] == 1
+
+
+def attention_v2(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    actual_seq_qlen: list[int] | None = None,
+    actual_seq_kvlen: list[int] | None = None,
+    num_query_heads: int = 1,
+    softmax_scale: float = 1.0,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    modes = ("query_quant_mode", "key_quant_mode", "value_quant_mode")
+    given = {name: value for name, value in options.items() if name not in modes and value is not None}
+    return dispatch_attention(
+        query,
+        key,
+        value,
+        actual_seq_lengths=actual_seq_qlen,
+        actual_seq_lengths_kv=actual_seq_kvlen,
+        num_heads=num_query_heads,
+        scale=softmax_scale,
+        rope_heads=(1, 2, 4, 8, 16, 32, 64, 128),
+        **given,
+    )
 
 
 def gating_top_k_softmax(x: Tensor, finished: Tensor | None = None, k: int = 1) -> tuple[Tensor, Tensor, Tensor]:
@@ -231,6 +324,7 @@ FUNCTIONS = {
     "npu_swiglu": swiglu,
     "npu_scatter_nd_update_": scatter_nd_update_,
     "npu_fused_infer_attention_score": dispatch_attention,
+    "npu_fused_infer_attention_score_v2": attention_v2,
     "npu_moe_gating_top_k_softmax": gating_top_k_softmax,
     "npu_grouped_matmul": grouped_matmul,
     "npu_weight_quant_batchmatmul": weight_quant_batchmatmul,

@@ -6,21 +6,33 @@ say. It says nothing about a device.
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from conformance.padded_decoder import BUCKETS, DUMP_PAGE, PAGES_EACH  # noqa: E402
+from conformance.padded_steps import pad_step, padded_specs  # noqa: E402
+from conformance.tiny_decoder import Steps, TinyDecoder, extents_of  # noqa: E402
 from sporelm.backends.backend_registry import VENDOR_OF_KIND, VENDORS, backend_names, open_backend  # noqa: E402
 from sporelm.backends.protocol import Missing, Ready  # noqa: E402
 from sporelm.backends.vendor.cambricon import CambriconBackend  # noqa: E402
+from sporelm.backends.vendor.iluvatar import IluvatarBackend  # noqa: E402
 from sporelm.backends.vendor.metax import MetaxBackend  # noqa: E402
+from sporelm.backends.vendor.moore_threads import MooreThreadsBackend  # noqa: E402
+from sporelm.backends.vendor.vendor_backend import ModuleGraphDevice  # noqa: E402
 from sporelm.errors import BackendError  # noqa: E402
 from sporelm.evals.conformance.all_cases import CASES  # noqa: E402
 from sporelm.evals.conformance.check import check_case, is_within_types  # noqa: E402
-from sporelm.evals.conformance.conformance_case import Case  # noqa: E402
+from sporelm.evals.conformance.conformance_case import Case, On  # noqa: E402
+from sporelm.ops import trace  # noqa: E402
+from sporelm.plan import Plan  # noqa: E402
+from sporelm.tensor.dtype import F16  # noqa: E402
 
 OPS = ("rms_norm", "add_rms_norm", "linear_silu_mul", "store_kv", "attention", "route")
 _LIBRARIES: list[Any] = []
@@ -147,6 +159,96 @@ def test_agrees_with_the_reference(vendor: Any, case: Case) -> None:
     assert row["state"] == "equal", row
 
 
+class RepeatedGraph:
+    """Runs the recorded work again when it is replayed, into the same outputs."""
+
+    def __init__(self, work: Any, outputs: dict[str, Any]) -> None:
+        self.work, self.outputs, self.num_replays = work, outputs, 0
+
+    def replay(self) -> None:
+        self.num_replays += 1
+        for name, found in self.work().items():
+            self.outputs[name].copy_(found)
+
+    def reset(self) -> None:
+        self.outputs = {}
+
+
+class RepeatingDevice(ModuleGraphDevice):
+    """Captures as a device does: results are there after a replay."""
+
+    def __init__(self) -> None:
+        self.graphs: list[RepeatedGraph] = []
+
+    def capture(self, work: Any) -> tuple[Any, Any]:
+        outputs = {name: tensor.clone().zero_() - 1 for name, tensor in work().items()}
+        self.graphs.append(RepeatedGraph(work, outputs))
+        return self.graphs[-1], outputs
+
+
+def test_captured_steps_have_the_results_of_steps_call_by_call(vendor: Any) -> None:
+    eager, captured = type(vendor)(dtype="f16"), type(vendor)(dtype="f16")
+    captured.graph_device = RepeatingDevice()
+    backends = (eager, captured)
+    for backend in backends:
+        backend.traits = replace(backend.traits, input_buckets=BUCKETS)
+    decoders = [TinyDecoder(On(backend, "F16"), "F16") for backend in backends]
+    for backend, decoder in zip(backends, decoders, strict=True):
+        backend.free_pages([decoder.cache])
+        kept = decoder.cache.shape[2], decoder.cache.shape[4]
+        decoder.cache = backend.allocate_pages(DUMP_PAGE + 1, [kept], F16)[0]
+    plans = [
+        Plan(trace(decoder.forward, padded_specs(PAGES_EACH)), backend)
+        for decoder, backend in zip(decoders, backends, strict=True)
+    ]
+    steps = Steps()
+    for counts in ({0: 5, 1: 17, 2: 3}, *[{0: 1, 1: 1, 2: 1}] * 5):
+        arrays, _ = pad_step(
+            steps.step(counts, 3), BUCKETS.row_block, BUCKETS.decodes, BUCKETS.blocks, PAGES_EACH, DUMP_PAGE
+        )
+        found = [
+            plan.run({name: backend.upload(each) for name, each in arrays.items()}, extents_of(arrays))["logits"][:3]
+            for plan, backend in zip(plans, backends, strict=True)
+        ]
+        assert np.array_equal(*found)
+    assert sum(graph.num_replays for graph in captured.graph_device.graphs) == 4  # each shape first runs as it is
+    for backend, decoder, plan in zip(backends, decoders, plans, strict=True):
+        plan.close()
+        backend.free_pages([decoder.cache])
+        backend.close()
+
+
+@pytest.mark.parametrize("constructor", [CambriconBackend, MetaxBackend, MooreThreadsBackend, IluvatarBackend])
+def test_graphs_are_captured_by_the_module_of_the_device(constructor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls are those of `torch.cuda`, with the vendor's class of graphs."""
+    calls: list[Any] = []
+
+    @contextmanager
+    def graph(graph: Any, *, pool: Any, capture_error_mode: str) -> Iterator[None]:
+        calls.append((type(graph).__name__, pool, capture_error_mode))
+        yield
+
+    names = {"graph": staticmethod(graph), "graph_pool_handle": staticmethod(lambda: (0, 7))}
+    module = type("Module", (), names | {constructor.graph_class: type(constructor.graph_class, (), {})})
+    monkeypatch.setattr(constructor, "kind", "cpu")
+    monkeypatch.setattr(constructor, "extension", "")
+    monkeypatch.setattr(torch.version, "corex", "4.3", raising=False)
+    state = constructor().probe()
+    assert isinstance(state, Ready)
+    assert state.details["graph mode"].startswith(
+        f"call by call: torch's module for the device has no {constructor.graph_class}"
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    backend = constructor()
+    state = backend.probe()
+    assert isinstance(state, Ready)
+    assert state.details["graph mode"] == f"captured steps ({constructor.graph_class})"
+    _, outputs = backend.graph_device.capture(lambda: {"y": 3})
+    assert outputs == {"y": 3}
+    assert calls == [(constructor.graph_class, (0, 7), "thread_local")]
+    backend.close()
+
+
 def test_each_vendor_says_what_is_missing() -> None:
     assert set(VENDOR_OF_KIND.values()) <= VENDORS.keys()
     assert set(VENDORS) <= set(backend_names())
@@ -156,9 +258,6 @@ def test_each_vendor_says_what_is_missing() -> None:
 
 
 def test_a_vendor_without_operators_is_plain_torch() -> None:
-    from sporelm.backends.vendor.iluvatar import IluvatarBackend
-    from sporelm.backends.vendor.moore_threads import MooreThreadsBackend
-
     for constructor in (IluvatarBackend, MooreThreadsBackend):
         state = constructor(device="meta").probe()
         assert not isinstance(state, Missing)

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 REQUIREMENT = "torch-npu=={}"
 PROGRAM = Path(__file__).with_name("torch_npu_meta.py")
-MODELS = ("llama", "qwen2_moe", "mixtral", "internlm2", "internvl")
+MODELS = ("llama", "qwen2_moe", "mixtral", "internlm2", "internvl", "mistral", "deepseek_v2")
 
 
 def fetch_wheel() -> Path:

@@ -120,12 +120,38 @@ MODELS: dict[str, dict[str, Any]] = {
         "bias": False,
         "rope_scaling": None,
     },
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 200},
+    "deepseek_v2": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "topk_method": "greedy",
+        "num_key_value_heads": 4,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 16,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+    },
 }
 NEEDED = {
-    "llama": {"npu_rms_norm", "npu_add_rms_norm", "npu_rotary_mul", "npu_swiglu", "npu_scatter_nd_update_"},
+    "llama": {
+        "npu_fused_infer_attention_score",
+        "npu_rms_norm",
+        "npu_add_rms_norm",
+        "npu_rotary_mul",
+        "npu_swiglu",
+        "npu_scatter_nd_update_",
+    },
     "mixtral": {"npu_moe_gating_top_k_softmax", "npu_grouped_matmul"},
     "qwen2_moe": {"npu_moe_gating_top_k_softmax", "npu_grouped_matmul", "npu_swiglu"},
     "internlm2": {"npu_swiglu", "npu_weight_quant_batchmatmul"},
+    "mistral": {"npu_fused_infer_attention_score", "npu_scatter_nd_update_"},
+    "deepseek_v2": {"npu_fused_infer_attention_score_v2", "npu_scatter_nd_update_", "npu_grouped_matmul"},
     "tower": {"npu_fused_infer_attention_score"},
 }
 
@@ -154,7 +180,7 @@ def run_model(name: str, dtype: str) -> None:
                 for step, padded in check_buckets._run_model(config, backend, number_format, kv, slice(0, None, 7)):
                     print(f"legal: {name} {dtype} {number_format} {kv} {'padded' if padded else 'exact'}: {step}")
             backend.close()
-    missing = {f"npu::{each}" for each in NEEDED[name] | {"npu_fused_infer_attention_score"}} - CALLS.keys()
+    missing = {f"npu::{each}" for each in NEEDED[name]} - CALLS.keys()
     if missing:
         print(f"illegal: {name} called none of {', '.join(sorted(missing))}")
 
@@ -184,11 +210,29 @@ def run_ops(name: str, dtype: str) -> None:
                 assert functions["rope"](x, positions, table[:, :width], **options).shape == x.shape
             functions["store_kv"](x[:, :32], x[:, :32], cache, positions)
             pages = rows(len(counts), 3, dtype=int32)
-            assert functions["attention"](x, cache, starts, lengths, pages, scale=0.25).shape == x.shape
+            for window in (None, 30, 200):
+                found = functions["attention"](x, cache, starts, lengths, pages, scale=0.25, window=window)
+                assert found.shape == x.shape
             weights, ids = functions["route"](rows(tokens, 6, dtype=torch.float32), k=2)
             assert weights.shape == ids.shape == (tokens, 2)
+            run_latents(functions, rows, heads=16 if max(counts) < 17 else 128, counts=counts)
             print(f"legal: {name} {dtype} eager ops of {counts} rows")
     backend.close()
+
+
+def run_latents(functions: Any, rows: Any, heads: int, counts: list[int]) -> None:
+    """Store and attend to latents of DeepSeek's shape."""
+    import numpy as np
+
+    tokens = sum(counts)
+    cache, slots = rows(9, 1, 1, 64, 576), rows(tokens, dtype=torch.int32)
+    weight, table = rows(512, dtype=torch.float32), rows(256, 64, dtype=torch.float32)
+    functions["store_latent"](rows(tokens, 576), weight, slots, table, cache, slots, eps=1e-6, style="adjacent")
+    latent, q = rows(tokens, heads * 512), rows(tokens, heads * 192)
+    starts, lengths = (np.array(each, np.int32) for each in (np.cumsum([0, *counts]), [count + 64 for count in counts]))
+    pages = rows(len(counts), 3, dtype=torch.int32)
+    found = functions["latent_attention"](latent, q, cache, starts, lengths, pages, heads=heads, scale=0.1)
+    assert found.shape == latent.shape
 
 
 def run_tower(dtype: str) -> None:
@@ -222,6 +266,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "src"))
     schemas = load_operators(Path(folder))
     from sporelm.backends.vendor.ascend import TABLE
+    from sporelm.backends.vendor.vendor_backend import count_fallbacks
 
     names = {operator.name.partition("::")[2] for fused in TABLE.by_op.values() for operator in fused.operators}
     if command == "schemas":
@@ -237,6 +282,8 @@ def main() -> None:
             run_ops(name, dtype)
         for operator, count in sorted(CALLS.items()):
             print(f"{operator}: {count} calls")
+        for reason, count in count_fallbacks().items():
+            print(f"plain torch: {reason}: {count} calls")
     else:
         from sporelm.backends.backend_registry import OWN
         from sporelm.evals.meta_device.check_buckets import check_buckets
