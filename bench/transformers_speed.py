@@ -1,14 +1,18 @@
 """Measure `accelerate`d transformers beside plain transformers and our own engine, on random weights of 1B shapes.
 
-    python bench/transformers_speed.py --format q4_0            # one JSON object; takes minutes and about 10 GB
+    python bench/transformers_speed.py --formats q4_0,q8_0      # one JSON object; takes minutes and 14 GB
     python bench/transformers_speed.py --layers 4 --vocab 32000 # a smaller model of the same widths
 
-Decoding is timed token by token after a prompt of 64 tokens, prefill on 512 tokens; medians. All in one process, one
-after the other, so that a busy machine slows them alike.
+Decoding is timed token by token after a prompt of 64 tokens, prefill on 512 tokens. All subjects are in one process and
+take turns, so that a busy machine slows them alike: ratios are medians over the turns of ratios within a turn.
 """
 
 import argparse
 import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -18,7 +22,6 @@ import torch
 import transformers
 
 from sporelm.adaptors.transformers import accelerate
-from sporelm.api.cpu_count import choose_threads
 from sporelm.backends.backend_registry import open_backend
 from sporelm.checkpoints import config_from_hf
 from sporelm.engine.engine_config import EngineConfig
@@ -32,14 +35,16 @@ from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.tensor.dtype import F16
 
 PROMPT, PREFILL = 64, 512
+Speed = dict[str, float]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--format", default="q4_0")
+    parser.add_argument("--formats", default="q4_0,q8_0")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--vocab", type=int, default=128256)
     parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--plain", default="f32,bf16", help="types of plain transformers to measure")
     args = parser.parse_args()
     config = transformers.LlamaConfig(
@@ -53,32 +58,44 @@ def main() -> None:
         max_position_embeddings=2048,
         tie_word_embeddings=True,
     )
-    rows: dict[str, dict[str, float]] = {"engine": time_engine(config, args)}
+    threads = torch.get_num_threads()
+    subjects: dict[str, Callable[[], Speed]] = {}
     for name in args.plain.split(","):
-        dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[name]
-        model = build_model(config, dtype)
-        threads = torch.get_num_threads()
-        for count in sorted({1, threads}):  # on a busy machine OpenMP's threads wait for one another
-            torch.set_num_threads(count)
-            rows[f"plain {name}, {count} threads"] = time_model(model, args.tokens)
-        torch.set_num_threads(threads)
-        if name == args.plain.split(",")[-1]:
-            model = model.float() if dtype is not torch.float32 else model
-            began = perf_counter()
-            done = accelerate(model, args.format)
-            seconds = perf_counter() - began
-            rows["accelerated"] = time_model(model, args.tokens) | {"accelerate_s": seconds}
-            done.undo()
-        del model
-    plain = {key: max(rows[name][key] for name in rows if name.startswith("plain")) for key in ("decode", "prefill")}
-    ours = rows["accelerated"]
-    ratios = {
-        "decode / plain": ours["decode"] / plain["decode"],
-        "prefill / plain": ours["prefill"] / plain["prefill"],
-        "decode / engine": ours["decode"] / rows["engine"]["decode"],
-        "prefill / engine": ours["prefill"] / rows["engine"]["prefill"],
+        plain = build_model(config, {"f32": torch.float32, "bf16": torch.bfloat16}[name])
+        subjects[f"plain {name}"] = partial(time_model, plain, args.tokens, threads)
+    seconds = {}
+    for form in args.formats.split(","):
+        model = build_model(config, torch.float32)
+        began = perf_counter()
+        accelerate(model, form, threads=threads)
+        seconds[form] = perf_counter() - began
+        subjects[f"accelerated {form}"] = partial(time_model, model, args.tokens, 1)
+        subjects[f"engine {form}"] = open_engine(config, form, threads, args.tokens).time
+    turns: list[dict[str, Speed]] = []
+    for _ in range(args.turns):
+        turns.append({name: time_speed() for name, time_speed in subjects.items()})
+        print(json.dumps(turns[-1]), "load", os.getloadavg()[0], file=sys.stderr)
+    medians = {
+        name: {key: round(median(turn[name][key] for turn in turns), 2) for key in ("decode", "prefill")}
+        for name in subjects
     }
-    print(json.dumps({"format": args.format, "layers": args.layers, "tok_s": rows, "ratios": ratios}, indent=2))
+    ratios = {form: find_ratios(turns, form) for form in args.formats.split(",")}
+    rows = {"layers": args.layers, "threads": threads, "accelerate_s": seconds, "tok_s": medians, "ratios": ratios}
+    print(json.dumps(rows, indent=2))
+
+
+def find_ratios(turns: list[dict[str, Speed]], form: str) -> dict[str, float]:
+    """Return the medians of ratios within a turn: to the faster plain model, and to our engine."""
+    ratios = {}
+    for key in ("decode", "prefill"):
+        pairs = [
+            (turn[f"accelerated {form}"][key], [turn[name][key] for name in turn if name.startswith("plain")])
+            for turn in turns
+        ]
+        ratios[f"{key} / plain"] = round(median(ours / max(plain) for ours, plain in pairs), 2)
+        engine = [turn[f"accelerated {form}"][key] / turn[f"engine {form}"][key] for turn in turns]
+        ratios[f"{key} / engine"] = round(median(engine), 2)
+    return ratios
 
 
 def build_model(config: Any, dtype: torch.dtype) -> Any:
@@ -97,8 +114,9 @@ def build_model(config: Any, dtype: torch.dtype) -> Any:
 
 
 @torch.no_grad()
-def time_model(model: Any, tokens: int) -> dict[str, float]:
-    """Return tokens a second of decoding and of prefill."""
+def time_model(model: Any, tokens: int, threads: int) -> Speed:
+    """Return tokens a second of decoding and of prefill. `threads` are those of torch's own functions."""
+    torch.set_num_threads(threads)
     ids = torch.randint(0, model.config.vocab_size, (1, PREFILL))
     prefill = []
     for _ in range(2):
@@ -106,22 +124,43 @@ def time_model(model: Any, tokens: int) -> dict[str, float]:
         model(ids, use_cache=True, logits_to_keep=1)
         prefill.append(perf_counter() - began)
     state = model(ids[:, :PROMPT], use_cache=True, logits_to_keep=1)
-    cache = state.get("cache", state.get("past_key_values"))
+    name = "cache" if "cache" in state else "past_key_values"  # of newer transformers, and of older ones
+    held = {name: state[name]}
     decode = []
     for step in range(tokens + 2):
         began = perf_counter()
-        name = "cache" if "cache" in state else "past_key_values"
-        model(ids[:, PROMPT + step : PROMPT + step + 1], use_cache=True, **{name: cache})
+        model(ids[:, PROMPT + step : PROMPT + step + 1], use_cache=True, **held)
         decode.append(perf_counter() - began)
+    torch.set_num_threads(1)
     return {"decode": 1 / median(decode[2:]), "prefill": PREFILL / min(prefill)}
 
 
-def time_engine(config: Any, args: Any) -> dict[str, float]:
-    """Return our own engine's tokens a second on the same shapes and format."""
-    backend = open_backend("cpu", threads=choose_threads(None))
+class Engine:
+    """Our own engine on the same shapes, with weights in a format."""
+
+    def __init__(self, worker: Worker, tokens: int) -> None:
+        self.worker, self.tokens = worker, tokens
+        self.pages = tuple(range(count_pages(1024)))
+
+    def _step(self, start: int, stop: int) -> float:
+        began = perf_counter()
+        part = ScheduledSequence(0, [7] * (stop - start), start, self.pages, 1)
+        self.worker.run(Step([part], [])).logits  # noqa: B018
+        return perf_counter() - began
+
+    def time(self) -> Speed:
+        """Return tokens a second of decoding and of prefill."""
+        prefill = min(self._step(0, PREFILL) for _ in range(2))
+        decode = [self._step(PROMPT + index, PROMPT + index + 1) for index in range(self.tokens + 2)]
+        return {"decode": 1 / median(decode[2:]), "prefill": PREFILL / prefill}
+
+
+def open_engine(config: Any, form_name: str, threads: int, tokens: int) -> Engine:
+    """Return our engine with random weights."""
+    backend = open_backend("cpu", threads=threads)
     raw = config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
     model = build(config_from_hf(raw, "config.json"))
-    form, weights = FORMATS[args.format.upper()], {}
+    form, weights = FORMATS[form_name.upper()], {}
     random = np.random.default_rng(0)
     for param in model.params():
         values = random.uniform(-0.02, 0.02, param.shape[-1:]).astype(np.float32)
@@ -131,19 +170,7 @@ def time_engine(config: Any, args: Any) -> dict[str, float]:
         weights[param.name] = backend.pack(StoredTensor(param.name, kind, param.shape, blocks))
     weights |= {name: backend.tensor(table) for name, table in model.tables(2048).items()}
     limits = EngineConfig(1024, 1024, config.vocab_size, PREFILL, 1, count_pages(1024))
-    worker = Worker(LoadedModel(model, weights), backend, limits=limits, kv=F16)
-    pages = tuple(range(count_pages(1024)))
-
-    def step(start: int, stop: int) -> float:
-        began = perf_counter()
-        worker.run(Step([ScheduledSequence(0, [7] * (stop - start), start, pages, 1)], [])).logits  # noqa: B018
-        return perf_counter() - began
-
-    prefill = min(step(0, PREFILL) for _ in range(2))
-    decode = [step(PROMPT + index, PROMPT + index + 1) for index in range(args.tokens + 2)]
-    worker.close()
-    backend.close()
-    return {"decode": 1 / median(decode[2:]), "prefill": PREFILL / prefill}
+    return Engine(Worker(LoadedModel(model, weights), backend, limits=limits, kv=F16), tokens)
 
 
 if __name__ == "__main__":
