@@ -9,8 +9,9 @@ import ctypes
 import ipaddress
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from torch import distributed
 from sporelm.errors import BackendError, RankLost
 
 CONNECT_SECONDS = 60.0
-SPIN_SECONDS, POLL_SECONDS = 0.002, 0.00005  # a wait polls without a pause at first
-ABORT_SECONDS = 0.1  # until a wait for a message notices that the group was aborted
+POLL_SECONDS = 0.00005
+ABORT_SECONDS = 0.1  # until a wait notices that the group was aborted
 KINDS = ("gloo", "nccl")
 
 
@@ -176,11 +177,15 @@ class TorchGroup:
 
     def _wait(self, work: Any) -> None:
         """Wait for an exchange, but no longer than until the group is aborted. Raises RankLost."""
-        began = monotonic()
         while not work.is_completed():
             self.check()
-            if monotonic() - began > SPIN_SECONDS:
+            if self.is_on_device:
                 sleep(POLL_SECONDS)
+                continue
+            # Blocked, not polling, because gloo's threads would not get this thread's core for milliseconds. An
+            # exchange that is not over yet is an error here; others are raised below.
+            with suppress(RuntimeError):
+                work.wait(timedelta(seconds=ABORT_SECONDS))
         try:
             work.wait()
         except RuntimeError as reason:
