@@ -15,6 +15,7 @@ from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm import LLM, Completion, SamplingParams
 from sporelm.api import Conversation
+from sporelm.engine.ranks.worker_group import WorkerGroup
 
 TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}<s>"
 VOCAB = 320
@@ -139,6 +140,48 @@ def prompt_with_pictures(name: str, llm: LLM) -> list[int]:
     text = f"Look: {PICTURE} and {PICTURE} What differs? " + "Say it in a few words, please. " * 2
     pictures = [draw_pixels(70, 41, 0), draw_pixels(16, 90, 1)]
     return llm.prompt_with_images(text.replace(PICTURE, FIRST[name].picture), pictures)
+
+
+def prompts_of(name: str, llm: LLM) -> list[Any]:
+    return [*PROMPTS[:2], prompt_with_pictures(name, llm) if name in SEEING else PROMPTS[2]]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_short_steps(folders: Folders, name: str) -> None:
+    """Prompts take several steps, of which some have no output, and their micro-batches neither."""
+    single = folders.single(name)
+    with folders.several(name, pp=2, token_budget=24) as several:
+        assert tokens(several.generate(prompts_of(name, several), PARAMS)) == tokens(
+            single.generate(prompts_of(name, single), PARAMS)
+        )
+        several.engine.check_integrity()
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_restarted_ranks(folders: Folders, name: str) -> None:
+    with folders.several(name, tp=2) as several:
+        before = several.generate(prompts_of(name, several), PARAMS)
+        group = several.loaded_engine.worker
+        assert isinstance(group, WorkerGroup)
+        group.restart()
+        several.engine.scheduler.recompute_all()
+        after = several.generate(prompts_of(name, several), PARAMS)
+        assert after[0].cached_tokens == 0
+        assert tokens(after) == tokens(before)
+        several.engine.check_integrity()
+
+
+@pytest.mark.parametrize("division", [TP2, PP2], ids=str)
+def test_logprobs(folders: Folders, division: dict[str, Any]) -> None:
+    params = replace(GREEDY, logprobs=3)
+    with folders.several("mixtral", **division) as several:
+        found = several.generate(PROMPTS, params)
+    for one, other in zip(found, folders.single("mixtral").generate(PROMPTS, params), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs is not None
+        assert other.logprobs is not None
+        for ours, theirs in zip(one.logprobs, other.logprobs, strict=True):
+            assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
 
 
 @pytest.fixture
