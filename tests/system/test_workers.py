@@ -99,9 +99,10 @@ def test_ranks_equal_one(story: Path, single: LLM, options: dict, ranks: str) ->
         np.testing.assert_allclose(llm.embed(PROMPTS), single.embed(PROMPTS), rtol=0, atol=1e-5)
 
 
-def test_processes_equal_one(story: Path, single: LLM) -> None:
-    with LLM(story, tp=2, threads=2) as llm:
-        assert len(list_ranks()) == 1
+@pytest.mark.parametrize("options", [{"tp": 2}, {"tp": 2, "pp": 2}], ids=str)
+def test_processes_equal_one(story: Path, single: LLM, options: dict) -> None:
+    with LLM(story, threads=2, **options) as llm:
+        assert len(list_ranks()) == group_of(llm).size - 1
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 

@@ -155,10 +155,10 @@ class RankLauncher:
         first = self._options_of(0, folder)
         meeting = RankMeeting(first, first.group.stage) if self._uses_torch else None
         addresses = self._exchange_addresses(meeting, ranks, folder) if meeting is not None else {}
-        pending = [
-            (rank, rank.send(Envelope(OpenRank(self._options_of(number, folder).encode(), addresses))))
+        pending = {
+            number: rank.send(Envelope(OpenRank(self._options_of(number, folder).encode(), addresses)))
             for number, rank in ranks.items()
-        ]
+        }
         groups = meeting.finish(addresses) if meeting is not None else join_groups(first)
         cleanup.callback(groups.close)
         for rank in ranks.values():
@@ -167,9 +167,9 @@ class RankLauncher:
             worker = self._open_first(first, groups)
         cleanup.callback(worker.close)
         signature = sign_rank(first, worker)
-        for number, (rank, reply) in enumerate(pending, 1):
-            self._report(number - 1)
-            self._check_ready(rank, reply.result(), signature, number)
+        for num_ready, (number, reply) in enumerate(pending.items()):
+            self._report(num_ready)
+            self._check_ready(ranks[number], reply.result(), signature, number)
         self._report(len(pending))
 
         def close() -> None:
@@ -178,7 +178,7 @@ class RankLauncher:
             groups.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-        return self._members(worker, [ranks[number] for number in sorted(ranks)], groups, close)
+        return self._members(worker, list(ranks.values()), groups, close)
 
     @property
     def _uses_torch(self) -> bool:
@@ -228,7 +228,7 @@ class RankLauncher:
         return processes
 
     def _connect(self, processes: "dict[int, subprocess.Popen[bytes]]", cleanup: ExitStack) -> dict[int, RemoteRank]:
-        """Return the ranks from 1 on, once all have connected."""
+        """Return the ranks from 1 on in their order, once all have connected, in any order."""
         ranks: dict[int, RemoteRank] = {}
         try:
             deadline = monotonic() + CONNECT_SECONDS
@@ -251,7 +251,7 @@ class RankLauncher:
             if self._local is not None:
                 self._local.close()
         self._join_remote(ranks, cleanup)
-        return ranks
+        return dict(sorted(ranks.items()))
 
     def _join_remote(self, ranks: dict[int, RemoteRank], cleanup: ExitStack) -> None:
         """Wait for the workers of other hosts, which take the last ranks in the order in which they come."""
