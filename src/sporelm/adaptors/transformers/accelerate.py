@@ -198,7 +198,7 @@ def _swap_modules(done: Acceleration, model: nn.Module, form: Any) -> None:
 
 
 def _is_inside(name: str, swapped: set[str]) -> bool:
-    """Return whether a module is one of those that were swapped, or was a part of one."""
+    """Return whether a module is one of the modules that were swapped, or was a part of one."""
     while name:
         if name in swapped:
             return True

@@ -161,7 +161,7 @@ def test_windows_of_padded_decoding_follow_the_lengths_on_the_device(window: int
 
 @pytest.mark.parametrize("window", [None, 30, 200])
 def test_padded_blocks_are_fused(window: int | None) -> None:
-    """Two sequences of one row, then two blocks of 32, one of which has 7 real rows."""
+    """Two sequences of one row, then two blocks of 32 rows. The second block has 7 real rows."""
     cache, pages = prepare_pages(5, (2, 2, 64, 16))
     q = torch.randn(2 + 2 * 32, 4 * 16).half()
     starts, lengths = upload_lengths((0, 1, 2, 34, 41)), upload_lengths((70, 300, 129, 256))

@@ -162,12 +162,12 @@ def test_agrees_with_the_reference(vendor: Any, case: Case) -> None:
 class RepeatedGraph:
     """Runs the recorded work again when it is replayed, into the same outputs."""
 
-    def __init__(self, work: Any, outputs: dict[str, Any]) -> None:
-        self.work, self.outputs, self.num_replays = work, outputs, 0
+    def __init__(self, launches: Any, outputs: dict[str, Any]) -> None:
+        self.launches, self.outputs, self.num_replays = launches, outputs, 0
 
     def replay(self) -> None:
         self.num_replays += 1
-        for name, found in self.work().items():
+        for name, found in self.launches().items():
             self.outputs[name].copy_(found)
 
     def reset(self) -> None:
