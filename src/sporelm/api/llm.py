@@ -79,7 +79,6 @@ class LLM(LoadedLLM):
     token_file    file with their secret, mode 0600; created if it does not exist
     rank_tls_cert PEM file with a certificate, and rank_tls_key with its key: encrypt the messages between hosts
     rank_tls_key  see rank_tls_cert
-    allow_public_address  listen at a public address, too
     rank_devices  back-end of each stage, or of each rank, as NAME or NAME@DEVICE, such as ("cuda@cuda:0", "cpu");
                   None: all have the back-end and the device of the first
     announce      called with a line about the split between device and CPU, with the expected speed, before weights are
@@ -128,7 +127,6 @@ class LLM(LoadedLLM):
         token_file: str | Path | None = None,
         rank_tls_cert: str | Path | None = None,
         rank_tls_key: str | Path | None = None,
-        allow_public_address: bool = False,
         rank_devices: Sequence[str] | None = None,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
@@ -137,7 +135,7 @@ class LLM(LoadedLLM):
         """
         parallel = ParallelOptions(
             tp, pp, ep, tp_shares, pp_layers, ranks, remote_ranks, listen, token_file, rank_tls_cert, rank_tls_key,
-            allow_public_address, rank_devices,
+            rank_devices,
         )  # fmt: skip
         options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,

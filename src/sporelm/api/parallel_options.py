@@ -29,17 +29,13 @@ class ParallelOptions:
     token_file: str | Path | None = None
     rank_tls_cert: str | Path | None = None
     rank_tls_key: str | Path | None = None
-    allow_public_address: bool = False
     rank_devices: Sequence[str] | None = None
 
     def check(self) -> None:
         """Raise RequestError for an invalid value, or for options that do not fit together."""
         config = self.config
-        for name in ("ep", "allow_public_address"):
-            if not isinstance(getattr(self, name), bool):
-                raise RequestError(
-                    f"the option {name}: wrong type (got {safe_repr(getattr(self, name))}; allowed True, False)."
-                )
+        if not isinstance(self.ep, bool):
+            raise RequestError(f"the option ep: wrong type (got {safe_repr(self.ep)}; allowed True, False).")
         if self.ranks not in RANK_PLACES:
             raise RequestError(
                 f"the option ranks: unknown (got {safe_repr(self.ranks)}; allowed {', '.join(RANK_PLACES)})."
@@ -65,7 +61,9 @@ class ParallelOptions:
                 raise RequestError(
                     f"the option {given[0]}: is for workers on other hosts. Give the option remote_ranks."
                 )
-        _ = self.address, self.token_path, self.tls_paths, self.devices
+        _ = self.token_path, self.tls_paths, self.devices
+        if self.address is not None:
+            self.address.resolve()
 
     @cached_property
     def config(self) -> ParallelConfig:

@@ -376,12 +376,12 @@ def rank_threads(threads: int, parallel: ParallelOptions) -> list[int]:
 def _listen(parallel: ParallelOptions) -> RankListener:
     assert parallel.address is not None
     assert parallel.token_path is not None
-    parallel.address.resolve(allow_public=parallel.allow_public_address)  # before a file is created
+    parallel.address.resolve()  # before a file is created
     token, is_new = read_or_create_token(parallel.token_path)
     if is_new:
         log.warning("made the token file %s: copy it to the other hosts over a secure channel", parallel.token_path)
     tls = server_tls(*parallel.tls_paths) if parallel.tls_paths is not None else None
-    return RankListener(parallel.address, token, tls=tls, allow_public=parallel.allow_public_address)
+    return RankListener(parallel.address, token, tls=tls)
 
 
 def _start_process(start: str) -> "subprocess.Popen[bytes]":

@@ -7,7 +7,7 @@ from sporelm.errors import UsageError, safe_repr
 
 NAMES = (
     "tp", "pp", "ep", "tp_shares", "pp_layers", "ranks", "remote_ranks", "listen", "token_file", "rank_tls_cert",
-    "rank_tls_key", "allow_public_address", "rank_devices",
+    "rank_tls_key", "rank_devices",
 )  # fmt: skip
 
 
@@ -51,7 +51,6 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
         "--rank-tls-cert", metavar="FILE", help="certificate in PEM format: encrypt the messages between hosts"
     )
     group.add_argument("--rank-tls-key", metavar="FILE", help="private key of --rank-tls-cert")
-    group.add_argument("--allow-public-address", action="store_true", help="listen at a public address, too")
 
 
 def parse_list(text: str) -> tuple[int, ...]:

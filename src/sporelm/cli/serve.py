@@ -168,7 +168,7 @@ def parse_config(args: argparse.Namespace) -> "ServeConfig":
     if engine["dtype"] == "auto":
         engine["dtype"] = None
     # The default is False, which a file may change.
-    for name in ("eager", "strict", "batch_invariant", "ep", "allow_public_address"):
+    for name in ("eager", "strict", "batch_invariant", "ep"):
         engine[name] = engine[name] or None
     flags["engine"] = engine
     try:

@@ -6,7 +6,6 @@ listens on every interface.
 """
 
 import ctypes
-import ipaddress
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
+from sporelm.distributed.private_address import check_private
 from sporelm.errors import BackendError, RankLost
 
 CONNECT_SECONDS = 60.0
@@ -87,16 +87,16 @@ class TorchGroup:
     def connect_gloo(cls, store: Rendezvous, rank: int, size: int, address: str, *, name: str = "") -> "TorchGroup":
         """Connect all ranks of a group, which listen at `address`, a private address of this host.
 
-        Raises BackendError for a public address, or if the ranks cannot reach each other.
+        Raises RequestError for a public address, BackendError if the ranks cannot reach each other.
         """
-        check_private(address)
+        check_private(address, address)
         kind = getattr(distributed, "ProcessGroupGloo", None)
         if kind is None:
             raise BackendError("this build of torch lacks gloo: install one with torch.distributed")
         options = kind._Options()
-        options._devices = [kind.create_device(hostname=address)]
         options._timeout = timedelta(days=1)  # `_wait` ends a wait, when the group is aborted
         try:
+            options._devices = [kind.create_device(hostname=address)]
             own: Any = distributed.PrefixStore(name, store) if name else store  # type: ignore[attr-defined]
             group = kind(own, rank, size, options)
         except RuntimeError as reason:
@@ -208,22 +208,6 @@ class TorchGroup:
         if self._has_left and self.process_group is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.process_group))
         self.process_group = None
-
-
-def check_private(address: str) -> None:
-    """Raise BackendError unless an address is private: gloo has neither authentication nor encryption."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        raise BackendError(
-            f"group of ranks: not an address (got {address!r:.60}; allowed an IP address of this host, such as "
-            "10.0.0.2). Name the private interface by its address."
-        ) from None
-    if found.is_unspecified or not (found.is_private or found.is_loopback or found.is_link_local):
-        raise BackendError(
-            f"group of ranks: a public address (got {address}; allowed private ones, such as 10.0.0.2): gloo has "
-            "neither authentication nor encryption. Use a private network between the hosts."
-        )
 
 
 def _first_line(reason: BaseException) -> str:

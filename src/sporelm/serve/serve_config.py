@@ -28,7 +28,7 @@ ENGINE_OPTIONS = {
     "speculate": str, "draft_model": str, "max_batch": int, "token_budget": int, "chat_template": str,
     "dtype": str, "strict": bool, "batch_invariant": bool, "device_memory": str, "experts_on": str,
     "tp": int, "pp": int, "ep": bool, "tp_shares": list, "pp_layers": list, "ranks": str, "remote_ranks": int,
-    "listen": str, "token_file": str, "rank_tls_cert": str, "rank_tls_key": str, "allow_public_address": bool,
+    "listen": str, "token_file": str, "rank_tls_cert": str, "rank_tls_key": str,
     "rank_devices": list,
 }  # fmt: skip
 

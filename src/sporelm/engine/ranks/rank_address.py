@@ -1,16 +1,15 @@
-"""Addresses of ranks, HOST:PORT or unix:PATH, and the rule that none of them is public unless that is allowed."""
+"""Addresses of ranks, HOST:PORT or unix:PATH."""
 
 import socket
 from dataclasses import dataclass
-from ipaddress import IPv4Network, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 
+from sporelm.distributed.private_address import check_private
 from sporelm.errors import RequestError, safe_repr
 
 UNIX_PREFIX = "unix:"
 MAX_UNIX_PATH = 100  # bytes; systems allow 104 or 108
-SHARED_ADDRESSES = IPv4Network("100.64.0.0/10")  # of carriers and overlay networks (RFC 6598), not routed publicly
-REMEDY = "Name a loopback or private address, or set the option allow_public_address."
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class RankAddress:
         host = self.resolved_host
         return not host or ip_address(host.partition("%")[0]).is_loopback
 
-    def resolve(self, *, allow_public: bool) -> tuple[socket.AddressFamily, tuple[str, int] | str]:
+    def resolve(self, *, allow_public: bool = False) -> tuple[socket.AddressFamily, tuple[str, int] | str]:
         """Return the family and the address for `socket`. Raises RequestError for a name that cannot be resolved, for
         a public address, and for the one that stands for all interfaces."""
         if self.path:
@@ -70,17 +69,6 @@ class RankAddress:
             raise RequestError(f"address {self}: cannot be resolved ({reason.strerror}). Correct it.") from None
         family, _, _, _, place = found[0]
         number = str(place[0])
-        check_private(number, str(self), allow_public=allow_public)
+        if not allow_public:
+            check_private(number, str(self))
         return socket.AddressFamily(family), (number, self.port)
-
-
-def check_private(number: str, name: str, *, allow_public: bool) -> None:
-    """Raise RequestError for an IP address that other networks may reach, unless that is allowed."""
-    address = ip_address(number.partition("%")[0])
-    if allow_public:
-        return
-    if address.is_unspecified:
-        raise RequestError(f"address {name}: stands for all interfaces, the public ones too. {REMEDY}")
-    is_shared = address.version == 4 and address in SHARED_ADDRESSES
-    if not (address.is_private or address.is_loopback or address.is_link_local or is_shared):
-        raise RequestError(f"address {name}: public (got {number}; allowed loopback and private addresses). {REMEDY}")

@@ -3,12 +3,13 @@
 Both sides have the same secret, the token. Each proves that by an HMAC-SHA256 over both sides' random nonces, under
 labels that differ by role, so that a proof cannot be sent back. The nonces also give the keys of the connection, one
 for each direction. Every frame has the HMAC of its number, its length and its bytes: frames cannot be changed, left
-out, repeated or moved to another connection. They are not encrypted, unless both sides use TLS.
+out, repeated or moved to another connection. The length has an HMAC of its own: memory for a payload is allocated only
+for a peer that has the key. Frames are not encrypted, unless both sides use TLS.
 
-    frame    length (uint32), payload, HMAC (32 bytes)
+    frame    length (uint32), HMAC of number and length (32 bytes), payload, HMAC (32 bytes)
     server   MAGIC, nonce (32 bytes)
     client   MAGIC, nonce, HMAC(token, "client", both nonces)
-    server   HMAC(token, "server", both nonces)
+    server   HMAC(token, "server", both nonces), or REFUSED
 """
 
 import hmac
@@ -20,6 +21,7 @@ import ssl
 import struct
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,20 +35,34 @@ from sporelm.errors import BackendError, RequestError, safe_repr
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"sporelm-ranks-1\n"
+MAGIC = b"sporelm-ranks-2\n"
 NONCE_BYTES = MAC_BYTES = 32
 MIN_TOKEN_CHARS, MAX_TOKEN_CHARS = 32, 4096
-HANDSHAKE_SECONDS = 5.0
-MAX_PENDING_PEERS = 16  # that have connected and are not authenticated yet; more are disconnected
+REFUSED = bytes(MAC_BYTES)  # the server's answer to a wrong token
+HANDSHAKE_SECONDS = 5.0  # with TLS
+MAX_PENDING_PEERS = 16  # of one IP address, that are not authenticated yet; more are disconnected
+MAX_PENDING_THREADS = 256  # of all addresses
 JOINED_BYTES = 1 << 16  # frames up to this size are sent with one call
 KEEPALIVE_SECONDS = 5  # of silence before the system probes a peer on another host, and between two probes
+# The worker always has heartbeats on the way, so keepalive never probes: this ends its connection to a vanished host.
+UNACKNOWLEDGED_SECONDS = 15
+UNACKNOWLEDGED_OPTION = {  # of TCP, by platform: its number, and its unit in a second
+    "linux": (18, 1000),  # TCP_USER_TIMEOUT
+    "darwin": (0x80, 1),  # TCP_RXT_CONNDROPTIME
+    "win32": (5, 1),  # TCP_MAXRT
+}
 LENGTH = struct.Struct("<I")
 NUMBER = struct.Struct("<QI")  # of a frame, and its length
+HEAD_BYTES = LENGTH.size + MAC_BYTES
 DIGEST = "sha256"
 
 
 class ConnectionLost(BackendError):
     """The other side has closed the connection, or its frames are not valid."""
+
+
+class TokenRefused(ConnectionLost):
+    """The two sides have different tokens."""
 
 
 def new_token() -> str:
@@ -103,7 +119,7 @@ class Connection:
         self._sending = threading.Lock()
         # A TLS stream must not be used by two threads at once.
         self._using = threading.Lock() if isinstance(stream, ssl.SSLSocket) else _NO_LOCK
-        self._frame = bytearray(LENGTH.size)  # that is being received
+        self._frame = bytearray(HEAD_BYTES)  # that is being received
         self._filled = 0
         self._length: int | None = None  # of its payload, once known
         self._closed = False
@@ -119,11 +135,12 @@ class Connection:
         with self._sending:
             head = NUMBER.pack(self._num_sent, len(payload))
             self._num_sent += 1
+            begin = head[8:] + _authenticate_head(self._keys[0], head)
             tag = _authenticate(self._keys[0], head, payload)
             if len(payload) <= JOINED_BYTES:
-                self._write(head[8:] + payload + tag)
+                self._write(begin + payload + tag)
             else:
-                for part in (head[8:], payload, tag):
+                for part in (begin, payload, tag):
                     self._write(part)
 
     def receive(self, seconds: float | None = None) -> memoryview | None:
@@ -135,13 +152,16 @@ class Connection:
                     return None
                 continue
             if self._length is None:
-                (self._length,) = LENGTH.unpack(self._frame)
-                if self._length > MAX_MESSAGE_BYTES:
-                    raise self._fail(f"a frame of {self._length} bytes, allowed are {MAX_MESSAGE_BYTES}")
-                self._frame, self._filled = bytearray(self._length + MAC_BYTES), 0
+                (length,) = LENGTH.unpack_from(self._frame)
+                tag = _authenticate_head(self._keys[1], NUMBER.pack(self._num_received, length))
+                if not hmac.compare_digest(tag, self._frame[LENGTH.size :]):
+                    raise self._fail("a frame that is not authentic")
+                if length > MAX_MESSAGE_BYTES:
+                    raise self._fail(f"a frame of {length} bytes, allowed are {MAX_MESSAGE_BYTES}")
+                self._length, self._frame, self._filled = length, bytearray(length + MAC_BYTES), 0
                 continue
             frame, length = memoryview(self._frame), self._length
-            self._frame, self._filled, self._length = bytearray(LENGTH.size), 0, None
+            self._frame, self._filled, self._length = bytearray(HEAD_BYTES), 0, None
             head = NUMBER.pack(self._num_received, length)
             self._num_received += 1
             if not hmac.compare_digest(_authenticate(self._keys[1], head, frame[:length]), frame[length:]):
@@ -237,6 +257,10 @@ def wait_for(stream: socket.socket, is_reading: bool, seconds: float | None) -> 
     return bool(found[0] or found[1])
 
 
+def _authenticate_head(key: bytes, head: bytes) -> bytes:
+    return hmac.digest(key, b"length" + head, DIGEST)
+
+
 def _authenticate(key: bytes, head: bytes, payload: bytes | memoryview) -> bytes:
     if len(payload) <= JOINED_BYTES:
         return hmac.digest(key, head + bytes(payload), DIGEST)
@@ -252,16 +276,19 @@ def _prove(token: str, role: bytes, server_nonce: bytes, client_nonce: bytes) ->
     return hmac.digest(token.encode(), role + MAGIC + server_nonce + client_nonce, DIGEST)
 
 
-def accept_handshake(stream: socket.socket, token: str, peer: str) -> Connection:
+def accept_handshake(stream: socket.socket, token: str, peer: str, deadline: float | None = None) -> Connection:
     """Authenticate a peer that has connected, and prove to it that this side has the token. Raises ConnectionLost."""
-    deadline = monotonic() + HANDSHAKE_SECONDS
+    deadline = monotonic() + HANDSHAKE_SECONDS if deadline is None else deadline
     server_nonce = os.urandom(NONCE_BYTES)
     _send_all(stream, MAGIC + server_nonce, deadline, peer)
     answer = _receive_exactly(stream, len(MAGIC) + NONCE_BYTES + MAC_BYTES, deadline, peer)
     magic, client_nonce, proof = _split(answer)
     expected = _prove(token, b"client", server_nonce, client_nonce)
-    if magic != MAGIC or not hmac.compare_digest(proof, expected):
-        raise ConnectionLost(f"{peer}: does not have this token, or is not a worker of this version")
+    if magic != MAGIC:
+        raise ConnectionLost(f"{peer}: is not a worker of this version")
+    if not hmac.compare_digest(proof, expected):
+        _send_all(stream, REFUSED, deadline, peer)
+        raise TokenRefused(f"{peer}: does not have this token")
     _send_all(stream, _prove(token, b"server", server_nonce, client_nonce), deadline, peer)
     keys = [_prove(token, role, server_nonce, client_nonce) for role in (b"from-server", b"from-client")]
     return Connection(stream, keys[0], keys[1], peer)
@@ -269,7 +296,7 @@ def accept_handshake(stream: socket.socket, token: str, peer: str) -> Connection
 
 def begin_handshake(stream: socket.socket, token: str, peer: str) -> Connection:
     """Prove to the peer that was connected to that this side has the token, and authenticate it. Raises
-    ConnectionLost."""
+    ConnectionLost, TokenRefused."""
     deadline = monotonic() + HANDSHAKE_SECONDS
     greeting = _receive_exactly(stream, len(MAGIC) + NONCE_BYTES, deadline, peer)
     if greeting[: len(MAGIC)] != MAGIC:
@@ -277,12 +304,11 @@ def begin_handshake(stream: socket.socket, token: str, peer: str) -> Connection:
     server_nonce, client_nonce = greeting[len(MAGIC) :], os.urandom(NONCE_BYTES)
     proof = _prove(token, b"client", server_nonce, client_nonce)
     _send_all(stream, MAGIC + client_nonce + proof, deadline, peer)
-    try:
-        answer = _receive_exactly(stream, MAC_BYTES, deadline, peer)
-    except ConnectionLost:
-        raise ConnectionLost(f"{peer}: refused this token") from None
+    answer = _receive_exactly(stream, MAC_BYTES, deadline, peer)
+    if answer == REFUSED:
+        raise TokenRefused(f"{peer}: refused this token")
     if not hmac.compare_digest(answer, _prove(token, b"server", server_nonce, client_nonce)):
-        raise ConnectionLost(f"{peer}: does not have this token")
+        raise TokenRefused(f"{peer}: does not have this token")
     keys = [_prove(token, role, server_nonce, client_nonce) for role in (b"from-client", b"from-server")]
     return Connection(stream, keys[0], keys[1], peer)
 
@@ -326,11 +352,10 @@ class RankListener:
         token: str,
         *,
         tls: ssl.SSLContext | None = None,
-        allow_public: bool = False,
     ) -> None:
         """Bind and listen. Raises RequestError for a public address or one that cannot be bound."""
         check_token(token)
-        family, place = address.resolve(allow_public=allow_public)
+        family, place = address.resolve()
         self._token, self._tls = token, tls
         self._stream = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -345,7 +370,8 @@ class RankListener:
         port = 0 if address.path else self._stream.getsockname()[1]
         self.address = RankAddress(address.host, port, address.path)
         self._accepted: SimpleQueue[Connection] = SimpleQueue()
-        self._pending = threading.BoundedSemaphore(MAX_PENDING_PEERS)
+        self._pending: Counter[str] = Counter()  # peers in their handshake, by IP address
+        self._changing = threading.Lock()
         self._closed = False
         self.num_refused = 0
         self._thread = threading.Thread(target=self._run, name="rank-listener", daemon=True)
@@ -382,19 +408,36 @@ class RankListener:
                 stream, place = self._stream.accept()
             except OSError:
                 return
-            peer = f"{place[0]}:{place[1]}" if isinstance(place, tuple) and place else "a local process"
-            if self._closed or not self._pending.acquire(blocking=False):
+            host = str(place[0]) if isinstance(place, tuple) and place else ""
+            if self._closed or not self._begin_pending(host):
                 stream.close()
                 continue
-            threading.Thread(target=self._authenticate, args=(stream, peer), name="rank-handshake", daemon=True).start()
+            peer = f"{host}:{place[1]}" if host else "a local process"
+            words = (stream, host, peer)
+            threading.Thread(target=self._authenticate, args=words, name="rank-handshake", daemon=True).start()
 
-    def _authenticate(self, stream: socket.socket, peer: str) -> None:
+    def _begin_pending(self, host: str) -> bool:
+        """Count a peer that begins its handshake; False if too many are in it. A unix socket is in a private folder."""
+        with self._changing:
+            if self._pending.total() >= MAX_PENDING_THREADS or (host and self._pending[host] >= MAX_PENDING_PEERS):
+                return False
+            self._pending[host] += 1
+            return True
+
+    def _end_pending(self, host: str) -> None:
+        with self._changing:
+            self._pending[host] -= 1
+            if not self._pending[host]:
+                del self._pending[host]
+
+    def _authenticate(self, stream: socket.socket, host: str, peer: str) -> None:
+        deadline = monotonic() + HANDSHAKE_SECONDS
         try:
             if self._tls is not None:
                 stream.settimeout(HANDSHAKE_SECONDS)
                 stream = self._tls.wrap_socket(stream, server_side=True)
             _set_options(stream)
-            connection = accept_handshake(stream, self._token, peer)
+            connection = accept_handshake(stream, self._token, peer, deadline)
         except (ConnectionLost, OSError) as reason:
             stream.close()
             self.num_refused += 1
@@ -404,7 +447,7 @@ class RankListener:
             if self._closed:
                 connection.close()
         finally:
-            self._pending.release()
+            self._end_pending(host)
 
 
 def connect(
@@ -438,6 +481,10 @@ def _set_options(stream: socket.socket) -> None:
     for name, value in (("TCP_KEEPIDLE", KEEPALIVE_SECONDS), ("TCP_KEEPINTVL", KEEPALIVE_SECONDS), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
             stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    number, unit = UNACKNOWLEDGED_OPTION.get(sys.platform, (0, 0))
+    if unit:
+        with suppress(OSError):
+            stream.setsockopt(socket.IPPROTO_TCP, number, UNACKNOWLEDGED_SECONDS * unit)
 
 
 def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
