@@ -44,10 +44,15 @@ class NetworkHost:
         _ip("-n", self.name, "link", "set", self.interface, state)
 
     def limit_rate(self, megabits: float) -> None:
-        """Let this end send no faster than a slower network would."""
-        burst = max(1600, int(megabits * 1e6 / 8 / 1000))  # of a millisecond
-        words = ("qdisc", "replace", "dev", self.interface, "root", "tbf", "rate", f"{megabits:g}mbit")
-        _run(["tc", "-n", self.name, *words, "burst", str(burst), "latency", "50ms"])
+        """Let this end send no faster than a slower network would; 0: as fast as it can."""
+        words = ["tc", "-n", self.name, "qdisc"]
+        if not megabits:
+            with suppress(subprocess.CalledProcessError):  # there was no limit
+                _run([*words, "del", "dev", self.interface, "root"])
+            return
+        burst = max(16_000, int(megabits * 1e6 / 8 / 10_000))  # bytes at full speed, of 0.1 ms
+        limit = ["rate", f"{megabits:g}mbit", "burst", str(burst), "latency", "50ms"]
+        _run([*words, "replace", "dev", self.interface, "root", "tbf", *limit])
 
 
 @contextmanager

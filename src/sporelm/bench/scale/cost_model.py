@@ -232,10 +232,15 @@ class CostModel:
         """Return the part of the keys and values that a rank holds: whole heads, at least one."""
         return ceil(self.model.kv_heads / self.layout.tp) / self.model.kv_heads
 
+    def _query_share(self) -> float:
+        """Return the part of the query heads that a rank holds: those of its key heads, unless ranks share these."""
+        model, tp = self.model, self.layout.tp
+        return self._key_share() if tp <= model.kv_heads else ceil(model.heads / tp) / model.heads
+
     def _layer_bytes(self) -> float:
         """Return the bytes of a rank's matrices of one layer."""
         model, tp = self.model, self.layout.tp
-        queries = 2 * model.width * model.query_width * ceil(model.heads / tp) / model.heads
+        queries = 2 * model.width * model.query_width * self._query_share()
         keys = 2 * model.width * model.key_width * self._key_share()
         return (queries + keys + model.ffn_values / tp) * model.value_bytes
 
@@ -256,7 +261,7 @@ class CostModel:
         shares = (efficiency.compute, efficiency.stream)
         peak = processor.peak(model.number_type)
         tokens, tp = load.num_tokens, self.layout.tp
-        query_share = ceil(model.heads / tp) / model.heads
+        query_share = self._query_share()
         attention_values = 2 * model.width * (model.query_width * query_share + model.key_width * self._key_share())
         read_share = 1.0
         if model.experts:  # each token selects evenly
