@@ -20,6 +20,8 @@ CONFIGS = {
     "tp-uneven": ParallelConfig(tp=3, shares=(1, 1, 2)),
     "ep2": ParallelConfig(tp=2, expert_parallel=True),
     "pp2": ParallelConfig(pp=2),
+    "pp3": ParallelConfig(pp=3),
+    "pp3-eager": ParallelConfig(pp=3),
     "tp2-pp2": ParallelConfig(tp=2, pp=2),
     "tp2-eager": ParallelConfig(tp=2),
     "pp2-eager": ParallelConfig(pp=2),

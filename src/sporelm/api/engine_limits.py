@@ -1,5 +1,6 @@
 """The limits of an engine: the context, pages and recurrent states that the memory beside the weights allows."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm.api.device_split import DeviceSplit
@@ -106,6 +107,13 @@ def choose_split_limits(
     max_step_tokens = max(model.backend.step_buckets.values())
     token_budget = options.token_budget or max_step_tokens
     pools = [_pool(options, model, draft, split, part, token_budget) for part in (DEVICE, HOST)]
+    return choose_pool_limits(options, model, pools, (split.device, "cpu"), token_budget)
+
+
+def choose_pool_limits(
+    options: "EngineOptions", model: ModelLoader, pools: Sequence[MemoryPool], titles: Sequence[str], token_budget: int
+) -> EngineConfig:
+    """Choose the engine's limits for caches in several memories: what all of them allow. Raises MemoryShortage."""
     page_bytes, state_bytes = sum(pool.page_bytes for pool in pools), sum(pool.state_bytes for pool in pools)
     draft_bytes = sum(pool.draft_bytes for pool in pools)
     cache_bytes = options.kv_bytes
@@ -130,7 +138,7 @@ def choose_split_limits(
             for pool, taken in zip(pools, beside, strict=True)
         ]
     num_pages = min(pages for _, pages in choices)
-    for pool, taken, title in zip(pools, beside, (split.device, "cpu"), strict=True):
+    for pool, taken, title in zip(pools, beside, titles, strict=True):
         needed = num_pages * pool.page_bytes + taken
         if pool.available is not None and needed > pool.available:
             raise MemoryShortage(

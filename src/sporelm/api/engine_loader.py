@@ -21,6 +21,7 @@ from sporelm.api.model_loader import ModelLoader
 from sporelm.api.open_device import HOST_DTYPES, open_device
 from sporelm.api.parallel_options import ONE_RANK, ParallelOptions
 from sporelm.api.rank_launch import check_supported, rank_threads, start_group
+from sporelm.api.rank_limits import choose_rank_limits
 from sporelm.api.rank_opening import GroupSpec, RankOptions
 from sporelm.api.split_loading import (
     check_device_option,
@@ -427,7 +428,9 @@ def _load(
     if isinstance(model.model, Encoder):
         return _load_encoder(options, model, draft, threads, start, progress)
     source = model.source
-    if split is None:
+    if not options.parallel.is_single:
+        limits = choose_rank_limits(options, model, draft)
+    elif split is None:
         limits = choose_limits(options, model, draft)
     else:
         limits = choose_split_limits(options, model, draft, split)

@@ -15,6 +15,7 @@ from sporelm.models.placed_model import PlacedModel, RankPlace
 from sporelm.models.weight_cuts import RankWeights
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
+from sporelm.quant import QuantFormat
 from sporelm.tensor.tensor import Tensor
 
 
@@ -118,9 +119,13 @@ def place_model(
     """Return one rank's part of a decoder. Raises UnsupportedModel for an encoder, or if it cannot be divided."""
     if isinstance(model, Encoder):
         raise UnsupportedModel(f"{source.config.name} is an encoder: only decoders can be divided over several ranks")
-    mapped = map_tensors(source, model.params()).tensors
-    dtypes = {each.param.name: F32_FORMAT if dequantize else packed_format(source, each) for each in mapped}
-    return PlacedModel(model, dtypes, place, backend)
+    return PlacedModel(model, packed_formats(source, model.params(), dequantize=dequantize), place, backend)
+
+
+def packed_formats(source: ModelSource, params: Sequence[Param], *, dequantize: bool) -> dict[str, type[QuantFormat]]:
+    """Return the number format in which each weight is packed, by name."""
+    mapped = map_tensors(source, params).tensors
+    return {each.param.name: F32_FORMAT if dequantize else packed_format(source, each) for each in mapped}
 
 
 def packed_bytes_per_param(

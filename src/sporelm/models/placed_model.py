@@ -56,8 +56,13 @@ class PlacedModel:
         self.sharder = Sharder(place.group, RULES, backend.tensor)
         self._dtypes = {each.name: weight_dtype(each, dtypes) for each in every}
         self._params = {each.name: each for each in every}
-        self._stage_of: dict[int, int] = {}  # of the constants of layers, by their ids
-        self._local_ids: set[int] = set()  # ids of weights and caches
+        # Made once: an object that was freed could leave its id to another of a later trace.
+        self._absent_weights = {
+            each.name: Placeholder(self.cuts.local_shape(each, self.tp_rank), self._dtypes[each.name]) for each in every
+        }
+        self._absent_caches = placeholder_caches(self.cuts.local_memory(model.memory(), self.tp_rank))
+        self._stages: dict[int, int] = {}  # of the weights of layers in the last trace, by their ids
+        self._local_ids: set[int] = set()  # of all weights and caches in the last trace
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -91,35 +96,30 @@ class PlacedModel:
         return self._run("embed", step, weights, caches)
 
     def _run(self, name: str, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
-        absent = {
-            param.name: Placeholder(self.cuts.local_shape(param, self.tp_rank), self._dtypes[param.name])
-            for param in self._params.values()
-            if param.name not in weights
-        }
-        given = {**absent, **weights}
+        given = {**self._absent_weights, **weights}
         every = self._all_caches(caches)
-        self._note_stages(given, every)
+        self._stages, self._local_ids = self._find_stages(given, every)
         tables = [name for name in weights if name not in self._params and is_table(weights[name])]
         placed = place_weights(self.cuts, self.sharder, given, tables)
         outputs = getattr(self.model, name)(step, placed, place_caches(self.cuts, self.sharder, every))
         return local_outputs(self.sharder, outputs)
 
     def _all_caches(self, caches: Sequence[Any]) -> list[Any]:
-        """Return the caches of all layers: those of other stages as placeholders."""
-        found = placeholder_caches(self.cuts.local_memory(self.model.memory(), self.tp_rank))
+        """Return the caches of all layers: without values for other stages."""
+        every = list(self._absent_caches)
         for index, cache in zip(self.cuts.stage_caches[self.stage], caches, strict=True):
-            found[index] = cache
-        return found
+            every[index] = cache
+        return every
 
-    def _note_stages(self, weights: Mapping[str, Any], caches: Sequence[Any]) -> None:
-        for name in self._params:
-            if name in weights:
-                self._local_ids.add(id(weights[name]))
-                layer = self.cuts.layer_stage(name)
-                if layer is not None:
-                    self._stage_of[id(weights[name])] = layer
+    def _find_stages(self, weights: Mapping[str, Any], caches: Sequence[Any]) -> tuple[dict[int, int], set[int]]:
+        """Return the stages of the layers' weights, and the ids of all weights and caches, by the ids of this trace."""
+        stages = {
+            id(weights[name]): stage for name in self._params if (stage := self.cuts.layer_stage(name)) is not None
+        }
+        local = {id(weights[name]) for name in self._params}
         for cache in caches:
-            self._local_ids |= {id(each) for each in (cache if isinstance(cache, tuple) else (cache,))}
+            local |= {id(each) for each in (cache if isinstance(cache, tuple) else (cache,))}
+        return stages, local
 
     def local_graph(self, graph: Graph) -> Graph:
         """Return the rank's stage of a graph that was traced by `forward` or `embed`."""
@@ -127,7 +127,7 @@ class PlacedModel:
             return graph
         assert self.rank_place.world is not None
         calls: StageCalls = assign_stages(
-            graph, lambda value: self._stage_of.get(id(value)), lambda value: id(value) not in self._local_ids
+            graph, lambda value: self._stages.get(id(value)), lambda value: id(value) not in self._local_ids
         )
         tp = self.parallel.tp
 
