@@ -6,12 +6,14 @@ from functools import cached_property
 from pathlib import Path
 
 from sporelm.api.user_paths import parse_path
+from sporelm.backends.backend_registry import backend_names
 from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.request import parse_int
 from sporelm.errors import RequestError, safe_repr
 
 RANK_PLACES = ("processes", "threads")
+DEFAULT_DEVICE = "cpu"  # of the option device
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,7 @@ class ParallelOptions:
                 f"the option rank_devices: must be one for each stage or for each rank (got {safe_repr(given)}; "
                 f"allowed {counts} of them). Give names such as cuda@cuda:0,cpu."
             )
-        pairs = [each.partition("@")[::2] for each in given]
-        devices = tuple((name, device or "cpu") for name, device in pairs)  # the default of the option device
+        devices = tuple(_parse_device(each) for each in given)
         if len(devices) == self.config.size:
             return devices
         return tuple(each for each in devices for _ in range(self.config.tp))
@@ -125,6 +126,24 @@ class ParallelOptions:
             parse_path("the option rank_tls_cert", self.rank_tls_cert),
             parse_path("the option rank_tls_key", self.rank_tls_key),
         )
+
+
+def _parse_device(text: str) -> tuple[str, str]:
+    """Return the back-end and the device of NAME or NAME@DEVICE."""
+    name, at, device = text.partition("@")
+    check_backend_name("the option rank_devices", name)
+    if at and not device:
+        raise RequestError(
+            f"the option rank_devices: no device behind @ (got {safe_repr(text)}). Give NAME or NAME@DEVICE."
+        )
+    return name, device or DEFAULT_DEVICE
+
+
+def check_backend_name(option: str, name: str) -> None:
+    """Raise RequestError for the name of no back-end; "auto" is none, since each rank has one of its own."""
+    names = backend_names()
+    if name not in names:
+        raise RequestError(f"{option}: unknown back-end (got {safe_repr(name)}; allowed {', '.join(names)}).")
 
 
 def _parse_list(name: str, values: Sequence[int] | None) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from sporelm import __version__
+from sporelm.api.host_choices import HostChoices
 from sporelm.api.rank_meeting import Entries, RankMeeting
 from sporelm.api.rank_opening import RankOptions, open_rank
 from sporelm.engine.ranks.message_handler import OpenedRank
@@ -45,8 +45,9 @@ def main() -> None:
 class ProcessOpener:
     """Opens the rank of this process."""
 
-    def __init__(self, connection: Connection, path: Path | None) -> None:
-        self._connection, self._path = connection, path
+    def __init__(self, connection: Connection, choices: HostChoices | None) -> None:
+        """`choices` are those of a worker of another host."""
+        self._connection, self._choices = connection, choices
         self._meeting: RankMeeting | None = None
 
     def meet(self, options: bytes) -> Entries:
@@ -58,7 +59,10 @@ class ProcessOpener:
     def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_stage: SetStage) -> OpenedRank:
         """Load the rank's part of the model."""
         groups = None if self._meeting is None else self._meeting.finish(addresses)
-        return open_rank(RankOptions.decode(options), set_stage, self._path, groups)
+        decoded = RankOptions.decode(options)
+        if self._choices is not None:
+            decoded = self._choices.apply(decoded)
+        return open_rank(decoded, set_stage, groups=groups)
 
 
 def serve_connection(
@@ -66,14 +70,14 @@ def serve_connection(
     token: str,
     *,
     rank: int = JOINING,
-    path: Path | None = None,
+    choices: HostChoices | None = None,
     tls: ssl.SSLContext | None = None,
     allow_public: bool = False,
     on_join: Callable[[str], None] | None = None,
 ) -> bool:
     """Connect to rank 0, and serve it until it ends; return whether it has ended the connection in good order.
 
-    path      of the model on this host; None: as rank 0 calls it
+    choices   of a worker of another host; None: rank 0 knows this host
     on_join   called with the address, once connected
 
     Raises ConnectionLost if it cannot be reached, or refuses this process.
@@ -92,7 +96,7 @@ def serve_connection(
     def start_to_end() -> None:
         threading.Thread(target=end_soon, name="rank-end", daemon=True).start()
 
-    server = RankServer(connection, ProcessOpener(connection, path), start_to_end)
+    server = RankServer(connection, ProcessOpener(connection, choices), start_to_end)
     try:
         return server.serve()
     finally:

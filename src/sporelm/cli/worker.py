@@ -32,9 +32,18 @@ def make_parser() -> Parser:
         "--token-file", required=True, metavar="FILE", help="file with the first host's secret, mode 0600"
     )
     parser.add_argument(
-        "--tls-ca", metavar="FILE", help="certificates in PEM format: the first host's must be signed by one of them"
+        "--rank-tls-ca",
+        metavar="FILE",
+        help="certificates in PEM format that sign the first host's certificate",
     )
-    parser.add_argument("--allow-public-address", action="store_true", help="connect to a public address, too")
+    parser.add_argument(
+        "--allow-public-address", action="store_true", help="connect to a public address, such as a gateway's"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of this worker; default: the performance cores of this host"
+    )
+    parser.add_argument("--backend", metavar="NAME", help="back-end here; default: that of the first host")
+    parser.add_argument("--device", metavar="DEVICE", help="device of --backend, such as cuda:1; default: cpu")
     parser.add_argument(
         "--wait-seconds",
         type=float,
@@ -49,25 +58,35 @@ def make_parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.wait_seconds <= 1e9:
         raise UsageError(f"--wait-seconds: out of range (got {args.wait_seconds:g}; allowed 0 to 1e9).")
-    from sporelm.api.rank_process import serve_connection
+    options.check_threads(args.threads)
+    if args.device is not None and args.backend is None:
+        raise UsageError("--device: needs --backend. Give both, or leave it out.")
+    from sporelm.api.rank_process import HostChoices, serve_connection
     from sporelm.engine.ranks.rank_address import RankAddress
-    from sporelm.engine.ranks.transport import ConnectionLost, client_tls, read_token
+    from sporelm.engine.ranks.transport import ConnectionLost, TokenRefused, client_tls, read_token
     from sporelm.files import store
 
     address, token = RankAddress.parse(args.join), read_token(Path(args.token_file).expanduser())
     path = store.resolve(args.model) if args.model is not None else None
-    tls = client_tls(Path(args.tls_ca).expanduser()) if args.tls_ca is not None else None
-    was_served, deadline = False, time.monotonic() + args.wait_seconds
+    tls = client_tls(Path(args.rank_tls_ca).expanduser()) if args.rank_tls_ca is not None else None
+    choices = HostChoices(path, args.threads, args.backend, args.device)
+    choices.check()
+    was_served, deadline, shown = False, time.monotonic() + args.wait_seconds, ""
     while True:
         try:
             is_over = serve_connection(
-                address, token, path=path, tls=tls, allow_public=args.allow_public_address, on_join=report_join
+                address, token, choices=choices, tls=tls, allow_public=args.allow_public_address, on_join=report_join
             )
+        except TokenRefused as reason:
+            raise SporeError(f"{reason}. Copy the token file of the first host.") from None
         except ConnectionLost as reason:
             if time.monotonic() >= deadline:
                 if was_served:
                     return 0
-                raise SporeError(f"{reason}. Start the first host, or check address and token.") from None
+                raise SporeError(f"{reason}. Start the first host, or check the address.") from None
+            if str(reason) != shown and not was_served:
+                shown = str(reason)
+                sys.stderr.write(f"spore: {shown}; trying for {args.wait_seconds:g} seconds\n")
         else:
             was_served, deadline = True, time.monotonic() + args.wait_seconds
             sys.stderr.write(f"spore: {address} has {'ended' if is_over else 'lost'} this rank\n")

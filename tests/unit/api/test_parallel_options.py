@@ -40,6 +40,13 @@ def test_devices_are_for_stages_or_for_ranks() -> None:
         ({"rank_tls_cert": "a.pem"}, "the option rank_tls_cert: needs the option rank_tls_key"),
         ({"pp": 2, "rank_devices": ("cpu",)}, r"the option rank_devices: .* allowed 2 of them\)"),
         ({"tp": 2, "pp": 2, "rank_devices": ("cpu",)}, r"the option rank_devices: .* allowed 2 or 4 of them\)"),
+        (
+            {"tp": 2, "rank_devices": ("cpu", "auto")},
+            r"the option rank_devices: unknown back-end \(got 'auto'; allowed",
+        ),
+        ({"tp": 2, "rank_devices": ("cpu", "")}, r"the option rank_devices: unknown back-end \(got ''; allowed cpu"),
+        ({"tp": 2, "rank_devices": ("cpu", "@x")}, r"the option rank_devices: unknown back-end \(got ''; allowed cpu"),
+        ({"tp": 2, "rank_devices": ("cpu", "cuda@")}, r"the option rank_devices: no device behind @ \(got 'cuda@'\)"),
         ({"tp": 2, "rank_devices": "cpu,cpu"}, "the option rank_devices: must be one for each"),
     ],
     ids=str,
