@@ -274,6 +274,27 @@ def to_error(failure: Failed, rank: str) -> SporeError:
     return BackendError(message)
 
 
+def check_request(request: Request, limits: EngineConfig) -> None:
+    """Raise BackendError for a request whose numbers do not fit the caches. Numbers of arrays are checked by their
+    shapes, where they are used."""
+    if isinstance(request, RunStep | EmbedStep):
+        check_step(request.step, limits)
+    elif isinstance(request, ExportPages | ImportPages):
+        _require_numbers(request.pages, limits.num_pages, "a page")
+    if isinstance(request, ExportPages | ImportStates):
+        _require_numbers(request.states, limits.num_states, "a state")
+    if isinstance(request, FetchLogits) and request.rows is not None:
+        _require_numbers(request.rows, limits.token_budget, "a row")
+    if isinstance(request, FetchCandidates):
+        _require_numbers([request.count], limits.vocab + 1, "the number of candidates")
+    if isinstance(request, BuildLora):
+        _require(request.number > 0, "the number of a set of adapters")
+
+
+def _require_numbers(numbers: Sequence[int], count: int, name: str) -> None:
+    _require(all(0 <= number < count for number in numbers), name)
+
+
 def check_step(step: Step, limits: EngineConfig) -> None:
     """Raise BackendError for a step that does not fit the caches: its numbers become addresses in native code."""
     num_rows, max_pages = 0, -(-limits.max_context // PAGE)
@@ -285,17 +306,19 @@ def check_step(step: Step, limits: EngineConfig) -> None:
         _require(scheduled.position >= 0, "a position")
         _require(scheduled.position + count <= len(page_table) * PAGE, "the length of a page table")
         _require(len(page_table) <= max_pages, "the length of a page table")
-        _require(min(page_table) >= 0 and max(page_table) < limits.num_pages, "a page")
+        _require_numbers(page_table, limits.num_pages, "a page")
+        _require(scheduled.adapter_id >= 0, "an adapter")
         _require(-1 <= scheduled.state_slot < max(1, limits.num_states), "a state")
         _require(not limits.num_states or scheduled.state_slot >= 0, "a state")
-        _check_tokens(scheduled, limits.vocab)
+        _check_tokens(scheduled, limits)
     _require(num_rows <= limits.token_budget, "the number of tokens")
     _check_copies(step.copies, limits.num_pages)
     _check_copies(step.state_copies, limits.num_states)
 
 
-def _check_tokens(scheduled: ScheduledSequence, vocab: int) -> None:
-    tokens = scheduled.tokens
+def _check_tokens(scheduled: ScheduledSequence, limits: EngineConfig) -> None:
+    tokens, vocab, rope = scheduled.tokens, limits.vocab, scheduled.rope_positions
+    _require(rope is None or (rope.shape == (len(tokens), 3) and rope.dtype == np.int32), "rotary positions")
     if not scheduled.images:
         _require(min(tokens) >= 0 and max(tokens) < vocab, "a token")
         return
@@ -303,8 +326,9 @@ def _check_tokens(scheduled: ScheduledSequence, vocab: int) -> None:
     for image in scheduled.images:
         is_matrix = image.values.ndim == 2 and image.values.dtype == np.float32
         _require(is_matrix and 0 <= image.first <= len(tokens) - len(image.values), "an image")
-    rope = scheduled.rope_positions
-    _require(rope is None or (rope.shape == (len(tokens), 3) and rope.dtype == np.int32), "rotary positions")
+        first = scheduled.position + image.first
+        is_inside = 0 <= image.start <= first and first + len(image.values) <= image.stop <= limits.max_context
+        _require(is_inside, "the span of an image")
 
 
 def _check_copies(copies: Sequence[tuple[int, int]], count: int) -> None:
@@ -313,7 +337,7 @@ def _check_copies(copies: Sequence[tuple[int, int]], count: int) -> None:
 
 def _require(holds: bool, name: str) -> None:
     if not holds:
-        raise BackendError(f"ranks: step is not valid ({name} is out of range)")
+        raise BackendError(f"ranks: message is not valid ({name} is out of range)")
 
 
 def to_arrays(adapters: Mapping[int, Mapping[str, Any]]) -> dict[int, AdapterMatrices]:

@@ -10,13 +10,11 @@ from typing import Protocol
 from sporelm.engine.ranks.message_handler import MessageHandler, OpenedRank
 from sporelm.engine.ranks.messages import (
     Close,
-    EmbedStep,
     MeetRanks,
     OpenRank,
     RankAddresses,
     Request,
-    RunStep,
-    check_step,
+    check_request,
     decode_request,
 )
 from sporelm.engine.ranks.rank import RankEndpoint
@@ -94,8 +92,7 @@ class RankServer:
                     continue
                 if handler is None:
                     raise BackendError(f"ranks: {type(request).__name__} came before OpenRank")
-                if isinstance(request, RunStep | EmbedStep):
-                    check_step(request.step, handler.worker.limits)
+                check_request(request, handler.worker.limits)
                 result = handler.handle(request)
                 self._endpoint.reply(result() if callable(result) else result)
             except ConnectionLost:

@@ -1,6 +1,7 @@
 """Messages: each comes back as it was, and hostile bytes give a BackendError."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from sporelm.engine.ranks.messages import (
     Done,
     Failed,
     RunStep,
+    check_request,
     check_step,
     decode_reply,
     decode_request,
@@ -106,6 +108,15 @@ def test_changed_bytes_are_refused_or_a_message(data: st.DataObject) -> None:
         step(tokens=[1] * 65),
         step(images=(ScheduledImage(2, np.zeros((2, 4), np.float32), 0, 2),)),
         step(images=(ScheduledImage(0, np.zeros((2, 4), np.int32), 0, 2),)),
+        step(images=(ScheduledImage(0, np.zeros((2, 4), np.float32), -1, 2),)),
+        step(images=(ScheduledImage(1, np.zeros((2, 4), np.float32), 2, 4),)),
+        step(images=(ScheduledImage(1, np.zeros((2, 4), np.float32), 0, 2),)),
+        step(images=(ScheduledImage(0, np.zeros((2, 4), np.float32), 0, 257),)),
+        step(page_table=()),
+        step(tokens=[], page_table=(), num_outputs=0),
+        step(adapter_id=-1),
+        step(rope_positions=np.zeros((2, 3), np.int32)),
+        step(rope_positions=np.zeros((3, 3), np.int64)),
     ],
 )
 def test_steps_that_do_not_fit_the_caches_are_refused(bad: Step) -> None:
@@ -115,6 +126,29 @@ def test_steps_that_do_not_fit_the_caches_are_refused(bad: Step) -> None:
 
 def test_a_step_that_fits_is_accepted() -> None:
     check_step(step(), LIMITS)
+    check_step(step(images=(ScheduledImage(1, np.zeros((2, 4), np.float32), 1, 3),)), LIMITS)
+    check_step(step(position=70, images=(ScheduledImage(0, np.zeros((3, 4), np.float32), 60, 80),)), LIMITS)
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda number: messages.ExportPages([number], []),
+        lambda number: messages.ExportPages([], [number]),
+        lambda number: messages.ImportPages([number], []),
+        lambda number: messages.ImportStates([number], []),
+        lambda number: messages.FetchLogits([number]),
+        lambda number: messages.FetchCandidates(number),
+        lambda number: messages.EmbedStep(step(page_table=(number,))),
+    ],
+)
+def test_numbers_of_other_requests_are_checked(request_of: Any) -> None:
+    limits = replace(LIMITS, num_states=4, state_interval=1)
+    for number in (-1, 1000, 1 << 62):
+        with pytest.raises(BackendError, match="out of range"):
+            check_request(request_of(number), limits)
+    if not isinstance(request_of(1), messages.EmbedStep):
+        check_request(request_of(1), limits)
 
 
 def test_errors_keep_their_class_and_message() -> None:
