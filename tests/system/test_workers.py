@@ -152,7 +152,7 @@ def kill_soon(number: int, delay: float = 0.15) -> threading.Timer:
     return timer
 
 
-def test_a_killed_worker_is_replaced(story: Path, single: LLM) -> None:
+def test_a_killed_worker_is_replaced(story: Path, single: LLM, caplog: pytest.LogCaptureFixture) -> None:
     expected = texts(single.generate(PROMPTS, LONG))
     with LLM(story, tp=2, threads=2) as llm:
         began = monotonic()
@@ -162,6 +162,7 @@ def test_a_killed_worker_is_replaced(story: Path, single: LLM) -> None:
         assert found == expected
         assert texts(llm.generate(PROMPTS, LONG)) == expected  # the loss may be noticed here
         assert group_of(llm).num_restarts == 1
+        assert "rank 1: its process has ended (signal 9, SIGKILL)" in caplog.text
         assert monotonic() - began < 15
         llm.engine.check_integrity()
 
@@ -196,6 +197,21 @@ def test_a_stopped_worker_is_replaced(story: Path, single: LLM) -> None:
         assert texts(llm.generate(PROMPTS, LONG)) == expected
         assert monotonic() - began < 15
         assert list_ranks() != stopped
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=str)
+def test_a_lost_worker_of_a_later_stage_is_replaced(story: Path, single: LLM, number: int) -> None:
+    expected = texts(single.generate(PROMPTS, LONG))
+    with LLM(story, tp=2, pp=2, threads=2) as llm:
+        began = monotonic()
+        timer = kill_soon(number)
+        assert texts(llm.generate(PROMPTS, LONG)) == expected
+        timer.join()
+        assert texts(llm.generate(PROMPTS, LONG)) == expected  # the loss may be noticed here
+        assert group_of(llm).num_restarts == 1
+        assert monotonic() - began < 15
+        assert len(list_ranks()) == 3
 
 
 @pytest.mark.parametrize("ranks", ["threads", pytest.param("processes", marks=pytest.mark.all)])

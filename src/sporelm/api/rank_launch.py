@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,7 @@ CONNECT_SECONDS = 60.0  # for a spawned process to start and connect
 JOIN_SECONDS = 600.0  # for workers of other hosts
 REJOIN_SECONDS = 60.0  # for them to come back after a loss
 HELLO_SECONDS = 5.0
+END_SECONDS = 0.5  # for a process to end, whose connection has ended
 KILL_SECONDS = 5.0  # for a process to end by itself
 POLL_SECONDS = 0.1
 MEMORY_FOLDER = Path("/dev/shm")
@@ -124,13 +126,13 @@ class RankLauncher:
             open_worker = partial(open_rank, self._options_of(rank), void, groups=groups[rank])
             started.append(ThreadRank(f"rank {rank}", open_worker))
             cleanup.callback(started[-1].close)
-        cleanup.callback(groups[0].abort)
+        cleanup.callback(_abort_all, groups)
         worker = self._open_first(self._options_of(0), groups[0])
         cleanup.callback(worker.close)
         for each in started:
             each.wait_until_open()
             others.append(each)
-        return self._members(worker, others, groups[0], groups[0].close)
+        return self._members(worker, others, partial(_abort_all, groups), groups[0].close)
 
     def _create_groups(self) -> list[JoinedGroups]:
         """Return the groups of each rank, for threads of this process."""
@@ -154,6 +156,8 @@ class RankLauncher:
         ranks = self._connect(processes, cleanup)
         first = self._options_of(0, folder)
         meeting = RankMeeting(first, first.group.stage) if self._uses_torch else None
+        if meeting is not None:
+            cleanup.callback(meeting.close)
         addresses = self._exchange_addresses(meeting, ranks, folder) if meeting is not None else {}
         pending = {
             number: rank.send(Envelope(OpenRank(self._options_of(number, folder).encode(), addresses)))
@@ -161,8 +165,14 @@ class RankLauncher:
         }
         groups = meeting.finish(addresses) if meeting is not None else join_groups(first)
         cleanup.callback(groups.close)
+
+        def lose_all(reason: str) -> None:
+            groups.abort()
+            for rank in ranks.values():
+                rank.lose(reason)
+
         for rank in ranks.values():
-            rank.watch(lambda reason: groups.abort())
+            rank.watch(lose_all)
         with pinned_to(first.cores):
             worker = self._open_first(first, groups)
         cleanup.callback(worker.close)
@@ -178,7 +188,7 @@ class RankLauncher:
             groups.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-        return self._members(worker, list(ranks.values()), groups, close)
+        return self._members(worker, list(ranks.values()), groups.abort, close)
 
     @property
     def _uses_torch(self) -> bool:
@@ -240,8 +250,9 @@ class RankLauncher:
                     if hello.rank not in processes or hello.rank in ranks:
                         connection.close()
                         continue
-                    ranks[hello.rank] = RemoteRank(f"rank {hello.rank}", connection)
-                    cleanup.callback(ranks[hello.rank].close)
+                    explain_end = partial(_explain_end, processes[hello.rank])
+                    ranks[hello.rank] = RemoteRank(f"rank {hello.rank}", connection, explain_end)
+                    cleanup.callback(_abandon, ranks[hello.rank])
                     continue
                 _check_alive(processes, ranks)
                 if monotonic() > deadline:
@@ -267,7 +278,7 @@ class RankLauncher:
                     with suppress(ConnectionLost):
                         hello = _read_hello(connection)
                         ranks[number] = RemoteRank(f"rank {number} ({hello.host})", connection)
-                        cleanup.callback(ranks[number].close)
+                        cleanup.callback(_abandon, ranks[number])
                 elif monotonic() > deadline:
                     raise RankLost(
                         f"rank {number}: no worker has joined within {seconds:g} seconds. Run there: "
@@ -313,7 +324,7 @@ class RankLauncher:
         return msgspec.structs.replace(known, threads=threads[number], cores=cores[number])
 
     def _members(
-        self, worker: Worker, others: Sequence[Rank], groups: JoinedGroups, close: Callable[[], None]
+        self, worker: Worker, others: Sequence[Rank], abort: Callable[[], None], close: Callable[[], None]
     ) -> GroupMembers:
         """Return the members of the group, and how the model is divided over them."""
         config, model = self.parallel.config, worker.runner.model
@@ -322,7 +333,7 @@ class RankLauncher:
         return GroupMembers(
             worker=worker,
             others=others,
-            abort=groups.abort,
+            abort=abort,
             close=close,
             page_cuts=cuts.pages,
             state_cuts=cuts.states,
@@ -419,11 +430,39 @@ def _end_process(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -
     process.wait()
 
 
+def _explain_end(process: "subprocess.Popen[bytes]") -> str:
+    """Return how a process has ended whose connection is lost; "" if it still runs."""
+    with suppress(subprocess.TimeoutExpired):
+        return f"its process has ended ({_name_code(process.wait(END_SECONDS))})"
+    return ""
+
+
+def _name_code(code: int) -> str:
+    """Return what an exit code of `subprocess` stands for."""
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return f"signal {-code}, {signal.Signals(-code).name}"
+    return f"signal {-code}"
+
+
+def _abandon(rank: RemoteRank) -> None:
+    """End a rank whose group cannot be started: at once, since it may load weights."""
+    rank.lose("the ranks could not be started")
+    rank.close()
+
+
+def _abort_all(groups: Sequence[JoinedGroups]) -> None:
+    """Make the waits of all ranks end."""
+    for each in groups:
+        each.abort()
+
+
 def _check_alive(processes: "dict[int, subprocess.Popen[bytes]]", ranks: dict[int, RemoteRank]) -> None:
     """Raise RankLost if a process has ended before it has connected."""
     for number, process in processes.items():
         if number not in ranks and (code := process.poll()) is not None:
-            raise RankLost(f"rank {number}: its process has ended at its start (exit code {code})")
+            raise RankLost(f"rank {number}: its process has ended at its start ({_name_code(code)})")
 
 
 def _read_hello(connection: Connection) -> Hello:

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import cached_property
 from queue import SimpleQueue
@@ -32,6 +32,7 @@ POLL_SECONDS = 0.25
 CLOSE_SECONDS = 3.0
 
 OnLost = Callable[[str], None]  # gets the reason
+ExplainEnd = Callable[[], str]
 
 
 class Envelope:
@@ -57,6 +58,13 @@ class Rank(Protocol):
     def watch(self, on_lost: OnLost) -> None:
         """Call `on_lost` with the reason, in any thread, when the rank can carry out no more messages."""
 
+    def lose(self, reason: str) -> None:
+        """Give the rank up: all its futures raise RankLost now, and it leaves its waits for other ranks. Any thread may
+        call this; only the first reason counts."""
+
+    def begin_close(self) -> None:
+        """Ask the rank to end, and do not wait for it."""
+
     def close(self) -> None:
         """End the rank. Messages that wait raise RankLost. Closing again does nothing."""
 
@@ -67,7 +75,11 @@ class ThreadRank:
     def __init__(self, name: str, open_worker: Callable[[], OpenedRank]) -> None:
         """Open the worker in its thread; `wait_until_open` waits for it."""
         self.name = name
+        self.lost: str | None = None  # the reason
         self._messages: SimpleQueue[tuple[Request, Future[Reply]] | None] = SimpleQueue()
+        self._replies: deque[Future[Reply]] = deque()
+        self._changing = threading.Lock()
+        self._opened: OpenedRank | None = None
         self._is_open: Future[None] = Future()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, args=(open_worker,), name=name, daemon=True)
@@ -80,25 +92,45 @@ class ThreadRank:
     def send(self, envelope: Envelope) -> "Future[Reply]":
         """Queue a message for the thread."""
         reply: Future[Reply] = Future()
-        if self._is_closed:
-            reply.set_exception(RankLost(f"{self.name} is closed"))
-        else:
-            self._messages.put((envelope.message, reply))
+        with self._changing:
+            reason = f"{self.name} is closed" if self._is_closed else self.lost
+            if reason is None:
+                self._replies.append(reply)
+                self._messages.put((envelope.message, reply))
+        if reason is not None:
+            reply.set_exception(RankLost(reason))
         return reply
 
     def watch(self, on_lost: OnLost) -> None:
         """Do nothing: a thread does not end by itself."""
 
+    def lose(self, reason: str) -> None:
+        """Let all messages raise RankLost, and abort the groups that the worker is in."""
+        with self._changing:
+            if self.lost is not None:
+                return
+            self.lost = f"{self.name}: {reason}"
+            replies, self._replies = list(self._replies), deque()
+        if self._opened is not None:
+            self._opened.abort()
+        for reply in replies:
+            _set_error(reply, RankLost(self.lost))
+
+    def begin_close(self) -> None:
+        """Let the thread end after the messages that it has."""
+        with self._changing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._messages.put(None)
+
     def close(self) -> None:
         """End the thread after the message that it carries out, and free the worker."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._messages.put(None)
+        self.begin_close()
         self._thread.join()
 
     def _run(self, open_worker: Callable[[], OpenedRank]) -> None:
         try:
-            opened = open_worker()
+            self._opened = opened = open_worker()
             handler = MessageHandler(opened.worker)
         except BaseException as error:
             self._is_open.set_exception(error)
@@ -108,21 +140,44 @@ class ThreadRank:
             with handler.worker.device.context.lock():
                 while (item := self._messages.get()) is not None:
                     request, reply = item
-                    try:
-                        result = handler.handle(request)
-                        reply.set_result(result() if callable(result) else result)
-                    except BaseException as error:
-                        reply.set_exception(error)
+                    if self.lost is None:
+                        self._carry_out(handler, request, reply)
                     del item, request, reply
         finally:
             opened.close()
+
+    def _carry_out(self, handler: MessageHandler, request: Request, reply: "Future[Reply]") -> None:
+        result: Reply | None = None
+        failure: BaseException | None = None
+        try:
+            begun = handler.handle(request)
+            result = begun() if callable(begun) else begun
+        except BaseException as error:
+            failure = error
+        with self._changing:
+            if reply not in self._replies:  # it was given up meanwhile
+                return
+            self._replies.remove(reply)
+        if failure is not None:
+            _set_error(reply, failure)
+        else:
+            assert result is not None
+            with suppress(InvalidStateError):
+                reply.set_result(result)
+
+
+def _set_error(reply: "Future[Reply]", error: BaseException) -> None:
+    with suppress(InvalidStateError):  # it has a result already
+        reply.set_exception(error)
 
 
 class RemoteRank:
     """A worker in another process, behind a connection. A thread receives its replies and signs of life."""
 
-    def __init__(self, name: str, connection: Connection) -> None:
+    def __init__(self, name: str, connection: Connection, explain_end: ExplainEnd | None = None) -> None:
+        """`explain_end` returns how the process has ended, or "", once its connection is lost."""
         self.name = name
+        self._explain_end = explain_end
         self.connection = connection
         self.stage = ""  # of loading
         self.lost: str | None = None  # the reason
@@ -131,6 +186,8 @@ class RemoteRank:
         self._sending = threading.Lock()  # replies come in the order of the messages
         self._changing = threading.Lock()
         self._on_lost: list[OnLost] = []
+        self._closing: Future[Reply] | None = None
+        self._close_deadline = 0.0
         self._thread = threading.Thread(target=self._receive, name=f"{name}-replies", daemon=True)
         self._thread.start()
 
@@ -147,7 +204,7 @@ class RemoteRank:
             try:
                 self.connection.send(payload)
             except ConnectionLost as reason:
-                self.lose(str(reason))
+                self._lose_connection(reason)
         return reply
 
     def watch(self, on_lost: OnLost) -> None:
@@ -159,7 +216,7 @@ class RemoteRank:
         on_lost(self.lost)
 
     def lose(self, reason: str) -> None:
-        """Note that the process is lost. Any thread may call this; only the first reason counts."""
+        """Give the process up: its connection ends, at which it leaves its waits. Any thread may call this."""
         with self._changing:
             if self.lost is not None:
                 return
@@ -170,13 +227,25 @@ class RemoteRank:
         for call in callbacks:
             call(self.lost)
         for reply in replies:
-            reply.set_exception(RankLost(self.lost))
+            _set_error(reply, RankLost(self.lost))
+
+    def _lose_connection(self, reason: Exception) -> None:
+        """Give the process up, and tell how it has ended, if that is known."""
+        end = self._explain_end() if self._explain_end is not None and self.lost is None else ""
+        self.lose(end or str(reason))
+
+    def begin_close(self) -> None:
+        """Ask the process to end."""
+        if self._closing is None and self.lost is None:
+            self._close_deadline = monotonic() + CLOSE_SECONDS
+            self._closing = self.send(Envelope(Close()))
 
     def close(self) -> None:
-        """Ask the process to end, and close the connection."""
-        if self.lost is None:
+        """End the process, or wait CLOSE_SECONDS for that since `begin_close`; then close the connection."""
+        self.begin_close()
+        if self._closing is not None:
             with suppress(Exception):
-                self.send(Envelope(Close())).result(CLOSE_SECONDS)
+                self._closing.result(max(0.0, self._close_deadline - monotonic()))
                 self.has_ended = True
         self.lose("closed")
         if threading.current_thread() is not self._thread:
@@ -200,6 +269,8 @@ class RemoteRank:
                 if silent_seconds > STALL_SECONDS:
                     self.lose(f"no sign of life for {STALL_SECONDS:g} seconds")
                     return
+        except ConnectionLost as reason:
+            self._lose_connection(reason)
         except SporeError as reason:
             self.lose(str(reason))
         except BaseException as error:
@@ -215,7 +286,7 @@ class RemoteRank:
         if future is None:
             self.lose("sent a reply to no message")
         elif isinstance(reply, Failed):
-            future.set_exception(to_error(reply, self.name))
+            _set_error(future, to_error(reply, self.name))
         else:
             future.set_result(reply)
 

@@ -1,8 +1,11 @@
 """The worker group: all ranks of a model, which the engine uses like one worker.
 
 Every step goes to the other ranks first; then rank 0 runs its own part in the calling thread. The replies of the others
-are awaited before the next step. When a rank is lost, the waits of all others are aborted, and the group raises
-RankLost until it is restarted.
+are awaited before the next step.
+
+One rule covers all waits: when a rank is lost, the group gives up all of its ranks. Each of them leaves its waits for
+others, all futures raise RankLost, rank 0's groups are aborted, and the group raises RankLost until it is restarted. A
+rank counts as lost when its process ends or stalls, when it alone fails a step, and when rank 0 does.
 """
 
 import logging
@@ -11,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from time import perf_counter
 from typing import Any, TypeVar
@@ -56,7 +60,7 @@ class GroupMembers:
 
     worker         rank 0's, in this process
     others         the ranks from 1 on
-    abort          makes native waits of all ranks return
+    abort          makes native waits of rank 0 return
     close          ends the processes and frees shared memory, after the ranks were closed
     page_cuts      of the paged caches of each rank, rank 0 first
     state_cuts     of the recurrent state arrays of each rank
@@ -101,6 +105,9 @@ class WorkerGroup:
         self._on_close = on_close
         self._changing = threading.Lock()
         self._pending: list[Future[Reply]] = []  # of the last step
+        self._call_number = 0  # of calls that all ranks carry out together
+        self._is_unfinished = False  # rank 0 has not done its part of the last one
+        self._has_sent = True  # all messages of the last one
         self._image_columns = 0
         self._page_bytes = 0  # of the rank with the largest pages; 0: not known yet
         self._lora_number = 0
@@ -165,7 +172,6 @@ class WorkerGroup:
         return hidden
 
     def _run(self, step: Step) -> ModelOutput:
-        self._settle()
         members = self._members
         requests = [
             [messages.RunStep(each, index, wants_tokens, keeps_output) for index, each in enumerate(steps)]
@@ -174,13 +180,15 @@ class WorkerGroup:
         ]
         envelopes = [[Envelope(request) for request in each] for each in requests]
         kinds = [self._output_kind(rank) for rank in range(self.size)]
-        for index in range(len(requests[0])):
-            for kind, other in zip(kinds[1:], members.others, strict=True):
-                self._pending.append(other.send(envelopes[kind][index]))
-        token_replies = self._pending[members.token_rank - 1 :: len(members.others)] if members.token_rank else []
-        self._run_here(lambda: [self._handler.handle(request) for request in requests[kinds[0]]])
+        sends = [
+            (other, envelopes[kind][index])
+            for index in range(len(requests[0]))
+            for kind, other in zip(kinds[1:], members.others, strict=True)
+        ]
+        replies = self._run_all(sends, lambda: [self._handler.handle(request) for request in requests[kinds[0]]])[0]
+        token_replies = replies[members.token_rank - 1 :: len(members.others)] if members.token_rank else []
         if members.token_rank:
-            argmax = np.concatenate([arrays[0] for arrays in self._arrays_of(token_replies)])
+            argmax = np.concatenate([arrays[0] for arrays in self._arrays_of(self._wait_step(token_replies))])
         else:
             argmax = self._run_here(self._handler.argmax)
         return GroupOutput(argmax, self, step.num_outputs)
@@ -192,15 +200,13 @@ class WorkerGroup:
         return int(any(columns.rank == rank for columns in self._members.logits))
 
     def _embed(self, step: Step) -> NDArray[np.float32]:
-        self._settle()
-        token_rank = self._members.token_rank
-        replies = [
-            other.send(Envelope(messages.EmbedStep(step, rank == token_rank)))
-            for rank, other in enumerate(self._members.others, 1)
+        members, token_rank = self._members, self._members.token_rank
+        sends = [
+            (other, Envelope(messages.EmbedStep(step, rank == token_rank)))
+            for rank, other in enumerate(members.others, 1)
         ]
-        self._pending += replies
-        hidden = self._run_here(lambda: self.worker.embed(step))
-        return self._arrays_of([replies[token_rank - 1]])[0][0] if token_rank else hidden
+        replies, hidden = self._run_all(sends, lambda: self.worker.embed(step))
+        return self._arrays_of(self._wait_step([replies[token_rank - 1]]))[0][0] if token_rank else hidden
 
     def fetch_logits(self, rows: list[int] | None) -> NDArray[np.float32]:
         """Return rows of the last step's logits, of all columns."""
@@ -211,7 +217,7 @@ class WorkerGroup:
         parts: list[NDArray[np.float32]] = []
         for columns in members.logits:
             if columns.rank:
-                parts.append(self._arrays_of([replies[columns.rank]])[0][0])
+                parts.append(self._arrays_of(self._wait([replies[columns.rank]]))[0][0])
             else:
                 parts.append(self._run_here(lambda: self._handler.fetch_logits(rows)))
         logits = np.empty((len(parts[0]), max(columns.stop for columns in members.logits)), np.float32)
@@ -228,7 +234,7 @@ class WorkerGroup:
         logits: NDArray[np.float32] | None = None
         for columns in members.logits:
             if columns.rank:
-                ids, values = self._arrays_of([replies[columns.rank]])[0]
+                ids, values = self._arrays_of(self._wait([replies[columns.rank]]))[0]
             else:
                 ids, values = self._run_here(lambda: self._handler.find_candidates(count))
             if logits is None:
@@ -239,7 +245,7 @@ class WorkerGroup:
         return logits
 
     def _ask_logit_ranks(self, request: Request) -> dict[int, "Future[Reply]"]:
-        self._check()
+        self._check_finished()
         envelope = Envelope(request)
         ranks = [columns.rank for columns in self._members.logits if columns.rank]
         return {rank: self._members.others[rank - 1].send(envelope) for rank in ranks}
@@ -256,7 +262,7 @@ class WorkerGroup:
 
     def start_export(self, pages: Sequence[int], states: Sequence[int]) -> FinishExport:
         """Begin to copy pages and states to the host; later steps do not change the copies."""
-        self._check()
+        self._check_finished()
         members, page_list, state_list = self._members, list(pages), list(states)
         ranks = [
             rank
@@ -278,7 +284,7 @@ class WorkerGroup:
             layer_parts, state_parts = [layers_here], [states_here]
             page_cuts, state_cuts = [members.page_cuts[0]], [members.state_cuts[0]]
             for rank in ranks:
-                found = self._arrays_of(replies[rank])
+                found = self._arrays_of(self._wait(replies[rank]))
                 count = len(members.page_cuts[rank])
                 batches = zip(*(each[:count] for each in found), strict=True)
                 layer_parts.append([np.concatenate(layers) for layers in batches])
@@ -292,7 +298,7 @@ class WorkerGroup:
     def _page_batches(self, pages: list[int]) -> list[list[int]]:
         """Return pages in lists that fit into one reply; one list at least."""
         if not self._page_bytes:
-            replies = self._arrays_of(self._send_all(messages.ExportPages([], [])))
+            replies = self._arrays_of(self._wait(self._send_all(messages.ExportPages([], []))))
             ranks = [self._run_here(lambda: self.worker.export_pages([])), *replies]
             self._page_bytes = max(sum(prod(layer.shape[1:]) * layer.itemsize for layer in layers) for layers in ranks)
         count = max(1, MAX_EXPORT_BYTES // max(1, self._page_bytes))
@@ -338,12 +344,11 @@ class WorkerGroup:
         make_request: Callable[[list[NDArray[Any]]], Request],
         import_here: Callable[[list[NDArray[Any]]], None],
     ) -> None:
-        self._settle()
-        self._pending += [
-            other.send(Envelope(make_request(cut_arrays(rank_cuts, arrays))))
+        sends = [
+            (other, Envelope(make_request(cut_arrays(rank_cuts, arrays))))
             for other, rank_cuts in zip(self._members.others, cuts[1:], strict=True)
         ]
-        self._run_here(lambda: import_here(cut_arrays(cuts[0], arrays)))
+        self._run_all(sends, lambda: import_here(cut_arrays(cuts[0], arrays)))
         self._settle()
 
     # ---- LoRA and images
@@ -367,10 +372,10 @@ class WorkerGroup:
 
     def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None:
         """Run steps with these adapters from the next one on; None: with none."""
-        self._settle()
         chosen = self._lora_sets[id(lora_runtime)] if lora_runtime is not None else None
-        self._pending += self._send_all(messages.UseLora(chosen.number if chosen is not None else 0))
-        self.worker.set_lora_runtime(lora_runtime)
+        use = Envelope(messages.UseLora(chosen.number if chosen is not None else 0))
+        sends = [(rank, use) for rank in self._members.others]
+        self._run_all(sends, lambda: self.worker.set_lora_runtime(lora_runtime))
         self._settle()
         self._lora_set = chosen
         self._lora_sets = {id(lora_runtime): chosen} if chosen is not None else {}
@@ -434,53 +439,110 @@ class WorkerGroup:
         self._members = members
         self._handler = MessageHandler(members.worker)
         self._pending = []
+        self._is_unfinished = False
+        self._has_sent = True
         self.lost = None
         for rank in members.others:
             rank.watch(lambda reason: self._lose(members, reason))
 
     def _leave(self) -> None:
-        """End the ranks, unless they were ended before."""
+        """End the ranks, unless they were ended before: in good order, if none is lost."""
         members = self._members
         if self._ended is members:
             return
         self._ended = members
-        self._lose(members, "the ranks were closed")
+        with self._changing:
+            self.lost = self.lost or "the ranks were closed"
         _end(members)
 
     def _lose(self, members: GroupMembers, reason: str) -> None:
-        """Note that a rank is lost, and make the others leave their waits. Any thread may call this."""
+        """Note that a rank is lost, and give all ranks up, so that no wait for any of them lasts. Any thread may call
+        this."""
         with self._changing:
             if self.lost is not None or self._members is not members:
                 return
             self.lost = reason
-        if self._ended is not members:
-            log.warning("ranks: %s", reason)
+        log.warning("ranks: %s", reason)
         members.abort()
+        for rank in members.others:
+            rank.lose(reason)
 
     def _check(self) -> None:
         if self.lost is not None:
             raise RankLost(self.lost)
+
+    def _check_finished(self) -> None:
+        """Raise RankLost, also if rank 0 was interrupted in a step, for which the others wait."""
+        if self._is_unfinished:
+            self._lose(self._members, "rank 0: its part of a step was interrupted")
+        self._check()
+
+    def _run_all(
+        self, sends: Sequence[tuple[Rank, Envelope]], compute: Callable[[], T]
+    ) -> "tuple[list[Future[Reply]], T]":
+        """Send messages, run rank 0's part, and return the futures of the others and its result.
+
+        The group is lost if rank 0 fails, or is interrupted, while another rank succeeds or waits for it. It is also
+        lost if another rank fails alone.
+        """
+        self._settle()
+        members, self._call_number = self._members, self._call_number + 1
+        fail = partial(self._doubt, members, self._call_number)
+        self._is_unfinished = True  # until every rank carries the messages out, or none does
+
+        def send_and_compute() -> T:
+            for rank, envelope in sends:
+                self._pending.append(rank.send(envelope))
+                self._pending[-1].add_done_callback(fail)
+            self._has_sent = True
+            return compute()
+
+        self._has_sent = False
+        result = self._run_here(send_and_compute)
+        self._is_unfinished = False
+        return list(self._pending), result
 
     def _run_here(self, compute: Callable[[], T]) -> T:
         """Return rank 0's result. If it fails while others succeed or wait, the group is lost."""
         try:
             return compute()
         except BaseException as error:
-            if self.lost is None and not self._do_others_end():
+            if self.lost is None and not (self._has_sent and self._have_others_finished()):
                 self._lose(self._members, f"rank 0 failed ({type(error).__name__}: {error})")
+            self._is_unfinished = False
             if self.lost is not None and isinstance(error, Exception):
                 raise RankLost(self.lost) from error
             raise
 
-    def _do_others_end(self) -> bool:
-        """Return whether the other ranks have carried out what rank 0 failed at, so that none waits for it."""
+    def _have_others_finished(self) -> bool:
+        """Return whether the other ranks have carried out the messages at which rank 0 failed, so that none waits for
+        it."""
         try:
             for reply in self._pending:
                 reply.exception(AGREE_SECONDS)
         except FutureTimeout:
             return False
         self._pending = []
+        self._call_number += 1  # they agree
         return self.lost is None
+
+    def _doubt(self, members: GroupMembers, number: int, reply: "Future[Reply]") -> None:
+        """Lose the group if a rank has failed call `number` and rank 0 does not fail likewise soon: it may wait for
+        that rank. Called in any thread with each reply."""
+        error = reply.exception()
+        if error is None or self.lost is not None:
+            return
+        if isinstance(error, RankLost):
+            self._lose(members, str(error))
+            return
+
+        def lose() -> None:
+            if self._call_number == number:
+                self._lose(members, str(error))
+
+        timer = threading.Timer(AGREE_SECONDS, lose)
+        timer.daemon = True
+        timer.start()
 
     def _send_all(self, request: Request) -> list["Future[Reply]"]:
         self._check()
@@ -489,35 +551,37 @@ class WorkerGroup:
 
     def _settle(self) -> None:
         """Wait until the other ranks have carried out the last step. Raises RankLost if one has failed."""
-        self._check()
-        pending, self._pending = self._pending, []
-        for reply in pending:
-            self._require(reply)
+        self._check_finished()
+        while self._pending:  # an interrupted wait goes on with the next call
+            self._wait_step(self._pending[:1])
+            del self._pending[:1]
 
-    def _require(self, future: "Future[Reply]") -> Reply:
-        """Return a reply. Raises RankLost if there is none: rank 0 has succeeded, so the caches of the ranks differ."""
+    def _wait_step(self, replies: Sequence["Future[Reply]"]) -> list[Reply]:
+        """Return replies to a step. Raises RankLost if it has failed: rank 0 has succeeded, so the caches differ."""
         try:
-            return future.result()
+            return self._wait(replies)
         except RankLost:
             raise
         except Exception as error:
             self._lose(self._members, str(error))
             raise RankLost(str(error)) from error
 
-    def _wait(self, pending: Sequence["Future[Reply]"]) -> None:
-        for reply in pending:
-            reply.result()
+    def _wait(self, replies: Sequence["Future[Reply]"]) -> list[Reply]:
+        """Return replies. Raises RankLost as soon as any rank of the group is lost, else what a rank has raised."""
+        try:
+            found = [reply.result() for reply in replies]
+        except RankLost as error:
+            raise RankLost(self.lost or str(error)) from None
         self._check()
+        return found
 
-    def _arrays_of(self, replies: Sequence["Future[Reply]"]) -> list[list[NDArray[Any]]]:
-        found: list[list[NDArray[Any]]] = []
-        for future in replies:
-            reply = self._require(future)
+    def _arrays_of(self, replies: Sequence[Reply]) -> list[list[NDArray[Any]]]:
+        """Return the results in replies. Raises RankLost for replies of another kind."""
+        for reply in replies:
             if not isinstance(reply, Arrays):
                 self._lose(self._members, f"{type(reply).__name__} came in place of arrays")
                 raise RankLost(f"{type(reply).__name__} came in place of arrays")
-            found.append(list(reply.arrays))
-        return found
+        return [list(reply.arrays) for reply in replies if isinstance(reply, Arrays)]
 
 
 AnyWorker = Worker | WorkerGroup
@@ -554,6 +618,8 @@ def _end(members: GroupMembers) -> None:
     """Close the ranks, the worker of rank 0, and the processes."""
     try:
         members.abort()
+        for rank in members.others:
+            rank.begin_close()
         for rank in members.others:
             rank.close()
     finally:

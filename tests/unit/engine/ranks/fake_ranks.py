@@ -8,7 +8,7 @@ from typing import Any
 
 from sporelm.backends.context import Context
 from sporelm.engine import Engine, EngineConfig, ModelOutput, Step
-from sporelm.engine.ranks.cache_cuts import uncut
+from sporelm.engine.ranks.cache_cuts import RankCuts, uncut
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import OpenRank, RankReady
 from sporelm.engine.ranks.rank import Envelope, RemoteRank, ThreadRank
@@ -67,9 +67,12 @@ class Launcher:
         self.servers: list[threading.Thread] = []
         self.num_failures = 0  # starts that fail from now on
         self.aborted = threading.Event()
+        self.rank_aborted: list[threading.Event] = []  # of the other ranks, each by itself
         self.on_start: Callable[[list[FakeWorker]], None] = lambda workers: None
         self.ends: list[socket.socket] = []
         self.micro_batches = 1
+        self.page_cuts: list[RankCuts] = []  # of all ranks; []: each has all
+        self.num_unwoken = 0  # waits that nothing has ended
 
     def start(self) -> GroupMembers:
         if self.num_failures:
@@ -79,12 +82,13 @@ class Launcher:
         workers = [FakeWorker(self.limits, each) for each in columns]
         self.starts.append(workers)
         self.aborted = aborted = threading.Event()
+        self.rank_aborted = [threading.Event() for _ in self.kinds]
         self.ranks = [
             self._thread(number, worker) if kind == "thread" else self._remote(number, worker)
             for number, (kind, worker) in enumerate(zip(self.kinds, workers[1:], strict=True), 1)
         ]
         self.on_start(workers)
-        cuts = [uncut(1)] * len(workers)
+        cuts = self.page_cuts or [uncut(1)] * len(workers)
         return GroupMembers(
             workers[0],  # type: ignore[arg-type]
             self.ranks,
@@ -102,19 +106,19 @@ class Launcher:
     def engine(self) -> Engine:
         return Engine(self.group(), self.limits)
 
-    def _make_rank(self, worker: FakeWorker) -> OpenedRank:
+    def _make_rank(self, number: int, worker: FakeWorker) -> OpenedRank:
         ready = RankReady("1", "model", "plan", "host", 1)
-        return OpenedRank(worker, ready, lambda: None, worker.close)  # type: ignore[arg-type]
+        return OpenedRank(worker, ready, self.rank_aborted[number - 1].set, worker.close)  # type: ignore[arg-type]
 
     def _thread(self, number: int, worker: FakeWorker) -> ThreadRank:
-        rank = ThreadRank(f"rank {number}", lambda: self._make_rank(worker))
+        rank = ThreadRank(f"rank {number}", lambda: self._make_rank(number, worker))
         rank.wait_until_open()
         return rank
 
     def _remote(self, number: int, worker: FakeWorker) -> RemoteRank:
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
-        opener: Any = SimpleNamespace(open=lambda options, addresses, stage: self._make_rank(worker))
+        opener: Any = SimpleNamespace(open=lambda options, addresses, stage: self._make_rank(number, worker))
         server = RankServer(Connection(theirs, *KEYS, "rank 0"), opener, lambda: None)
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
@@ -122,6 +126,11 @@ class Launcher:
         rank = RemoteRank(f"rank {number}", Connection(ours, *reversed(KEYS), f"process {number}"))
         assert isinstance(rank.send(Envelope(OpenRank(b""))).result(5), RankReady)
         return rank
+
+    def wait(self, aborted: threading.Event) -> None:
+        """Wait in a collective for a rank that does not come."""
+        self.num_unwoken += not aborted.wait(8)
+        raise RankLost("group: aborted")
 
     def cut_off(self) -> None:
         """End the last remote rank's connection, as the death of its process does."""

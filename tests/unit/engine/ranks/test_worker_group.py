@@ -10,8 +10,11 @@ import pytest
 from sporelm.engine import Request, Sampling, Step
 from sporelm.engine.kv import OffloadStore
 from sporelm.engine.lora_runtime import LoraMatrices
+from sporelm.engine.ranks import messages, rank_server, worker_group
 from sporelm.engine.ranks import rank as rank_module
-from sporelm.engine.ranks import rank_server
+from sporelm.engine.ranks.cache_cuts import CacheCut
+from sporelm.engine.ranks.rank import Envelope
+from sporelm.engine.step import ScheduledSequence
 from sporelm.errors import MemoryShortage, RankLost
 from sporelm.ops.paged_attention import PAGE
 from unit.engine.fake import VOCAB, engine, expected, limits
@@ -126,28 +129,16 @@ def test_a_lost_rank_is_noticed_while_rank_0_waits_for_it() -> None:
 def test_a_stalled_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_module, "STALL_SECONDS", 0.4)
     monkeypatch.setattr(rank_module, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)  # the first process is as if it were stopped
     launcher = Launcher(["remote"])
-    stopped = threading.Event()
-
-    def stall(workers: list[FakeWorker]) -> None:
-        if len(launcher.starts) == 1:
-            monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)  # of this process, as if it were stopped
-            workers[1].on_run = lambda step: (stopped.wait(5), None)[1]
-            monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)
-        else:
-            monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
-
-    launcher.on_start = stall
-    monkeypatch.setattr(rank_server, "BEAT_SECONDS", 60.0)
-    began = monotonic()
     made = launcher.engine()
     monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
+    launcher.starts[0][1].on_run = lambda step: launcher.wait(launcher.rank_aborted[0])
     request = made.add(Request(PROMPTS[0], max_tokens=5))
     made.run([request])
     assert request.generated == expected(PROMPTS[0], 5)
-    assert 0.4 < monotonic() - began < 4
-    stopped.set()
+    assert len(launcher.starts) == 2
+    assert not launcher.num_unwoken
     made.close()
     made.runner.close()
     launcher.join()
@@ -219,6 +210,107 @@ def test_an_error_of_another_rank_alone_restarts_the_group() -> None:
     launcher.on_start = lambda workers: setattr(workers[1], "on_run", fail)
     run(launcher)
     assert len(launcher.starts) == 2
+    assert not launcher.num_unwoken
+
+
+@pytest.mark.parametrize("kind", ["thread", "remote"])
+def test_an_error_of_another_rank_wakes_rank_0(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_group, "AGREE_SECONDS", 0.1)
+    launcher = Launcher([kind])
+
+    def fail(step: Step) -> None:
+        raise MemoryShortage("no room on this rank")
+
+    def fail_alone(workers: list[FakeWorker]) -> None:
+        if len(launcher.starts) == 1:
+            workers[1].on_run = fail
+            workers[0].on_run = lambda step: launcher.wait(launcher.aborted)
+
+    launcher.on_start = fail_alone
+    run(launcher)
+    assert len(launcher.starts) == 2
+    assert not launcher.num_unwoken
+
+
+@pytest.mark.parametrize("kind", ["thread", "remote"])
+def test_a_lost_rank_wakes_a_rank_that_waits_for_it_in_another_group(kind: str) -> None:
+    launcher = Launcher([kind, "remote"])
+
+    def die(step: Step) -> None:
+        launcher.cut_off()
+        launcher.wait(launcher.rank_aborted[1])
+
+    def wait_in_stage(workers: list[FakeWorker]) -> None:
+        if len(launcher.starts) == 1:
+            workers[1].on_run = lambda step: launcher.wait(launcher.rank_aborted[0])
+            workers[2].on_run = die
+
+    launcher.on_start = wait_in_stage
+    run(launcher)
+    assert len(launcher.starts) == 2
+    assert not launcher.num_unwoken
+
+
+@pytest.mark.parametrize("kind", ["thread", "remote"])
+@pytest.mark.parametrize("is_in_step", [True, False])
+def test_an_interrupted_step_blocks_no_later_one(kind: str, is_in_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_group, "AGREE_SECONDS", 0.1)
+    launcher = Launcher([kind])
+    made = launcher.engine()
+    (workers,) = launcher.starts
+    workers[1].on_run = lambda step: launcher.wait(launcher.rank_aborted[0])
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    request = made.add(Request(PROMPTS[0], max_tokens=5))
+    with monkeypatch.context() as patch:
+        if is_in_step:
+            patch.setattr(workers[0], "on_run", interrupt)
+        else:  # before rank 0 computes
+            patch.setattr(made.runner, "_run_here", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made.step()
+    made.run([request])
+    assert request.generated == expected(PROMPTS[0], 5)
+    assert len(launcher.starts) == 2
+    assert not launcher.num_unwoken
+    made.close()
+    made.runner.close()
+    launcher.join()
+
+
+def test_ranks_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_module, "CLOSE_SECONDS", 1.0)
+    launcher = Launcher(["remote"] * 4)
+    group = launcher.group()
+    released = threading.Event()
+    step = Step([ScheduledSequence(1, [5], 0, (0,), 1)], [])
+    for worker, rank in zip(launcher.starts[0][1:], launcher.ranks, strict=True):
+        worker.on_run = lambda step: (released.wait(20), None)[1]
+        rank.send(Envelope(messages.RunStep(step)))
+    began = monotonic()
+    group.close()
+    assert monotonic() - began < 3
+    released.set()
+    launcher.join()
+
+
+def test_a_failed_export_does_not_restart_the_group() -> None:
+    launcher = Launcher(["thread", "remote"])
+    launcher.page_cuts = [[CacheCut(0)], [CacheCut(1)], [CacheCut(0)]]
+    group = launcher.group()
+
+    def fail(*args: object) -> None:
+        raise MemoryShortage("no room")
+
+    assert len(group.export_pages([0])) == 2
+    launcher.starts[0][1].start_export = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(MemoryShortage):
+        group.export_pages([0])
+    assert group.lost is None
+    group.close()
+    launcher.join()
 
 
 def test_an_error_of_all_ranks_is_passed_on() -> None:
