@@ -9,7 +9,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from sporelm import __version__
 from sporelm.api.host_choices import HostChoices
@@ -56,9 +56,20 @@ class ProcessOpener:
         self._meeting = RankMeeting(decoded, decoded.group.stage or self._connection.local_host)
         return self._meeting.open_addresses()
 
+    def close(self) -> None:
+        """Leave a meeting that has not finished."""
+        if self._meeting is not None:
+            self._meeting.close()
+
     def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_stage: SetStage) -> OpenedRank:
         """Load the rank's part of the model."""
-        groups = None if self._meeting is None else self._meeting.finish(addresses)
+        meeting, self._meeting = self._meeting, None
+        groups = None
+        if meeting is not None:
+            with ExitStack() as cleanup:
+                cleanup.callback(meeting.close)
+                groups = meeting.finish(addresses)
+                cleanup.pop_all()
         decoded = RankOptions.decode(options)
         if self._choices is not None:
             decoded = self._choices.apply(decoded)
@@ -96,8 +107,10 @@ def serve_connection(
     def start_to_end() -> None:
         threading.Thread(target=end_soon, name="rank-end", daemon=True).start()
 
-    server = RankServer(connection, ProcessOpener(connection, choices), start_to_end)
+    opener = ProcessOpener(connection, choices)
+    server = RankServer(connection, opener, start_to_end)
     try:
         return server.serve()
     finally:
         ended.set()
+        opener.close()

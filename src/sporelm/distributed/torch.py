@@ -30,25 +30,36 @@ KINDS = ("gloo", "nccl")
 class Rendezvous(distributed.Store):  # type: ignore[misc, name-defined]
     """The addresses of all ranks of a group, which something else carries from one to the other.
 
-    `own` are the entries that this rank has set; `add_all` gives it those of the others, for which `get` waits.
+    `own` are the entries that this rank has set; `add_all` gives it those of the others, for which `get` waits. `fail`
+    ends all waits.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._entries: dict[str, bytes] = {}
-        self._changed = threading.Condition()
+        self._error: Exception | None = None
+        self._changed = threading.Condition(threading.RLock())
 
     def own(self, seconds: float = CONNECT_SECONDS) -> dict[str, bytes]:
-        """Return the entries of this rank, when it has set one. Raises RankLost if it does not."""
+        """Return the entries of this rank, when it has set one. Raises RankLost if it does not, and the error that
+        `fail` was given."""
         with self._changed:
-            if not self._changed.wait_for(lambda: bool(self._entries), seconds):
-                raise RankLost(f"group of ranks: no address was opened within {seconds:g} seconds")
+            if not self._changed.wait_for(lambda: bool(self._entries or self._error), seconds):
+                raise RankLost(f"group of ranks: no address was opened within {seconds:g} seconds. Start it again.")
+            if self._error is not None:
+                raise self._error
             return dict(self._entries)
 
     def add_all(self, entries: Mapping[str, bytes]) -> None:
         """Add the entries of other ranks."""
         with self._changed:
             self._entries |= entries
+            self._changed.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        """End all waits, now and later, with this error; only the first one counts."""
+        with self._changed:
+            self._error = self._error or error
             self._changed.notify_all()
 
     # What torch calls:
@@ -67,8 +78,10 @@ class Rendezvous(distributed.Store):  # type: ignore[misc, name-defined]
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         seconds = CONNECT_SECONDS if timeout is None else timeout.total_seconds()
         with self._changed:
-            if not self._changed.wait_for(lambda: all(key in self._entries for key in keys), seconds):
+            if not self._changed.wait_for(lambda: bool(self._error) or self.check(keys), seconds):
                 raise RuntimeError(f"no other rank has sent its address within {seconds:g} seconds")
+            if self._error is not None:
+                raise RuntimeError(str(self._error))
 
 
 class TorchGroup:
