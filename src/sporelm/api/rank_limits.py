@@ -9,6 +9,7 @@ from sporelm.backends.backend_registry import HOST_BACKENDS
 from sporelm.backends.memory_residency import available_bytes, available_on
 from sporelm.engine import EngineConfig
 from sporelm.engine.capacity import page_bytes_by_part, state_bytes_by_part
+from sporelm.errors import RequestError
 from sporelm.models.weight_cuts import RankWeights, plan_cuts
 from sporelm.ops.canonical_pages import KV_TYPES
 
@@ -25,6 +26,10 @@ def choose_rank_limits(options: "EngineOptions", model: ModelLoader, draft: Mode
     rank 0's: a rank that does not fit there raises its own error. Raises MemoryShortage, UnsupportedModel.
     """
     config = options.parallel.config
+    if config.expert_parallel and not model.expert_bytes:
+        raise RequestError(
+            f"the option ep: {model.config.name} has no experts (got True; allowed False for it). Leave it out."
+        )
     dtypes = packed_formats(model.source, model.params, dequantize=model.dequantize)
     cuts = plan_cuts(model.model, model.params, dtypes, config)
     whole = model.model.memory()

@@ -113,7 +113,7 @@ class PlannedGroup(NamedTuple):
     size: int
     is_on_device: bool = False
 
-    def gather(self, array: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+    def all_gather(self, array: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
         raise NotImplementedError
 
     def send(self, array: NDArray[Any], target: int) -> None:
@@ -146,7 +146,7 @@ def plan_cuts(
     reason: UnsupportedModel | None = None
     if parallel.tp == 1:
         return planner.plan(ExpertCut.NONE)
-    expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED, ExpertCut.NONE]
+    expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED]  # never copied where they are to be divided
     for expert_cut in expert_cuts if parallel.expert_parallel else ExpertCut:
         try:
             return planner.plan(expert_cut)

@@ -15,6 +15,7 @@ from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_limits import choose_rank_limits
 from sporelm.backends.backend_registry import open_backend
 from sporelm.checkpoints import open_model
+from sporelm.errors import RequestError
 from tiny_files import write_folder
 from tiny_models import SUPER
 
@@ -72,3 +73,8 @@ def test_memories_are_told_apart(model: ModelLoader, tmp_path: Path) -> None:
     names = [rank_limits._memory_of(remote, model, rank) for rank in range(3)]
     assert names == ["host", "torch cuda:1", "the host of rank 2"]
     assert [rank_limits._available(name, remote, model) for name in names[1:]] == [None, None]
+
+
+def test_experts_that_a_model_lacks_cannot_be_divided(model: ModelLoader) -> None:
+    with pytest.raises(RequestError, match="the option ep: .* has no experts"):
+        choose_rank_limits(options(tp=2, ep=True), model, None)
