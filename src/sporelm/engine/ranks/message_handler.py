@@ -42,7 +42,10 @@ class MessageHandler:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self._outputs: list[ModelOutput] = []  # of each micro-batch of the last step that has output rows
-        self._lora_runtimes: dict[int, LoraRuntime] = {}
+        self._hidden: NDArray[np.float32] | None = None  # of the last step, if it was one for them
+        self._adapters: dict[int, dict[str, LoraMatrices]] = {}  # on the device, by number
+        self._lora_runtimes: dict[int, LoraRuntime] = {}  # by the number of the set
+        self._lora_number = 0  # of the set in use
         self._actions: dict[type, Callable[[Any], Result]] = {
             messages.RunStep: self._run,
             messages.EmbedStep: self._embed,
@@ -51,6 +54,9 @@ class MessageHandler:
             messages.ExportPages: self._export,
             messages.ImportPages: self._import_pages,
             messages.ImportStates: self._import_states,
+            messages.FetchHidden: self._fetch_hidden,
+            messages.PutAdapter: self._put_adapter,
+            messages.DropAdapters: self._drop_adapters,
             messages.BuildLora: self._build_lora,
             messages.UseLora: self._use_lora,
             messages.DiscardLora: self._discard_lora,
@@ -86,6 +92,7 @@ class MessageHandler:
         return columns.astype(np.int32), np.take_along_axis(logits, columns, axis=1)
 
     def _run(self, request: messages.RunStep) -> Result:
+        self._hidden = None
         if not request.batch_index:
             self._outputs.clear()
         elif request.keeps_output and self._outputs:
@@ -98,7 +105,15 @@ class MessageHandler:
 
     def _embed(self, request: messages.EmbedStep) -> Result:
         hidden = self.worker.embed(request.step)
-        return Arrays([np.array(hidden, np.float32)]) if request.wants_rows else Done()
+        if not request.wants_rows:
+            return Done()
+        self._hidden = hidden
+        return Arrays([np.array(hidden.shape, np.int64)])
+
+    def _fetch_hidden(self, request: messages.FetchHidden) -> Result:
+        if self._hidden is None:
+            raise BackendError("ranks: no step has run whose hidden states could be fetched")
+        return Arrays([np.array(self._hidden[max(0, request.start) : request.stop], np.float32)])
 
     def _fetch_logits(self, request: messages.FetchLogits) -> Result:
         return Arrays([np.array(self.fetch_logits(request.rows), np.float32)])
@@ -121,16 +136,25 @@ class MessageHandler:
         self.worker.import_states(request.states, request.arrays)
         return Done()
 
-    def _build_lora(self, request: messages.BuildLora) -> Result:
-        upload = self._upload
+    def _put_adapter(self, request: messages.PutAdapter) -> Result:
         tensors: dict[int, Any] = {}
-        adapters = {
-            number: {
-                name: LoraMatrices(*(tensors.setdefault(id(each), upload(each)) for each in pair))
-                for name, pair in adapter.items()
-            }
-            for number, adapter in request.adapters.items()
-        }
+        adapter = self._adapters.setdefault(request.adapter, {})
+        for name, pair in request.matrices.items():
+            for each in pair:
+                if id(each) not in tensors:
+                    tensors[id(each)] = self._upload(each)
+            adapter[name] = LoraMatrices(*(tensors[id(each)] for each in pair))
+        return Done()
+
+    def _drop_adapters(self, request: messages.DropAdapters) -> Result:
+        for number in request.adapters:
+            self._adapters.pop(number, None)
+        return Done()
+
+    def _build_lora(self, request: messages.BuildLora) -> Result:
+        if not self._adapters.keys() >= set(request.adapters.values()):
+            raise BackendError("ranks: BuildLora came before PutAdapter")
+        adapters = {adapter_id: self._adapters[number] for adapter_id, number in request.adapters.items()}
         self._lora_runtimes[request.number] = self.worker.build_lora_runtime(adapters)
         return Done()
 
@@ -138,9 +162,12 @@ class MessageHandler:
         return matrix if isinstance(self.worker.device, SlotWriter) else self.worker.device.tensor(np.array(matrix))
 
     def _use_lora(self, request: messages.UseLora) -> Result:
-        runtime = self._lora_runtimes[request.number] if request.number else None
-        self.worker.set_lora_runtime(runtime)
-        self._lora_runtimes = {request.number: runtime} if runtime is not None else {}
+        if request.number and request.number not in self._lora_runtimes:
+            raise BackendError("ranks: UseLora came before BuildLora")
+        self.worker.set_lora_runtime(self._lora_runtimes[request.number] if request.number else None)
+        if self._lora_number != request.number:
+            self._lora_runtimes.pop(self._lora_number, None)  # which the worker has freed
+        self._lora_number = request.number
         return Done()
 
     def _discard_lora(self, request: messages.DiscardLora) -> Result:

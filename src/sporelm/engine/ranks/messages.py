@@ -4,7 +4,7 @@ Arrays are an extension type: a byte for the number type, a byte for the number 
 bytes of the values. Whatever bytes arrive, decoding gives a message of this file or raises BackendError.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -56,10 +56,17 @@ class RunStep(Message):
 
 
 class EmbedStep(Message):
-    """Run a step for its last hidden states. Answer: Done, or Arrays with them."""
+    """Run a step for its last hidden states. Answer: Done, or Arrays with their shape, for FetchHidden."""
 
     step: Step
     wants_rows: bool = False
+
+
+class FetchHidden(Message):
+    """Return rows of the last hidden states of EmbedStep. Answer: Arrays."""
+
+    start: int
+    stop: int
 
 
 class FetchLogits(Message):
@@ -96,11 +103,24 @@ class ImportStates(Message):
     arrays: list[Array]
 
 
+class PutAdapter(Message):
+    """Put some or all matrices of a LoRA adapter on the device, under a number of its own. Answer: Done."""
+
+    adapter: int
+    matrices: AdapterMatrices
+
+
+class DropAdapters(Message):
+    """Free adapters that no set has. Answer: Done."""
+
+    adapters: list[int]
+
+
 class BuildLora(Message):
-    """Put LoRA adapters on the device and compile their programs, as set `number`. Answer: Done."""
+    """Compile the programs of a set of adapters, given the number of each by its id in steps. Answer: Done."""
 
     number: int
-    adapters: dict[int, AdapterMatrices]
+    adapters: dict[int, int]
 
 
 class UseLora(Message):
@@ -182,11 +202,14 @@ Request = (
     | OpenRank
     | RunStep
     | EmbedStep
+    | FetchHidden
     | FetchLogits
     | FetchCandidates
     | ExportPages
     | ImportPages
     | ImportStates
+    | PutAdapter
+    | DropAdapters
     | BuildLora
     | UseLora
     | DiscardLora
@@ -340,16 +363,20 @@ def _require(holds: bool, name: str) -> None:
         raise BackendError(f"ranks: message is not valid ({name} is out of range)")
 
 
-def to_arrays(adapters: Mapping[int, Mapping[str, Any]]) -> dict[int, AdapterMatrices]:
-    """Return the matrices of adapters as arrays of the host, for `BuildLora`."""
-    arrays: dict[int, AdapterMatrices] = {}
+def split_adapter(adapter: Mapping[str, Any], max_bytes: int) -> Iterator[AdapterMatrices]:
+    """Return the matrices of an adapter as arrays of the host, for `PutAdapter`, in parts of about this size."""
     copies: dict[int, Array] = {}
-    for number, adapter in adapters.items():
-        arrays[number] = {}
-        for name, matrices in adapter.items():
-            pair = [copies.setdefault(id(each), _to_array(each)) for each in matrices]
-            arrays[number][name] = (pair[0], pair[1])
-    return arrays
+    part: AdapterMatrices = {}
+    nbytes = 0
+    for name, matrices in adapter.items():
+        first, second = (copies.setdefault(id(each), _to_array(each)) for each in matrices)
+        if part and nbytes + first.nbytes + second.nbytes > max_bytes:
+            yield part
+            part = {}
+            nbytes = 0
+        part[name] = first, second
+        nbytes += first.nbytes + second.nbytes
+    yield part
 
 
 def _to_array(matrix: Any) -> Array:

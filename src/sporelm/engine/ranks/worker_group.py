@@ -40,7 +40,7 @@ from sporelm.errors import RankLost
 
 log = logging.getLogger(__name__)
 
-MAX_EXPORT_BYTES = 64 << 20  # of one reply with pages
+MAX_PART_BYTES = 64 << 20  # of one message with pages, logits or matrices, if it can be divided
 AGREE_SECONDS = 2.0  # for the other ranks to complete a step that failed on rank 0
 T = TypeVar("T")
 
@@ -84,8 +84,15 @@ class GroupMembers:
 
 @dataclass
 class _LoraSet:
+    """Adapters that all ranks have compiled.
+
+    key      the runtime that the caller has
+    runtime  of rank 0's present worker, which may be a later one
+    """
+
     number: int
     adapters: Mapping[int, LoraWeights]
+    key: LoraRuntime = field(repr=False)
     runtime: LoraRuntime = field(repr=False)
 
 
@@ -110,8 +117,11 @@ class WorkerGroup:
         self._has_sent = True  # all messages of the last one
         self._image_columns = 0
         self._page_bytes = 0  # of the rank with the largest pages; 0: not known yet
-        self._lora_number = 0
-        self._lora_sets: dict[int, _LoraSet] = {}  # by the id of rank 0's runtime
+        self._num_outputs = 0  # of the last step
+        self._building = threading.RLock()  # held by builds of LoRA sets, and while ranks end and start
+        self._lora_number = 0  # of the newest set, or adapter
+        self._adapters: dict[int, tuple[int, LoraWeights]] = {}  # with their numbers, by id; the ranks have them
+        self._lora_sets: dict[int, _LoraSet] = {}  # by the id of the caller's runtime
         self._lora_set: _LoraSet | None = None  # in use
         self._is_closed = False
         self._ended: GroupMembers | None = None  # that were closed
@@ -191,6 +201,7 @@ class WorkerGroup:
             argmax = np.concatenate([arrays[0] for arrays in self._arrays_of(self._wait_step(token_replies))])
         else:
             argmax = self._run_here(self._handler.argmax)
+        self._num_outputs = step.num_outputs
         return GroupOutput(argmax, self, step.num_outputs)
 
     def _output_kind(self, rank: int) -> int:
@@ -206,13 +217,30 @@ class WorkerGroup:
             for rank, other in enumerate(members.others, 1)
         ]
         replies, hidden = self._run_all(sends, lambda: self.worker.embed(step))
-        return self._arrays_of(self._wait_step([replies[token_rank - 1]]))[0][0] if token_rank else hidden
+        if not token_rank:
+            return hidden
+        num_rows, width = self._arrays_of(self._wait_step([replies[token_rank - 1]]))[0][0].tolist()
+        count = max(1, MAX_PART_BYTES // (4 * width))
+        fetches = [messages.FetchHidden(start, start + count) for start in range(0, num_rows, count)]
+        parts = [members.others[token_rank - 1].send(Envelope(each)) for each in fetches]
+        return np.concatenate(
+            [np.empty((0, width), np.float32), *(part[0] for part in self._arrays_of(self._wait(parts)))]
+        )
 
     def fetch_logits(self, rows: list[int] | None) -> NDArray[np.float32]:
         """Return rows of the last step's logits, of all columns."""
         members = self._members
         if not members.logits:
             return self._handler.fetch_logits(rows)
+        count = max(1, MAX_PART_BYTES // (4 * max(columns.stop - columns.start for columns in members.logits)))
+        numbers = list(range(self._num_outputs)) if rows is None else rows
+        if len(numbers) <= count:
+            return self._fetch_rows(rows)
+        batches = [numbers[begin : begin + count] for begin in range(0, len(numbers), count)]
+        return np.concatenate([self._fetch_rows(batch) for batch in batches])
+
+    def _fetch_rows(self, rows: list[int] | None) -> NDArray[np.float32]:
+        members = self._members
         replies = self._ask_logit_ranks(messages.FetchLogits(rows))
         parts: list[NDArray[np.float32]] = []
         for columns in members.logits:
@@ -301,7 +329,7 @@ class WorkerGroup:
             replies = self._arrays_of(self._wait(self._send_all(messages.ExportPages([], []))))
             ranks = [self._run_here(lambda: self.worker.export_pages([])), *replies]
             self._page_bytes = max(sum(prod(layer.shape[1:]) * layer.itemsize for layer in layers) for layers in ranks)
-        count = max(1, MAX_EXPORT_BYTES // max(1, self._page_bytes))
+        count = max(1, MAX_PART_BYTES // max(1, self._page_bytes))
         return [pages[begin : begin + count] for begin in range(0, len(pages), count)] or [[]]
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
@@ -323,7 +351,7 @@ class WorkerGroup:
     @staticmethod
     def _pages_per_message(layers: Sequence[NDArray[Any]], num_pages: int) -> int:
         nbytes = sum(layer.nbytes for layer in layers) // max(1, num_pages)
-        return max(1, MAX_EXPORT_BYTES // max(1, nbytes))
+        return max(1, MAX_PART_BYTES // max(1, nbytes))
 
     def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None:
         """Fill states of all ranks with the result of `export_states`. Changes the caches."""
@@ -354,17 +382,62 @@ class WorkerGroup:
     # ---- LoRA and images
 
     def build_lora_runtime(self, adapters: Mapping[int, LoraWeights]) -> LoraRuntime:
-        """Return rank 0's runtime for these adapters, by id; the other ranks build theirs. Steps wait for them."""
-        self._lora_number += 1
-        pending = self._send_all(messages.BuildLora(self._lora_number, messages.to_arrays(adapters)))
-        runtime = self.worker.build_lora_runtime(adapters)
-        self._lora_sets[id(runtime)] = _LoraSet(self._lora_number, adapters, runtime)
-        try:
-            self._wait(pending)
-        except BaseException:
-            self.discard_lora_runtime(runtime)
-            raise
-        return runtime
+        """Return rank 0's runtime for these adapters, by id; the other ranks build theirs. Steps wait for them.
+
+        If a rank is lost meanwhile, its successor builds the set when the ranks are started again.
+        """
+        with self._building:
+            members = self._members
+            if self._ended is members:
+                raise RankLost(self.lost or "")
+            number = self._lora_number = self._lora_number + 1
+            pending = self._send_lora(members, number, adapters) if self.lost is None else []
+            try:
+                runtime = members.worker.build_lora_runtime(adapters)
+            except BaseException:
+                self._discard_from_others(members, number)
+                raise
+            self._lora_sets[id(runtime)] = _LoraSet(number, adapters, runtime, runtime)
+            try:
+                self._wait(pending)
+            except RankLost:
+                if self._is_closed:
+                    raise
+            except BaseException:
+                self.discard_lora_runtime(runtime)
+                raise
+            return runtime
+
+    def _send_lora(
+        self, members: GroupMembers, number: int, adapters: Mapping[int, LoraWeights]
+    ) -> list["Future[Reply]"]:
+        """Let the other ranks build a set, of adapters that they get only once."""
+        pending: list[Future[Reply]] = []
+        for adapter in adapters.values():
+            if id(adapter) in self._adapters:
+                continue
+            self._lora_number += 1
+            self._adapters[id(adapter)] = self._lora_number, adapter
+            for part in messages.split_adapter(adapter, MAX_PART_BYTES):
+                put = Envelope(messages.PutAdapter(self._lora_number, part))
+                pending += [rank.send(put) for rank in members.others]
+        numbers = {adapter_id: self._adapters[id(adapter)][0] for adapter_id, adapter in adapters.items()}
+        build = Envelope(messages.BuildLora(number, numbers))
+        return pending + [rank.send(build) for rank in members.others]
+
+    def _discard_from_others(self, members: GroupMembers, number: int) -> None:
+        """Let the other ranks free a set, and the adapters that no set has."""
+        used = {id(adapter) for each in self._lora_sets.values() for adapter in each.adapters.values()}
+        unused = [numbered for key, numbered in self._adapters.items() if key not in used]
+        self._adapters = {key: numbered for key, numbered in self._adapters.items() if key in used}
+        if self.lost is not None:
+            return
+        envelopes = [Envelope(messages.DiscardLora(number))] if number else []
+        if unused:
+            envelopes.append(Envelope(messages.DropAdapters([adapter for adapter, _ in unused])))
+        for rank in members.others:
+            for envelope in envelopes:
+                rank.send(envelope)
 
     def missing_adapter(self, step: Step) -> int | None:
         """Return the id of an adapter of a step that is not loaded."""
@@ -372,20 +445,26 @@ class WorkerGroup:
 
     def set_lora_runtime(self, lora_runtime: LoraRuntime | None) -> None:
         """Run steps with these adapters from the next one on; None: with none."""
-        chosen = self._lora_sets[id(lora_runtime)] if lora_runtime is not None else None
-        use = Envelope(messages.UseLora(chosen.number if chosen is not None else 0))
-        sends = [(rank, use) for rank in self._members.others]
-        self._run_all(sends, lambda: self.worker.set_lora_runtime(lora_runtime))
-        self._settle()
-        self._lora_set = chosen
-        self._lora_sets = {id(lora_runtime): chosen} if chosen is not None else {}
+        with self._building:
+            chosen = self._lora_sets[id(lora_runtime)] if lora_runtime is not None else None
+            use = Envelope(messages.UseLora(chosen.number if chosen is not None else 0))
+            sends = [(rank, use) for rank in self._members.others]
+            self._run_all(sends, lambda: self.worker.set_lora_runtime(chosen.runtime if chosen is not None else None))
+            self._settle()
+            former, self._lora_set = self._lora_set, chosen
+            if former is not None and former is not chosen:
+                self._lora_sets.pop(id(former.key), None)
+            self._discard_from_others(self._members, 0)
 
     def discard_lora_runtime(self, lora_runtime: LoraRuntime) -> None:
         """Free a runtime that `set_lora_runtime` did not get."""
-        discarded = self._lora_sets.pop(id(lora_runtime), None)
-        if discarded is not None and self.lost is None:
-            self._send_all(messages.DiscardLora(discarded.number))
-        self.worker.discard_lora_runtime(lora_runtime)
+        with self._building:
+            discarded = self._lora_sets.pop(id(lora_runtime), None)
+            if discarded is None:
+                return
+            self._discard_from_others(self._members, discarded.number)
+            if self._ended is not self._members:
+                self.worker.discard_lora_runtime(discarded.runtime)
 
     def use_images(self, columns: int) -> None:
         """Take image rows of `columns` values from now on."""
@@ -398,14 +477,15 @@ class WorkerGroup:
 
     def restart(self) -> None:
         """End all ranks, and start them again with empty caches. Raises SporeError; it may be tried again."""
-        self._leave()
-        self._enter(self._start())
-        try:
-            self._restore(self._members)
-        except BaseException:
+        with self._building:
             self._leave()
-            raise
-        self.num_restarts += 1
+            self._enter(self._start())
+            try:
+                self._restore(self._members)
+            except BaseException:
+                self._leave()
+                raise
+            self.num_restarts += 1
 
     def _restore(self, members: GroupMembers) -> None:
         """Give new ranks the adapters, and the images, of those before."""
@@ -413,17 +493,15 @@ class WorkerGroup:
             pending = [rank.send(Envelope(messages.UseImages(self._image_columns))) for rank in members.others]
             use_images(members.worker, self._image_columns)
             self._wait(pending)
-        lora_set = self._lora_set
-        if lora_set is None:
-            return
-        build = Envelope(messages.BuildLora(lora_set.number, messages.to_arrays(lora_set.adapters)))
-        use = Envelope(messages.UseLora(lora_set.number))
-        pending = [rank.send(each) for rank in members.others for each in (build, use)]
-        runtime = members.worker.build_lora_runtime(lora_set.adapters)
-        members.worker.set_lora_runtime(runtime)
-        self._wait(pending)
-        self._lora_set = _LoraSet(lora_set.number, lora_set.adapters, runtime)
-        self._lora_sets = {id(runtime): self._lora_set}
+        for each in self._lora_sets.values():
+            pending = self._send_lora(members, each.number, each.adapters)
+            each.runtime = members.worker.build_lora_runtime(each.adapters)
+            self._wait(pending)
+        if self._lora_set is not None:
+            use = Envelope(messages.UseLora(self._lora_set.number))
+            pending = [rank.send(use) for rank in members.others]
+            members.worker.set_lora_runtime(self._lora_set.runtime)
+            self._wait(pending)
 
     def close(self) -> None:
         """End all ranks and free their memory. Closing again does nothing."""
@@ -441,19 +519,21 @@ class WorkerGroup:
         self._pending = []
         self._is_unfinished = False
         self._has_sent = True
+        self._adapters = {}
         self.lost = None
         for rank in members.others:
             rank.watch(lambda reason: self._lose(members, reason))
 
     def _leave(self) -> None:
         """End the ranks, unless they were ended before: in good order, if none is lost."""
-        members = self._members
-        if self._ended is members:
-            return
-        self._ended = members
-        with self._changing:
-            self.lost = self.lost or "the ranks were closed"
-        _end(members)
+        with self._building:
+            members = self._members
+            if self._ended is members:
+                return
+            self._ended = members
+            with self._changing:
+                self.lost = self.lost or "the ranks were closed"
+            _end(members)
 
     def _lose(self, members: GroupMembers, reason: str) -> None:
         """Note that a rank is lost, and give all ranks up, so that no wait for any of them lasts. Any thread may call

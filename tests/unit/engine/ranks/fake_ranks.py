@@ -45,6 +45,9 @@ class FakeWorker(FakeRunner):
         self.built.append(adapters)
         return SimpleNamespace(adapters=adapters)
 
+    def embed(self, step: Step) -> Any:
+        return super().run(step).logits
+
     def set_lora_runtime(self, lora_runtime: Any) -> None:
         self.lora = lora_runtime
 
@@ -71,6 +74,7 @@ class Launcher:
         self.on_start: Callable[[list[FakeWorker]], None] = lambda workers: None
         self.ends: list[socket.socket] = []
         self.micro_batches = 1
+        self.token_rank = 0
         self.page_cuts: list[RankCuts] = []  # of all ranks; []: each has all
         self.num_unwoken = 0  # waits that nothing has ended
 
@@ -97,6 +101,7 @@ class Launcher:
             cuts,
             [uncut(0)] * len(workers),
             [LogitColumns(rank, *each) for rank, each in enumerate(self.columns)],
+            token_rank=self.token_rank,
             micro_batches=self.micro_batches,
         )
 

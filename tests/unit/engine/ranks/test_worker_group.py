@@ -14,6 +14,7 @@ from sporelm.engine.ranks import messages, rank_server, worker_group
 from sporelm.engine.ranks import rank as rank_module
 from sporelm.engine.ranks.cache_cuts import CacheCut
 from sporelm.engine.ranks.rank import Envelope
+from sporelm.engine.ranks.worker_group import WorkerGroup
 from sporelm.engine.step import ScheduledSequence
 from sporelm.errors import MemoryShortage, RankLost
 from sporelm.ops.paged_attention import PAGE
@@ -355,22 +356,31 @@ def test_offloaded_content_survives_a_restart(tmp_path: Path) -> None:
     made.runner.close()
 
 
+def make_adapter(value: float = 1.0) -> dict[str, LoraMatrices]:
+    """Return an adapter of two weights."""
+    pair = LoraMatrices(np.full((2, 3), value, np.float32), np.ones((2, 4), np.float32))
+    return {"w": pair, "v": pair}
+
+
+def use_tensors(workers: list[FakeWorker]) -> None:
+    for worker in workers:
+        worker.device.tensor = np.array
+
+
+def lora_group(kinds: list[str]) -> tuple[Launcher, WorkerGroup]:
+    launcher = Launcher(kinds)
+    launcher.on_start = use_tensors
+    return launcher, launcher.group()
+
+
 def test_new_ranks_get_the_adapters() -> None:
-    launcher = Launcher(["thread", "remote"])
-    group = launcher.group()
-    matrices = {1: {"w": LoraMatrices(np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))}}
-    launcher.starts[0][1].device.tensor = launcher.starts[0][2].device.tensor = np.array
+    launcher, group = lora_group(["thread", "remote"])
+    matrices = {1: make_adapter()}
     unused = group.build_lora_runtime(matrices)
     group.discard_lora_runtime(unused)
     group.set_lora_runtime(group.build_lora_runtime(matrices))
     for worker in launcher.starts[0]:
         assert worker.lora.adapters.keys() == {1}
-
-    def add_tensor(workers: list[FakeWorker]) -> None:
-        for worker in workers:
-            worker.device.tensor = np.array
-
-    launcher.on_start = add_tensor
     launcher.cut_off()
     group.restart()
     for worker in launcher.starts[1]:
@@ -379,6 +389,85 @@ def test_new_ranks_get_the_adapters() -> None:
     group.set_lora_runtime(None)
     assert all(worker.lora is None for worker in launcher.starts[1])
     group.close()
+
+
+def test_adapters_that_are_built_during_a_restart_can_be_used() -> None:
+    launcher, group = lora_group(["thread", "remote"])
+    group.set_lora_runtime(group.build_lora_runtime({1: make_adapter()}))
+    built = group.build_lora_runtime({1: make_adapter(), 2: make_adapter(2.0)})
+    group.restart()
+    group.set_lora_runtime(built)
+    for worker in launcher.starts[1]:
+        assert worker.lora.adapters.keys() == {1, 2}
+        assert worker.lora.adapters[2]["v"].a[0, 0] == 2
+    group.discard_lora_runtime(built)
+    group.close()
+    launcher.join()
+
+
+def test_adapters_can_be_built_while_a_rank_is_lost() -> None:
+    launcher, group = lora_group(["remote"])
+    launcher.cut_off()
+    built = group.build_lora_runtime({1: make_adapter()})
+    group.restart()
+    group.set_lora_runtime(built)
+    assert [worker.lora.adapters.keys() for worker in launcher.starts[1]] == [{1}, {1}]
+    group.close()
+    launcher.join()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_no_rank_keeps_adapters_that_another_one_cannot_build(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, group = lora_group(["remote", "thread"])
+    (workers,) = launcher.starts
+
+    def fail(adapters: object) -> None:
+        raise MemoryShortage("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers[failing], "build_lora_runtime", fail)
+        with pytest.raises(MemoryShortage):
+            group.build_lora_runtime({1: make_adapter()})
+    group.set_lora_runtime(None)  # waits for the others
+    assert [worker.built for worker in workers] == [[], [], []]
+    assert group.lost is None
+    group.close()
+    launcher.join()
+
+
+def test_an_adapter_is_sent_once_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_group, "MAX_PART_BYTES", 60)  # of one weight
+    launcher, group = lora_group(["remote"])
+    sent: list[object] = []
+    send = launcher.ranks[0].send
+    monkeypatch.setattr(launcher.ranks[0], "send", lambda envelope: (sent.append(envelope.message), send(envelope))[1])
+    first, second = make_adapter(), make_adapter(2.0)
+    group.set_lora_runtime(group.build_lora_runtime({1: first}))
+    group.set_lora_runtime(group.build_lora_runtime({1: first, 2: second}))
+    assert launcher.starts[0][1].lora.adapters.keys() == {1, 2}
+    puts = [each for each in sent if isinstance(each, messages.PutAdapter)]
+    assert [list(each.matrices) for each in puts] == [["w"], ["v"]] * 2
+    group.set_lora_runtime(group.build_lora_runtime({2: second}))
+    assert [len(each.adapters) for each in sent if isinstance(each, messages.DropAdapters)] == [1]
+    group.close()
+    launcher.join()
+
+
+def test_results_are_fetched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Launcher(["thread", "remote"], columns=COLUMNS)
+    group = launcher.group()
+    launcher.token_rank = 2
+    hidden_group = launcher.group()
+    step = Step([ScheduledSequence(1, list(range(40)), 0, (0,), 40)], [])
+    logits, hidden = group.run(step).logits, hidden_group.embed(step)
+    monkeypatch.setattr(worker_group, "MAX_PART_BYTES", 1000)
+    np.testing.assert_array_equal(group.run(step).logits, logits)
+    np.testing.assert_array_equal(group.run(step).rows([7, 3, 3]), logits[[7, 3, 3]])
+    np.testing.assert_array_equal(hidden_group.embed(step), hidden)
+    assert logits.shape == hidden.shape == (40, VOCAB)
+    group.close()
+    hidden_group.close()
+    launcher.join()
 
 
 def test_nothing_runs_after_close() -> None:
