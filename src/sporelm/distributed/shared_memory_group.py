@@ -162,14 +162,16 @@ class SharedMemoryGroup:
 
     # ---- collectives
 
-    def gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    def all_gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Return the arrays of all ranks, in rank order. `shapes` are theirs; all have one dtype.
 
         Raises RankLost once the group is aborted.
         """
         self.check()
         if len(shapes) != self.size or tuple(shapes[self.rank]) != array.shape:
-            raise BackendError(f"gather: shapes do not fit (got {list(shapes)}; rank {self.rank} has {array.shape}).")
+            raise BackendError(
+                f"all_gather: shapes do not fit (got {list(shapes)}; rank {self.rank} has {array.shape})."
+            )
         own = _bytes_of(array)
         parts = [np.empty(prod(shape) * array.itemsize, np.uint8) for shape in shapes]
         longest = max(part.size for part in parts)

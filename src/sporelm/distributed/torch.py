@@ -135,12 +135,12 @@ class TorchGroup:
         """Whether all_reduce runs on the device, in an order of NCCL's own."""
         return self.device.type != "cpu"
 
-    def reduce_in_place(self, values: torch.Tensor) -> torch.Tensor:
+    def all_reduce_in_place(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of the values of all ranks, which NCCL adds in an order of its own."""
         self._wait(self.process_group.allreduce([values]))
         return values
 
-    def gather(self, array: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+    def all_gather(self, array: NDArray[Any], shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
         """Return the arrays of all ranks, in rank order. Raises RankLost."""
         sizes = [int(np.prod(shape)) * array.itemsize for shape in shapes]
         own = self._bytes_of(array)

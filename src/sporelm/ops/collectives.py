@@ -30,7 +30,7 @@ class RankGroup(Protocol):
     def is_on_device(self) -> bool:
         """Whether values of a device are added without passing through the host's memory."""
 
-    def gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    def all_gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
         """Return the arrays of all ranks, in rank order. `shapes` are theirs; all have one dtype.
 
         Raises RankLost if another rank has failed or was aborted.
@@ -40,7 +40,7 @@ class RankGroup(Protocol):
         """Give an array to another rank, which calls `receive`."""
 
     def receive(self, shape: tuple[int, ...], dtype: np.dtype[Any], source: int) -> np.ndarray:
-        """Return the next array from another rank. Raises RankLost like `gather`."""
+        """Return the next array from another rank. Raises RankLost like `all_gather`."""
 
 
 def _check_ranges(x: Any, group: RankGroup, ranges: Ranges) -> Spec:
@@ -80,7 +80,7 @@ def _receive_spec(like: Any, *, group: RankGroup, source: int, row_shape: tuple[
 @op(_all_reduce_spec)
 def all_reduce(x, *, group):  # x [tokens, width]
     """Return the sum of the x of all ranks, added in rank order: bitwise the same on each of them."""
-    parts = group.gather(x, [x.shape] * group.size)
+    parts = group.all_gather(x, [x.shape] * group.size)
     total = parts[0].copy()
     for part in parts[1:]:
         total += part
@@ -91,7 +91,7 @@ def all_reduce(x, *, group):  # x [tokens, width]
 def all_gather(x, *, group, ranges):  # x [tokens, columns of this rank] -> [tokens, all columns]
     """Return the columns of all ranks. `ranges` has the (start, stop) of each; of columns that several ranks hold, the
     lowest rank's are taken."""
-    parts = group.gather(x, [(len(x), stop - start) for start, stop in ranges])
+    parts = group.all_gather(x, [(len(x), stop - start) for start, stop in ranges])
     result = np.empty((len(x), max(stop for _, stop in ranges)), x.dtype)
     for (start, stop), part in zip(reversed(ranges), reversed(parts), strict=True):
         result[:, start:stop] = part
@@ -109,7 +109,7 @@ def argmax_shards(logits, *, group, ranges):  # logits [outputs, columns of this
     best[:, 0] = np.take_along_axis(logits, ids[:, None], axis=-1)[:, 0]
     best[:, 1] = (ids + ranges[group.rank][0]).astype(np.int32).view(np.float32)
     best[np.isnan(logits).any(axis=-1), 0] = np.nan
-    parts = np.stack(group.gather(best, [best.shape] * group.size))  # [ranks, outputs, 2]
+    parts = np.stack(group.all_gather(best, [best.shape] * group.size))  # [ranks, outputs, 2]
     values, found = parts[..., 0], np.ascontiguousarray(parts[..., 1]).view(np.int32)
     winner = values.argmax(axis=0)  # the lowest rank among equals
     result = np.take_along_axis(found, winner[None], axis=0)[0]

@@ -37,7 +37,7 @@ def test_ranks_meet_in_their_stage_and_in_the_world() -> None:
     ]  # fmt: skip
     with ThreadPoolExecutor(4) as threads:
         one = np.ones(1, np.float32)
-        list(threads.map(lambda each: each.world.gather(one, [(1,)] * 4), groups))
+        list(threads.map(lambda each: each.world.all_gather(one, [(1,)] * 4), groups))
     for each in groups:
         each.close()
 

@@ -51,7 +51,8 @@ SHAPES = [(1, 1), (3, 7), (2, 1024), (5, 1025), (1, SLOT_BYTES // 4 + 1), (3, SL
 def test_threads_gather_in_rank_order(size: int) -> None:
     def exchange(group: SharedMemoryGroup) -> list[list[np.ndarray]]:
         return [
-            group.gather(part_of(group.rank, shape, number), [shape] * size) for number, shape in enumerate(SHAPES * 2)
+            group.all_gather(part_of(group.rank, shape, number), [shape] * size)
+            for number, shape in enumerate(SHAPES * 2)
         ]
 
     for found in run_ranks(size, exchange):
@@ -74,7 +75,7 @@ def test_uneven_payloads_of_any_dtype(data: st.DataObject) -> None:
 
     def exchange(group: SharedMemoryGroup) -> list[list[np.ndarray]]:
         return [
-            group.gather(values(group.rank, number, lengths[group.rank]), [(length,) for length in lengths])
+            group.all_gather(values(group.rank, number, lengths[group.rank]), [(length,) for length in lengths])
             for number, lengths in enumerate(rounds)
         ]
 
@@ -114,7 +115,7 @@ def test_an_abort_ends_all_waits() -> None:
             time.sleep(0.05)
             group.abort()
         elif group.rank == 1:
-            group.gather(np.zeros((1, 3), np.float32), [(1, 3)] * 4)
+            group.all_gather(np.zeros((1, 3), np.float32), [(1, 3)] * 4)
         elif group.rank == 2:
             group.receive((1, 3), np.dtype(np.float32), 0)
         else:
@@ -129,16 +130,16 @@ def test_a_group_stays_aborted_and_a_closed_one_refuses() -> None:
     first, second = SharedMemoryGroup.create(2)
     second.close()
     with pytest.raises(ContextError, match="after close"):
-        second.gather(np.zeros(1, np.float32), [(1,), (1,)])
+        second.all_gather(np.zeros(1, np.float32), [(1,), (1,)])
     first.abort()
-    for call in (lambda: first.gather(np.zeros(1), [(1,), (1,)]), lambda: first.send(np.zeros(1), 1), first.check):
+    for call in (lambda: first.all_gather(np.zeros(1), [(1,), (1,)]), lambda: first.send(np.zeros(1), 1), first.check):
         with pytest.raises(RankLost, match="aborted"):
             call()
 
 
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(BackendError, match="shapes do not fit"):
-        SharedMemoryGroup.create(1)[0].gather(np.zeros((2, 2)), [(2, 3)])
+        SharedMemoryGroup.create(1)[0].all_gather(np.zeros((2, 2)), [(2, 3)])
 
 
 # ---- processes
@@ -148,7 +149,7 @@ def sum_parts(path: Path, rank: int, results: Any) -> None:
     group = SharedMemoryGroup.attach(path, rank)
     total = np.zeros((3, SLOT_BYTES // 4), np.float32)
     for number in range(3):
-        for part in group.gather(part_of(rank, total.shape, number), [total.shape] * group.size):
+        for part in group.all_gather(part_of(rank, total.shape, number), [total.shape] * group.size):
             total += part
     results.send_bytes(total.tobytes())
 
@@ -157,7 +158,7 @@ def wait_for_others(path: Path, rank: int, results: Any) -> None:
     group = SharedMemoryGroup.attach(path, rank)
     results.send("attached")
     try:
-        group.gather(np.zeros((1, 8), np.float32), [(1, 8)] * group.size)
+        group.all_gather(np.zeros((1, 8), np.float32), [(1, 8)] * group.size)
     except RankLost as error:
         results.send(str(error))
 
@@ -197,7 +198,7 @@ def test_survivors_of_a_killed_process_leave_once_aborted(tmp_path: Path) -> Non
     assert "aborted" in results.recv()
     other.join(60)
     with pytest.raises(RankLost):
-        group.gather(np.zeros((1, 8), np.float32), [(1, 8)] * 3)
+        group.all_gather(np.zeros((1, 8), np.float32), [(1, 8)] * 3)
 
 
 def test_files_and_ranks_that_do_not_fit(tmp_path: Path) -> None:

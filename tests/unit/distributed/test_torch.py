@@ -32,7 +32,7 @@ group = TorchGroup.connect_gloo(store, rank, size, "127.0.0.1")
 if what == "exchange":
     for count in (5, 3, 0, 70000):
         shapes = [(2, count + other) for other in range(size)]
-        parts = group.gather(np.full(shapes[rank], rank, np.float32), shapes)
+        parts = group.all_gather(np.full(shapes[rank], rank, np.float32), shapes)
         assert [part.shape for part in parts] == shapes, parts
         assert all((part == other).all() for other, part in enumerate(parts)), parts
     for number in range(3):
@@ -41,19 +41,19 @@ if what == "exchange":
             group.send(values, 1)
         elif rank == 1:
             assert (group.receive((2, 3), np.dtype(np.int32), 0) == values).all()
-    group.gather(np.zeros(1, np.float32), [(1,)] * size)  # a rank leaves only after the others are done
+    group.all_gather(np.zeros(1, np.float32), [(1,)] * size)  # a rank leaves only after the others are done
     print("equal", flush=True)
 elif rank == 0:
-    group.gather(np.zeros(1, np.float32), [(1,)] * size)
+    group.all_gather(np.zeros(1, np.float32), [(1,)] * size)
     if what == "die":
         os._exit(9)
     time.sleep(60)
 else:
-    group.gather(np.zeros(1, np.float32), [(1,)] * size)
+    group.all_gather(np.zeros(1, np.float32), [(1,)] * size)
     if what == "abort":
         threading.Timer(0.3, group.abort).start()
     one = np.zeros(1, np.float32)
-    for wait in (lambda: group.gather(one, [(1,)] * size), lambda: group.receive((1,), one.dtype, 0)):
+    for wait in (lambda: group.all_gather(one, [(1,)] * size), lambda: group.receive((1,), one.dtype, 0)):
         try:
             wait()
             print("nothing was noticed", flush=True)

@@ -12,6 +12,6 @@ from sporelm.backends.torch.op_functions import implements
 def all_reduce(x: Tensor, *, group: Any) -> Tensor:
     """Return the sum of the x of all ranks. NCCL adds in an order of its own, any other group in rank order."""
     if group.is_on_device:
-        total: Tensor = group.reduce_in_place(x.clone())
+        total: Tensor = group.all_reduce_in_place(x.clone())
         return total
     return x.new_tensor(ops.all_reduce.reference(x.cpu().numpy(), group=group))

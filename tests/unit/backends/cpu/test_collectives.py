@@ -34,9 +34,9 @@ class PythonGroup:
         self.group, self.rank, self.size = group, group.rank, group.size
         self.log: list[str] = []
 
-    def gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-        self.log.append("gather")
-        return self.group.gather(array, shapes)
+    def all_gather(self, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        self.log.append("all_gather")
+        return self.group.all_gather(array, shapes)
 
     def send(self, array: np.ndarray, target: int) -> None:
         self.log.append("send")
@@ -291,7 +291,7 @@ def test_other_groups_split_the_plan_and_keep_the_order() -> None:
 
     for found, log in run_ranks([1, 2], run_rank):
         assert found.tolist() == np.full((4, 9), 12.0 + 18.0).tolist()
-        assert log == ["gather", "send", "receive"]
+        assert log == ["all_gather", "send", "receive"]
 
 
 # ---- aborts

@@ -18,7 +18,7 @@ class DoublingGroup:
 
     rank, size, is_on_device = 0, 2, True
 
-    def reduce_in_place(self, values: Any) -> Any:
+    def all_reduce_in_place(self, values: Any) -> Any:
         return values.add_(values.clone())
 
 
