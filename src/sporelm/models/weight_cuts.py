@@ -146,7 +146,7 @@ def plan_cuts(
     reason: UnsupportedModel | None = None
     if parallel.tp == 1:
         return planner.plan(ExpertCut.NONE)
-    expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED]  # never copied where they are to be divided
+    expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_MLP]  # never copied where they are to be divided
     for expert_cut in expert_cuts if parallel.expert_parallel else ExpertCut:
         try:
             return planner.plan(expert_cut)
@@ -158,20 +158,14 @@ def plan_cuts(
 class ExpertCut(Enum):
     """How the matrices of experts are divided, in the order in which a planner tries it."""
 
-    MATRICES = "each by rows or columns"
-    MATRICES_DECLARED = "each, if its parameter says how"
+    MATRICES = "each matrix by rows or columns"
     WHOLE = "whole experts"
-    WHOLE_DECLARED = "whole experts, if their parameter says that it may be cut"
+    WHOLE_MLP = "whole experts of feed-forward blocks, and matrices of others by rows or columns"
     NONE = "not at all"
 
-    @property
-    def is_for_declared(self) -> bool:
-        """Whether experts' matrices of parameters without a cut are copied."""
-        return self in (ExpertCut.MATRICES_DECLARED, ExpertCut.WHOLE_DECLARED)
-
-    @property
-    def is_whole(self) -> bool:
-        return self in (ExpertCut.WHOLE, ExpertCut.WHOLE_DECLARED)
+    def divides_whole(self, param: Param) -> bool:
+        """Return whether the experts of a weight are divided whole."""
+        return self is ExpertCut.WHOLE or (self is ExpertCut.WHOLE_MLP and ".ffn_" in param.name)
 
 
 class CutPlanner:
@@ -235,9 +229,9 @@ class CutPlanner:
             if use is None or param.name in self.biases.values():
                 continue
             if use.is_only(EXPERTS):
-                if expert_cut is ExpertCut.NONE or (expert_cut.is_for_declared and param.split is None):
+                if expert_cut is ExpertCut.NONE:
                     continue
-                if expert_cut.is_whole:
+                if expert_cut.divides_whole(param):
                     yield from self._cut_dim(param, 0)
                     continue
             if param.split is not None and self._is_cuttable(param, use):

@@ -76,5 +76,5 @@ def test_memories_are_told_apart(model: ModelLoader, tmp_path: Path) -> None:
 
 
 def test_experts_that_a_model_lacks_cannot_be_divided(model: ModelLoader) -> None:
-    with pytest.raises(RequestError, match="the option ep: .* has no experts"):
+    with pytest.raises(RequestError, match=r"the option ep: .* has no experts"):
         choose_rank_limits(options(tp=2, ep=True), model, None)
