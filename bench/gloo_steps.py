@@ -180,7 +180,7 @@ def time_steps(hosts: Sequence[NetworkHost], model: str, repeat: int) -> dict[st
     with TemporaryDirectory() as folder, ExitStack() as cleanup:
         address, token = f"{first.address}:{PORT}", f"{folder}/token"
         read_or_create_token(Path(token))
-        options = {"listen": address, "token_file": token}
+        options = {"rank_listen": address, "rank_token_file": token}
         rank0 = start(
             first, cleanup, [__file__, "--role", "steps", "--options", json.dumps([model, options, repeat])], cores()[0]
         )

@@ -30,8 +30,8 @@ ENGINE = {
     "--kv-memory",
     "--speculate",
     "--draft-model",
-    *{"--tp", "--pp", "--ep", "--tp-shares", "--pp-layers", "--ranks", "--remote-ranks", "--listen", "--token-file"},
-    *{"--rank-tls-cert", "--rank-tls-key", "--allow-public-address"},
+    *{"--tp", "--pp", "--ep", "--tp-shares", "--pp-layers", "--micro-batches", "--rank-executor"},
+    *{"--remote-ranks", "--rank-listen", "--rank-token-file", "--rank-tls-cert", "--rank-tls-key", "--rank-devices"},
 }
 UNGUESSED = ENGINE - {"--speculate", "--draft-model"}
 SAMPLING = {
@@ -68,7 +68,11 @@ OPTIONS = {
     }
     | ENGINE
     | EVERY,
-    "worker": {"--join", "--token-file", "--tls-ca", "--allow-public-address", "--wait-seconds"} | EVERY,
+    "worker": {
+        *{"--join", "--token-file", "--rank-tls-ca", "--allow-public-address", "--wait-seconds"},
+        *{"--threads", "--backend", "--device"},
+    }
+    | EVERY,
     "replay": {"--lora", "--backend", "--device", "--dtype", "--strict", "--threads", "--eager", "--json"} | EVERY,
     "bench": {
         *{"--lora", "-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot"},

@@ -27,7 +27,7 @@ DRAWN = SamplingParams(max_tokens=24, temperature=0.8, top_k=20, seed=3, ignore_
 WIDE_DRAWN = SamplingParams(max_tokens=24, temperature=0.8, seed=4, ignore_eos=True)  # reads all logits
 PARAMS = [GREEDY, DRAWN, WIDE_DRAWN]
 TP2, PP2, EP2 = {"tp": 2}, {"pp": 2}, {"tp": 2, "ep": True}
-PROCESSES = {"ranks": "processes"}
+PROCESSES = {"rank_executor": "processes"}
 RECURRENT = ("mamba2", "qwen3next", "rwkv7", "jamba")
 EXPERTS = ("mixtral", "qwen3moe", "deepseek2")
 SEEING = ("qwen2vl", "gemma3", "qwen3vl")
@@ -57,7 +57,7 @@ class Folders:
 
     def several(self, name: str, **options: Any) -> LLM:
         """Open a model on several ranks, threads unless they are named."""
-        return open_model(self.path(name), **{"ranks": "threads", "threads": 2, **options})
+        return open_model(self.path(name), **{"rank_executor": "threads", "threads": 2, **options})
 
 
 def open_model(path: Path, **options: Any) -> LLM:
@@ -89,7 +89,7 @@ def cases(names: tuple[str, ...], *divisions: dict[str, Any]) -> list[Any]:
     found = []
     for name in names:
         for division in (*divisions, divisions[0] | PROCESSES):
-            is_sample = name in SAMPLE and "ranks" not in division
+            is_sample = name in SAMPLE and "rank_executor" not in division
             label = "-".join([name, *(f"{key}{value}" for key, value in division.items())])
             found.append(pytest.param(name, division, id=label, marks=() if is_sample else pytest.mark.all))
     return found
@@ -217,7 +217,7 @@ def test_drafts(folders: Folders, story: Path, name: str, division: dict[str, An
     params = [replace(each, max_tokens=num_tokens) for each in (GREEDY, DRAWN)]
     with open_model(path, threads=1) as single:
         expected = tokens(single.generate(prompts, params))
-    with open_model(path, **{"threads": 2, "ranks": "threads", **division, **options}) as several:
+    with open_model(path, **{"threads": 2, "rank_executor": "threads", **division, **options}) as several:
         assert tokens(several.generate(prompts, params)) == expected
         speculation = several.engine.speculation
         assert speculation is not None

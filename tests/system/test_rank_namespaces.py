@@ -146,7 +146,7 @@ class Pair:
 
     def serve(self, **division: Any) -> Program:
         """Start rank 0."""
-        options = {**division, "remote_ranks": 1, "listen": self.address, "token_file": str(self.token)}
+        options = {**division, "remote_ranks": 1, "rank_listen": self.address, "rank_token_file": str(self.token)}
         return self.start(self.first, [sys.executable, "-c", FIRST_HOST, str(self.story), json.dumps(options)])
 
     def join(self, token: Path | None = None, wait_seconds: int = 30) -> Program:
@@ -175,7 +175,18 @@ def test_two_hosts_write_what_one_does(
 
 def test_the_command_line_has_hosts(pair: Pair, expected: Callable[[int], list[str]]) -> None:
     worker = pair.join()
-    options = ["--tp", 2, "--remote-ranks", 1, "--listen", pair.address, "--token-file", pair.token, "--threads", 1]
+    options = [
+        "--tp",
+        2,
+        "--remote-ranks",
+        1,
+        "--rank-listen",
+        pair.address,
+        "--rank-token-file",
+        pair.token,
+        "--threads",
+        1,
+    ]
     words = ["run", pair.story, "-p", PROMPTS[0], "-n", SHORT, "--temp", 0, *options]
     done = subprocess.run(
         pair.first.words(*command(*words)),

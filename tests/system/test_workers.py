@@ -90,10 +90,10 @@ def group_of(llm: LLM) -> WorkerGroup:
     [{"tp": 2}, {"pp": 2, "pp_layers": [1, 1]}, {"tp": 3, "tp_shares": [1, 1, 2]}, {"tp": 2, "pp": 2}],
     ids=str,
 )
-@pytest.mark.parametrize("ranks", ["threads", pytest.param("processes", marks=pytest.mark.all)])
-def test_ranks_equal_one(story: Path, single: LLM, options: dict, ranks: str) -> None:
+@pytest.mark.parametrize("executor", ["threads", pytest.param("processes", marks=pytest.mark.all)])
+def test_ranks_equal_one(story: Path, single: LLM, options: dict, executor: str) -> None:
     ids = single.prompt_ids(PROMPTS[0]) * 20  # more than a page
-    with LLM(story, ranks=ranks, threads=2, **options) as llm:
+    with LLM(story, rank_executor=executor, threads=2, **options) as llm:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
         np.testing.assert_allclose(llm.logits(ids), single.logits(ids), rtol=0, atol=1e-4)
         np.testing.assert_allclose(llm.embed(PROMPTS), single.embed(PROMPTS), rtol=0, atol=1e-5)
@@ -112,12 +112,12 @@ def test_ranks_on_different_devices_equal_one(
     story: Path, single: LLM, options: dict, devices: tuple[str, str]
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    with LLM(story, ranks="threads", threads=2, rank_devices=devices, **options) as llm:
+    with LLM(story, rank_executor="threads", threads=2, rank_devices=devices, **options) as llm:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
 def test_the_pipeline_has_ranks(story: Path, single: LLM) -> None:
-    with pipeline(story, tp=2, ranks="threads", threads=2) as pipe:
+    with pipeline(story, tp=2, rank_executor="threads", threads=2) as pipe:
         found = pipe(PROMPTS[:1], request_output_len=20, do_preprocess=False, temperature=0.0)
     assert found[0].text == single.generate(PROMPTS[0], SamplingParams(max_tokens=20, temperature=0.0))[0].text
 
@@ -127,12 +127,12 @@ def test_sessions_go_from_any_number_of_ranks_to_any_other(
     talker: Path, tmp_path: Path, saved: int, restored: int
 ) -> None:
     path = tmp_path / "session"
-    with LLM(talker, threads=2, tp=saved, ranks="threads") as llm:
+    with LLM(talker, threads=2, tp=saved, rank_executor="threads") as llm:
         talk = llm.conversation("A story. " * 40)
         answer(talk, "Hello")
         talk.save(path)
         expected = answer(talk, "And then?")
-    with LLM(talker, threads=2, tp=restored, ranks="threads") as llm:
+    with LLM(talker, threads=2, tp=restored, rank_executor="threads") as llm:
         found = answer(llm.wake(path), "And then?")
         assert found.text == expected.text
         assert found.cached_tokens > 64
@@ -214,14 +214,14 @@ def test_a_lost_worker_of_a_later_stage_is_replaced(story: Path, single: LLM, nu
         assert len(list_ranks()) == 3
 
 
-@pytest.mark.parametrize("ranks", ["threads", pytest.param("processes", marks=pytest.mark.all)])
-def test_adapters_are_on_all_ranks_also_after_a_restart(tmp_path: Path, ranks: str) -> None:
+@pytest.mark.parametrize("executor", ["threads", pytest.param("processes", marks=pytest.mark.all)])
+def test_adapters_are_on_all_ranks_also_after_a_restart(tmp_path: Path, executor: str) -> None:
     model = write_model(tmp_path / "tiny", WIDE)
     paths = [write_peft(tmp_path / name, random_pairs(WIDE, 2, seed=seed), 4.0) for seed, name in enumerate("ab")]
     ids = [1, 9, 17, 33, 5, 99, 42] * 10
     with LLM(model, threads=1, adapters=paths) as llm:
         expected = [llm.logits(ids, name) for name in ("a", "b", "")]
-    with LLM(model, threads=2, tp=2, ranks=ranks, adapters=paths[:1]) as llm:
+    with LLM(model, threads=2, tp=2, rank_executor=executor, adapters=paths[:1]) as llm:
         llm.load_adapter(paths[1])
         for _ in range(2):
             for name, logits in zip(("a", "b", ""), expected, strict=True):
@@ -288,18 +288,18 @@ def test_a_worker_that_cannot_start_is_reported(story: Path, monkeypatch: pytest
         ({"tp": 2, "tp_shares": [1]}, "tp_shares"),
         ({"pp": 3}, "pp"),
         ({"pp": 2, "pp_layers": [1, 5]}, "pp_layers"),
-        ({"tp": 2, "ranks": "magic"}, "ranks"),
+        ({"tp": 2, "rank_executor": "magic"}, "rank_executor"),
         ({"tp": 2, "remote_ranks": 2}, "remote_ranks"),
-        ({"tp": 2, "remote_ranks": 1}, "listen"),
-        ({"tp": 2, "listen": "127.0.0.1:1"}, "remote_ranks"),
-        ({"tp": 2, "remote_ranks": 1, "listen": "0.0.0.0:1", "token_file": "{}/token"}, "all interfaces"),
-        ({"tp": 2, "remote_ranks": 1, "listen": "8.8.8.8:1", "token_file": "{}/token"}, "public"),
+        ({"tp": 2, "remote_ranks": 1}, "rank_listen"),
+        ({"tp": 2, "rank_listen": "127.0.0.1:1"}, "remote_ranks"),
+        ({"tp": 2, "remote_ranks": 1, "rank_listen": "0.0.0.0:1", "rank_token_file": "{}/token"}, "all interfaces"),
+        ({"tp": 2, "remote_ranks": 1, "rank_listen": "8.8.8.8:1", "rank_token_file": "{}/token"}, "public"),
     ],
     ids=str,
 )
 def test_options_that_do_not_fit_are_refused(story: Path, tmp_path: Path, options: dict, message: str) -> None:
-    if "token_file" in options:
-        options = options | {"token_file": options["token_file"].format(tmp_path)}
+    if "rank_token_file" in options:
+        options = options | {"rank_token_file": options["rank_token_file"].format(tmp_path)}
     with pytest.raises(RequestError, match=message):
         LLM(story, threads=2, **options)
     assert list(tmp_path.iterdir()) == []
@@ -321,7 +321,7 @@ def test_a_worker_joins_with_the_token_only(story: Path, single: LLM, tmp_path: 
         with error.open("w") as stderr:
             words = command(*join, seconds, "--token-file", file, story)
             workers.append(subprocess.Popen(words, env=environment(), stderr=stderr))
-    options = {"tp": 3, "remote_ranks": 1, "listen": f"127.0.0.1:{port}", "token_file": token, "threads": 2}
+    options = {"tp": 3, "remote_ranks": 1, "rank_listen": f"127.0.0.1:{port}", "rank_token_file": token, "threads": 2}
     with LLM(story, **options) as llm:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
         os.kill(list_ranks()[-1], signal.SIGKILL)  # the other rank: this worker joins again
@@ -353,7 +353,7 @@ def test_hosts_exchange_values_over_gloo(story: Path, single: LLM, tmp_path: Pat
     words = command("worker", "--join", f"{host}:{port}", "--token-file", token, "--wait-seconds", 10)
     with (tmp_path / "errors").open("w") as stderr:
         worker = subprocess.Popen(words, env=environment(), stderr=stderr)
-    options = {"remote_ranks": 1, "listen": f"{host}:{port}", "token_file": token, "threads": 2}
+    options = {"remote_ranks": 1, "rank_listen": f"{host}:{port}", "rank_token_file": token, "threads": 2}
     with LLM(story, **division, **options) as llm:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
         if "tp" in division:

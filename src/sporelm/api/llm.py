@@ -72,15 +72,16 @@ class LLM(LoadedLLM):
     ep            divide experts as a whole over the ranks of a stage, instead of each expert's matrices
     tp_shares     relative sizes of the cuts of a stage's ranks, such as (1, 1, 2); None: equal ones
     pp_layers     layers of each stage, such as (10, 12); None: as equal as possible
-    ranks         "processes": the ranks from the second on are processes of their own, which end with this one;
+    rank_executor "processes": the ranks from the second on are processes of their own, which end with this one;
                   "threads": threads of this process, for tests
     remote_ranks  how many of the last ranks are workers of other hosts, which join with `spore worker`
-    listen        private address at which they join, such as "10.0.0.1:7000"
-    token_file    file with their secret, mode 0600; created if it does not exist
+    rank_listen   private address at which they join, such as "10.0.0.1:7000"
+    rank_token_file  file with their secret, mode 0600; created if it does not exist
     rank_tls_cert PEM file with a certificate, and rank_tls_key with its key: encrypt the messages between hosts
     rank_tls_key  see rank_tls_cert
     rank_devices  back-end of each stage, or of each rank, as NAME or NAME@DEVICE, such as ("cuda@cuda:0", "cpu");
                   None: all have the back-end and the device of the first
+    micro_batches parts into which a step is split so that stages work at the same time; 0: one for each stage
     announce      called with a line about the split between device and CPU, with the expected speed, before weights are
                   loaded; `notes` have it, too
     """
@@ -121,21 +122,22 @@ class LLM(LoadedLLM):
         ep: bool = False,
         tp_shares: Sequence[int] | None = None,
         pp_layers: Sequence[int] | None = None,
-        ranks: str = "processes",
+        rank_executor: str = "processes",
         remote_ranks: int = 0,
-        listen: str | None = None,
-        token_file: str | Path | None = None,
+        rank_listen: str | None = None,
+        rank_token_file: str | Path | None = None,
         rank_tls_cert: str | Path | None = None,
         rank_tls_key: str | Path | None = None,
         rank_devices: Sequence[str] | None = None,
+        micro_batches: int = 0,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
         The class documents the options. Raises SporeError, whose message is one line with a remedy.
         """
         parallel = ParallelOptions(
-            tp, pp, ep, tp_shares, pp_layers, ranks, remote_ranks, listen, token_file, rank_tls_cert, rank_tls_key,
-            rank_devices,
+            tp, pp, ep, tp_shares, pp_layers, rank_executor, remote_ranks, rank_listen, rank_token_file,
+            rank_tls_cert, rank_tls_key, rank_devices, micro_batches,
         )  # fmt: skip
         options = EngineOptions(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,

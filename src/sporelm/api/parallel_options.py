@@ -12,7 +12,7 @@ from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.request import parse_int
 from sporelm.errors import RequestError, safe_repr
 
-RANK_PLACES = ("processes", "threads")
+RANK_EXECUTORS = ("processes", "threads")
 DEFAULT_DEVICE = "cpu"  # of the option device
 
 
@@ -25,22 +25,24 @@ class ParallelOptions:
     ep: bool = False
     tp_shares: Sequence[int] | None = None
     pp_layers: Sequence[int] | None = None
-    ranks: str = "processes"
+    rank_executor: str = "processes"
     remote_ranks: int = 0
-    listen: str | None = None
-    token_file: str | Path | None = None
+    rank_listen: str | None = None
+    rank_token_file: str | Path | None = None
     rank_tls_cert: str | Path | None = None
     rank_tls_key: str | Path | None = None
     rank_devices: Sequence[str] | None = None
+    micro_batches: int = 0
 
     def check(self) -> None:
         """Raise RequestError for an invalid value, or for options that do not fit together."""
         config = self.config
         if not isinstance(self.ep, bool):
             raise RequestError(f"the option ep: wrong type (got {safe_repr(self.ep)}; allowed True, False).")
-        if self.ranks not in RANK_PLACES:
+        if self.rank_executor not in RANK_EXECUTORS:
             raise RequestError(
-                f"the option ranks: unknown (got {safe_repr(self.ranks)}; allowed {', '.join(RANK_PLACES)})."
+                f"the option rank_executor: unknown (got {safe_repr(self.rank_executor)}; allowed "
+                f"{', '.join(RANK_EXECUTORS)})."
             )
         remote = parse_int("remote_ranks", self.remote_ranks)
         if not 0 <= remote < config.size:
@@ -48,17 +50,19 @@ class ParallelOptions:
                 f"the option remote_ranks: out of range (got {remote}; allowed 0 to {config.size - 1}, since the first "
                 "rank is in this process). Give less, or raise the option tp or pp."
             )
-        network = [name for name in ("listen", "token_file") if getattr(self, name) is None]
+        network = [name for name in ("rank_listen", "rank_token_file") if getattr(self, name) is None]
         if remote and network:
             raise RequestError(f"the option remote_ranks: needs the option {network[0]}. Give both, or leave it out.")
-        if remote and self.ranks == "threads":
+        if remote and self.rank_executor == "threads":
             raise RequestError(
-                "the option ranks: threads are in this process, and remote_ranks are not. Leave one out."
+                "the option rank_executor: threads are in this process, and remote_ranks are not. Leave one out."
             )
         if (self.rank_tls_cert is None) != (self.rank_tls_key is None):
             raise RequestError("the option rank_tls_cert: needs the option rank_tls_key, and the other way round.")
         if not remote:
-            given = [name for name in ("listen", "token_file", "rank_tls_cert") if getattr(self, name) is not None]
+            given = [
+                name for name in ("rank_listen", "rank_token_file", "rank_tls_cert") if getattr(self, name) is not None
+            ]
             if given:
                 raise RequestError(
                     f"the option {given[0]}: is for workers on other hosts. Give the option remote_ranks."
@@ -70,7 +74,7 @@ class ParallelOptions:
     @cached_property
     def config(self) -> ParallelConfig:
         """The ranks. Raises RequestError for numbers that do not fit together."""
-        numbers = {name: parse_int(name, getattr(self, name)) for name in ("tp", "pp")}
+        numbers = {name: parse_int(name, getattr(self, name)) for name in ("tp", "pp", "micro_batches")}
         lists = {name: _parse_list(name, getattr(self, name)) for name in ("tp_shares", "pp_layers")}
         return ParallelConfig(
             numbers["tp"],
@@ -78,6 +82,7 @@ class ParallelOptions:
             expert_parallel=self.ep,
             shares=lists["tp_shares"],
             stage_layers=lists["pp_layers"],
+            micro_batches=numbers["micro_batches"],
         )
 
     @cached_property
@@ -111,11 +116,13 @@ class ParallelOptions:
     @cached_property
     def address(self) -> RankAddress | None:
         """The address at which workers of other hosts join."""
-        return RankAddress.parse(self.listen) if self.listen is not None else None
+        return RankAddress.parse(self.rank_listen) if self.rank_listen is not None else None
 
     @cached_property
     def token_path(self) -> Path | None:
-        return parse_path("the option token_file", self.token_file) if self.token_file is not None else None
+        return (
+            parse_path("the option rank_token_file", self.rank_token_file) if self.rank_token_file is not None else None
+        )
 
     @cached_property
     def tls_paths(self) -> tuple[Path, Path] | None:

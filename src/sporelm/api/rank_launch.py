@@ -104,7 +104,7 @@ class RankLauncher:
         """Start all ranks. Raises SporeError; then nothing stays behind."""
         self._num_starts += 1
         with ExitStack() as cleanup:
-            if self.parallel.ranks == "threads":
+            if self.parallel.rank_executor == "threads":
                 members = self._start_threads(cleanup)
             else:
                 members = self._start_processes(cleanup)

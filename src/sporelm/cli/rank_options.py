@@ -6,8 +6,8 @@ from typing import Any
 from sporelm.errors import UsageError, safe_repr
 
 NAMES = (
-    "tp", "pp", "ep", "tp_shares", "pp_layers", "ranks", "remote_ranks", "listen", "token_file", "rank_tls_cert",
-    "rank_tls_key", "rank_devices",
+    "tp", "pp", "ep", "tp_shares", "pp_layers", "rank_executor", "remote_ranks", "rank_listen", "rank_token_file",
+    "rank_tls_cert", "rank_tls_key", "rank_devices", "micro_batches",
 )  # fmt: skip
 
 
@@ -28,13 +28,19 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
         "--pp-layers", type=parse_list, metavar="N,..", help="layers of each stage, such as 10,12; default: equal"
     )
     group.add_argument(
+        "--micro-batches",
+        type=int,
+        metavar="N",
+        help="parts into which a step is split so that stages work at the same time; default: one for each stage",
+    )
+    group.add_argument(
         "--rank-devices",
         type=parse_names,
         metavar="NAME,..",
         help="back-end of each stage, or of each rank, with its device: cuda@cuda:0,cpu; default: that of --backend",
     )
     group.add_argument(
-        "--ranks",
+        "--rank-executor",
         choices=("processes", "threads"),
         metavar="HOW",
         help="where this host's ranks run beside the first: processes, or threads for tests; default: processes",
@@ -45,8 +51,8 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many of the last ranks are workers of other hosts, which join with 'spore worker'; default: 0",
     )
-    group.add_argument("--listen", metavar="HOST:PORT", help="private address at which they join")
-    group.add_argument("--token-file", metavar="FILE", help="file with their secret; created if it does not exist")
+    group.add_argument("--rank-listen", metavar="HOST:PORT", help="private address at which they join")
+    group.add_argument("--rank-token-file", metavar="FILE", help="file with their secret; created if it does not exist")
     group.add_argument(
         "--rank-tls-cert", metavar="FILE", help="certificate in PEM format: encrypt the messages between hosts"
     )

@@ -40,7 +40,7 @@ def make_parser() -> Parser:
             "spore serve --model small=smollm2 --model big=model.gguf --model-memory 8G",
             "spore serve model.gguf --lora sql=sql-adapter --lora tone=tone.gguf@0.5",
             "spore serve model.gguf --tp 2",
-            "spore serve model.gguf --tp 2 --remote-ranks 1 --listen 10.0.0.1:7000 --token-file token",
+            "spore serve model.gguf --tp 2 --remote-ranks 1 --rank-listen 10.0.0.1:7000 --rank-token-file token",
             "spore serve --model eyes=model.gguf --mmproj eyes=mmproj.gguf",
             "spore serve --host 0.0.0.0 --api-keys-file keys.txt --tls-cert cert.pem --tls-key key.pem",
         ],

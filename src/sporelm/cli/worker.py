@@ -15,9 +15,10 @@ RETRY_SECONDS = 2.0  # between two attempts to connect
 def make_parser() -> Parser:
     parser = Parser(
         "worker",
-        "Be one rank of a model that runs on several hosts. The first host runs a command such as 'spore serve' with "
-        "--remote-ranks, --listen and --token-file. It tells this worker its cut of the model; the file must be the "
-        "same, which is checked by its hash. After a failure, or a restart of the first host, the worker joins again.",
+        "Be one rank of a model that runs on several hosts. The first host runs a command such as 'spore serve' "
+        "with --remote-ranks, --rank-listen and --rank-token-file. It tells this worker its cut of the model; the "
+        "file must be the same, which is checked by its hash. After a failure, or a restart of the first host, the "
+        "worker joins again.",
         "--join HOST:PORT --token-file FILE [MODEL] [options]",
         [
             "spore worker --join 10.0.0.1:7000 --token-file token",
@@ -27,7 +28,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="the model's file or folder here; default: the first host's path"
     )
-    parser.add_argument("--join", required=True, metavar="HOST:PORT", help="address of the first host's --listen")
+    parser.add_argument("--join", required=True, metavar="HOST:PORT", help="address of the first host's --rank-listen")
     parser.add_argument(
         "--token-file", required=True, metavar="FILE", help="file with the first host's secret, mode 0600"
     )

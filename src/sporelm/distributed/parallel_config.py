@@ -7,6 +7,7 @@ from itertools import pairwise
 from sporelm.errors import RequestError
 
 MAX_RANKS = 4096
+MAX_MICRO_BATCHES = 4096
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class ParallelConfig:
         for name, value in (("tp", self.tp), ("pp", self.pp)):
             if not 1 <= value <= MAX_RANKS:
                 raise RequestError(f"the option {name}: out of range (got {value}; allowed 1 to {MAX_RANKS})")
+        if not 0 <= self.micro_batches <= MAX_MICRO_BATCHES:
+            raise RequestError(
+                f"the option micro_batches: out of range (got {self.micro_batches}; allowed 0 to {MAX_MICRO_BATCHES})"
+            )
+        if self.micro_batches and self.pp == 1:
+            raise RequestError("the option micro_batches: needs stages that work at the same time. Set the option pp.")
         if self.shares and (len(self.shares) != self.tp or min(self.shares) < 1):
             raise RequestError(
                 f"the option tp_shares: must be one positive number for each rank (got {list(self.shares)} for tp "

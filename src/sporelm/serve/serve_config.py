@@ -27,9 +27,9 @@ ENGINE_OPTIONS = {
     "backend": str, "device": str, "threads": int, "max_context": int, "kv": str, "kv_memory": str, "eager": bool,
     "speculate": str, "draft_model": str, "max_batch": int, "token_budget": int, "chat_template": str,
     "dtype": str, "strict": bool, "batch_invariant": bool, "device_memory": str, "experts_on": str,
-    "tp": int, "pp": int, "ep": bool, "tp_shares": list, "pp_layers": list, "ranks": str, "remote_ranks": int,
-    "listen": str, "token_file": str, "rank_tls_cert": str, "rank_tls_key": str,
-    "rank_devices": list,
+    "tp": int, "pp": int, "ep": bool, "tp_shares": list, "pp_layers": list, "rank_executor": str,
+    "remote_ranks": int, "rank_listen": str, "rank_token_file": str, "rank_tls_cert": str, "rank_tls_key": str,
+    "rank_devices": list, "micro_batches": int,
 }  # fmt: skip
 
 

@@ -15,6 +15,12 @@ def test_one_rank_needs_nothing() -> None:
     assert (options.num_local, options.devices, options.address) == (1, (), None)
 
 
+def test_micro_batches_are_those_of_the_ranks() -> None:
+    options = ParallelOptions(pp=2, micro_batches=4)
+    options.check()
+    assert options.config.micro_batches == 4
+
+
 def test_devices_are_for_stages_or_for_ranks() -> None:
     stages = ParallelOptions(tp=2, pp=2, rank_devices=("cuda@cuda:1", "cpu"))
     stages.check()
@@ -33,10 +39,12 @@ def test_devices_are_for_stages_or_for_ranks() -> None:
         ({"tp": 2, "tp_shares": "12"}, "the option tp_shares: not a list"),
         ({"tp": 2, "tp_shares": [1]}, "the option tp_shares: must be one positive number for each rank"),
         ({"pp": 2, "pp_layers": [1, 0]}, "the option pp_layers: must be the number of layers of each stage"),
-        ({"tp": 2, "ranks": "fibres"}, "the option ranks: unknown"),
+        ({"tp": 2, "rank_executor": "fibres"}, "the option rank_executor: unknown"),
         ({"tp": 2, "remote_ranks": 2}, r"the option remote_ranks: out of range \(got 2; allowed 0 to 1"),
-        ({"tp": 2, "remote_ranks": 1}, "the option remote_ranks: needs the option listen"),
-        ({"listen": "10.0.0.1:7000"}, "the option listen: is for workers on other hosts"),
+        ({"tp": 2, "remote_ranks": 1}, "the option remote_ranks: needs the option rank_listen"),
+        ({"rank_listen": "10.0.0.1:7000"}, "the option rank_listen: is for workers on other hosts"),
+        ({"pp": 2, "micro_batches": -1}, r"the option micro_batches: out of range \(got -1; allowed 0 to"),
+        ({"tp": 2, "micro_batches": 2}, "the option micro_batches: needs stages .* Set the option pp"),
         ({"rank_tls_cert": "a.pem"}, "the option rank_tls_cert: needs the option rank_tls_key"),
         ({"pp": 2, "rank_devices": ("cpu",)}, r"the option rank_devices: .* allowed 2 of them\)"),
         ({"tp": 2, "pp": 2, "rank_devices": ("cpu",)}, r"the option rank_devices: .* allowed 2 or 4 of them\)"),

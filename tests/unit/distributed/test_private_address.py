@@ -27,7 +27,7 @@ def test_public_addresses_and_names_are_refused(number: str) -> None:
 def test_options_and_listener_refuse_them_before_a_worker_joins(number: str) -> None:
     address = RankAddress(number, 7000)
     with pytest.raises(RequestError, match=r"all interfaces|public"):
-        ParallelOptions(tp=2, remote_ranks=1, listen=str(address), token_file="token").check()
+        ParallelOptions(tp=2, remote_ranks=1, rank_listen=str(address), rank_token_file="token").check()
     with pytest.raises(RequestError, match=r"all interfaces|public"):
         RankListener(address, "t" * 40)
 
