@@ -1,11 +1,11 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import logging
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from sporelm.engine.step import Step
 from sporelm.errors import BackendError, MemoryShortage, RankLost, RequestError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 MAX_TOWER_SECONDS = 0.05  # of a vision tower between two steps
 MAX_LOSSES = 3  # of ranks in steps of a request, without a new token of it between them
 TOWER_SHARE = 0.5  # of the duration of a step, at most, if streams wait meanwhile
@@ -50,6 +51,10 @@ class StepRunner(Protocol):
 @runtime_checkable
 class RestartableRunner(Protocol):
     """A runner of several ranks, which raises RankLost when one of them is lost."""
+
+    @property
+    def lost(self) -> str | None:
+        """The reason; None if all ranks run."""
 
     def restart(self) -> None:
         """Start all ranks again, with empty caches. Raises SporeError; it may be tried again."""
@@ -99,6 +104,7 @@ class Engine:
         self._step_seconds = 0.0  # of the last step, images left out
         self._failed: list[StepOutput] = []  # outputs of requests that failed outside of steps
         self._losses: dict[int, tuple[int, int]] = {}  # by request id: its generated tokens then, losses since
+        self._lost_sequences: set[int] = set()  # ids of those whose content was lost with a rank
         self.overlap: Overlap | None = None
         if device_sampler is not None and speculation is None:
             self.overlap = Overlap(self, device_sampler)
@@ -263,7 +269,7 @@ class Engine:
             is_stuck = num_generated == request.num_generated
             losses[request.id] = request.num_generated, count + 1 if is_stuck else 1
         self._losses = losses
-        self.scheduler.recompute_all()
+        self._recompute_all()
         error, failing = loss, [each for each in self.scheduler.waiting if losses.get(each.id, (0, 0))[1] >= MAX_LOSSES]
         try:
             runner.restart()
@@ -275,6 +281,38 @@ class Engine:
         outputs = [self.scheduler.fail_rows(request, error) for request in failing]
         self.forget_ended(outputs)
         return outputs
+
+    def _recompute_all(self) -> None:
+        """Empty the cache, whose memory was lost with a rank, and let all requests wait. Changes the cache."""
+        known = self.kv_cache.sequences
+        self._lost_sequences = {number for number in self._lost_sequences if number in known}
+        self._lost_sequences |= {number for number, sequence in known.items() if sequence.tokens}
+        self.scheduler.recompute_all()
+
+    def _restart_lost_ranks(self) -> None:
+        """Start all ranks again, if one was lost while no step ran. Changes the cache. Raises RankLost if they cannot
+        be started; the next step tries it again."""
+        runner = self.runner
+        if not isinstance(runner, RestartableRunner) or runner.lost is None:
+            return
+        loss, began = runner.lost, perf_counter()
+        self._recompute_all()
+        try:
+            runner.restart()
+        except Exception as reason:
+            raise RankLost(f"{loss}; the ranks could not be started again ({reason}). Try again.") from reason
+        log.warning("%s: the ranks were started again in %.1f s", loss, perf_counter() - began)
+
+    def _on_ranks(self, call: Callable[[], T]) -> T:
+        """Return the result of a call outside of steps. Lost ranks are started again before it, and once after it."""
+        self._restart_lost_ranks()
+        try:
+            return call()
+        except RankLost:
+            if not isinstance(self.runner, RestartableRunner) or self.runner.lost is None:
+                raise
+            self._restart_lost_ranks()
+            return call()
 
     def step_rows(self, step: Step, start: float) -> list[StepOutput]:
         """Run a step whose requests all want rows, of logits or of hidden states."""
@@ -414,7 +452,7 @@ class Engine:
                 if self.scheduler.uses_adapter(adapter_id):
                     raise RequestError("requests still use this adapter: wait for them, or cancel them first")
             self._drain()
-            self.runner.set_lora_runtime(lora_runtime)
+            self._on_ranks(lambda: self.runner.set_lora_runtime(lora_runtime))
             self.scheduler.adapter_identities = {0: "", **identities}
             self.scheduler.adapter_names = names or {}
 
@@ -452,14 +490,15 @@ class Engine:
         """Write the content of a sequence, `notes` and `attachments` to a session file; return the file's bytes.
 
         `model` is the model's identity: only this model can load the file. Raises RequestError while a request uses
-        the sequence, if the file cannot be written, or if another file is at the path.
+        the sequence, if the file cannot be written, or if another file is at the path, and RankLost if the content was
+        lost with a rank.
         """
         check_replaceable(path)
         with self.lock:
             self.check_open()
             if sequence.is_in_use:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
-            session = self._export_session(sequence)
+            session = self._on_ranks(lambda: self._export_session(sequence))
         adapter = sequence.page_hashes.adapter
         session = session._replace(notes=notes, adapter=adapter, attachments=attachments)
         return write_session(path, session, model).nbytes
@@ -471,6 +510,8 @@ class Engine:
             offloaded = store.load(sequence)
             if offloaded is not None:
                 return offloaded._replace(tokens=list(tokens))
+        if not sequence.tokens and sequence.id in self._lost_sequences:
+            raise RankLost("session: its content was lost with a rank. Continue it once, which computes it again.")
         layers = self.runner.export_pages(sequence.pages[: count_pages(sequence.length)])
         states = self.runner.export_states([sequence.state_slot] if sequence.tokens else [])
         return SessionData(list(sequence.tokens), layers, {}, states=states, kv=self.runner.kv)
@@ -485,7 +526,9 @@ class Engine:
         """
         with self.lock:
             self.check_open()
-            layout = CacheLayout(self.runner.export_pages([]), self.runner.export_states([]), self.runner.kv)
+            layout = self._on_ranks(
+                lambda: CacheLayout(self.runner.export_pages([]), self.runner.export_states([]), self.runner.kv)
+            )
         models = [model, *legacy_models]
         session = read_session(path, models, layout, self.limits.max_context, self.limits.vocab)  # without the lock
         with self.lock:
@@ -493,23 +536,27 @@ class Engine:
             if session.adapter not in self.scheduler.adapter_identities.values():
                 adapter = f"an adapter that is not loaded, known by {session.adapter[:12]}"
                 raise RequestError(f"{path} was made with {adapter}: load the adapter first")
-            sequence = self.kv_cache.new_sequence(cache_salt, session.adapter)
-            self.kv_cache.acquire(sequence)  # so that it is not evicted itself
-            try:
-                if not self.kv_cache.reserve(sequence, len(session.tokens), []):
-                    num_pages = count_pages(len(session.tokens))
-                    shortage = self.kv_cache.describe_shortage(sequence)
-                    raise MemoryShortage(f"{path} needs {num_pages} pages, {shortage}: finish some requests first")
-                self.runner.import_pages(sequence.pages, session.layers)
-                if session.tokens:
-                    self.runner.import_states([sequence.state_slot], session.states)
-                self.kv_cache.extend(sequence, session.tokens)
-            except BaseException:
-                self.kv_cache.drop(sequence)
-                raise
-            finally:
-                self.kv_cache.release(sequence)
-            return sequence, session.notes
+            return self._on_ranks(lambda: self._import_session(session, path, cache_salt)), session.notes
+
+    def _import_session(self, session: SessionData, path: Path, cache_salt: str) -> KvSequence:
+        """Return a new sequence with the content of a session. May evict idle sequences."""
+        sequence = self.kv_cache.new_sequence(cache_salt, session.adapter)
+        self.kv_cache.acquire(sequence)  # so that it is not evicted itself
+        try:
+            if not self.kv_cache.reserve(sequence, len(session.tokens), []):
+                num_pages = count_pages(len(session.tokens))
+                shortage = self.kv_cache.describe_shortage(sequence)
+                raise MemoryShortage(f"{path} needs {num_pages} pages, {shortage}: finish some requests first")
+            self.runner.import_pages(sequence.pages, session.layers)
+            if session.tokens:
+                self.runner.import_states([sequence.state_slot], session.states)
+            self.kv_cache.extend(sequence, session.tokens)
+        except BaseException:
+            self.kv_cache.drop(sequence)
+            raise
+        finally:
+            self.kv_cache.release(sequence)
+        return sequence
 
     def logits(self, tokens: Sequence[int], on_rows: RowsCallback, adapter_id: int = 0) -> Generator[None, None, None]:
         """Compute the logits at every position of a prompt, while the caller steps the engine after each yield.

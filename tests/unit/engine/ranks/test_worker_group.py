@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sporelm.engine import Request, Sampling, Step
-from sporelm.engine.kv import OffloadStore
+from sporelm.engine.kv import KvSequence, OffloadStore
 from sporelm.engine.lora_runtime import LoraMatrices
 from sporelm.engine.ranks import messages, rank_server, worker_group
 from sporelm.engine.ranks import rank as rank_module
@@ -354,6 +354,59 @@ def test_offloaded_content_survives_a_restart(tmp_path: Path) -> None:
     assert request.cached_tokens >= 2 * PAGE
     made.close()
     made.runner.close()
+
+
+def test_sessions_and_adapters_start_lost_ranks_again(tmp_path: Path) -> None:
+    launcher = Launcher(["thread", "remote"])
+    launcher.on_start = use_tensors
+    made = launcher.engine()
+
+    def compute() -> KvSequence:
+        sequence = made.sequence()
+        made.run([made.add(Request(PROMPTS[1], max_tokens=1, sequence=sequence))])
+        return sequence
+
+    def lose() -> None:
+        launcher.cut_off()
+        while made.runner.lost is None:
+            sleep(0.01)
+
+    held, path = compute(), tmp_path / "session"
+    assert made.save_session(held, path, "model", {"a": 1}) > 0
+    waiting = made.add(Request(PROMPTS[0], max_tokens=3))
+    lose()
+    with pytest.raises(RankLost, match=r"content was lost .*Continue it once"):
+        made.save_session(held, tmp_path / "other", "model", {})
+    assert not (tmp_path / "other").exists()
+    lose()
+    restored, notes = made.load_session(path, "model")
+    assert (restored.length, notes) == (held.length or len(PROMPTS[1]), {"a": 1})
+    lose()
+    made.use_adapters({1: "x"}, made.runner.build_lora_runtime({1: make_adapter()}))
+    assert launcher.starts[3][2].lora.adapters.keys() == {1}
+    made.run([waiting, made.add(Request([*PROMPTS[1], 9], max_tokens=1, sequence=held))])
+    assert waiting.generated == expected(PROMPTS[0], 3)
+    assert made.save_session(held, tmp_path / "other", "model", {}) > 0
+    assert len(launcher.starts) == 4
+    made.check_integrity()
+    made.close()
+    made.runner.close()
+    launcher.join()
+
+
+def test_a_session_is_loaded_by_the_next_ranks_if_these_cannot_be_started(tmp_path: Path) -> None:
+    launcher = Launcher(["remote"])
+    made = launcher.engine()
+    launcher.cut_off()
+    while made.runner.lost is None:
+        sleep(0.01)
+    launcher.num_failures = 1
+    with pytest.raises(RankLost, match="could not be started again"):
+        made.save_session(made.sequence(), tmp_path / "session", "model", {})
+    assert made.save_session(made.sequence(), tmp_path / "session", "model", {}) > 0
+    made.close()
+    made.runner.close()
+    launcher.join()
 
 
 def make_adapter(value: float = 1.0) -> dict[str, LoraMatrices]:
