@@ -63,8 +63,8 @@ def run_ranks(
 ) -> RankResults:
     """Run a prompt on all ranks of a model at once; on one rank the model is whole."""
     results = RankResults(parallel.size)
-    stages = [SharedMemoryGroup.create(parallel.tp) for _ in range(parallel.pp)]
-    world = SharedMemoryGroup.create(parallel.size)
+    stages = [SharedMemoryGroup.create(parallel.tp, stride=0) for _ in range(parallel.pp)]
+    world = SharedMemoryGroup.create(parallel.size, has_slots=False, stride=parallel.tp)
     errors: list[Exception] = []
 
     def run(rank: int) -> None:

@@ -137,10 +137,10 @@ class RankLauncher:
     def _create_groups(self) -> list[JoinedGroups]:
         """Return the groups of each rank, for threads of this process."""
         config = self.parallel.config
-        stages = [SharedMemoryGroup.create(config.tp) for _ in range(config.pp)]
+        stages = [SharedMemoryGroup.create(config.tp, stride=0) for _ in range(config.pp)]
         world: Sequence[SharedMemoryGroup | None] = [None] * self.size
         if config.pp > 1:
-            world = SharedMemoryGroup.create(self.size)
+            world = SharedMemoryGroup.create(self.size, has_slots=False, stride=config.tp)
         return [
             JoinedGroups(stages[config.stage(rank)][config.tp_rank(rank)], world[rank]) for rank in range(self.size)
         ]
@@ -213,9 +213,9 @@ class RankLauncher:
         config = self.parallel.config
         try:
             for stage in range(config.pp):
-                SharedMemoryGroup.create_file(folder / f"stage{stage}", config.tp)
+                SharedMemoryGroup.create_file(folder / f"stage{stage}", config.tp, stride=0)
             if config.pp > 1:
-                SharedMemoryGroup.create_file(folder / WORLD, self.size)
+                SharedMemoryGroup.create_file(folder / WORLD, self.size, has_slots=False, stride=config.tp)
         except OSError as reason:
             raise BackendError(
                 f"shared memory: cannot create files in {folder} ({reason}). Free space there."

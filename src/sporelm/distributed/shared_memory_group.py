@@ -50,46 +50,54 @@ class SharedMemoryGroup:
 
     is_on_device = False
 
-    def __init__(self, memory: mmap.mmap, size: int, rank: int) -> None:
+    def __init__(self, memory: mmap.mmap, layout: GroupLayout, rank: int) -> None:
         """Take a rank's place in memory whose header is written; use `create` or `attach`."""
-        self.rank, self.size, self.layout = rank, size, GroupLayout(size)
+        self.rank, self.size, self.layout = rank, layout.size, layout
         self.memory = np.frombuffer(memory, np.uint8)  # who holds its address must hold this too
-        self._words = self.memory[: self.layout.slots(0)].view(np.int64)
+        self._words = self.memory[: self.layout.words_end].view(np.int64)
         self._fence = threading.Lock()
 
     @classmethod
-    def create(cls, size: int) -> list["SharedMemoryGroup"]:
-        """Return the ranks of a new group within this process. Each belongs to one thread and one back-end."""
-        memory = mmap.mmap(-1, GroupLayout(size).nbytes)
-        return [cls(memory, size, rank) for rank in range(size)]
+    def create(cls, size: int, *, has_slots: bool = True, stride: int = 1) -> list["SharedMemoryGroup"]:
+        """Return the ranks of a new group within this process. Each belongs to one thread and one back-end.
+
+        has_slots, stride  see `GroupLayout`
+        """
+        layout = GroupLayout(size, has_slots, stride)
+        memory = mmap.mmap(-1, layout.nbytes)
+        return [cls(memory, layout, rank) for rank in range(size)]
 
     @staticmethod
-    def create_file(path: str | os.PathLike[str], size: int) -> None:
+    def create_file(path: str | os.PathLike[str], size: int, *, has_slots: bool = True, stride: int = 1) -> None:
         """Create the memory of a new group of processes as a file, which each rank attaches.
 
         Put it into a private folder, best one that lies in memory (`/dev/shm`). The last rank that attaches removes the
         file, where the system allows that: then nothing remains of it after the last process, however that ends.
+
+        has_slots, stride  see `GroupLayout`
         """
-        nbytes = GroupLayout(size).nbytes
+        nbytes = GroupLayout(size, has_slots, stride).nbytes
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         with os.fdopen(handle, "r+b") as file:
             file.truncate(nbytes)
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(handle, 0, nbytes)  # a full folder is an error here, not a crash later
-            file.write(np.array([MAGIC, size], np.int64).tobytes())
+            file.write(np.array([MAGIC, size, has_slots, stride], np.int64).tobytes())
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str], rank: int) -> "SharedMemoryGroup":
         """Return this process's rank of the group in a file. Raise BackendError if file or rank does not fit."""
         with open(path, "r+b") as file:
             length = os.fstat(file.fileno()).st_size
-            magic, size = np.frombuffer(file.read(16).ljust(16, b"\0"), np.int64).tolist()
-            if magic != MAGIC or size < 1 or length != GroupLayout(size).nbytes:
+            words = np.frombuffer(file.read(4 * 8).ljust(4 * 8, b"\0"), np.int64).tolist()
+            magic, size, has_slots, stride = words
+            layout = GroupLayout(size, bool(has_slots), stride)
+            if magic != MAGIC or size < 1 or not 0 <= stride <= size or length != layout.nbytes:
                 raise BackendError(f"{path}: not the memory of a group of ranks. Use the path given to create_file.")
             if not 0 <= rank < size:
                 raise BackendError(f"{path}: rank is not in the group (got {rank}; allowed 0 to {size - 1}).")
             memory = mmap.mmap(file.fileno(), length)
-        group = cls(memory, size, rank)
+        group = cls(memory, layout, rank)
         group._set(group.layout.rank(rank) + ATTACHED, 1)
         if all(group._get(group.layout.rank(other) + ATTACHED) for other in range(size)):
             with contextlib.suppress(OSError):  # Windows keeps a mapped file; its launcher removes the folder

@@ -18,6 +18,8 @@ one that is not ended in time costs time, and nothing else.
 
 from dataclasses import dataclass
 
+from sporelm.errors import BackendError
+
 LINE = 128  # bytes between words of different writers: two cache lines, which CPUs fetch together
 CHUNK_BYTES = 4096
 CHUNKS = 64  # of a slot
@@ -25,9 +27,9 @@ SLOT_BYTES = CHUNK_BYTES * CHUNKS
 CELL_BYTES = 32768
 CELLS = 8  # of a ring
 
-MAGIC = 0x5350_4F52_4752_5031
+MAGIC = 0x5350_4F52_4752_5032
 # words of the header
-SIZE, ABORT = 8, LINE
+SIZE, HAS_SLOTS, STRIDE, ABORT = 8, 16, 24, LINE
 HEADER_BYTES = 2 * LINE
 # and of each rank: its counts of pieces, and of the chunks that are complete in a collective; of the threads that sleep
 # until it writes, and of its wake-ups; whether it is attached
@@ -42,9 +44,15 @@ PAIR_BYTES = 2 * LINE
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """Offsets in the memory of a group of `size` ranks."""
+    """Offsets in the memory of a group of `size` ranks.
+
+    has_slots  there are collectives
+    stride     ranks send to each other if their numbers differ by a multiple of it; 0: no rank sends
+    """
 
     size: int
+    has_slots: bool = True
+    stride: int = 1
 
     def rank(self, rank: int) -> int:
         """Return the offset of a rank's words."""
@@ -59,14 +67,32 @@ class GroupLayout:
         return self.flags(self.size) + (source * self.size + target) * PAIR_BYTES
 
     def slots(self, rank: int) -> int:
-        """Return the offset of a rank's two slots."""
-        start = -(-self.pair(self.size, 0) // CHUNK_BYTES) * CHUNK_BYTES
-        return start + rank * 2 * SLOT_BYTES
+        """Return the offset of a rank's two slots. Raises BackendError for a group without collectives."""
+        if not self.has_slots:
+            raise BackendError("group of ranks: its memory has no room for collectives. Create it with has_slots.")
+        return self.words_end + rank * 2 * SLOT_BYTES
 
     def ring(self, source: int, target: int) -> int:
-        """Return the offset of the cells of a mailbox."""
-        return self.slots(self.size) + (source * self.size + target) * CELLS * CELL_BYTES
+        """Return the offset of the cells of a mailbox. Raises BackendError for ranks that do not send to each other."""
+        if not self.stride or (source - target) % self.stride:
+            raise BackendError(
+                f"group of ranks: its memory has no mailbox from rank {source} to rank {target} "
+                f"(stride {self.stride}). Create it with stride 1."
+            )
+        length = -(-self.size // self.stride)  # ranks that send to each other
+        number = (source % self.stride * length + source // self.stride) * length + target // self.stride
+        return self._rings_start + number * CELLS * CELL_BYTES
+
+    @property
+    def words_end(self) -> int:
+        """The offset past all words, which is a multiple of a chunk."""
+        return -(-self.pair(self.size, 0) // CHUNK_BYTES) * CHUNK_BYTES
+
+    @property
+    def _rings_start(self) -> int:
+        return self.words_end + self.has_slots * self.size * 2 * SLOT_BYTES
 
     @property
     def nbytes(self) -> int:
-        return self.ring(self.size, 0)
+        length = -(-self.size // self.stride) if self.stride else 0
+        return self._rings_start + self.stride * length**2 * CELLS * CELL_BYTES

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
-from sporelm.distributed.shared_memory_layout import CELL_BYTES, CELLS, SLOT_BYTES
+from sporelm.distributed.shared_memory_layout import CELL_BYTES, CELLS, SLOT_BYTES, GroupLayout
 from sporelm.errors import BackendError, ContextError, RankLost
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -140,6 +141,42 @@ def test_a_group_stays_aborted_and_a_closed_one_refuses() -> None:
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(BackendError, match="shapes do not fit"):
         SharedMemoryGroup.create(1)[0].all_gather(np.zeros((2, 2)), [(2, 3)])
+
+
+def test_groups_have_memory_only_for_what_they_do() -> None:
+    # 8 ranks in each of 8 stages: a container has 64 MB of /dev/shm by default, and 16 ranks must fit
+    assert GroupLayout(8, stride=0).nbytes < 5 << 20
+    assert GroupLayout(16, has_slots=False, stride=2).nbytes < 40 << 20
+    assert GroupLayout(64, has_slots=False, stride=8).nbytes < 150 << 20
+    stage, *_ = SharedMemoryGroup.create(2, stride=0)
+    with pytest.raises(BackendError, match="no mailbox from rank 0 to rank 1"):
+        stage.send(np.zeros(1), 1)
+    world, *_ = SharedMemoryGroup.create(4, has_slots=False, stride=2)
+    with pytest.raises(BackendError, match="no mailbox from rank 0 to rank 3"):
+        world.send(np.zeros(1), 3)
+    with pytest.raises(BackendError, match="no room for collectives"):
+        world.all_gather(np.zeros(1), [(1,)] * 4)
+
+
+@given(st.integers(1, 9), st.booleans(), st.integers(0, 9))
+def test_rings_do_not_overlap(size: int, has_slots: bool, stride: int) -> None:
+    stride = min(stride, size)
+    layout = GroupLayout(size, has_slots, stride)
+    pairs = [(a, b) for a in range(size) for b in range(size) if stride and (a - b) % stride == 0]
+    places = sorted(layout.ring(*pair) for pair in pairs)
+    assert all(after - before >= CELLS * CELL_BYTES for before, after in pairwise(places))
+    slots_end = layout.slots(size) if has_slots else layout.words_end
+    assert not places or (places[0] >= slots_end and places[-1] + CELLS * CELL_BYTES <= layout.nbytes)
+    assert layout.nbytes >= slots_end
+
+
+def test_stages_send_along_their_places() -> None:
+    groups = SharedMemoryGroup.create(6, has_slots=False, stride=2)
+    for rank in range(4):
+        groups[rank].send(part_of(rank, (2, 5)), rank + 2)
+    for rank in range(4):
+        found = groups[rank + 2].receive((2, 5), np.dtype(np.float32), rank)
+        assert np.array_equal(found, part_of(rank, (2, 5)))
 
 
 # ---- processes
