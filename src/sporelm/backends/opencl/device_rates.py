@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyopencl as cl
 
+from sporelm import ops
 from sporelm.backends.opencl.kernel_program import kernel_program
 from sporelm.backends.opencl.lowering.quantized_linear import tile_options
+from sporelm.quant import Q4_0
+from sporelm.quant.stored_tensor import StoredTensor
 
 if TYPE_CHECKING:
     from sporelm.backends.opencl.opencl_backend import OpenClBackend
@@ -18,11 +21,13 @@ STREAM_BYTES = 64 << 20
 VECTOR_BYTES = 64
 VECTORS_PER_ITEM = 256
 TOKENS, WIDTH, ROWS = 512, 1024, 1024  # of the product
+TOKEN_ROWS, TOKEN_FORMAT = 16384, Q4_0  # of the product of one token
 REPEATS = 8
 
 
 def measure_peak_rates(backend: "OpenClBackend") -> Mapping[str, float]:
-    """Return stream_bytes_s, stream_median_bytes_s, f32_ops_s and int8_dot_ops_s, each the best of several times.
+    """Return stream_bytes_s, stream_median_bytes_s, f32_ops_s and int8_dot_ops_s, each the best of several times, and
+    token_bytes_s, the median of a product of one token.
 
     Integers are multiplied as floats, so their rate is the same.
     """
@@ -33,6 +38,7 @@ def measure_peak_rates(backend: "OpenClBackend") -> Mapping[str, float]:
         "stream_median_bytes_s": STREAM_BYTES / median(reads),
         "int8_dot_ops_s": ops,
         "f32_ops_s": ops,
+        "token_bytes_s": _token_weight_bytes() / median(_time_token_product(backend)),
     }
 
 
@@ -59,6 +65,22 @@ def _time_reads(backend: "OpenClBackend") -> list[float]:
     kernel.set_args(source, target, np.int32(items))
     group = min(64, items) if backend.device.kind != "cpu" else 1
     return time_repeats(backend, lambda: cl.enqueue_nd_range_kernel(backend.queue, kernel, (items,), (group,)))
+
+
+def _token_weight_bytes() -> int:
+    return TOKEN_ROWS * WIDTH // TOKEN_FORMAT.values * TOKEN_FORMAT.nbytes
+
+
+def _time_token_product(backend: "OpenClBackend") -> list[float]:
+    """Return the seconds of products of one token with a quantized matrix, from launch to result."""
+    random = np.random.default_rng(0)
+    blocks = random.integers(0, 60, (TOKEN_ROWS * WIDTH // TOKEN_FORMAT.values, TOKEN_FORMAT.nbytes), np.uint8)
+    weight = backend.pack(StoredTensor("weight", TOKEN_FORMAT, (TOKEN_ROWS, WIDTH), blocks))
+    x = backend.tensor(random.standard_normal((1, WIDTH), np.float32))
+    prepared = backend.prepare_call(ops.linear, (x, weight), {})
+    assert prepared is not None
+    program = prepared.program
+    return time_repeats(backend, lambda: program.run({}, {}))
 
 
 def _time_products(backend: "OpenClBackend") -> list[float]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm.backends.context import Context, Resource
-from sporelm.backends.opencl.weight_formats import WeightFormat
-from sporelm.tensor.dtype import DType
+from sporelm.backends.opencl.weight_formats import OVERREAD_BYTES, RUN, WeightFormat
+from sporelm.tensor.dtype import F32, DType
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,12 @@ class DeviceArray:
 
 @dataclass(frozen=True, eq=False)
 class RoundedRows(DeviceArray):
-    """Rows rounded to int8 per group, as the numbers that they stand for."""
+    """Rows rounded to int8 per group, as the numbers that they stand for, and as integers (`kernels/rounding.h`)."""
+
+    @staticmethod
+    def nbytes(numbers: int) -> int:
+        """Return the bytes of rows of so many numbers: floats, integers, and two floats for each run of 32."""
+        return numbers * (F32.nbytes + 1) + numbers // RUN * 2 * F32.nbytes + OVERREAD_BYTES
 
 
 @dataclass(frozen=True, eq=False)

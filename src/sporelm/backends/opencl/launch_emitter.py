@@ -37,10 +37,12 @@ class ScratchRegion(NamedTuple):
 class LaunchEmitter:
     """Collects the launches of a program's calls. Lowerings (`lowering/*.py`) use it."""
 
-    def __init__(self, memory: ValueMemory, activation: DType, tuning: DeviceTuning) -> None:
+    def __init__(self, memory: ValueMemory, activation: DType, tuning: DeviceTuning, dots: str | None = None) -> None:
         """
         activation  the type in which activations are stored: F32 or F16
+        dots        the kind of products of integers that the device has (`integer_dots`)
         """
+        self.dots = dots
         self.memory, self.activation, self.tuning = memory, activation, tuning
         self.launches: list[KernelLaunch] = []
         self.following: Call | None = None
@@ -74,6 +76,10 @@ class LaunchEmitter:
         """Return the buffer of numbers in the type in which they are stored, and the program's option for it."""
         array = self.memory.array_of(value)
         return array.buffer, {"NARROW": array.stored is F16}
+
+    def is_rounded(self, value: Any) -> bool:
+        """Return whether a value is rows rounded to int8."""
+        return isinstance(self.memory.array_of(value), RoundedRows)
 
     def ints(self, value: Any) -> Any:
         """Return the buffer of integers."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -32,11 +32,12 @@ from sporelm.backends.opencl.device_storage import (
     RoundedRows,
 )
 from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.integer_dots import find_dots
 from sporelm.backends.opencl.kernel_program import ProgramCompiler
 from sporelm.backends.opencl.measured_tuning import tuning_in_use
 from sporelm.backends.opencl.op_lowering import find_lowering, op_lowerings
 from sporelm.backends.opencl.opencl_program import OpenClProgram, value_bytes
-from sporelm.backends.opencl.weight_formats import F32_FORMAT, WeightFormat, find_weight_format
+from sporelm.backends.opencl.weight_formats import F32_FORMAT, OVERREAD_BYTES, WeightFormat, find_weight_format
 from sporelm.backends.protocol import (
     HOST_TRAITS,
     CallTime,
@@ -122,6 +123,7 @@ class OpenClBackend:
         self.tuning: DeviceTuning = active.tuning
         self._tuning_source = active.source
         self.compiler = ProgramCompiler(self.device, self.cl_context)
+        self.dots = find_dots(self.device, self.compiler, self.queue)
 
     def probe(self) -> Ready | Missing:
         if self._obstacle is not None:
@@ -138,6 +140,7 @@ class OpenClBackend:
                 "units": str(held.max_compute_units),
                 "dtype": self.activation.name,
                 "fp16": "computes" if self.device.has_fp16 else "storage only: computed in f32",
+                "integer products": self.dots or "none: rounded rows are multiplied as floats",
                 "tuning": self._tuning_source,
                 "program cache": binaries.refusal or str(binaries.folder),
             }
@@ -250,7 +253,9 @@ class OpenClBackend:
         is_ordered = all(getattr(matrix, "order", None) is None for matrix in list_matrices(weight))
         if not is_ordered:
             kind = F32_FORMAT
-        buffer = self.allocate_buffer(kind.nbytes(shape), f"a weight {weight.format.name}{list(shape)}")
+        buffer = self.allocate_buffer(
+            kind.nbytes(shape) + OVERREAD_BYTES, f"a weight {weight.format.name}{list(shape)}"
+        )
         with self._mapped(buffer, (kind.nbytes(shape),), writes=True) as place:
             if kind.name != weight.format.name:
                 kind.pack(np.ascontiguousarray(weight.dequantize(), np.float32), shape, place)
@@ -419,19 +424,28 @@ class OpenClBackend:
         """Run one op as a program of its own: the same kernels, at fixed extents."""
         self.context.check()
         args = contiguous_arguments(self, op, args)
-        specs = op.check(args, options)
-        if op.name not in op_lowerings():
+        op.check(args, options)
+        prepared = self.prepare_call(op, args, options)
+        if prepared is None:
             return run_fallback(self, op, args, options)
+        prepared.program.run({}, {})
+        tensors = prepared.results
+        return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
+
+    def prepare_call(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> "PreparedCall | None":
+        """Return a program for one call of an op with these tensors, or None if there is no kernel."""
+        if op.name not in op_lowerings():
+            return None
+        specs = op.check(args, options)
         graph = Graph()
         results = tuple(Value(graph, spec, str(number)) for number, spec in enumerate(specs))
         call = Call(op, tuple(self._rounded(op, args)), dict(options), results)
         if find_lowering(call) is None:
-            return run_fallback(self, op, args, options)
+            return None
         tensors = [self._fresh(op, spec) for spec in specs]
         graph.calls.append(call)
         by_value = {id(value): tensor for value, tensor in zip(results, tensors, strict=True)}
-        OpenClProgram(graph, self, Placement({}, 0), by_value).run({}, {})
-        return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
+        return PreparedCall(OpenClProgram(graph, self, Placement({}, 0), by_value), tensors)
 
     def _fresh(self, op: Op, spec: Spec) -> Tensor:
         buffer = self.allocate_buffer(value_bytes(spec, 1), "a result")
@@ -496,6 +510,13 @@ class OpenClBackend:
         leaks = self.context.close()
         if leaks:
             warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)
+
+
+class PreparedCall(NamedTuple):
+    """A program for one call, and the tensors that it writes."""
+
+    program: OpenClProgram
+    results: list[Tensor]
 
 
 class CountedBuffer(cl.Buffer):

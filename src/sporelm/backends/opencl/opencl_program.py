@@ -35,7 +35,8 @@ MAX_BOUND_STEPS = 64  # combinations of extents whose sizes are kept
 
 def value_bytes(spec: Spec, alignment: int) -> int:
     """Return the bytes of a value in the arena: activations as float32, the larger of their types."""
-    nbytes = int(np.prod(spec.bound, dtype=np.int64)) * (spec.dtype.nbytes if isinstance(spec.dtype, DType) else 4)
+    numbers = int(np.prod(spec.bound, dtype=np.int64))
+    nbytes = numbers * spec.dtype.nbytes if isinstance(spec.dtype, DType) else RoundedRows.nbytes(numbers)
     return max(1, -(-nbytes // alignment)) * alignment
 
 
@@ -59,7 +60,7 @@ class OpenClProgram(Resource):
         }
         self._arena = backend.allocate_buffer(placement.nbytes, "the values of a step") if placement.nbytes else None
         self._place_inputs()
-        emitter = LaunchEmitter(self, backend.activation, backend.tuning)
+        emitter = LaunchEmitter(self, backend.activation, backend.tuning, backend.dots)
         self._owners: list[int] = []  # of launches: the call's number
         following = [*graph.calls[1:], None]
         for number, call in enumerate(graph.calls):

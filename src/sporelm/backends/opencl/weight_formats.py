@@ -26,6 +26,7 @@ from sporelm.quant.packing import (
 RUN = 32  # values that a kernel unpacks at once
 PLANE_ALIGNMENT = 64  # bytes
 MAX_PLANES = 4
+OVERREAD_BYTES = 64  # that a kernel may read after the last run of a weight or of rounded rows
 
 Bytes = NDArray[np.uint8]
 SplitBlocks = Callable[[Bytes], tuple[NDArray[Any], ...]]  # blocks [n, nbytes] -> planes [n, bytes of a block]

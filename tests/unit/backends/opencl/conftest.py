@@ -13,3 +13,10 @@ def opencl() -> Iterator[Any]:
     backend = open_available("opencl")
     yield backend
     backend.close()
+
+
+@pytest.fixture
+def reference() -> Iterator[Any]:
+    backend = open_available("reference")
+    yield backend
+    backend.close()

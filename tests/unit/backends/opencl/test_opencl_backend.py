@@ -229,7 +229,7 @@ def test_a_case_without_a_kernel_is_unsupported(opencl: Any) -> None:
 
 def test_rates_are_positive(opencl: Any) -> None:
     rates = opencl.measure_limits()
-    assert rates.keys() == {"stream_bytes_s", "stream_median_bytes_s", "int8_dot_ops_s", "f32_ops_s"}
+    assert rates.keys() == {"stream_bytes_s", "stream_median_bytes_s", "int8_dot_ops_s", "f32_ops_s", "token_bytes_s"}
     assert min(rates.values()) > 1e8
 
 

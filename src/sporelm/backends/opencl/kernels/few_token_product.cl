@@ -3,6 +3,7 @@
 // A group multiplies ROWS rows of the weight with TOKENS rows of x; its LOCAL items share the runs of the columns.
 // EXPERTS: a row of y is a pair of a token and a slot; `ids` has its expert, whose matrix is multiplied. x has a row for
 // each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
+// DOTS: x are rows rounded to int8, of `numbers` numbers in all, and are multiplied as integers (dots/rounded_rows.h).
 #ifdef GATED
 inline float act_linear(float v) { return v; }
 inline float act_gelu(float v) { return v * 0.5f * (1.0f + erf(v * 0.70710678118654752f)); }
@@ -15,6 +16,15 @@ inline float act_relu_squared(float v) { return act_relu(v) * act_relu(v); }
 inline float act_sigmoid(float v) { return 1.0f / (1.0f + exp(-v)); }
 inline float act_silu(float v) { return v / (1.0f + exp(-v)); }
 inline float act_softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
+#endif
+
+#ifdef DOTS
+typedef dot_sums sums_of_row;
+#define NO_SUM {0.0f, 0.0f}
+#else
+typedef float16 sums_of_row;
+#define NO_SUM (0.0f)
+inline float total_of(const float16 *sums) { return sum16(*sums); }
 #endif
 
 inline void load_run(global const real *x, int left, float16 *low, float16 *high) {
@@ -35,7 +45,7 @@ kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float *bias, global real *y, int tokens,
                   int width, int rows, global const int *ids, int slots, global const int *order, global const int2 *tiles,
                   global const int *num_tiles, WEIGHT(v), global const float *bias_u, global const float *bias_v,
-                  global real *y_u, global real *y_v, int rows_u, int rows_v) {
+                  global real *y_u, global real *y_v, int rows_u, int rows_v, ulong numbers) {
     GROUP_MEMORY
     int item = get_local_id(0);
     int first = get_group_id(0) * ROWS;
@@ -76,19 +86,37 @@ void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float
         x_rows[t] /= slots;
 #endif
     }
-    float16 sums[ROWS][TOKENS];
+    sums_of_row sums[ROWS][TOKENS];
 #ifdef GATED
-    float16 others[ROWS][TOKENS];
+    sums_of_row others[ROWS][TOKENS];
 #endif
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
-            sums[r][t] = 0.0f;
+            sums[r][t] = (sums_of_row)NO_SUM;
 #ifdef GATED
-            others[r][t] = 0.0f;
+            others[r][t] = (sums_of_row)NO_SUM;
 #endif
         }
+#ifdef DOTS
+    for (int run = item * DOT_RUNS; run < runs; run += LOCAL * DOT_RUNS) {
+        dot_rows parts[TOKENS];
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) parts[t] = load_rounded(x, numbers, x_rows[t] * runs + run, runs - run);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            size_t place = (matrix + min(first + r, rows - 1)) * runs + run;
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) {
+                multiply_runs(PASS(w), place, runs - run, &parts[t], &sums[r][t]);
+#ifdef GATED
+                multiply_runs(PASS(u), place, runs - run, &parts[t], &others[r][t]);
+#endif
+            }
+        }
+    }
+#else
     for (int run = item; run < runs; run += LOCAL) {
         float16 low[TOKENS], high[TOKENS];
 #pragma unroll
@@ -108,13 +136,14 @@ void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float
 #endif
         }
     }
+#endif
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
-            float v = GROUP_SUM(sum16(sums[r][t]));
+            float v = GROUP_SUM(total_of(&sums[r][t]));
 #ifdef GATED
-            v = ACT(v) * GROUP_SUM(sum16(others[r][t]));
+            v = ACT(v) * GROUP_SUM(total_of(&others[r][t]));
 #endif
             if (item == 0 && first + r < rows && token + t < last) {
 #ifdef BIAS

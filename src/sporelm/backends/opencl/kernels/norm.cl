@@ -3,7 +3,8 @@
 // A group of work-items has one row, or one head of a row: `rows` of `width` numbers. The weight has `period` rows.
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void norm_rows(global const real *x, global const real *residual, global const float *weight,
-               global const float *bias, global real *y, global real *total, global real *rounded, int width, int period, float eps) {
+               global const float *bias, global real *y, global real *total, global real *rounded, int width,
+               int period, float eps, ulong numbers) {
     GROUP_MEMORY
     size_t row = get_group_id(0);
     int item = get_local_id(0);
@@ -69,7 +70,6 @@ void norm_rows(global const real *x, global const real *residual, global const f
     }
 #ifdef GROUP
     barrier(CLK_GLOBAL_MEM_FENCE);
-    rounded += row * width;
-    for (int c = item * GROUP; c < width; c += LOCAL * GROUP) round_group(y + c, rounded + c);
+    for (int c = item * GROUP; c < width; c += LOCAL * GROUP) round_group(y + c, rounded, row * width + c, numbers);
 #endif
 }

@@ -8,7 +8,14 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
-from sporelm.backends.opencl.lowering.quantized_linear import BATCH, NO_GROUP, NO_WEIGHT, few_program
+from sporelm.backends.opencl.lowering.quantized_linear import (
+    BATCH,
+    NO_GROUP,
+    NO_WEIGHT,
+    few_program,
+    rounded_numbers,
+    rows_at_once,
+)
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import spec_of
@@ -40,16 +47,16 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
     offsets = None if bias is None else emit.wide(bias)
     chosen, numbers = emit.ints(ids), emit.real(x)
     shared = {"EXPERTS": True, "BIAS": bias is not None, "SLOTTED": len(spec_of(x).shape) == 3}
-    local, few_rows = emit.tuning.few_group, emit.tuning.few_rows
+    local = emit.tuning.few_group
     weight_arguments = [*emit.weight(weights[0]), *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT)]
     middle = [offsets, y, pairs, np.int32(width), np.int32(rows), chosen, np.int32(slots)]
 
     def is_few(extents: Extents) -> bool:
         return pairs.value(extents) <= experts
 
-    program = few_program(emit, weights, width, shared | {"TOKENS": 1}, "silu")
-    row_items = -(-rows // few_rows) * local
-    arguments = [numbers, *weight_arguments, *middle, None, None, None, *NO_GROUP]
+    program = few_program(emit, x, weights, shared | {"TOKENS": 1}, "silu")
+    row_items = -(-rows // rows_at_once(emit, x, weights, 1)) * local
+    arguments = [numbers, *weight_arguments, *middle, None, None, None, *NO_GROUP, rounded_numbers(x)]
     emit.launch(program, "multiply_few", arguments, [row_items, pairs], [local, 1], is_few)
     if most <= experts:
         return
@@ -64,8 +71,9 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
     sorting = emit.program("expert_tiles", options={"TILE": BATCH})
     arguments = [chosen, starts, order, tiles, count, pairs, np.int32(experts)]
     emit.launch(sorting, "sort_pairs", arguments, [1], [1], is_many)
-    program = few_program(emit, weights, width, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
-    arguments = [numbers, *weight_arguments, *middle, order, tiles, count, *NO_GROUP]
+    program = few_program(emit, x, weights, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
+    arguments = [numbers, *weight_arguments, *middle, order, tiles, count, *NO_GROUP, rounded_numbers(x)]
+    row_items = -(-rows // rows_at_once(emit, x, weights, BATCH)) * local
     sizes: list[Size] = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
     emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_many)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import Amount
-from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, number_of, rows_of, width_of
 from sporelm.backends.opencl.lowering.quantize_rows import rounded_group
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
@@ -22,7 +22,14 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
     width, groups, period = _group_rows(width_of(x), weight)
     local = min(emit.tuning.row_group, 256)
     rounded, group = _find_rounding(emit, call)
-    options = {"GROUP": group, "RMS": is_rms, "ADD": adds, "SCALED": weight is not None, "BIAS": bias is not None}
+    options = {
+        "GROUP": group,
+        "CODES": bool(emit.dots),
+        "RMS": is_rms,
+        "ADD": adds,
+        "SCALED": weight is not None,
+        "BIAS": bias is not None,
+    }
     program = emit.program("norm", ["rounding.h"] if group else [], options, local=local)
     arguments = [
         emit.real(x),
@@ -35,6 +42,7 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
         np.int32(width),
         np.int32(period),
         np.float32(call.options["eps"]),
+        np.uint64(number_of(spec_of(x))),
     ]
     emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])
 
@@ -66,6 +74,6 @@ def lower_group_norm(emit: LaunchEmitter, call: Call) -> None:
     period = groups if width_of(weight) != group else 1
     arguments = [
         *(emit.real(x), None, emit.wide(weight), emit.wide(bias), emit.result(call.results[0]), None, None),
-        *(np.int32(group), np.int32(period), np.float32(call.options["eps"])),
+        *(np.int32(group), np.int32(period), np.float32(call.options["eps"]), np.uint64(0)),
     ]
     emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])

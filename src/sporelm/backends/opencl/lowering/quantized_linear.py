@@ -11,8 +11,9 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.integer_dots import DOT_FORMATS, dot_snippets
 from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
-from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, number_of, rows_of
 from sporelm.backends.opencl.lowering.elementwise import map_buffers
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.backends.opencl.weight_formats import RUN
@@ -103,15 +104,15 @@ def launch_few(
     """Add the launches of a product of few tokens: one token, and several. Two weights: gate and up."""
     tokens, rows, width = rows_of(x), *spec_of(weights[0]).bound
     for batch, is_mine in few_batches(emit, tokens):
-        program = few_program(emit, weights, width, {"TOKENS": batch, "BIAS": bias is not None}, kind)
+        program = few_program(emit, x, weights, {"TOKENS": batch, "BIAS": bias is not None}, kind)
         arguments = [
             *(numbers, *emit.weight(weights[0])),
             *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT),
             *(bias, y, Amount(tokens), np.int32(width), np.int32(rows), None, np.int32(0)),
-            *(None, None, None, *NO_GROUP),
+            *(None, None, None, *NO_GROUP, rounded_numbers(x)),
         ]
         local = emit.tuning.few_group
-        sizes: list[Size] = [-(-rows // emit.tuning.few_rows) * local, Amount(tokens, 1, batch)]
+        sizes: list[Size] = [-(-rows // rows_at_once(emit, x, weights, batch)) * local, Amount(tokens, 1, batch)]
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
 
 
@@ -123,16 +124,18 @@ def _launch_group(
     rows = [spec_of(weight).bound[0] for weight in weights] + [0] * spare
     packed = [emit.weight(weight) for weight in weights] + [NO_WEIGHT] * spare
     offsets, outputs = biases + [None] * spare, results + [None] * spare
-    local, blocks = emit.tuning.few_group, sum(-(-count // emit.tuning.few_rows) for count in rows)
+    local = emit.tuning.few_group
     for batch, is_mine in few_batches(emit, tokens):
+        at_once = rows_at_once(emit, x, weights[:1], batch)
+        blocks = sum(-(-count // at_once) for count in rows)
         options = {"TOKENS": batch, "BIAS": biases[0] is not None, "GROUPED": True}
         arguments = [
             *(numbers, *packed[0], *packed[1], offsets[0], outputs[0], Amount(tokens), np.int32(width)),
             *(np.int32(rows[0]), None, np.int32(0), None, None, None, *packed[2], *offsets[1:], *outputs[1:]),
-            *(np.int32(rows[1]), np.int32(rows[2])),
+            *(np.int32(rows[1]), np.int32(rows[2]), rounded_numbers(x)),
         ]
         sizes: list[Size] = [blocks * local, Amount(tokens, 1, batch)]
-        program = few_program(emit, weights[:1], width, options, "linear")
+        program = few_program(emit, x, weights[:1], options, "linear")
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
 
 
@@ -149,12 +152,36 @@ def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Conditio
     return [(1, is_one), (BATCH, is_several)] if most > 1 else [(1, is_one)]
 
 
-def few_program(emit: LaunchEmitter, weights: list[Any], width: int, options: dict[str, Any], kind: str) -> Any:
+def few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[str, Any], kind: str) -> Any:
     """Return the program of a product of few tokens with weights of one format."""
-    shared: dict[str, Any] = {"ROWS": emit.tuning.few_rows, "RAGGED": width % RUN != 0}
+    shared: dict[str, Any] = {"ROWS": rows_at_once(emit, x, weights, options["TOKENS"])}
     shared |= {"GATED": True, "ACT": f"act_{kind}"} if len(weights) > 1 else {}
-    snippet = format_snippet(weights[0])
-    return emit.program("few_token_product", [snippet], shared | options, local=emit.tuning.few_group)
+    snippets = [format_snippet(weights[0])]
+    if emit.dots is not None and uses_dots(emit, x, weights):
+        shared["DOTS"] = True
+        name = weights[0].storage.kind.name.lower()
+        snippets += [*dot_snippets(emit.dots), "dots/rounded_rows.h", f"dots/{name}.h"]
+    else:
+        shared["RAGGED"] = spec_of(weights[0]).bound[-1] % RUN != 0
+    return emit.program("few_token_product", snippets, shared | options, local=emit.tuning.few_group)
+
+
+def uses_dots(emit: LaunchEmitter, x: Any, weights: list[Any]) -> bool:
+    """Return whether rows and weights are multiplied as integers."""
+    return bool(emit.dots) and emit.is_rounded(x) and weights[0].storage.kind.name in DOT_FORMATS
+
+
+def rows_at_once(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) -> int:
+    """Return the rows of a weight that a work-item multiplies at once. Where integers are multiplied, fewer of several
+    weights or with several tokens: each product has sums in registers."""
+    if not uses_dots(emit, x, weights):
+        return emit.tuning.few_rows
+    return max(1, emit.tuning.dot_rows // (len(weights) * batch))
+
+
+def rounded_numbers(x: Any) -> np.uint64:
+    """Return the numbers of all rows, from which the places of their integers follow."""
+    return np.uint64(number_of(spec_of(x)))
 
 
 def format_snippet(weight: Any) -> str:
