@@ -110,7 +110,8 @@ def _time_token(
             raise BackendError(f"the model needs {in_units(work.memory_bytes)}, {in_units(free)} are free")
         with _translate_errors("measuring its speed"):
             rates = backend.measure_limits()
-        seconds = max(work.stream_bytes / rates["stream_bytes_s"], work.operations / rates["f32_ops_s"], 1e-12)
+        bandwidth = rates.get("token_bytes_s", rates["stream_bytes_s"])
+        seconds = max(work.stream_bytes / bandwidth, work.operations / rates["f32_ops_s"], 1e-12)
         return seconds + work.host_seconds, work.placement
     finally:
         backend.close()

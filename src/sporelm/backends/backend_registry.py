@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from inspect import Parameter, signature
 from typing import Any
 
+from sporelm.backends.opencl_detection import list_opencl_candidates
 from sporelm.backends.protocol import Backend, Missing, Ready
 from sporelm.backends.torch_detection import list_torch_devices
 from sporelm.errors import BackendError, SporeError
@@ -58,8 +59,10 @@ def normalize_device(device: str) -> str:
 def find_devices() -> list[tuple[str, str]]:
     """Return the pairs of a back-end and a device that are there beside the host's: torch's, and the devices that
     other packages' back-ends return from a static method `list_devices`. NVIDIA GPUs go to `cuda` where it can run, and
-    vendors' devices to the vendor's back-end."""
-    found = [(_choose_own(device), device) for device in list_torch_devices()]
+    vendors' devices to the vendor's back-end. OpenCL has GPUs and accelerators that torch has not."""
+    devices = list_torch_devices()
+    found = [(_choose_own(device), device) for device in devices]
+    found += [("opencl", device) for device in list_opencl_candidates(devices)]
     for point in entry_points(group="sporelm.backends"):
         if point.name in OWN | VENDORS:
             continue

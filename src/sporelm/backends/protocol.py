@@ -300,7 +300,8 @@ class Backend(Protocol):
 
     def measure_limits(self) -> Mapping[str, float]:
         """Measure the peak rates now, the best of several times: stream_bytes_s, int8_dot_ops_s, f32_ops_s; also the
-        median stream_median_bytes_s."""
+        median stream_median_bytes_s. token_bytes_s, if given, are the bytes of weights that a product of one token
+        reads: `--backend auto` takes it where kernels may be far from the peak."""
 
     def synchronize(self) -> None:
         """Wait until all work is done."""

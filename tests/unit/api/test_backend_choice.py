@@ -218,6 +218,16 @@ def test_other_options_apply(story: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert llm.backend.name == "gpu"
 
 
+@pytest.mark.parametrize(("token_bytes", "expected"), [(21e9, "cpu"), (60e9, "gpu")])
+def test_what_kernels_reach_counts_more_than_the_memory_s_peak(
+    token_bytes: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An integrated GPU reads the same memory as the CPU: it is chosen only if its products are faster."""
+    rates = dict.fromkeys(CPU_RATES, 1e12) | {"token_bytes_s": token_bytes}
+    monkeypatch.setattr(Gpu, "measure_limits", lambda self: rates)
+    assert choose(1 * GB).name == expected
+
+
 def test_doctor_shows_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
