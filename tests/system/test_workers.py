@@ -20,6 +20,7 @@ from hf_folders import write_model
 from lora_files import random_pairs, write_peft
 from sporelm import LLM, Completion, SamplingParams, pipeline
 from sporelm.api import Conversation, rank_launch
+from sporelm.api.rank_folder import FOLDER_PREFIX, RankFolder
 from sporelm.engine.ranks import transport
 from sporelm.engine.ranks.worker_group import WorkerGroup
 from sporelm.errors import ModelFileError, RequestError, SporeError
@@ -51,7 +52,7 @@ def single(story: Path) -> Iterator[LLM]:
 
 def shared_files(process: int = 0) -> set[str]:
     """The folders of shared memory that a process has made, this one by default."""
-    pattern = f"{rank_launch.FOLDER_PREFIX}{process or os.getpid()}-*"
+    pattern = f"{FOLDER_PREFIX}{process or os.getpid()}-*"
     return {path.name for path in MEMORY.glob(pattern)} if MEMORY.is_dir() else set()
 
 
@@ -252,7 +253,7 @@ def test_workers_end_with_their_parent(story: Path) -> None:
     process.stdout.close()
     for name in shared_files(process.pid):  # only the folder of a killed process may stay, and it is empty
         assert list((MEMORY / name).iterdir()) == []
-    rank_launch.create_folder(MEMORY).rmdir()
+    RankFolder.create(MEMORY).close()
     assert shared_files(process.pid) == set()
 
 

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +18,7 @@ import msgspec
 from sporelm import __version__
 from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_cuts import cut_group
+from sporelm.api.rank_folder import RankFolder
 from sporelm.api.rank_meeting import Entries, RankMeeting, merge_entries
 from sporelm.api.rank_opening import (
     GroupSpec,
@@ -61,7 +60,6 @@ END_SECONDS = 0.5  # for a process to end, whose connection has ended
 KILL_SECONDS = 5.0  # for a process to end by itself
 POLL_SECONDS = 0.1
 MEMORY_FOLDER = Path("/dev/shm")
-FOLDER_PREFIX = "sporelm-ranks-"  # then the process id of rank 0
 WORLD = "world"  # the file of the group of all stages
 
 # The child has the module search path of this process; it does not process site directories again.
@@ -148,8 +146,9 @@ class RankLauncher:
     # ---- processes
 
     def _start_processes(self, cleanup: ExitStack) -> GroupMembers:
-        folder = create_folder(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        rank_folder = RankFolder.create(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
+        cleanup.callback(rank_folder.close)
+        folder = rank_folder.path
         if not self._uses_torch:
             self._create_group_files(folder)
         processes = self._spawn(folder, cleanup)
@@ -186,7 +185,7 @@ class RankLauncher:
             for number, process in processes.items():
                 _end_process(process, at_once=not ranks[number].has_ended)
             groups.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            rank_folder.close()
 
         return self._members(worker, list(ranks.values()), groups.abort, close)
 
@@ -346,33 +345,6 @@ class RankLauncher:
     def _report(self, num_ready: int) -> None:
         if self._progress is not None:
             self._progress("workers", num_ready, self.size - 1)
-
-
-def create_folder(parent: Path) -> Path:
-    """Return a new folder with mode 0700, and remove the folders that killed processes have left behind."""
-    for path in parent.glob(f"{FOLDER_PREFIX}*"):
-        owner = path.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        with suppress(OSError):
-            if owner.isdecimal() and path.stat().st_uid == _user_id() and not _is_running(int(owner)):
-                shutil.rmtree(path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=parent))
-
-
-def _user_id() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
-
-
-def _is_running(process: int) -> bool:
-    """Return whether a process exists, as far as the system tells."""
-    if sys.platform == "win32":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def void(_: object) -> None:

@@ -6,11 +6,15 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from sporelm import __version__
 from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_launch import RankLauncher
-from sporelm.engine.ranks.messages import Hello, encode
+from sporelm.engine.ranks.messages import Hello, Prepare, encode
+from sporelm.engine.ranks.rank import Envelope
 from sporelm.engine.ranks.transport import Connection
+from sporelm.errors import RankLost
 
 KEYS = b"a" * 32, b"b" * 32
 
@@ -43,7 +47,7 @@ def connect(listener: FakeListener, cleanup: ExitStack) -> dict[int, Any]:
     """Return the ranks of a launcher, by number, once these processes have connected."""
     launcher = RankLauncher(None, ParallelOptions(tp=2, pp=2), None, None)  # type: ignore[arg-type]
     launcher._local = listener  # type: ignore[assignment]
-    processes: Any = {number: SimpleNamespace(poll=lambda: None) for number in range(1, 4)}
+    processes: Any = {number: SimpleNamespace(poll=lambda: None, wait=lambda seconds: -9) for number in range(1, 4)}
     return launcher._connect(processes, cleanup)
 
 
@@ -53,3 +57,5 @@ def test_ranks_are_in_their_order_however_they_connect() -> None:
         ranks = connect(listener, cleanup)
         assert [(number, rank.name) for number, rank in ranks.items()] == [(1, "rank 1"), (2, "rank 2"), (3, "rank 3")]
         listener.end_peers()
+        with pytest.raises(RankLost, match=r"rank 3: its process has ended \(signal 9, SIGKILL\)"):
+            ranks[3].send(Envelope(Prepare())).result(5)
