@@ -249,3 +249,17 @@ def test_a_host_that_vanishes_is_noticed_and_joins_again(pair: Pair, expected: C
     worker.wait_for("joined")
     assert first.answer("texts") == {"texts": expected(LONG), "restarts": 1}
     assert first.end() == 0
+
+
+def test_a_worker_notices_that_the_first_host_has_vanished(pair: Pair) -> None:
+    """Its heartbeats are not acknowledged: the end of no connection tells it."""
+    worker, first = pair.join(), pair.serve(tp=2)
+    worker.wait_for("joined")
+    first.answer("ready")
+    cut = monotonic()
+    pair.first.set_link("down")
+    try:
+        worker.wait_for("has lost this rank")
+        assert monotonic() - cut < 20
+    finally:
+        pair.first.set_link("up")
