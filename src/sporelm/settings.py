@@ -126,6 +126,12 @@ THREADS = setting(
 BACKEND = setting(
     "SPORE_BACKEND", default="cpu", doc="Back-end of commands and calls that name none; auto: the fastest."
 )
+NCCL = setting(
+    "SPORE_NCCL",
+    default="",
+    doc="yes: ranks of one host that have an NVIDIA GPU each (--rank-devices) add values with NCCL, which has not been "
+    "run by the authors; empty exchanges values in shared memory.",
+)
 SERVE_CONFIG = setting("SPORE_SERVE_CONFIG", default="", doc="TOML file of `spore serve`; --config takes precedence.")
 SERVE_HOST = setting("SPORE_HOST", default="", doc="Address on which `spore serve` listens; --host takes precedence.")
 SERVE_PORT = setting(

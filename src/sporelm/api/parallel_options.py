@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from sporelm import settings
 from sporelm.api.user_paths import parse_path
 from sporelm.backends.backend_registry import backend_names
 from sporelm.distributed.parallel_config import ParallelConfig
@@ -107,6 +108,15 @@ class ParallelOptions:
     def is_single(self) -> bool:
         """Whether there is one rank."""
         return self.config.size == 1
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether the ranks of each stage add values with NCCL: where that is set, and each has a GPU of this host."""
+        is_local = not self.remote_ranks and self.rank_executor == "processes"
+        if settings.NCCL.value != "yes" or self.config.tp == 1 or not is_local or not self.devices:
+            return False
+        has_gpus = all(name in ("cuda", "torch") and device.startswith("cuda") for name, device in self.devices)
+        return has_gpus and len({device for _, device in self.devices}) == len(self.devices)
 
     @property
     def num_local(self) -> int:

@@ -211,7 +211,7 @@ class RankLauncher:
         """Create the shared memory of all groups."""
         config = self.parallel.config
         try:
-            for stage in range(config.pp):
+            for stage in range(0 if self.parallel.uses_nccl else config.pp):
                 SharedMemoryGroup.create_file(folder / f"stage{stage}", config.tp, stride=0)
             if config.pp > 1:
                 SharedMemoryGroup.create_file(folder / WORLD, self.size, has_slots=False, stride=config.tp)
@@ -310,7 +310,8 @@ class RankLauncher:
             spec = GroupSpec("torch", self._listener.address.resolved_host if number < num_local else "")
         elif folder is not None:
             world = str(folder / WORLD) if config.pp > 1 else ""
-            spec = GroupSpec("memory", str(folder / f"stage{config.stage(number)}"), world)
+            kind = "nccl" if self.parallel.uses_nccl else "memory"
+            spec = GroupSpec(kind, str(folder / f"stage{config.stage(number)}"), world)
         known = msgspec.structs.replace(self.options, rank=number, group=spec)
         if self.parallel.devices:
             backend, device = self.parallel.devices[number]

@@ -33,7 +33,8 @@ SetStage = Callable[[str], None]
 class GroupSpec(msgspec.Struct, frozen=True):
     """Where ranks meet to exchange values.
 
-    kind   "memory": shared memory of this host, in files; "torch": torch.distributed
+    kind   "memory": shared memory of this host, in files; "torch": torch.distributed; "nccl": NCCL within stages, and
+           shared memory between them
     stage  of the ranks of one stage; for torch the address of this host, "": that of the connection to rank 0
     world  of the ranks of all stages; "": there is one stage
     """
@@ -102,9 +103,15 @@ class RankOptions(msgspec.Struct, frozen=True):
 def join_groups(options: RankOptions) -> JoinedGroups:
     """Return a rank's place in its groups. Raises BackendError."""
     spec, parallel = options.group, options.parallel
-    if spec.kind != "memory":
+    if spec.kind not in ("memory", "nccl"):
         raise BackendError(f"ranks: groups of the kind {spec.kind!r:.40} are not supported by this version")
-    stage = SharedMemoryGroup.attach(spec.stage, parallel.tp_rank(options.rank))
+    stage: Any
+    if spec.kind == "nccl":
+        from sporelm.distributed.torch import TorchGroup
+
+        stage = TorchGroup.connect_nccl(spec.stage, parallel.tp_rank(options.rank), parallel.tp, options.device)
+    else:
+        stage = SharedMemoryGroup.attach(spec.stage, parallel.tp_rank(options.rank))
     return JoinedGroups(stage, SharedMemoryGroup.attach(spec.world, options.rank) if spec.world else None)
 
 

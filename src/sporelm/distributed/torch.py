@@ -120,15 +120,19 @@ class TorchGroup:
         return cls(group, rank, size)
 
     @classmethod
-    def connect_nccl(cls, store: Rendezvous, rank: int, size: int, device: str) -> "TorchGroup":
-        """Connect the ranks of a group of GPUs. Raises BackendError without NCCL.
+    def connect_nccl(cls, path: str, rank: int, size: int, device: str) -> "TorchGroup":
+        """Connect the ranks of a group of GPUs of one host, which find each other by a file in a private folder. Raises
+        BackendError without NCCL.
 
         Not run on two cards by its authors.
         """
         kind = getattr(distributed, "ProcessGroupNCCL", None)
         if kind is None or not torch.cuda.is_available():
-            raise BackendError("NCCL needs NVIDIA GPUs and a build of torch with NCCL: use gloo")
-        return cls(kind(store, rank, size, kind.Options()), rank, size, device)
+            raise BackendError("NCCL needs NVIDIA GPUs and a build of torch with NCCL. Leave out SPORE_NCCL.")
+        store = distributed.FileStore(path, size)  # type: ignore[attr-defined]
+        group = cls(kind(store, rank, size, kind.Options()), rank, size, device)
+        group.all_reduce_in_place(torch.zeros(1, device=group.device))  # connects, which a captured graph cannot
+        return group
 
     @property
     def is_on_device(self) -> bool:
@@ -190,6 +194,9 @@ class TorchGroup:
 
     def _wait(self, work: Any) -> None:
         """Wait for an exchange, but no longer than until the group is aborted. Raises RankLost."""
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            work.wait()  # only orders streams
+            return
         while not work.is_completed():
             self.check()
             if self.is_on_device:
@@ -207,6 +214,9 @@ class TorchGroup:
     def abort(self) -> None:
         """Make all waits of this rank raise RankLost, now and later."""
         self._is_aborted.set()
+        abort = getattr(self.process_group, "abort", None) if self.is_on_device else None
+        if abort is not None:  # a kernel of NCCL that waits for another rank would never end
+            abort()
 
     def check(self) -> None:
         """Raise RankLost if the group was aborted."""
