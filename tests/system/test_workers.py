@@ -104,6 +104,9 @@ def test_ranks_equal_one(story: Path, single: LLM, options: dict, executor: str)
 def test_processes_equal_one(story: Path, single: LLM, options: dict) -> None:
     with LLM(story, threads=2, **options) as llm:
         assert len(list_ranks()) == group_of(llm).size - 1
+        if sys.platform == "linux":
+            maps = Path(f"/proc/{list_ranks()[0]}/maps").read_text()
+            assert str(story.resolve()) not in maps, "the weights were copied"
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.engine import LoadedModel, Worker
-from sporelm.engine.ranks.messages import Hello, MeetRanks, OpenRank, RankAddresses, RankReady, decode_reply
+from sporelm.engine.ranks.messages import Hello, MeetRanks, OpenRank, RankAddresses, RankReady, Reply, decode_reply
 from sporelm.engine.ranks.rank import Envelope, Rank, RemoteRank, ThreadRank
 from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.ranks.transport import (
@@ -47,7 +48,7 @@ from sporelm.engine.ranks.transport import (
     server_tls,
 )
 from sporelm.engine.ranks.worker_group import GroupMembers, WorkerGroup
-from sporelm.errors import BackendError, RankLost, SporeError, UnsupportedModel
+from sporelm.errors import BackendError, RankLost, SporeError, UnsupportedModel, safe_repr
 from sporelm.models.placed_model import PlacedModel
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,9 @@ WORLD = "world"  # the file of the group of all stages
 # The child has the module search path of this process; it does not process site directories again.
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sporelm.api.rank_process import main; main()"
 
-OpenFirst = Callable[[RankOptions, JoinedGroups], Worker]  # opens rank 0's worker, each time in other groups
+# Opens rank 0's worker, each time in other groups. `progress` raises the error of a rank that cannot start.
+OpenFirst = Callable[[RankOptions, JoinedGroups, Progress], Worker]
+Replies = Mapping[int, "Future[Reply]"]  # by the number of the rank
 
 
 class RankLauncher:
@@ -81,7 +84,7 @@ class RankLauncher:
         """Listen where workers of other hosts join, if there are any. Raises RequestError.
 
         options   of rank 0; those of the others follow from them
-        progress  called with ("workers", ready, total) while they start
+        progress  called with the stage of rank 0, then with those of the others, while they start
         """
         self.options = options
         self.parallel = parallel
@@ -121,11 +124,11 @@ class RankLauncher:
         others: list[Rank] = []
         started: list[ThreadRank] = []
         for rank in range(1, self.size):
-            open_worker = partial(open_rank, self._options_of(rank), void, groups=groups[rank])
+            open_worker = partial(open_rank, self._options_of(rank), ignore_stage, groups=groups[rank])
             started.append(ThreadRank(f"rank {rank}", open_worker))
             cleanup.callback(started[-1].close)
         cleanup.callback(_abort_all, groups)
-        worker = self._open_first(self._options_of(0), groups[0])
+        worker = self._open_first(self._options_of(0), groups[0], self._report)
         cleanup.callback(worker.close)
         for each in started:
             each.wait_until_open()
@@ -172,14 +175,15 @@ class RankLauncher:
 
         for rank in ranks.values():
             rank.watch(lose_all)
+
+        def report(stage: str, done: int, total: int) -> None:
+            _raise_failures(pending)  # the others need not wait until rank 0 has loaded
+            self._report(stage, done, total)
+
         with pinned_to(first.cores):
-            worker = self._open_first(first, groups)
+            worker = self._open_first(first, groups, report)
         cleanup.callback(worker.close)
-        signature = sign_rank(first, worker)
-        for num_ready, (number, reply) in enumerate(pending.items()):
-            self._report(num_ready)
-            self._check_ready(ranks[number], reply.result(), signature, number)
-        self._report(len(pending))
+        self._check_ready(ranks, self._wait_ready(ranks, pending), sign_rank(first, worker))
 
         def close() -> None:
             for number, process in processes.items():
@@ -245,7 +249,7 @@ class RankLauncher:
                 assert self._local is not None
                 connection = self._local.accept(POLL_SECONDS)
                 if connection is not None:
-                    hello = _read_hello(connection)
+                    hello = self._read_hello(connection)
                     if hello.rank not in processes or hello.rank in ranks:
                         connection.close()
                         continue
@@ -271,11 +275,11 @@ class RankLauncher:
         for number in numbers:
             assert self._listener is not None
             while number not in ranks:
-                self._report(len(ranks))
+                self._report("workers", len(ranks), self.size - 1)
                 connection = self._listener.accept(POLL_SECONDS)
                 if connection is not None:
                     with suppress(ConnectionLost):
-                        hello = _read_hello(connection)
+                        hello = self._read_hello(connection)
                         ranks[number] = RemoteRank(f"rank {number} ({hello.host})", connection)
                         cleanup.callback(_abandon, ranks[number])
                 elif monotonic() > deadline:
@@ -284,23 +288,60 @@ class RankLauncher:
                         f"'spore worker --join {self._listener.address} --token-file FILE'"
                     )
 
-    def _check_ready(self, rank: RemoteRank, reply: object, signature: str, number: int) -> None:
-        """Raise BackendError for a rank of another version, or with another plan."""
-        if not isinstance(reply, RankReady):
-            raise BackendError(f"{rank.name}: {type(reply).__name__} came in place of RankReady")
-        if reply.version != __version__:
+    @staticmethod
+    def _read_hello(connection: Connection) -> Hello:
+        """Return the first message of a process. Raises ConnectionLost for anything else, and BackendError for another
+        version, which might not understand the next message."""
+        try:
+            payload = connection.receive(HELLO_SECONDS)
+            hello = decode_reply(payload) if payload is not None else None
+        except SporeError as reason:
+            connection.close()
+            raise ConnectionLost(str(reason)) from None
+        if not isinstance(hello, Hello):
+            connection.close()
+            raise ConnectionLost(f"{connection.peer}: did not introduce itself")
+        if hello.version != __version__:
+            connection.close()
             raise BackendError(
-                f"{rank.name}: another version of sporelm (got {reply.version}; allowed {__version__}). Install that."
+                f"rank of host {safe_repr(hello.host, 100)}: another version of sporelm (got "
+                f"{safe_repr(hello.version, 40)}; allowed {__version__}). Install the same version on all hosts."
             )
-        if reply.identity != self.options.identity:
-            raise BackendError(
-                f"{rank.name}: another model (hash {reply.identity[:12]}). Use the same file everywhere."
-            )
-        if self.parallel.config.stage(number) == 0 and reply.signature != signature:
-            raise BackendError(
-                f"{rank.name}: another plan (got {reply.signature[:12]}; allowed {signature[:12]}). Use the same "
-                "version, options and kind of CPU on all hosts."
-            )
+        return hello
+
+    def _wait_ready(self, ranks: Mapping[int, RemoteRank], pending: Replies) -> dict[int, RankReady]:
+        """Return the answers of all ranks, and report how far they are. Raises the error of the first that fails."""
+        while waiting := [number for number, reply in pending.items() if not reply.done()]:
+            _raise_failures(pending)
+            stage = ranks[waiting[0]].stage
+            name = f"rank {waiting[0]}: {stage}" if stage else "workers"
+            self._report(name, len(pending) - len(waiting), len(pending))
+            wait([pending[number] for number in waiting], POLL_SECONDS)
+        self._report("workers", len(pending), len(pending))
+        ready: dict[int, RankReady] = {}
+        for number, reply in pending.items():
+            answer = reply.result()
+            if not isinstance(answer, RankReady):
+                raise BackendError(f"{ranks[number].name}: {type(answer).__name__} came in place of RankReady")
+            ready[number] = answer
+        return ready
+
+    def _check_ready(self, ranks: Mapping[int, RemoteRank], ready: Mapping[int, RankReady], signature: str) -> None:
+        """Raise BackendError for a rank with another model, or whose plan differs from that of the first one of its
+        stage. `signature` is rank 0's."""
+        stages = {0: ("rank 0", signature)}
+        for number, answer in ready.items():
+            name = ranks[number].name
+            if answer.identity != self.options.identity:
+                raise BackendError(
+                    f"{name}: another model (hash {answer.identity[:12]}). Use the same file everywhere."
+                )
+            first, allowed = stages.setdefault(self.parallel.config.stage(number), (name, answer.signature))
+            if answer.signature != allowed:
+                raise BackendError(
+                    f"{name}: its plan differs from that of {first} (got {answer.signature[:12]}; allowed "
+                    f"{allowed[:12]}). Use the same version and options on all hosts."
+                )
 
     def _options_of(self, number: int, folder: Path | None = None) -> RankOptions:
         """Return the options of a rank; `folder` has the files of the groups."""
@@ -343,13 +384,13 @@ class RankLauncher:
             kv=worker.kv if worker.runner.paged or not any(cuts.pages) else self.options.kv,
         )
 
-    def _report(self, num_ready: int) -> None:
+    def _report(self, stage: str, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress("workers", num_ready, self.size - 1)
+            self._progress(stage, done, total)
 
 
-def void(_: object) -> None:
-    """Return nothing."""
+def ignore_stage(stage: str) -> None:
+    """Do nothing with the stage of a rank that is a thread of this process."""
 
 
 def rank_threads(threads: int, parallel: ParallelOptions) -> list[int]:
@@ -438,18 +479,11 @@ def _check_alive(processes: "dict[int, subprocess.Popen[bytes]]", ranks: dict[in
             raise RankLost(f"rank {number}: its process has ended at its start ({_name_code(code)})")
 
 
-def _read_hello(connection: Connection) -> Hello:
-    """Return the first message of a process. Raises ConnectionLost for anything else."""
-    try:
-        payload = connection.receive(HELLO_SECONDS)
-        hello = decode_reply(payload) if payload is not None else None
-    except SporeError as reason:
-        connection.close()
-        raise ConnectionLost(str(reason)) from None
-    if not isinstance(hello, Hello):
-        connection.close()
-        raise ConnectionLost(f"{connection.peer}: did not introduce itself")
-    return hello
+def _raise_failures(pending: Replies) -> None:
+    """Raise the error of a rank that cannot start."""
+    for reply in pending.values():
+        if reply.done():
+            reply.result()
 
 
 def start_group(
@@ -462,14 +496,14 @@ def start_group(
     """
     weights: dict[str, Any] = {}
 
-    def open_first(first: RankOptions, groups: JoinedGroups) -> Worker:
+    def open_first(first: RankOptions, groups: JoinedGroups, report: Progress) -> Worker:
         with closing(open_model(Path(first.path))) as source:
             loader = open_loader(source, backend, first, groups)
             if not weights:
-                weights.update(loader.load_decoder(first.limits.max_context, first.threads, progress).weights)
+                weights.update(loader.load_decoder(first.limits.max_context, first.threads, report).weights)
             assert isinstance(loader.model, PlacedModel)
             loaded = LoadedModel(loader.model, weights)
-            return loader.create_worker(loaded, first.limits, progress, eager=first.eager)
+            return loader.create_worker(loaded, first.limits, report, eager=first.eager)
 
     launcher = RankLauncher(options, parallel, open_first, progress)
     try:

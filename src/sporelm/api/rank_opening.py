@@ -1,17 +1,14 @@
 """Opening one rank of a model: its options as they are sent to its process, its group, its weights and its worker."""
 
-import os
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from sporelm import __version__
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.open_device import open_device
 from sporelm.backends.numa_nodes import pin_to
@@ -25,7 +22,7 @@ from sporelm.engine import EngineConfig, Worker
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import RankReady
 from sporelm.errors import BackendError, ModelFileError
-from sporelm.models.placed_model import RankPlace
+from sporelm.models.placed_model import PlacedModel, RankPlace
 
 SetStage = Callable[[str], None]
 
@@ -130,8 +127,7 @@ def open_rank(
     groups  this rank's place in its groups; None: they are joined
     """
     pin_to(options.cores)
-    with ExitStack() as cleanup:
-        source = cleanup.enter_context(closing(open_model(path or Path(options.path))))
+    with ExitStack() as cleanup, closing(open_model(path or Path(options.path))) as source:
         set_stage("hashing")
         identity = compute_identity(source).sha256
         if identity != options.identity:
@@ -161,7 +157,6 @@ def open_rank(
             worker = model.create_worker(loaded, options.limits, progress, eager=options.eager)
         cleanup.callback(worker.close)
         ready = make_ready(options, worker)
-        # The files stay open no longer than loading takes; everything else is freed by `close`.
         opened = cleanup.pop_all()
         set_stage("")
     return OpenedRank(worker, ready, groups.abort, opened.close)
@@ -169,16 +164,32 @@ def open_rank(
 
 def make_ready(options: RankOptions, worker: Worker) -> RankReady:
     """Return what rank 0 compares with its own."""
-    return RankReady(__version__, options.identity, sign_rank(options, worker), socket.gethostname(), os.getpid())
+    return RankReady(options.identity, sign_rank(options, worker))
 
 
 def sign_rank(options: RankOptions, worker: Worker) -> str:
-    """Return a hash of all that must be equal on the ranks of a stage: options, limits, and the plan's collectives."""
+    """Return a hash of all that must be equal on the ranks of a stage: options, limits, the cuts of the model, and the
+    plan's collectives."""
     known: dict[str, Any] = {
         name: getattr(options, name) for name in ("kv", "dequantize", "batch_invariant", "eager", "identity")
     }
-    known |= {"limits": asdict(options.limits), "parallel": asdict(options.parallel)}
-    plan = worker.runner.plan
+    known |= {"limits": options.limits, "parallel": options.parallel}
+    model, plan = worker.runner.model, worker.runner.plan
+    if isinstance(model, PlacedModel):
+        known["cuts"] = model.cuts
     if plan is not None:
         known["collectives"] = [call.op.name for call in plan.graph.calls if "group" in call.options]
-    return sha256(repr(sorted(known.items())).encode()).hexdigest()
+    return sha256(repr(_canonical(known)).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """Return a value whose text is the same in every process: records and containers with their items in order."""
+    if is_dataclass(value):
+        return _canonical({each.name: getattr(value, each.name) for each in fields(value)})
+    if isinstance(value, Mapping):
+        return sorted((str(key), _canonical(each)) for key, each in value.items())
+    if isinstance(value, Set):
+        return sorted(map(str, value))
+    if isinstance(value, list | tuple):
+        return [_canonical(each) for each in value]
+    return value

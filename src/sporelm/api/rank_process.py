@@ -94,7 +94,7 @@ def serve_connection(
     Raises ConnectionLost if it cannot be reached, or refuses this process.
     """
     connection = connect(address, token, tls=tls, allow_public=allow_public)
-    connection.send(encode(Hello(__version__, socket.gethostname(), os.getpid(), rank)))
+    connection.send(encode(Hello(__version__, socket.gethostname(), rank)))
     if on_join is not None:
         on_join(connection.peer)
     ended = threading.Event()

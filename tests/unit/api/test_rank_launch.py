@@ -1,8 +1,11 @@
 """The start of ranks: in which order processes connect, and what is refused."""
 
 import socket
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +14,13 @@ import pytest
 from sporelm import __version__
 from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_launch import RankLauncher
-from sporelm.engine.ranks.messages import Hello, Prepare, encode
+from sporelm.api.rank_opening import _canonical
+from sporelm.distributed.parallel_config import ParallelConfig
+from sporelm.engine.ranks.messages import Hello, Prepare, RankReady, Reply, encode
 from sporelm.engine.ranks.rank import Envelope
 from sporelm.engine.ranks.transport import Connection
-from sporelm.errors import RankLost
+from sporelm.errors import BackendError, MemoryShortage, RankLost
+from sporelm.models.weight_cuts import ModelCuts
 
 KEYS = b"a" * 32, b"b" * 32
 
@@ -29,7 +35,7 @@ class FakeListener:
             ours, theirs = socket.socketpair()
             self.waiting.append(Connection(ours, *KEYS, f"process {number}"))
             self.peers.append(Connection(theirs, *reversed(KEYS), "rank 0"))
-            self.peers[-1].send(encode(Hello(version, "host", 1, number)))
+            self.peers[-1].send(encode(Hello(version, "host", number)))
 
     def accept(self, seconds: float) -> Connection | None:
         return self.waiting.pop(0) if self.waiting else None
@@ -43,9 +49,14 @@ class FakeListener:
             peer.close()
 
 
+def make_launcher() -> RankLauncher:
+    options: Any = SimpleNamespace(identity="model")
+    return RankLauncher(options, ParallelOptions(tp=2, pp=2), None, None)  # type: ignore[arg-type]
+
+
 def connect(listener: FakeListener, cleanup: ExitStack) -> dict[int, Any]:
     """Return the ranks of a launcher, by number, once these processes have connected."""
-    launcher = RankLauncher(None, ParallelOptions(tp=2, pp=2), None, None)  # type: ignore[arg-type]
+    launcher = make_launcher()
     launcher._local = listener  # type: ignore[assignment]
     processes: Any = {number: SimpleNamespace(poll=lambda: None, wait=lambda seconds: -9) for number in range(1, 4)}
     return launcher._connect(processes, cleanup)
@@ -59,3 +70,48 @@ def test_ranks_are_in_their_order_however_they_connect() -> None:
         listener.end_peers()
         with pytest.raises(RankLost, match=r"rank 3: its process has ended \(signal 9, SIGKILL\)"):
             ranks[3].send(Envelope(Prepare())).result(5)
+
+
+def test_a_process_of_another_version_is_refused_before_anything_is_loaded() -> None:
+    listener = FakeListener([1, 2, 3], version="0.0.1")
+    with ExitStack() as cleanup, pytest.raises(BackendError, match=r"another version of sporelm \(got '0.0.1'"):
+        connect(listener, cleanup)
+    listener.end_peers()
+
+
+def test_ranks_of_one_stage_must_have_one_plan() -> None:
+    launcher = make_launcher()
+    ranks: Any = {number: SimpleNamespace(name=f"rank {number}") for number in range(1, 4)}
+    ready = {1: RankReady("model", "a"), 2: RankReady("model", "b"), 3: RankReady("model", "b")}
+    launcher._check_ready(ranks, ready, "a")
+    with pytest.raises(BackendError, match="rank 3: its plan differs from that of rank 2"):
+        launcher._check_ready(ranks, ready | {3: RankReady("model", "a")}, "a")
+    with pytest.raises(BackendError, match="rank 1: its plan differs from that of rank 0"):
+        launcher._check_ready(ranks, ready, "c")
+    with pytest.raises(BackendError, match="rank 2: another model"):
+        launcher._check_ready(ranks, ready | {2: RankReady("other", "b")}, "a")
+
+
+def test_the_progress_of_other_ranks_is_reported_until_one_fails() -> None:
+    launcher = make_launcher()
+    reports: list[tuple[str, int, int]] = []
+    launcher._progress = lambda *report: reports.append(report)
+    ranks: Any = {number: SimpleNamespace(name=f"rank {number}", stage="load 40 %") for number in (1, 2)}
+    pending: dict[int, Future[Reply]] = {1: Future(), 2: Future()}
+    pending[1].set_result(RankReady("model", "a"))
+    timer = threading.Timer(0.05, lambda: pending[2].set_exception(MemoryShortage("no room")))
+    timer.start()
+    with pytest.raises(MemoryShortage):
+        launcher._wait_ready(ranks, pending)
+    timer.join()
+    assert ("rank 2: load 40 %", 1, 2) in reports
+
+
+def test_the_signature_does_not_depend_on_the_order_of_sets() -> None:
+    names = [f"weight{number}" for number in range(20)]
+    cuts = [
+        ModelCuts(ParallelConfig(2), dict.fromkeys(each), (), (), 1, (frozenset(each),), ((),))  # type: ignore[arg-type]
+        for each in (names, names[::-1])
+    ]
+    assert _canonical(cuts[0]) == _canonical(cuts[1])
+    assert _canonical(cuts[0]) != _canonical(replace(cuts[0], cache_heads=(((0, 1), (1, 4)),)))

@@ -177,7 +177,6 @@ class Hello(Message):
 
     version: str
     host: str
-    pid: int
     rank: int
 
 
@@ -188,13 +187,10 @@ class RankAddresses(Message):
 
 
 class RankReady(Message):
-    """The answer to OpenRank: what must be equal on all ranks, and where this one runs."""
+    """The answer to OpenRank: what must be equal on all ranks."""
 
-    version: str
     identity: str  # hash of the model's files
     signature: str  # hash of the limits and of the collectives of the plan
-    host: str
-    pid: int
 
 
 Request = (

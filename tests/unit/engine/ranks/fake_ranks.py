@@ -112,7 +112,7 @@ class Launcher:
         return Engine(self.group(), self.limits)
 
     def _make_rank(self, number: int, worker: FakeWorker) -> OpenedRank:
-        ready = RankReady("1", "model", "plan", "host", 1)
+        ready = RankReady("model", "plan")
         return OpenedRank(worker, ready, self.rank_aborted[number - 1].set, worker.close)  # type: ignore[arg-type]
 
     def _thread(self, number: int, worker: FakeWorker) -> ThreadRank:
