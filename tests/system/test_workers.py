@@ -110,6 +110,21 @@ def test_processes_equal_one(story: Path, single: LLM, options: dict) -> None:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are pinned on Linux")
+def test_threads_of_all_ranks_are_pinned(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core")
+    monkeypatch.setattr(rank_launch, "assign_cores", lambda *_: [cores[:1], cores[1:2]])
+    before = set(threading.enumerate())
+    with LLM(story, tp=2, threads=4):
+        pool = [each for each in set(threading.enumerate()) - before if each.name.startswith("sporelm-")]
+        assert [os.sched_getaffinity(thread.native_id or 0) for thread in pool] == [{cores[0]}]
+        tasks = [int(path.name) for path in Path(f"/proc/{list_ranks()[0]}/task").iterdir()]
+        assert {cores[1]} in map(os.sched_getaffinity, tasks)
+    assert sorted(os.sched_getaffinity(0)) == cores
+
+
 @pytest.mark.parametrize("options", [{"tp": 2}, {"pp": 2}], ids=str)
 @pytest.mark.parametrize("devices", [("torch", "cpu"), ("cpu", "torch")], ids=",".join)
 def test_ranks_on_different_devices_equal_one(

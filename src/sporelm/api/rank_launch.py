@@ -31,7 +31,14 @@ from sporelm.api.rank_opening import (
     sign_rank,
 )
 from sporelm.backends.backend_registry import HOST_BACKENDS
-from sporelm.backends.numa_nodes import assign_cores, pinned_to, read_numa_nodes, share_threads, usable_core_numbers
+from sporelm.backends.numa_nodes import (
+    ThreadStarter,
+    assign_cores,
+    pinned_to,
+    read_numa_nodes,
+    share_threads,
+    usable_core_numbers,
+)
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
@@ -497,6 +504,8 @@ def start_group(
     weights: dict[str, Any] = {}
 
     def open_first(first: RankOptions, groups: JoinedGroups, report: Progress) -> Worker:
+        if isinstance(backend, ThreadStarter):  # while this thread is pinned
+            backend.start_threads()
         with closing(open_model(Path(first.path))) as source:
             loader = open_loader(source, backend, first, groups)
             if not weights:

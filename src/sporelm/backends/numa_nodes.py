@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 MAX_CORES = 1 << 16
 
@@ -109,6 +110,14 @@ def pin_to(cores: Sequence[int]) -> None:
     if cores and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(0, cores)
+
+
+@runtime_checkable
+class ThreadStarter(Protocol):
+    """An optional part of a back-end: threads of its own that compute."""
+
+    def start_threads(self) -> None:
+        """Start the threads now, on the cores of the calling thread. Does nothing if they run."""
 
 
 @contextmanager

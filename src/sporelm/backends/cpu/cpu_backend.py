@@ -101,6 +101,10 @@ class CpuBackend:
         kinds = (FORMATS | HF_FORMATS).items()
         self._kinds: dict[str, Panels] = {name: kind(self.target) for name, kind in kinds}
 
+    def start_threads(self) -> None:
+        """Start the threads that compute, on the cores of the calling thread. Does nothing if they run."""
+        self.thread_pool.start()
+
     def probe(self) -> Ready:
         cache = self.compiler.cache
         return Ready(

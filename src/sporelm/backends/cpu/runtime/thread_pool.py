@@ -172,6 +172,14 @@ class ThreadPool:
         self._lock = threading.Lock()
         _POOLS.add(self)
 
+    def start(self) -> None:
+        """Start the workers now, if none run. They keep the cores to which the calling thread is pinned."""
+        with self._lock:
+            if self._refusal:
+                raise ContextError(self._refusal)
+            if self._pool_threads is None:
+                self._start()
+
     def run(self, table: EntryTable) -> None:
         """Run a step to its end. Raise ContextError when the pool is closed, or in a forked process."""
         with self._lock:
