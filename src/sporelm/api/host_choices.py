@@ -1,4 +1,4 @@
-"""What the worker of another host chooses by itself, instead of taking rank 0's options."""
+"""Options that the worker of another host chooses by itself, instead of taking those of rank 0."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class HostChoices:
     def check(self) -> None:
         """Raise RequestError for a back-end that does not exist."""
         if self.backend is not None:
-            check_backend_name("--backend", self.backend)
+            check_backend_name("the option backend", self.backend)
 
     def apply(self, options: RankOptions) -> RankOptions:
         """Return the options of this rank. Raises RequestError for a number of threads that is out of range."""

@@ -66,7 +66,7 @@ class RankMeeting:
         return JoinedGroups(stage, groups.get(WORLD))
 
     def close(self) -> None:
-        """End all waits, and leave the groups, also those that connect later. Groups of `finish` end, too."""
+        """End all waits, and leave the groups, also a group that connects later. Groups of `finish` end, too."""
         for store in self._stores.values():
             store.fail(RankLost("group of ranks: the ranks were not started. Start them again."))
         for future in self._groups.values():

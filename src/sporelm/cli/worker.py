@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     options.check_threads(args.threads)
     if args.device is not None and args.backend is None:
         raise UsageError("--device: needs --backend. Give both, or leave it out.")
-    from sporelm.api.rank_process import HostChoices, serve_connection
+    from sporelm.api.host_choices import HostChoices
+    from sporelm.api.rank_process import serve_connection
     from sporelm.engine.ranks.rank_address import RankAddress
     from sporelm.engine.ranks.transport import ConnectionLost, TokenRefused, client_tls, read_token
     from sporelm.files import store

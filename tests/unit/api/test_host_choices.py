@@ -32,5 +32,5 @@ def test_other_options_are_rank_0s_unless_the_worker_has_its_own() -> None:
     assert (options.path, options.backend, options.device, options.dtype) == ("here", "cpu", "cpu", "auto")
     options = HostChoices(backend="cuda", device="cuda:1").apply(FIRST)
     assert (options.backend, options.device, options.dtype) == ("cuda", "cuda:1", "bf16")
-    with pytest.raises(RequestError, match="--backend: unknown back-end"):
+    with pytest.raises(RequestError, match="the option backend: unknown back-end"):
         HostChoices(backend="auto").check()

@@ -50,5 +50,5 @@ def test_options_of_the_host_are_checked_first(listener: RankListener, tmp_path:
         worker.run(parse(listener, tmp_path, "--threads", "0"))
     with pytest.raises(UsageError, match="--device: needs --backend"):
         worker.run(parse(listener, tmp_path, "--device", "cuda:1"))
-    with pytest.raises(SporeError, match="--backend: unknown back-end"):
+    with pytest.raises(SporeError, match="the option backend: unknown back-end"):
         worker.run(parse(listener, tmp_path, "--backend", "auto"))
