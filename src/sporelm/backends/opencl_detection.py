@@ -13,8 +13,8 @@ VENDORS_OF_TORCH = {"cuda": ("nvidia", "amd"), "xpu": ("intel",), "mps": ("apple
 def list_opencl_candidates(torch_devices: Collection[str] = ()) -> list[str]:
     """Return the names of OpenCL devices for a choice by measurement: "opencl:1", ...
 
-    CPUs are left out, and devices that cannot run the kernels. So are those that torch has too, whose names are in
-    `torch_devices`: its back-ends have libraries of the vendor's.
+    CPUs are left out, and devices that cannot run the kernels. So are devices of vendors whose devices torch lists
+    (`torch_devices`): its back-ends have libraries of the vendor's.
     """
     if find_spec("pyopencl") is None:
         return []

@@ -28,7 +28,7 @@ class RoundedRows(DeviceArray):
 
     @staticmethod
     def nbytes(numbers: int) -> int:
-        """Return the bytes of rows of so many numbers: floats, integers, and two floats for each run of 32."""
+        """Return the bytes of rows with this many numbers: floats, integers, and two floats for each run of 32."""
         return numbers * (F32.nbytes + 1) + numbers // RUN * 2 * F32.nbytes + OVERREAD_BYTES
 
 

@@ -18,7 +18,8 @@ class DeviceTuning:
     wide_scales     1: scales of blocks of weights are kept as float32, for a device that converts halves slowly
     few_tokens      tokens up to which a product reads the weight as it is packed; more tokens unpack it first
     few_rows        rows of a weight that a work-item multiplies at once, for few tokens
-    dot_rows        the same, where integers are multiplied
+    row_blocks      times that it does so, one after the other
+    dot_rows        the same as few_rows, where integers are multiplied
     few_group       work-items that share the columns of these rows
     tile_tokens     tokens of a work-item's tile of a product of many tokens
     tile_vectors    vectors of 16 outputs of that tile
@@ -34,6 +35,7 @@ class DeviceTuning:
     wide_scales: int = 0
     few_tokens: int = 8
     few_rows: int = 2
+    row_blocks: int = 1
     dot_rows: int = 2
     few_group: int = 32
     tile_tokens: int = 8
@@ -51,8 +53,9 @@ CPU_DEFAULTS = DeviceTuning(
     row_group=1,
     wide_scales=1,
     few_tokens=8,
-    few_rows=4,
-    dot_rows=8,
+    few_rows=1,
+    row_blocks=8,
+    dot_rows=1,
     few_group=1,
     tile_tokens=8,
     tile_vectors=2,

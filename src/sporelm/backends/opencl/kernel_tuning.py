@@ -80,7 +80,11 @@ def _list_workloads(backend: "OpenClBackend") -> list[tuple[str, list[dict[str, 
         return ops.attention(queries, cache, *sequence, scale=0.125)
 
     return [
-        ("one token", _combine(few_rows=[1, 2, 4, 8], few_group=groups), lambda: ops.linear(one, weight)),
+        (
+            "one token",
+            _combine(few_rows=[1, 2, 4], dot_rows=[1, 4, 8], row_blocks=[1, 8], few_group=groups),
+            lambda: ops.linear(one, weight),
+        ),
         (
             "many tokens",
             _combine(tile_tokens=[4, 6, 8, 12, 14], tile_vectors=[1, 2], tile_group=squares),

@@ -14,7 +14,7 @@ from sporelm.backends.opencl.lowering.quantized_linear import (
     NO_WEIGHT,
     few_program,
     rounded_numbers,
-    rows_at_once,
+    rows_of_group,
 )
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
@@ -55,7 +55,7 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
         return pairs.value(extents) <= experts
 
     program = few_program(emit, x, weights, shared | {"TOKENS": 1}, "silu")
-    row_items = -(-rows // rows_at_once(emit, x, weights, 1)) * local
+    row_items = -(-rows // rows_of_group(emit, x, weights, 1)) * local
     arguments = [numbers, *weight_arguments, *middle, None, None, None, *NO_GROUP, rounded_numbers(x)]
     emit.launch(program, "multiply_few", arguments, [row_items, pairs], [local, 1], is_few)
     if most <= experts:
@@ -73,7 +73,7 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
     emit.launch(sorting, "sort_pairs", arguments, [1], [1], is_many)
     program = few_program(emit, x, weights, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
     arguments = [numbers, *weight_arguments, *middle, order, tiles, count, *NO_GROUP, rounded_numbers(x)]
-    row_items = -(-rows // rows_at_once(emit, x, weights, BATCH)) * local
+    row_items = -(-rows // rows_of_group(emit, x, weights, BATCH)) * local
     sizes: list[Size] = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
     emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_many)
 

@@ -112,7 +112,7 @@ def launch_few(
             *(None, None, None, *NO_GROUP, rounded_numbers(x)),
         ]
         local = emit.tuning.few_group
-        sizes: list[Size] = [-(-rows // rows_at_once(emit, x, weights, batch)) * local, Amount(tokens, 1, batch)]
+        sizes: list[Size] = [-(-rows // rows_of_group(emit, x, weights, batch)) * local, Amount(tokens, 1, batch)]
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
 
 
@@ -126,8 +126,8 @@ def _launch_group(
     offsets, outputs = biases + [None] * spare, results + [None] * spare
     local = emit.tuning.few_group
     for batch, is_mine in few_batches(emit, tokens):
-        at_once = rows_at_once(emit, x, weights[:1], batch)
-        blocks = sum(-(-count // at_once) for count in rows)
+        own_rows = rows_of_group(emit, x, weights[:1], batch)
+        blocks = sum(-(-count // own_rows) for count in rows)
         options = {"TOKENS": batch, "BIAS": biases[0] is not None, "GROUPED": True}
         arguments = [
             *(numbers, *packed[0], *packed[1], offsets[0], outputs[0], Amount(tokens), np.int32(width)),
@@ -155,6 +155,7 @@ def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Conditio
 def few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[str, Any], kind: str) -> Any:
     """Return the program of a product of few tokens with weights of one format."""
     shared: dict[str, Any] = {"ROWS": rows_at_once(emit, x, weights, options["TOKENS"])}
+    shared["BLOCKS"] = emit.tuning.row_blocks
     shared |= {"GATED": True, "ACT": f"act_{kind}"} if len(weights) > 1 else {}
     snippets = [format_snippet(weights[0])]
     if emit.dots is not None and uses_dots(emit, x, weights):
@@ -177,6 +178,11 @@ def rows_at_once(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) ->
     if not uses_dots(emit, x, weights):
         return emit.tuning.few_rows
     return max(1, emit.tuning.dot_rows // (len(weights) * batch))
+
+
+def rows_of_group(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) -> int:
+    """Return the rows of a weight that a group multiplies."""
+    return rows_at_once(emit, x, weights, batch) * emit.tuning.row_blocks
 
 
 def rounded_numbers(x: Any) -> np.uint64:
