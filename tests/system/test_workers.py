@@ -135,6 +135,11 @@ def test_ranks_on_different_devices_equal_one(
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
+def test_micro_batches_equal_whole_steps(story: Path, single: LLM) -> None:
+    with LLM(story, rank_executor="threads", threads=2, pp=2, micro_batches=3) as llm:
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+
+
 def test_the_pipeline_has_ranks(story: Path, single: LLM) -> None:
     with pipeline(story, tp=2, rank_executor="threads", threads=2) as pipe:
         found = pipe(PROMPTS[:1], request_output_len=20, do_preprocess=False, temperature=0.0)
@@ -220,7 +225,9 @@ def test_a_stopped_worker_is_replaced(story: Path, single: LLM) -> None:
 
 @pytest.mark.all
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=str)
-def test_a_lost_worker_of_a_later_stage_is_replaced(story: Path, single: LLM, number: int) -> None:
+def test_a_lost_worker_of_a_later_stage_is_replaced(
+    story: Path, single: LLM, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     expected = texts(single.generate(PROMPTS, LONG))
     with LLM(story, tp=2, pp=2, threads=2) as llm:
         began = monotonic()
@@ -231,6 +238,7 @@ def test_a_lost_worker_of_a_later_stage_is_replaced(story: Path, single: LLM, nu
         assert group_of(llm).num_restarts == 1
         assert monotonic() - began < 15
         assert len(list_ranks()) == 3
+        assert any(each.getMessage().startswith("ranks: rank 3: ") for each in caplog.records)
 
 
 @pytest.mark.parametrize("executor", ["threads", pytest.param("processes", marks=pytest.mark.all)])
@@ -377,7 +385,8 @@ def test_hosts_exchange_values_over_gloo(story: Path, single: LLM, tmp_path: Pat
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
         if "tp" in division:
             timer = kill_soon(signal.SIGKILL)
-            assert texts(llm.generate(PROMPTS, LONG)) == texts(single.generate(PROMPTS, LONG))
+            found = llm.generate(PROMPTS, LONG)
+            assert texts(found) == texts(single.generate(PROMPTS, LONG)), [each.error for each in found]
             timer.join()
             assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
             assert group_of(llm).num_restarts == 1

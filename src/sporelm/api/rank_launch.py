@@ -175,7 +175,11 @@ class RankLauncher:
         groups = meeting.finish(addresses) if meeting is not None else join_groups(first)
         cleanup.callback(groups.close)
 
+        is_started = False  # from then on the group sees to losses
+
         def lose_all(reason: str) -> None:
+            if is_started:
+                return
             groups.abort()
             for rank in ranks.values():
                 rank.lose(reason)
@@ -198,7 +202,9 @@ class RankLauncher:
             groups.close()
             rank_folder.close()
 
-        return self._members(worker, list(ranks.values()), groups.abort, close)
+        members = self._members(worker, list(ranks.values()), groups.abort, close)
+        is_started = True
+        return members
 
     @property
     def _uses_torch(self) -> bool:
