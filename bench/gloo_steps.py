@@ -1,4 +1,4 @@
-"""Steps of two ranks in two network namespaces over gloo, beside those that the cost model of bench/scale.py predicts.
+"""Steps of two ranks in two network namespaces over gloo, beside the predictions of the cost model of bench/scale.py.
 
 Usage: python bench/gloo_steps.py [--fit MODEL,..] [--check MODEL,..] [--mbit 0,1000] [--repeat 3] [--save FILE]
                                   [--points FILE] [--json]
@@ -11,7 +11,7 @@ collectives  what a step calls: the arrays of both ranks padded and gathered by 
 steps        of one thread a rank, by the wall clock
 
 The processor's efficiency is fitted on some steps of two models on the first network. All other steps are predicted:
-other loads, other models, and all steps of the other networks, of which only the collectives are fitted. Each host has
+other loads, other models, and all steps of the other networks: there only the collectives are fitted. Each host has
 a core, which other programs get only while it waits (SCHED_FIFO). --points fits again on a file that --save wrote, and
 measures nothing.
 

@@ -148,7 +148,7 @@ def prompts_of(name: str, llm: LLM) -> list[Any]:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_short_steps(folders: Folders, name: str) -> None:
-    """Prompts take several steps, of which some have no output, and their micro-batches neither."""
+    """Prompts take several steps. Some have no output, and their micro-batches neither."""
     single = folders.single(name)
     with folders.several(name, pp=2, token_budget=24) as several:
         assert tokens(several.generate(prompts_of(name, several), PARAMS)) == tokens(

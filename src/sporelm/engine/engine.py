@@ -104,7 +104,7 @@ class Engine:
         self._step_seconds = 0.0  # of the last step, images left out
         self._failed: list[StepOutput] = []  # outputs of requests that failed outside of steps
         self._losses: dict[int, tuple[int, int]] = {}  # by request id: its generated tokens then, losses since
-        self._lost_sequences: set[int] = set()  # ids of those whose content was lost with a rank
+        self._lost_sequences: set[int] = set()  # ids of sequences that lost their content with a rank
         self.overlap: Overlap | None = None
         if device_sampler is not None and speculation is None:
             self.overlap = Overlap(self, device_sampler)

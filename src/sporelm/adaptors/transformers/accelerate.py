@@ -171,7 +171,7 @@ def _choose_threads(done: Acceleration, threads: int | None) -> None:
 def _swap_modules(done: Acceleration, model: nn.Module, form: Any) -> None:
     """Swap gated MLPs as a whole, then the linear layers and norms outside of them."""
     swapped: set[str] = set()
-    names = [name for name, _ in model.named_modules()]  # a list of modules would keep those that are swapped
+    names = [name for name, _ in model.named_modules()]  # a list of modules would keep the swapped ones
     for name in names:
         if _is_inside(name, swapped) or not looks_like_mlp(model.get_submodule(name)):
             continue
