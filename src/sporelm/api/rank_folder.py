@@ -7,9 +7,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
-
 FOLDER_PREFIX = "sporelm-ranks-"  # then the process id of rank 0
 
 
@@ -53,6 +50,8 @@ def _lock(path: Path) -> int | None:
     FileNotFoundError if the folder was removed meanwhile."""
     if sys.platform == "win32":
         return None
+    import fcntl
+
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -79,7 +79,7 @@ class ThreadRank:
         self._messages: SimpleQueue[tuple[Request, Future[Reply]] | None] = SimpleQueue()
         self._replies: deque[Future[Reply]] = deque()
         self._changing = threading.Lock()
-        self._opened: OpenedRank | None = None
+        self._rank: OpenedRank | None = None
         self._is_open: Future[None] = Future()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, args=(open_worker,), name=name, daemon=True)
@@ -111,8 +111,8 @@ class ThreadRank:
                 return
             self.lost = f"{self.name}: {reason}"
             replies, self._replies = list(self._replies), deque()
-        if self._opened is not None:
-            self._opened.abort()
+        if self._rank is not None:
+            self._rank.abort()
         for reply in replies:
             _set_error(reply, RankLost(self.lost))
 
@@ -130,7 +130,7 @@ class ThreadRank:
 
     def _run(self, open_worker: Callable[[], OpenedRank]) -> None:
         try:
-            self._opened = opened = open_worker()
+            self._rank = opened = open_worker()
             handler = MessageHandler(opened.worker)
         except BaseException as error:
             self._is_open.set_exception(error)
