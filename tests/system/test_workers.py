@@ -140,11 +140,6 @@ def test_micro_batches_equal_whole_steps(story: Path, single: LLM) -> None:
         assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
 
 
-def test_micro_batches_equal_whole_steps(story: Path, single: LLM) -> None:
-    with LLM(story, rank_executor="threads", threads=2, pp=2, micro_batches=3) as llm:
-        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
-
-
 def test_the_pipeline_has_ranks(story: Path, single: LLM) -> None:
     with pipeline(story, tp=2, rank_executor="threads", threads=2) as pipe:
         found = pipe(PROMPTS[:1], request_output_len=20, do_preprocess=False, temperature=0.0)
