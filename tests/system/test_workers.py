@@ -162,6 +162,20 @@ def test_sessions_go_from_any_number_of_ranks_to_any_other(
         assert found.cached_tokens > 64
 
 
+@pytest.mark.parametrize("options", [{"tp": 2}, {"pp": 2}], ids=str)
+def test_sessions_of_processes_are_saved_and_restored(talker: Path, tmp_path: Path, options: dict) -> None:
+    path = tmp_path / "session"
+    with LLM(talker, threads=2, **options) as llm:
+        talk = llm.conversation("A story. " * 40)
+        answer(talk, "Hello")
+        talk.save(path)
+        expected = answer(talk, "And then?")
+    with LLM(talker, threads=2) as llm:
+        found = answer(llm.wake(path), "And then?")
+        assert found.text == expected.text
+        assert found.cached_tokens > 64
+
+
 def answer(talk: Conversation, text: str) -> Completion:
     """Ask, and return the whole answer."""
     *_, last = talk.ask(text, SamplingParams(max_tokens=12, temperature=0.0))

@@ -301,13 +301,20 @@ def check_request(request: Request, limits: EngineConfig) -> None:
     elif isinstance(request, ExportPages | ImportPages):
         _require_numbers(request.pages, limits.num_pages, "a page")
     if isinstance(request, ExportPages | ImportStates):
-        _require_numbers(request.states, limits.num_states, "a state")
+        for state in request.states:
+            _require_state(state, limits)
     if isinstance(request, FetchLogits) and request.rows is not None:
         _require_numbers(request.rows, limits.token_budget, "a row")
     if isinstance(request, FetchCandidates):
         _require_numbers([request.count], limits.vocab + 1, "the number of candidates")
     if isinstance(request, BuildLora):
         _require(request.number > 0, "the number of a set of adapters")
+
+
+def _require_state(slot: int, limits: EngineConfig) -> None:
+    """Raise BackendError for a slot outside the recurrent states; in a model without them it is -1 or 0, and unused."""
+    first, end = (0, limits.num_states) if limits.num_states else (-1, 1)
+    _require(first <= slot < end, "a state")
 
 
 def _require_numbers(numbers: Sequence[int], count: int, name: str) -> None:
@@ -327,8 +334,7 @@ def check_step(step: Step, limits: EngineConfig) -> None:
         _require(len(page_table) <= max_pages, "the length of a page table")
         _require_numbers(page_table, limits.num_pages, "a page")
         _require(scheduled.adapter_id >= 0, "an adapter")
-        _require(-1 <= scheduled.state_slot < max(1, limits.num_states), "a state")
-        _require(not limits.num_states or scheduled.state_slot >= 0, "a state")
+        _require_state(scheduled.state_slot, limits)
         _check_tokens(scheduled, limits)
     _require(num_rows <= limits.token_budget, "the number of tokens")
     _check_copies(step.copies, limits.num_pages)
