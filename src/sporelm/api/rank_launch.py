@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -285,7 +285,29 @@ class RankLauncher:
         numbers = range(self.parallel.num_local, self.size)
         seconds = JOIN_SECONDS if self._num_starts == 1 else REJOIN_SECONDS
         deadline = monotonic() + seconds
-        for number in numbers:
+        if numbers:
+            assert self._listener is not None
+            log.warning(
+                "waiting up to %g seconds for %d of: spore worker --join %s --token-file FILE",
+                *(seconds, len(numbers), self._listener.address),
+            )
+        while missing := [number for number in numbers if number not in ranks]:
+            self._accept_remote(missing, ranks, cleanup, deadline, seconds)
+            sleep(POLL_SECONDS)  # in which the end of a worker that died while it waited is noticed
+            for number in numbers:
+                if number in ranks and ranks[number].lost is not None:
+                    del ranks[number]
+
+    def _accept_remote(
+        self,
+        missing: Sequence[int],
+        ranks: dict[int, RemoteRank],
+        cleanup: ExitStack,
+        deadline: float,
+        seconds: float,
+    ) -> None:
+        """Take a worker for each of these ranks. Raises RankLost at the deadline."""
+        for number in missing:
             assert self._listener is not None
             while number not in ranks:
                 self._report("workers", len(ranks), self.size - 1)

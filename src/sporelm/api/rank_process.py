@@ -91,7 +91,8 @@ def serve_connection(
     choices   of a worker of another host; None: rank 0 knows this host
     on_join   called with the address, once connected
 
-    Raises ConnectionLost if it cannot be reached, or refuses this process.
+    Raises ConnectionLost if it cannot be reached, or refuses this process; ModelError, for a worker of another host, if
+    its model is missing or is another one.
     """
     connection = connect(address, token, tls=tls, allow_public=allow_public)
     connection.send(encode(Hello(__version__, socket.gethostname(), rank)))
@@ -110,7 +111,10 @@ def serve_connection(
     opener = ProcessOpener(connection, choices)
     server = RankServer(connection, opener, start_to_end)
     try:
-        return server.serve()
+        is_over = server.serve()
+        if rank == JOINING and server.open_error is not None:
+            raise server.open_error
+        return is_over
     finally:
         ended.set()
         opener.close()

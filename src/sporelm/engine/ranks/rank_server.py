@@ -19,7 +19,7 @@ from sporelm.engine.ranks.messages import (
 )
 from sporelm.engine.ranks.rank import RankEndpoint
 from sporelm.engine.ranks.transport import Connection, ConnectionLost
-from sporelm.errors import BackendError, SporeError
+from sporelm.errors import BackendError, ModelError, SporeError
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class RankServer:
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._rank: OpenedRank | None = None
         self._ended = threading.Event()
+        self.open_error: ModelError | None = None  # why this host cannot open the rank
 
     def serve(self) -> bool:
         """Carry out messages until the connection ends; return whether it was closed in good order."""
@@ -100,6 +101,8 @@ class RankServer:
             except Exception as error:
                 if not isinstance(error, SporeError):
                     log.warning("a message failed", exc_info=True)
+                if isinstance(error, ModelError) and isinstance(request, OpenRank):
+                    self.open_error = error
                 with suppress(ConnectionLost):
                     self._endpoint.fail(error)
             request = None  # its arrays are not kept until the next message
