@@ -40,7 +40,9 @@ SHELL = [
     if line.startswith(COMMAND_WORDS)
 ]
 # Only parsed: what fetches, what lies on another host, what needs a peer's tools, what takes minutes.
-PARSED = re.compile(r"hf:owner|https://host|--peer|synthetic:|bench tune|mydevice|spore rm|spore bench serve")
+PARSED = re.compile(
+    r"hf:owner|https://host|--peer|synthetic:|bench tune|mydevice|spore rm|spore bench serve|--remote-ranks|spore worker"
+)
 RUNNER = """
 import json, sys
 for page, line, code in json.load(sys.stdin):
