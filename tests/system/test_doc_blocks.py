@@ -41,7 +41,8 @@ SHELL = [
 ]
 # Only parsed: what fetches, what lies on another host, what needs a peer's tools, what takes minutes.
 PARSED = re.compile(
-    r"hf:owner|https://host|--peer|synthetic:|bench tune|mydevice|spore rm|spore bench serve|--remote-ranks|spore worker"
+    r"hf:owner|https://host|--peer|synthetic:|bench tune|mydevice|spore rm|spore bench serve|--remote-ranks"
+    r"|spore worker"
 )
 RUNNER = """
 import json, sys
