@@ -75,7 +75,7 @@ class InputArrays:
                 self.page_tables[index] = page_table
             count = len(ids)
             if count == 1:
-                tokens[row] = ids[0]
+                tokens[row] = vocabulary_ids(scheduled)[0] if images else ids[0]
                 positions[row] = position
                 slots[row] = page_table[position // PAGE] * PAGE + position % PAGE
             else:
