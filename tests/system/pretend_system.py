@@ -45,6 +45,7 @@ LINUX_CONSTANTS = (
 
 OPTIONAL = (
     *("sporelm.backends.torch", "sporelm.backends.cuda", "sporelm.backends.opencl", "sporelm.backends.vendor"),
+    "sporelm.distributed.torch",
     "sporelm.adaptors",
 )
 

@@ -18,7 +18,8 @@ FIRST = RankOptions(
 )  # fmt: skip
 
 
-def test_threads_are_those_of_this_host() -> None:
+def test_threads_are_those_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPORE_THREADS", raising=False)
     assert HostChoices().apply(FIRST).threads == usable_cores()
     assert HostChoices(threads=1).apply(FIRST).threads == 1
     with pytest.raises(RequestError, match="threads"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sporelm import ops
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.errors import OpError
 from sporelm.ops.paged_attention import PAGE
 from sporelm.quant import FORMATS, quantize_tensor
@@ -229,7 +230,16 @@ def test_the_last_index_inside_is_taken(arguments: Arguments) -> None:
     assert np.isfinite(arguments.attend(pages=((2, 0), (1, HUGE))).numpy()).all()
 
 
+(ALONE,) = SharedMemoryGroup.create(1)
 WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
+    "all_reduce": (lambda a: ops.all_reduce(a.other(2, 8), group=ALONE), "x i32"),
+    "all_gather": (lambda a: ops.all_gather(a.other(2, 8), group=ALONE, ranges=((0, 8),)), "x i32"),
+    "argmax_shards": (lambda a: ops.argmax_shards(a.other(2, 8), group=ALONE, ranges=((0, 8),)), "x i32"),
+    "send": (lambda a: ops.send(a.other(2, 8), group=ALONE, target=0), "target 0 must be another rank"),
+    "receive": (
+        lambda a: ops.receive(a.other(2, 8), group=ALONE, source=0, row_shape=(2,)),
+        "source 0 must be another",
+    ),
     "add": (lambda a: ops.add(a.other(2, 8), a.other(2, 8)), "x i32"),
     "add vectors": (lambda a: ops.add(a.f32(8), a.f32(8)), "x f32.* 2 dimensions"),
     "silu_mul": (lambda a: ops.silu_mul(a.f32(2, 8), a.other(2, 8, kind=np.float16)), "up?.*f16|y f16"),
