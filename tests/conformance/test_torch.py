@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from available import open_available
-from conformance.agreement import assert_agrees
+from close import assert_close
 from conformance.padded_decoder import BUCKETS, DUMP_PAGE, PAGES_EACH, on_device, padded_decoder
 from conformance.padded_steps import empty_step, pad_step, padded_specs
 from conformance.tiny_decoder import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
@@ -77,7 +77,7 @@ def test_conforms_in_narrow_numbers(narrow_torch: Any, reference: Any, case: Cas
 
 def test_has_a_function_for_every_op_of_models(torch_backend: Any) -> None:
     """For the formats of files and for exchanges between ranks the reference stands in."""
-    collectives = [name for name, op in ops.ALL.items() if op.__module__.endswith(".collectives")]
+    collectives = [name for name, op in ops.ALL.items() if op.__module__.endswith(".collectives") and op is not ops.all_reduce]
     assert torch_backend.missing_kernels() == sorted(["dequantize_blocks", "quantize_blocks", *collectives])
 
 
@@ -118,13 +118,14 @@ def test_a_padded_step_has_the_results_of_the_exact_one(format_name: str, column
         expected = plans[0].run(exact, extents_of(exact))
         found = plans[1].run(on_device(backends[1], padded), extents_of(padded))
         assert np.isfinite(found["logits"][:rows]).all()
-        assert_agrees([found["logits"][:rows]], [expected["logits"]], False)
+        # torch may choose other kernels for the padded shape, which add in another order; keys are then stored as f16.
+        assert_close(found["logits"][:rows], expected["logits"], "logits")
         assert np.array_equal(found["best"][:rows], expected["best"])
     pages = [
         backend.export_pages(decoder.cache, range(DUMP_PAGE))
         for backend, decoder in zip(backends, decoders, strict=True)
     ]
-    assert_agrees(pages[1:], pages[:1], False)
+    assert_close(pages[1], pages[0], "f16")
     for backend, decoder, plan in zip(backends, decoders, plans, strict=True):
         plan.close()
         backend.free_pages([decoder.cache])
