@@ -28,6 +28,11 @@ class Placed:
         self.sharder, self.local = sharder, local
 
     @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape of the whole value."""
+        return spec_of(self.local).shape
+
+    @property
     def dtype(self) -> Any:
         return self.local.dtype
 
@@ -42,7 +47,6 @@ class Sharded(Placed):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape of the whole value."""
         shape = list(spec_of(self.local).shape)
         shape[self.dim] = max(stop for _, stop in self.ranges)
         return tuple(shape)
@@ -55,18 +59,10 @@ class Partial(Placed):
         super().__init__(sharder, local)
         self.reduced: Any = None  # the sum, if it was computed
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        return spec_of(self.local).shape
-
 
 class OwnedRows(Placed):
     """Rows of pairs of a token and an expert [tokens, k, width]: each is on the rank that has the expert, zeros on the
     others."""
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        return spec_of(self.local).shape
 
 
 class Table(Placed):
@@ -82,10 +78,6 @@ class Table(Placed):
         """The numbers."""
         return self._read()
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        return spec_of(self.local).shape
-
 
 class UndecidedCache(Placed):
     """A KV cache while cuts are planned: the first op that writes to it decides whether its heads are cut.
@@ -97,8 +89,11 @@ class UndecidedCache(Placed):
         """`cut` returns the cache of this rank."""
         super().__init__(sharder, whole)
         self.heads: Ranges | None = None
-        self.shape = spec_of(whole).shape
-        self._cut = cut
+        self._whole, self._cut = whole, cut
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return spec_of(self._whole).shape
 
     def decide(self, heads: Ranges) -> None:
         """Fix the heads of each rank."""

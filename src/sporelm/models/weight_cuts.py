@@ -22,7 +22,7 @@ from sporelm.distributed.sharding_rules import RULES
 from sporelm.distributed.stage_cut import assign_stages, cut_stage
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks.block_memory import Paged
-from sporelm.models.inputs import Forward, compute, input_specs
+from sporelm.models.inputs import compute, input_specs
 from sporelm.models.params import Columns, Param, Rows
 from sporelm.models.placeholder import Placeholder, placeholder_caches
 from sporelm.ops import Graph
@@ -183,30 +183,25 @@ class CutPlanner:
     def plan(self, expert_cut: ExpertCut) -> ModelCuts:
         """Return the cuts. Raises UnsupportedModel if a rule is missing for experts that are divided in this way."""
         cuts = dict(self._choose_cuts(expert_cut)) if self.parallel.tp > 1 else {}
+        num_dims = {each.name: len(each.shape) for each in self.params}
         for weight, bias in self.biases.items():
             cuts.pop(bias, None)
             if weight not in cuts:
                 continue
-            dim, ranges = cuts[weight].dim, cuts[weight].ranges
-            shape = next(each.shape for each in self.params if each.name == bias)
-            if len(shape) == 2 and dim < 2:  # of experts: [experts, out]
-                cuts[bias] = WeightCut(dim, ranges)
-            elif len(shape) == 1 and dim == 0:
-                cuts[bias] = WeightCut(0, ranges)
+            if cuts[weight].dim < num_dims[bias]:  # a cut of columns leaves [out], or [experts, out], whole
+                cuts[bias] = cuts[weight]
         return self._trace_rules(cuts)
 
-    def _trace(
-        self, weights: Mapping[str, Any], caches: Sequence[Any], forward: Forward
-    ) -> tuple[Graph, dict[str, Any]]:
+    def _trace(self, weights: Mapping[str, Any], caches: Sequence[Any]) -> tuple[Graph, dict[str, Any]]:
         graph = Graph()
         values = {name: graph.input(name, spec) for name, spec in self.specs.items()}
-        return graph, compute(forward, values, weights, caches)
+        return graph, compute(self.model.forward, values, weights, caches)
 
     def _find_uses(self) -> tuple[dict[str, WeightUse], dict[str, str]]:
         """Return how each weight is read, and the bias of each matrix that has one."""
         weights = {each.name: Placeholder(each.shape, self.dtypes[each.name]) for each in self.params}
         tables = {name: Placeholder(table.shape, dtype_of(table)) for name, table in self.tables.items()}
-        graph, _ = self._trace({**weights, **tables}, placeholder_caches(self.model.memory()), self.model.forward)
+        graph, _ = self._trace({**weights, **tables}, placeholder_caches(self.model.memory()))
         names = {id(value): name for name, value in weights.items()}
         readers: dict[str, set[tuple[str, int]]] = {}
         biases: dict[str, str] = {}
@@ -317,7 +312,7 @@ class CutPlanner:
                 UndecidedCache(sharder, each, partial(_local_cache, each)) if isinstance(kept, Paged) else each
                 for kept, each in zip(memory, caches, strict=True)
             ]
-        graph, outputs = self._trace(placed, caches, self.model.forward)
+        graph, outputs = self._trace(placed, caches)
         logits = outputs["logits"]
         heads = tuple((cache.heads or ()) if isinstance(cache, UndecidedCache) else () for cache in caches)
         graph.outputs = local_outputs(sharder, outputs)
