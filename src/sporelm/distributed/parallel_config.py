@@ -91,6 +91,3 @@ class ParallelConfig:
             )
         starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
         return tuple(pairwise(starts))
-
-
-WHOLE_MODEL = ParallelConfig()

@@ -55,8 +55,3 @@ def _spread_ranks(units: int, shares: Sequence[int]) -> Ranges:
 def scale_ranges(ranges: Ranges, factor: int) -> Ranges:
     """Return the ranges in a unit that is `factor` times smaller."""
     return tuple((start * factor, stop * factor) for start, stop in ranges)
-
-
-def is_partition(ranges: Ranges) -> bool:
-    """Return whether no two ranks have an item in common."""
-    return all(stop == start for (_, stop), (start, _) in pairwise(ranges))

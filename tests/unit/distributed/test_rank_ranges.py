@@ -1,10 +1,18 @@
 """Ranges of ranks: whole units, in the proportion of their shares."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sporelm.distributed.rank_ranges import divide, is_partition, scale_ranges, share_units
+from sporelm.distributed.rank_ranges import Ranges, divide, scale_ranges, share_units
+
+
+def is_partition(ranges: Ranges) -> bool:
+    """Whether no two ranks have an item in common, and none is left out between them."""
+    return all(stop == start for (_, stop), (start, _) in pairwise(ranges))
+
 
 shares = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
