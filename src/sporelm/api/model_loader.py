@@ -1,6 +1,6 @@
 """Load a model in stages: memory requirements first, then weights, then a worker."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.backends.backend_parts import part_of_weight, parts_of
@@ -38,14 +38,17 @@ class ModelLoader:
         self.config = source.config
         self.model: Any = build(source.config)
         self.params = self.model.params()
+        self.formats = packed_formats(source, self.params, dequantize=dequantize)
         self.rank_weights: RankWeights | None = None
         if place is not None:
-            self.model = place_model(source, self.model, place, backend, dequantize=dequantize)
+            if isinstance(self.model, Encoder):
+                raise UnsupportedModel(
+                    f"{self.config.name} is an encoder: only decoders can be divided over several ranks"
+                )
+            self.model = PlacedModel(self.model, self.formats, place, backend)
             self.rank_weights = self.model.rank_weights
         self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
-        sizes = packed_bytes_per_param(
-            source, self.params, backend, dequantize=dequantize, rank_weights=self.rank_weights
-        )
+        sizes = packed_sizes(self.formats, self.params, backend, self.rank_weights)
         self.nbytes = sum(sizes.values())
         self.weight_bytes_by_part = [0] * len(parts_of(backend))
         for param, nbytes in sizes.items():
@@ -113,36 +116,29 @@ class ModelLoader:
         return worker
 
 
-def place_model(
-    source: ModelSource, model: Any, place: RankPlace, backend: Backend, *, dequantize: bool
-) -> PlacedModel:
-    """Return one rank's part of a decoder. Raises UnsupportedModel for an encoder, or if it cannot be divided."""
-    if isinstance(model, Encoder):
-        raise UnsupportedModel(f"{source.config.name} is an encoder: only decoders can be divided over several ranks")
-    return PlacedModel(model, packed_formats(source, model.params(), dequantize=dequantize), place, backend)
-
-
 def packed_formats(source: ModelSource, params: Sequence[Param], *, dequantize: bool) -> dict[str, type[QuantFormat]]:
     """Return the number format in which each weight is packed, by name."""
     mapped = map_tensors(source, params).tensors
     return {each.param.name: F32_FORMAT if dequantize else packed_format(source, each) for each in mapped}
 
 
-def packed_bytes_per_param(
-    source: ModelSource,
+def packed_sizes(
+    formats: Mapping[str, type[QuantFormat]],
     params: Sequence[Param],
     backend: Backend,
-    *,
-    dequantize: bool,
     rank_weights: RankWeights | None = None,
 ) -> dict[Param, int]:
-    """Return the bytes of each weight after packing; of a rank's part of them."""
+    """Return the bytes of each weight after packing in these formats; of a rank's part of them."""
     sizes, parts = {}, parts_of(backend)
-    for tensor in map_tensors(source, params).tensors:
-        stored = F32_FORMAT if dequantize else packed_format(source, tensor)
-        if rank_weights is not None and not rank_weights.has(tensor.param.name):
-            continue
-        part = parts[part_of_weight(backend, tensor.param.name)]
-        shape = rank_weights.shape(tensor.param) if rank_weights else tensor.param.shape
-        sizes[tensor.param] = part.packed_bytes(stored, shape)
+    for param in params:
+        if rank_weights is None or rank_weights.has(param.name):
+            shape = rank_weights.shape(param) if rank_weights else param.shape
+            sizes[param] = parts[part_of_weight(backend, param.name)].packed_bytes(formats[param.name], shape)
     return sizes
+
+
+def packed_bytes_per_param(
+    source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool
+) -> dict[Param, int]:
+    """Return the bytes of each weight of a source after packing."""
+    return packed_sizes(packed_formats(source, params, dequantize=dequantize), params, backend)

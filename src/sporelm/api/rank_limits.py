@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from sporelm.api.draft_model import count_draft_states
 from sporelm.api.engine_limits import MemoryPool, choose_pool_limits
-from sporelm.api.model_loader import ModelLoader, packed_bytes_per_param, packed_formats
+from sporelm.api.model_loader import ModelLoader, packed_sizes
 from sporelm.backends.backend_registry import HOST_BACKENDS
 from sporelm.backends.memory_residency import available_bytes, available_on
 from sporelm.engine import EngineConfig
@@ -30,17 +30,13 @@ def choose_rank_limits(options: "EngineOptions", model: ModelLoader, draft: Mode
         raise RequestError(
             f"the option ep: {model.config.name} has no experts (got True; allowed False for it). Leave it out."
         )
-    dtypes = packed_formats(model.source, model.params, dequantize=model.dequantize)
-    cuts = plan_cuts(model.model, model.params, dtypes, config)
+    cuts = plan_cuts(model.model, model.params, model.formats, config)
     whole = model.model.memory()
     token_budget = options.token_budget or max(model.backend.step_buckets.values())
     pools: dict[str, MemoryPool] = {}
     for rank in range(config.size):
         stage, tp_rank = config.stage(rank), config.tp_rank(rank)
-        rank_weights = RankWeights(cuts, stage, tp_rank)
-        sizes = packed_bytes_per_param(
-            model.source, model.params, model.backend, dequantize=model.dequantize, rank_weights=rank_weights
-        )
+        sizes = packed_sizes(model.formats, model.params, model.backend, RankWeights(cuts, stage, tp_rank))
         local = cuts.local_memory(whole, tp_rank)
         memory = [local[index] for index in cuts.stage_caches[stage]]
         page_bytes = sum(page_bytes_by_part(memory, model.backend, KV_TYPES[model.kv]))
