@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tiny_models import Tiny
+from tiny_models import SUPER, WIDE, Tiny
 
 Made = tuple[dict[str, Any], np.ndarray]  # the tensors after the weight's stem, (dtype, array) or array; and the values
 Scheme = Callable[[np.ndarray, np.random.Generator], Made]
@@ -274,3 +274,21 @@ def write(
     (folder / "config.json").write_text(json.dumps(config))
     save(folder / f"{name}.safetensors", {key: given for key, given in tensors.items() if given is not None})
     return values
+
+
+# Folders by the name of their method: how the matrices are made, config.json's settings, and the model.
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "targets": ["Linear"]}},
+}
+FOLDERS: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
+    "gptq": (gptq(group=128), GPTQ, SUPER),
+    "gptq act-order": (gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
+    "awq": (awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, WIDE),
+    "fp8": (fp8((128, 128), suffix="_scale_inv"), FP8, SUPER),
+    "w8a8": (int8(), INT8, WIDE),
+    "nf4": (nf4(), {"quant_method": "bitsandbytes", "load_in_4bit": True}, SUPER),
+}

@@ -11,29 +11,13 @@ from safetensors.numpy import save_file
 
 import quantized_folders as made_by
 from close import assert_close, assert_near_in_nat
-from quantized_folders import Scheme, write
+from quantized_folders import FOLDERS, FP8, GPTQ, Scheme, write
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.checkpoints import open_model
 from sporelm.checkpoints.loader import load_parameters
 from sporelm.models import build, input_specs, trace_model
 from stepping import Stepper
 from tiny_models import SUPER, WIDE, Tiny
-
-FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
-INT8 = {
-    "quant_method": "compressed-tensors",
-    "format": "int-quantized",
-    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "targets": ["Linear"]}},
-}
-CASES: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
-    "gptq": (made_by.gptq(group=128), GPTQ, SUPER),
-    "gptq act-order": (made_by.gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
-    "awq": (made_by.awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, WIDE),
-    "fp8": (made_by.fp8((128, 128), suffix="_scale_inv"), FP8, SUPER),
-    "w8a8": (made_by.int8(), INT8, WIDE),
-    "nf4": (made_by.nf4(), {"quant_method": "bitsandbytes", "load_in_4bit": True}, SUPER),
-}
 
 
 def dense(folder: Path, tiny: Tiny, values: dict[str, np.ndarray]) -> Path:
@@ -44,10 +28,10 @@ def dense(folder: Path, tiny: Tiny, values: dict[str, np.ndarray]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", FOLDERS)
 def test_logits_are_those_of_the_values(case: str, backend: Any, tmp_path: Path, load: Callable[..., Stepper]) -> None:
     """Exactly, once dequantized or multiplied as floats; nearly, where activations are rounded to int8."""
-    scheme, settings, tiny = CASES[case]
+    scheme, settings, tiny = FOLDERS[case]
     values = write(tmp_path / "quantized", tiny, scheme, settings)
     plain = dense(tmp_path / "plain", tiny, values)
     expected = load(plain, backend, context=128, eager=False).logits(tiny.ids())

@@ -11,12 +11,12 @@ import pytest
 import quantized_folders as made_by
 from close import assert_near_in_nat
 from families import CASES, Case
-from quantized_folders import Scheme, write
+from quantized_folders import FOLDERS, write
 from rank_models import run_ranks
 from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.quant import format_of
 from tiny_files import write_gguf
-from tiny_models import SUPER, WIDE, Tiny
+from tiny_models import SUPER
 
 NEAR = 1e-4  # nat: ranks add the same products in another order
 CONFIGS = {
@@ -25,21 +25,6 @@ CONFIGS = {
     "tp2-pp2": ParallelConfig(tp=2, pp=2),
 }
 GGUF_FORMATS = ("F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0")
-FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
-INT8 = {
-    "quant_method": "compressed-tensors",
-    "format": "int-quantized",
-    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "targets": ["Linear"]}},
-}
-FOLDERS: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
-    "gptq": (made_by.gptq(group=128), GPTQ, SUPER),
-    "gptq act-order": (made_by.gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
-    "awq": (made_by.awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, WIDE),
-    "fp8": (made_by.fp8((128, 128), suffix="_scale_inv"), FP8, SUPER),
-    "w8a8": (made_by.int8(), INT8, WIDE),
-    "nf4": (made_by.nf4(), {"quant_method": "bitsandbytes", "load_in_4bit": True}, SUPER),
-}
 
 
 def assert_equal_on_ranks(path: Path, ids: list[int], parallel: ParallelConfig, max_share: float = 0.0) -> None:
