@@ -288,7 +288,7 @@ class RankLauncher:
         if numbers:
             assert self._listener is not None
             log.warning(
-                "waiting up to %g seconds for %d of: spore worker --join %s --token-file FILE",
+                "waiting up to %g seconds for %d of: 'spore worker --join %s --token-file FILE'",
                 *(seconds, len(numbers), self._listener.address),
             )
         while missing := [number for number in numbers if number not in ranks]:
