@@ -60,7 +60,7 @@ def format_core_list(cores: Sequence[int]) -> str:
 
 
 def usable_core_numbers() -> tuple[int, ...]:
-    """Return the cores that the affinity of this thread allows; empty where there is no affinity."""
+    """Return the cores that the affinity of this thread allows; empty where the system has none."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 

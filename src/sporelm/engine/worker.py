@@ -1,9 +1,9 @@
 """A worker: runs steps with one rank's shard of every weight, its pages and its plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
 from sporelm.tensor.dtype import F16, ElementType
 
+T = TypeVar("T")
 Share = tuple[int, int, int]  # start, length, total: the shards start .. start + length of `total` equal ones
 WHOLE: Share = (0, 1, 1)
 BATCH = 16  # requests that run together, by default
@@ -52,6 +53,14 @@ class Recorder(Protocol):
     def record_step(self, step: Step, output: ModelOutput, seconds: float) -> None: ...
     def record_embed(self, step: Step, hidden: NDArray[np.float32], seconds: float) -> None: ...
     def record_import(self, pages: Sequence[int]) -> None: ...
+
+
+def run_recorded(compute: Callable[[Step], T], step: Step, record: Callable[[Step, T, float], None]) -> T:
+    """Return the result of a step, and tell `record` about both and the seconds that it took."""
+    start = perf_counter()
+    result = compute(step)
+    record(step, result, perf_counter() - start)
+    return result
 
 
 class Worker:
@@ -102,19 +111,13 @@ class Worker:
         """
         if self.recorder is None:
             return self.runner.run(step, previous)
-        start = perf_counter()
-        output = self.runner.run(step)
-        self.recorder.record_step(step, output, perf_counter() - start)
-        return output
+        return run_recorded(self.runner.run, step, self.recorder.record_step)
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         """Compute a step; return its last hidden states, valid until the next step. Changes the caches."""
         if self.recorder is None:
             return self.runner.embed(step)
-        start = perf_counter()
-        hidden = self.runner.embed(step)
-        self.recorder.record_embed(step, hidden, perf_counter() - start)
-        return hidden
+        return run_recorded(self.runner.embed, step, self.recorder.record_embed)
 
     @property
     def kv(self) -> str:

@@ -433,7 +433,7 @@ class OpenClBackend:
         return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
 
     def prepare_call(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> "PreparedCall | None":
-        """Return a program for one call of an op with these tensors, or None if there is no kernel."""
+        """Return a program for one call of an op with these tensors, or None without a kernel."""
         if op.name not in op_lowerings():
             return None
         specs = op.check(args, options)

@@ -41,7 +41,7 @@ class SimulatedRequest:
 
     @property
     def time_to_first_token(self) -> float:
-        """Seconds from its arrival; infinite if there is no token."""
+        """Seconds from its arrival; infinite without a token."""
         if self.first_token_seconds is None:
             return float("inf")
         return self.first_token_seconds - self.traced.arrival_seconds

@@ -69,16 +69,35 @@ class Rank(Protocol):
         """End the rank. Messages that wait raise RankLost. Closing again does nothing."""
 
 
-class ThreadRank:
+class LosableRank:
+    """A rank with replies that it owes, until it is lost.
+
+    lost   the reason, once it is lost
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lost: str | None = None
+        self._replies: deque[Future[Reply]] = deque()
+        self._changing = threading.Lock()
+
+    def _mark_lost(self, reason: str) -> "list[Future[Reply]] | None":
+        """Mark the rank as lost; return the replies that it owed. Return None if it was lost before."""
+        with self._changing:
+            if self.lost is not None:
+                return None
+            self.lost = f"{self.name}: {reason}"
+            replies, self._replies = list(self._replies), deque()
+            return replies
+
+
+class ThreadRank(LosableRank):
     """A worker in a thread of this process."""
 
     def __init__(self, name: str, open_worker: Callable[[], OpenedRank]) -> None:
         """Open the worker in its thread; `wait_until_open` waits for it."""
-        self.name = name
-        self.lost: str | None = None  # the reason
+        super().__init__(name)
         self._messages: SimpleQueue[tuple[Request, Future[Reply]] | None] = SimpleQueue()
-        self._replies: deque[Future[Reply]] = deque()
-        self._changing = threading.Lock()
         self._rank: OpenedRank | None = None
         self._is_open: Future[None] = Future()
         self._is_closed = False
@@ -106,11 +125,9 @@ class ThreadRank:
 
     def lose(self, reason: str) -> None:
         """Let all messages raise RankLost, and abort the groups that the worker is in."""
-        with self._changing:
-            if self.lost is not None:
-                return
-            self.lost = f"{self.name}: {reason}"
-            replies, self._replies = list(self._replies), deque()
+        replies = self._mark_lost(reason)
+        if replies is None:
+            return
         if self._rank is not None:
             self._rank.abort()
         for reply in replies:
@@ -171,20 +188,17 @@ def _set_error(reply: "Future[Reply]", error: BaseException) -> None:
         reply.set_exception(error)
 
 
-class RemoteRank:
+class RemoteRank(LosableRank):
     """A worker in another process, behind a connection. A thread receives its replies and signs of life."""
 
     def __init__(self, name: str, connection: Connection, explain_end: ExplainEnd | None = None) -> None:
         """`explain_end` returns how the process has ended, or "", once its connection is lost."""
-        self.name = name
+        super().__init__(name)
         self._explain_end = explain_end
         self.connection = connection
         self.stage = ""  # of loading
-        self.lost: str | None = None  # the reason
         self.has_ended = False  # in good order, after `close`
-        self._replies: deque[Future[Reply]] = deque()
         self._sending = threading.Lock()  # replies come in the order of the messages
-        self._changing = threading.Lock()
         self._on_lost: list[OnLost] = []
         self._closing: Future[Reply] | None = None
         self._close_deadline = 0.0
@@ -217,12 +231,11 @@ class RemoteRank:
 
     def lose(self, reason: str) -> None:
         """Give the process up: its connection ends, at which it leaves its waits. Any thread may call this."""
-        with self._changing:
-            if self.lost is not None:
-                return
-            self.lost = f"{self.name}: {reason}"
-            replies, self._replies = list(self._replies), deque()
-            callbacks, self._on_lost = self._on_lost, []
+        replies = self._mark_lost(reason)
+        if replies is None:
+            return
+        assert self.lost is not None
+        callbacks, self._on_lost = self._on_lost, []  # `watch` adds none to a rank that is lost
         self.connection.shut_down()
         for call in callbacks:
             call(self.lost)

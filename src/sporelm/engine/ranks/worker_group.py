@@ -16,7 +16,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +34,7 @@ from sporelm.engine.ranks.micro_batches import split_step
 from sporelm.engine.ranks.rank import Envelope, Rank
 from sporelm.engine.runner import Runner
 from sporelm.engine.step import Step
-from sporelm.engine.worker import Recorder, Worker
+from sporelm.engine.worker import Recorder, Worker, run_recorded
 from sporelm.errors import RankLost
 
 log = logging.getLogger(__name__)
@@ -167,19 +166,13 @@ class WorkerGroup:
         assert previous is None
         if self.recorder is None:
             return self._run(step)
-        start = perf_counter()
-        output = self._run(step)
-        self.recorder.record_step(step, output, perf_counter() - start)
-        return output
+        return run_recorded(self._run, step, self.recorder.record_step)
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         """Run a step on all ranks; return its last hidden states. Raises RankLost."""
         if self.recorder is None:
             return self._embed(step)
-        start = perf_counter()
-        hidden = self._embed(step)
-        self.recorder.record_embed(step, hidden, perf_counter() - start)
-        return hidden
+        return run_recorded(self._embed, step, self.recorder.record_embed)
 
     def _run(self, step: Step) -> ModelOutput:
         members = self._members

@@ -88,7 +88,7 @@ def _check_device(found: Mapping[str, Backend | Missing], device: str) -> None:
 def check_case(name: str, case: Case, backend: Backend, reference: Backend, *, timed: bool = False) -> dict[str, Any]:
     """Run a case on a back-end and on the reference.
 
-    Return back-end, case, state (equal, differs, fails; unsupported: there is no kernel, and the reference cannot run
+    Return back-end, case, state (equal, differs, fails; unsupported: it lacks a kernel, and the reference cannot run
     the op instead), error, and whether a kernel or the reference ran it; with `timed` also the seconds of a second run
     on both.
     """

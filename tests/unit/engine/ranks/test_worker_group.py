@@ -7,7 +7,7 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from sporelm.engine import Request, Sampling, Step
+from sporelm.engine import Engine, Request, Sampling, Step
 from sporelm.engine.kv import KvSequence, OffloadStore
 from sporelm.engine.lora_runtime import LoraMatrices
 from sporelm.engine.ranks import messages, rank_server, worker_group
@@ -36,6 +36,16 @@ def run(launcher: Launcher, count: int = 20) -> None:
     made.runner.close()
     launcher.join()
     assert all(worker.is_closed for workers in launcher.starts for worker in workers)
+
+
+def check_restart(launcher: Launcher, made: Engine, request: Request) -> None:
+    """Check the tokens of a request, and that the ranks were started again, all of them woken; then close them."""
+    assert request.generated == expected(PROMPTS[0], 5)
+    assert len(launcher.starts) == 2
+    assert not launcher.num_unwoken
+    made.close()
+    made.runner.close()
+    launcher.join()
 
 
 @pytest.mark.parametrize("kinds", [["thread"], ["remote"], ["thread", "remote", "thread"]])
@@ -137,12 +147,7 @@ def test_a_stalled_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher.starts[0][1].on_run = lambda step: launcher.wait(launcher.rank_aborted[0])
     request = made.add(Request(PROMPTS[0], max_tokens=5))
     made.run([request])
-    assert request.generated == expected(PROMPTS[0], 5)
-    assert len(launcher.starts) == 2
-    assert not launcher.num_unwoken
-    made.close()
-    made.runner.close()
-    launcher.join()
+    check_restart(launcher, made, request)
 
 
 def test_a_long_step_is_not_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,12 +278,7 @@ def test_an_interrupted_step_blocks_no_later_one(kind: str, is_in_step: bool, mo
         with pytest.raises(KeyboardInterrupt):
             made.step()
     made.run([request])
-    assert request.generated == expected(PROMPTS[0], 5)
-    assert len(launcher.starts) == 2
-    assert not launcher.num_unwoken
-    made.close()
-    made.runner.close()
-    launcher.join()
+    check_restart(launcher, made, request)
 
 
 def test_ranks_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
