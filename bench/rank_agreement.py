@@ -62,9 +62,8 @@ def main() -> int:
         print(json.dumps(rows, indent=1))
         return 0
     for row in rows:
-        print(
-            f"{row['pair']:>22}  logits {row['max_logit']:.2e}  KL mean {row['kl_mean']:.2e}  max {row['kl_max']:.2e}"
-        )
+        kl = f"KL mean {row['kl_mean']:.2e}  max {row['kl_max']:.2e}"
+        print(f"{row['pair']:>22}  logits {row['max_logit']:.2e}  {kl}")
     return 0
 
 
