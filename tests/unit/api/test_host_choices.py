@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sporelm import settings
 from sporelm.api.cpu_count import usable_cores
 from sporelm.api.host_choices import HostChoices
 from sporelm.api.rank_opening import GroupSpec, RankOptions
@@ -19,7 +20,7 @@ FIRST = RankOptions(
 
 
 def test_threads_are_those_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPORE_THREADS", raising=False)
+    monkeypatch.setitem(vars(settings.THREADS), "value", "")  # the variable may be set, and may have been read
     assert HostChoices().apply(FIRST).threads == usable_cores()
     assert HostChoices(threads=1).apply(FIRST).threads == 1
     with pytest.raises(RequestError, match="threads"):
