@@ -33,7 +33,7 @@ from raw_http import Address, ServerFailure, SingleConnection, Together, model_f
 
 from sporelm import LLM, SamplingParams  # noqa: E402
 from sporelm.api.cpu_count import usable_cores  # noqa: E402
-from sporelm.bench.peer import VARIANTS, find_tool  # noqa: E402
+from sporelm.bench.peer import FLASH_ATTENTION, find_tool  # noqa: E402
 from sporelm.engine import Request  # noqa: E402
 from sporelm.errors import SporeError  # noqa: E402
 from sporelm.files import store  # noqa: E402
@@ -171,10 +171,10 @@ class Bench:
     def peer(self) -> list[Row]:
         if self.peer_folder is None:
             raise ServerFailure("the peer's folder is missing: give --peer DIR (bench/peer.sh builds it)")
-        found: dict[str, list[float]] = {name: [] for name in ("ours", *VARIANTS, "client")}
+        found: dict[str, list[float]] = {name: [] for name in ("ours", *FLASH_ATTENTION, "client")}
         with ExitStack() as stack:
             ours = stack.enter_context(self.ours())
-            theirs = {flash: stack.enter_context(self.theirs(self.peer_folder, flash)) for flash in VARIANTS}
+            theirs = {flash: stack.enter_context(self.theirs(self.peer_folder, flash)) for flash in FLASH_ATTENTION}
             for turn in range(self.repeat + 1):
                 prompts = self.prompts()
                 taken = self.http(ours, prompts)
@@ -184,10 +184,10 @@ class Bench:
                     found["client"].append(taken.client)
                     for flash, speed in others.items():
                         found[flash].append(speed)
-        best = max(VARIANTS, key=lambda flash: median(found[flash]))
+        best = max(FLASH_ATTENTION, key=lambda flash: median(found[flash]))
         return [
             row("peer", "ours tok/s", found["ours"]),
-            *(row("peer", f"llama-server tok/s, -fa {flash}", found[flash]) for flash in VARIANTS),
+            *(row("peer", f"llama-server tok/s, -fa {flash}", found[flash]) for flash in FLASH_ATTENTION),
             row("peer", f"ours / llama-server (-fa {best})", ratios(found["ours"], found[best])),
             row("peer", "client's share of a core", found["client"]),
         ]

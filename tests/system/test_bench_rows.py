@@ -17,7 +17,7 @@ import pytest
 
 from families import EVERY
 from sporelm import __version__
-from sporelm.bench import BenchCase, LlamaPeer, build_cases, choose_context, measure_cases
+from sporelm.bench import BenchCase, LlamaPeer, build_cases, choose_context, measure_cases, open_peer
 from sporelm.bench.bench_rows import (
     CSV_COLUMNS,
     BenchRow,
@@ -227,7 +227,12 @@ def test_only_the_experts_that_tokens_chose_count() -> None:
 
 
 ROW = BenchRow(
-    "tg128", 1, 0, (90.0, 110.0, 100.0), SpeedLimit("stream", 200.0), PeerFigure("llama.cpp fa=on", (40.0, 60.0, 50.0))
+    "tg128",
+    1,
+    0,
+    (90.0, 110.0, 100.0),
+    SpeedLimit("stream", 200.0),
+    (PeerFigure("llama.cpp fa=on", (40.0, 60.0, 50.0)),),
 )
 
 
@@ -240,6 +245,7 @@ def test_row_as_json_is_the_contract() -> None:
         "samples": [90.0, 110.0, 100.0],
         "limit": {"kind": "stream", "value": 200.0, "share": 0.5},
         "peer": {"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0},
+        "peers": [{"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0}],
     }
     bare = BenchRow("pp1", 1, 0, (1.0,)).as_json()
     assert bare["limit"] is None
@@ -343,30 +349,74 @@ def test_kept_results_are_explained_and_traceable(root: Path) -> None:
         assert f"`{column}`" in explained, f"bench/results/README.md does not say what {column} is"
 
 
-FAKE_TOOL = """#!{python}
+LLAMA_TOOL = """#!{python}
 import json, sys
 words = sys.argv[1:]
+if "--help" in words:
+    sys.exit(0)
 value = lambda name: words[words.index(name) + 1]
 slow = 1 if value("-fa") == "on" else 2
 if "-npl" in words:
     print("some other line")
-    print(json.dumps({{"speed_tg": 30.0 / slow, "speed_pp": 1.0}}))
+    print(json.dumps({{"t_tg": int(value("-npl")) * int(value("-ntg")) * slow / 30, "t_pp": 1.0}}))
 else:
     print(json.dumps([{{"avg_ts": (500.0 if value("-n") == "0" else 50.0) / slow}}]))
 """
 
+IK_TOOL = """#!{python}
+import json, sys
+words = sys.argv[1:]
+if "--help" in words:
+    print("-rtr, --run-time-repack <0|1>")
+    sys.exit(0)
+open("llama.log", "w").write("where it was started")
+value = lambda name: words[words.index(name) + 1]
+slow = 1 if value("-fa") in ("0", "off") else 2
+if "-npl" in words:
+    slow /= 2 if "-rtr" in words else 1
+    print("|    PP |     TG |    B |   N_KV |   T_PP s |", file=sys.stderr)
+    seconds = int(value("-npl")) * int(value("-ntg")) * slow / 40
+    print(f"| 128 | 64 | 4 | 768 | 1.500 | 1.0 | {{seconds:.3f}} | 1.0 | 2.5 | 1.0 |", file=sys.stderr)
+else:
+    slow /= 2 if value("-rtr") == "1" else 1
+    print(json.dumps([{{"avg_ts": (70.0 if "-gp" in words else 700.0) / slow}}]))
+"""
+
+
+def write_tools(folder: Path, text: str) -> Path:
+    """Write programs that print what those of a peer print."""
+    folder.mkdir()
+    for name in ("llama-bench", "llama-batched-bench"):
+        (folder / name).write_text(text.format(python=sys.executable))
+        (folder / name).chmod(stat.S_IRWXU)
+    return folder
+
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is not a program there")
-def test_peer_takes_the_best_variant(tmp_path: Path) -> None:
-    for name in ("llama-bench", "llama-batched-bench"):
-        (tmp_path / name).write_text(FAKE_TOOL.format(python=sys.executable))
-        (tmp_path / name).chmod(stat.S_IRWXU)
-    peer = LlamaPeer(tmp_path, Path("m.gguf"), threads=2)
-    found = measure_cases(SteadyEngine(), build_cases([50], [20], [1, 4], [0]), 2, lambda case: None, peer)
-    assert [row.peer for row in found] == [
-        PeerFigure("llama.cpp fa=on", (speed, speed)) for speed in (500.0, 50.0, 30.0)
+def test_peers_take_their_best_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [write_tools(Path("llama"), LLAMA_TOOL), write_tools(Path("ik"), IK_TOOL)]
+    peers = [open_peer(folder, Path("m.gguf"), threads=2) for folder in folders]
+    found = measure_cases(SteadyEngine(), build_cases([50], [20], [1, 4], [0, 8]), 2, lambda case: None, peers)
+    assert [row.peers[0] for row in found] == [
+        PeerFigure("llama.cpp fa=on", (speed, speed)) for speed in (500.0, 50.0, 50.0, 30.0)
     ]
-    assert json.loads(json.dumps(found[0].as_json()))["peer"]["ratio"] == pytest.approx(0.2)
+    assert [row.peers[1].name for row in found] == ["ik_llama.cpp fa=off rtr=on"] * 4
+    assert [row.peers[1].tok_s for row in found] == pytest.approx([1400.0, 1400.0, 140.0, 80.0])
+    row = json.loads(json.dumps(found[0].as_json()))
+    assert row["peer"]["ratio"] == pytest.approx(100 / 1400, abs=1e-4)
+    assert [peer["ratio"] for peer in row["peers"]] == pytest.approx([0.2, 100 / 1400], abs=1e-4)
+    lines = list(csv.DictReader(io.StringIO(rows_to_csv(found[:1]))))
+    assert [line["peer_name"] for line in lines] == ["llama.cpp fa=on", "ik_llama.cpp fa=off rtr=on"]
+    assert lines[0]["samples"] == lines[1]["samples"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ik", "llama"], "a log was left"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is not a program there")
+def test_a_peer_whose_output_is_not_readable(tmp_path: Path) -> None:
+    peer = open_peer(write_tools(tmp_path / "ik", IK_TOOL.replace("| 128", "128")), Path("m.gguf"), threads=2)
+    with pytest.raises(RequestError, match="llama-batched-bench printed 0 results that are readable"):
+        peer.decode_batch(64, 4, 128, peer.variants[0])
 
 
 def test_missing_peer(tmp_path: Path) -> None:

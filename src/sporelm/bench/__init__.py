@@ -2,7 +2,7 @@
 
 from sporelm.bench.bench_rows import BenchRow
 from sporelm.bench.driver import BenchCase, build_cases, choose_context, measure_cases
-from sporelm.bench.peer import LlamaPeer
+from sporelm.bench.peer import LlamaPeer, open_peer
 from sporelm.bench.synthetic import is_synthetic, synthetic_file
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "choose_context",
     "is_synthetic",
     "measure_cases",
+    "open_peer",
     "synthetic_file",
 ]

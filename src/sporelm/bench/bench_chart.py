@@ -1,4 +1,4 @@
-"""A chart of rows as SVG: our bar, the peer's and the machine's limit, with the numbers beside them.
+"""A chart of rows as SVG: our bar, those of the peers and the machine's limit, with the numbers beside them.
 
 Each row has a scale of its own, from zero to the largest of its figures: a prompt and a single token differ a
 hundredfold, and what is compared stands within one row. The colours follow the reader's light or dark scheme.
@@ -34,11 +34,11 @@ text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328; }
 """
 DARK = "text { fill: #f0f6fc; } .faint { fill: #9198a1; } .back { fill: #0d1117; }\n"
 BARS_LIGHT = """
-.ours { fill: #1a7f5a; } .peer { fill: #8c6bb8; } .limit { fill: #afb8c1; }
+.ours { fill: #1a7f5a; } .peer { fill: #8c6bb8; } .second-peer { fill: #c98a2b; } .limit { fill: #afb8c1; }
 .range { fill: none; stroke: #1f2328; stroke-width: 1.5; }
 """
 BARS_DARK = """
-.ours { fill: #3fb98a; } .peer { fill: #b393e0; } .limit { fill: #4a535e; }
+.ours { fill: #3fb98a; } .peer { fill: #b393e0; } .second-peer { fill: #e0b060; } .limit { fill: #4a535e; }
 .range { stroke: #f0f6fc; }
 """
 
@@ -85,7 +85,7 @@ def render_chart(rows: Sequence[BenchRow], title: str, caption: str = "") -> str
     charted = [(row_label(row), build_bars(row), row) for row in rows]
     height = TOP + BOTTOM + sum(len(found) * (BAR + GAP) + BETWEEN for _, found, _ in charted)
     root = start_chart(WIDTH, height, title, MAX_TITLE_LENGTH, chart_style(BARS_LIGHT, BARS_DARK))
-    draw_legend(root, {bar.kind for _, found, _ in charted for bar in found})
+    draw_legend(root, name_kinds(rows))
     top = float(TOP)
     for label, found, row in charted:
         draw_text(root, LEFT - 10, top + len(found) * (BAR + GAP) / 2 + 3, label, "name", anchor="end")
@@ -107,17 +107,22 @@ def row_label(row: BenchRow) -> str:
 
 
 def build_bars(row: BenchRow) -> list[ChartBar]:
-    """Ours first, then the peer's and the limit, as far as they were measured."""
+    """Ours first, then the peers' and the limit, as far as they were measured."""
     found = [ChartBar("ours", row.tok_s, f"{row.tok_s:.1f}")]
-    if row.peer:
-        ratio = row.tok_s / row.peer.tok_s
-        found.append(ChartBar("peer", row.peer.tok_s, f"{row.peer.tok_s:.1f} (ours is {ratio:.2f} x)"))
+    for index, peer in enumerate(row.peers):
+        ratio = row.tok_s / peer.tok_s
+        found.append(ChartBar(peer_kind(index), peer.tok_s, f"{peer.tok_s:.1f} (ours is {ratio:.2f} x)"))
     if row.limit:
         share = row.tok_s / row.limit.value
         found.append(
             ChartBar("limit", row.limit.value, f"{row.limit.value:.1f} {row.limit.kind} (reached {share:.0%})")
         )
     return found
+
+
+def peer_kind(index: int) -> str:
+    """The class in `BARS_LIGHT` of the bars of a row's peer: the second one and all that follow share one colour."""
+    return "peer" if index == 0 else "second-peer"
 
 
 def draw_bars(root: ElementTree.Element, top: float, found: Sequence[ChartBar], row: BenchRow) -> None:
@@ -137,14 +142,23 @@ def draw_bars(root: ElementTree.Element, top: float, found: Sequence[ChartBar], 
         ElementTree.SubElement(root, "path", {"class": "range", "d": line})
 
 
-def draw_legend(root: ElementTree.Element, kinds: set[str]) -> None:
+def name_kinds(rows: Sequence[BenchRow]) -> dict[str, str]:
+    """The classes of the bars that the rows have, each with its name."""
+    names = {"ours": "Sporelm"}
+    for index, peer in ((index, peer) for row in rows for index, peer in enumerate(row.peers)):
+        names.setdefault(peer_kind(index), peer.name.partition(" ")[0])
+    if any(row.limit for row in rows):
+        names["limit"] = "limit of this machine"
+    return names
+
+
+def draw_legend(root: ElementTree.Element, names: dict[str, str]) -> None:
     """Draw the meaning of the colours."""
-    words = {"ours": "Sporelm", "peer": "llama.cpp", "limit": "limit of this machine"}
     x = 16
-    for kind in (kind for kind in words if kind in kinds):
+    for kind, name in names.items():
         ElementTree.SubElement(root, "rect", {"class": kind, "x": str(x), "y": "42", "width": "11", "height": "11"})
-        draw_text(root, x + 17, 52, words[kind], "faint")
-        x += 36 + 7 * len(words[kind])
+        draw_text(root, x + 17, 52, name, "faint")
+        x += 36 + 7 * len(name)
     draw_text(root, x + 8, 52, "tokens per second; a scale per row", "faint")
 
 

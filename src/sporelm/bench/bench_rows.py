@@ -41,14 +41,14 @@ class BenchRow:
     depth: int
     samples: tuple[float, ...]
     limit: SpeedLimit | None = None
-    peer: PeerFigure | None = None
+    peers: tuple[PeerFigure, ...] = ()
 
     @property
     def tok_s(self) -> float:
         return median(self.samples)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as the contract of `bench --json` has it."""
+        """The row as the contract of `bench --json` has it; `peer` is the fastest of `peers`."""
         row: dict[str, Any] = {
             "test": self.test,
             "batch": self.batch,
@@ -57,14 +57,18 @@ class BenchRow:
             "samples": [round(sample, 3) for sample in self.samples],
             "limit": None,
             "peer": None,
+            "peers": [self.compare(peer) for peer in self.peers],
         }
         if self.limit:
             share = round(self.tok_s / self.limit.value, 4)
             row["limit"] = {"kind": self.limit.kind, "value": round(self.limit.value, 3), "share": share}
-        if self.peer:
-            ratio = round(self.tok_s / self.peer.tok_s, 4)
-            row["peer"] = {"name": self.peer.name, "tok_s": round(self.peer.tok_s, 3), "ratio": ratio}
+        if row["peers"]:
+            row["peer"] = max(row["peers"], key=lambda peer: peer["tok_s"])
         return row
+
+    def compare(self, peer: PeerFigure) -> dict[str, Any]:
+        """A peer's figure as JSON, with our speed over its own."""
+        return {"name": peer.name, "tok_s": round(peer.tok_s, 3), "ratio": round(self.tok_s / peer.tok_s, 4)}
 
     def cells(self) -> list[str]:
         """The row as text, in the order of `TABLE_COLUMNS`."""
@@ -72,8 +76,8 @@ class BenchRow:
         cells.append(f"{min(self.samples):.1f} - {max(self.samples):.1f}")
         cells.append(f"{self.limit.kind} {self.limit.value:.1f}" if self.limit else "")
         cells.append(f"{self.tok_s / self.limit.value:.0%}" if self.limit else "")
-        cells.append(f"{self.peer.name} {self.peer.tok_s:.1f}" if self.peer else "")
-        cells.append(f"{self.tok_s / self.peer.tok_s:.2f}" if self.peer else "")
+        cells.append(", ".join(f"{peer.name} {peer.tok_s:.1f}" for peer in self.peers))
+        cells.append(", ".join(f"{self.tok_s / peer.tok_s:.2f}" for peer in self.peers))
         return cells
 
 
@@ -90,21 +94,23 @@ def rows_to_markdown(rows: Sequence[BenchRow]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def row_to_csv_cells(row: BenchRow) -> list[str]:
-    """The row's values in the order of `CSV_COLUMNS`."""
+def row_to_csv_lines(row: BenchRow) -> list[list[str]]:
+    """The row's values in the order of `CSV_COLUMNS`: a line, or one for each peer."""
     values = row.as_json()
     limit = values["limit"] or {}
-    peer = values["peer"] or {}
     cells = [row.test, row.batch, row.depth, values["tok_s"], " ".join(map(str, values["samples"]))]
     cells += [limit.get("kind", ""), limit.get("value", ""), limit.get("share", "")]
-    return [str(cell) for cell in [*cells, peer.get("name", ""), peer.get("tok_s", ""), peer.get("ratio", "")]]
+    return [
+        [str(cell) for cell in [*cells, peer.get("name", ""), peer.get("tok_s", ""), peer.get("ratio", "")]]
+        for peer in values["peers"] or [{}]
+    ]
 
 
 def rows_to_csv(rows: Sequence[BenchRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    writer.writerows(row_to_csv_cells(row) for row in rows)
+    writer.writerows(line for row in rows for line in row_to_csv_lines(row))
     return text.getvalue()
 
 
@@ -129,7 +135,7 @@ def check_results_file(path: Path, context: Iterable[str], columns: Sequence[str
 
 def append_rows(path: Path, rows: Sequence[BenchRow], context: dict[str, str]) -> None:
     """Add rows to a file of results, each with the columns of `context` before it. Raises RequestError."""
-    append_lines(path, context, CSV_COLUMNS, [row_to_csv_cells(row) for row in rows])
+    append_lines(path, context, CSV_COLUMNS, [line for row in rows for line in row_to_csv_lines(row)])
 
 
 def append_lines(path: Path, context: dict[str, str], columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:

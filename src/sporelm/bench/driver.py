@@ -1,12 +1,12 @@
 """Takes the samples. Those of Sporelm and of the peer alternate, so that a slow minute affects both."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
 from sporelm.bench.bench_rows import BenchRow, PeerFigure, SpeedLimit
-from sporelm.bench.peer import NAME, VARIANTS, LlamaPeer
+from sporelm.bench.peer import LlamaPeer, PeerVariant
 from sporelm.errors import RequestError, UsageError
 
 # As `llama-batched-bench -npp 128 -ntg 64` has it.
@@ -74,15 +74,15 @@ class BenchCase:
             return self.batch * self.tokens / engine.bench_decode(self.tokens, batch=self.batch, depth=self.depth)
         return self.tokens / engine.bench_prefill(self.tokens)
 
-    def sample_peer(self, peer: LlamaPeer, flash: str) -> float:
-        """Measure the tokens per second of the peer once."""
+    def sample_peer(self, peer: LlamaPeer, variant: PeerVariant) -> float:
+        """Measure the tokens per second of a peer once."""
         if not self.decode:
-            return peer.prefill(self.tokens, flash)
+            return peer.prefill(self.tokens, variant)
         if self.prompt:
-            return peer.whole_batch(self.tokens, self.batch, self.prompt, flash)
+            return peer.whole_batch(self.tokens, self.batch, self.prompt, variant)
         if self.batch > 1:
-            return peer.decode_batch(self.tokens, self.batch, self.depth, flash)
-        return peer.decode(self.tokens, self.depth, flash)
+            return peer.decode_batch(self.tokens, self.batch, self.depth, variant)
+        return peer.decode(self.tokens, self.depth, variant)
 
 
 def build_cases(
@@ -132,17 +132,18 @@ def measure_cases(
     wanted: Sequence[BenchCase],
     repeat: int,
     limit: Callable[[BenchCase], SpeedLimit | None],
-    peer: LlamaPeer | None = None,
+    peers: Sequence[LlamaPeer] = (),
     announce: Announce = lambda stage, done, total: None,
 ) -> list[BenchRow]:
-    """Take `repeat` samples of every case, after one unmeasured run each; the peer's best variant counts.
+    """Take `repeat` samples of every case, after one unmeasured run each; the best variant of a peer counts.
 
     `announce` hears before each sample which one it is, and the median so far.
     """
     if repeat < 1:
         raise RequestError(f"--repeat is {repeat}: it must be at least 1")
     ours: dict[BenchCase, list[float]] = {case: [] for case in wanted}
-    theirs: dict[BenchCase, dict[str, list[float]]] = {case: {flash: [] for flash in VARIANTS} for case in wanted}
+    tries = [(peer, variant) for peer in peers for variant in peer.variants]
+    theirs: dict[BenchCase, list[list[float]]] = {case: [[] for _ in tries] for case in wanted}
     rounds = 1 + repeat
     for turn in range(rounds):
         for index, case in enumerate(wanted):
@@ -154,10 +155,9 @@ def measure_cases(
             if turn == 0:
                 continue
             ours[case].append(sample)
-            if peer is not None:
-                for flash in VARIANTS:
-                    announce(f"{case.label}: {NAME} fa={flash}, sample {turn} of {repeat}", done, total)
-                    theirs[case][flash].append(case.sample_peer(peer, flash))
+            for (peer, variant), samples in zip(tries, theirs[case], strict=True):
+                announce(f"{case.label}: {peer.name} {variant.name}, sample {turn} of {repeat}", done, total)
+                samples.append(case.sample_peer(peer, variant))
     announce("the machine's limits", 1, 1)
     return [
         BenchRow(
@@ -166,13 +166,18 @@ def measure_cases(
             case.depth,
             tuple(ours[case]),
             limit(case),
-            pick_best_variant(theirs[case]) if peer else None,
+            tuple(
+                pick_best_variant(
+                    peer, [samples for (of, _), samples in zip(tries, theirs[case], strict=True) if of is peer]
+                )
+                for peer in peers
+            ),
         )
         for case in wanted
     ]
 
 
-def pick_best_variant(variants: Mapping[str, Sequence[float]]) -> PeerFigure:
-    """Return the variant with the highest median."""
-    flash = max(variants, key=lambda name: median(variants[name]))
-    return PeerFigure(f"{NAME} fa={flash}", tuple(variants[flash]))
+def pick_best_variant(peer: LlamaPeer, samples: Sequence[Sequence[float]]) -> PeerFigure:
+    """Return the variant with the highest median; `samples` has one list for each of the peer's variants."""
+    best = max(range(len(samples)), key=lambda index: median(samples[index]))
+    return PeerFigure(f"{peer.name} {peer.variants[best].name}", tuple(samples[best]))

@@ -31,7 +31,7 @@ def make_parser() -> Parser:
         "bench",
         "Measure the speed of the whole engine, as llama-bench does: pp is prompt processing, tg is text generation. "
         "Each row has the limit of this machine, measured in the same run (memory bandwidth for tg, compute for pp), "
-        "and with --peer the speed of llama.cpp on the same file, with alternating samples.",
+        "and with --peer the speed of llama.cpp or ik_llama.cpp on the same file, with alternating samples.",
         "[MODEL] [options]",
         [
             "spore bench -p 512 -n 128 -b 1,8",
@@ -69,7 +69,10 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--repeat", type=int, default=5, metavar="N", help="samples per row, whose median is printed; default: 5"
     )
-    parser.add_argument("--peer", type=Path, metavar="DIR", help="folder of llama.cpp's tools (see bench/peer.sh)")
+    parser.add_argument(
+        "--peer", type=Path, metavar="DIR", action="append", default=[],
+        help="folder of the tools of llama.cpp or ik_llama.cpp (see bench/peer.sh); may be repeated",
+    )  # fmt: skip
     bench_output.add_output(parser, plot_help="draw the rows as a chart", json_help="print a JSON list of rows")
     options.add_engine(parser)
     image_options.add_mmproj(parser)
@@ -96,7 +99,7 @@ class LoraBenchModel(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.bench import LlamaPeer, bench_chart, bench_rows, build_cases, choose_context, measure_cases
+    from sporelm.bench import bench_chart, bench_rows, build_cases, choose_context, measure_cases, open_peer
     from sporelm.cli.progress_line import ProgressLine
     from sporelm.engine.capacity import DEFAULT_CONTEXT
 
@@ -111,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     args.max_context = choose_context(selected, read_context_length(path), args.max_context, DEFAULT_CONTEXT)
     llm = trace_options.open_traced_model(args, max_batch=max(case.batch for case in selected), adapters=adapters)
     try:
-        peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
+        peers = [open_peer(folder, path, llm.threads) for folder in args.peer]
         # Measured before and after; the better counts, because a busy moment would give a limit that can be exceeded.
         with ProgressLine() as progress:
             progress("the machine's limits", 0, 1)
@@ -128,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         name = lora_options.first_name(adapters)
         measured = llm if name is None else LoraBenchModel(llm, name)
         with ProgressLine() as progress:
-            found = measure_cases(measured, selected, args.repeat, limit, peer, progress)
+            found = measure_cases(measured, selected, args.repeat, limit, peers, progress)
         about = describe_run(sys.argv[1:], llm.backend.probe())
         model_name = requested if requested and ":" in requested else llm.config.name
         title = f"{model_name}, {llm.threads} thread{'s' * (llm.threads > 1)}"

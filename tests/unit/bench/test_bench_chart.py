@@ -12,7 +12,12 @@ from sporelm.errors import RequestError
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS = [
     BenchRow(
-        "pp512", 1, 0, (4000.0, 4100.0, 4200.0), SpeedLimit("compute", 8200.0), PeerFigure("llama.cpp fa=on", (410.0,))
+        "pp512",
+        1,
+        0,
+        (4000.0, 4100.0, 4200.0),
+        SpeedLimit("compute", 8200.0),
+        (PeerFigure("llama.cpp fa=on", (410.0,)),),
     ),
     BenchRow("tg64", 8, 128, (100.0,)),
 ]
@@ -101,3 +106,13 @@ def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path, monkeypa
     )  # the user of the tests may be allowed to write anywhere
     with pytest.raises(RequestError, match="no file can be written there"):
         check_plot(tmp_path / "out.svg")
+
+
+def test_each_peer_has_a_bar_and_a_name_in_the_legend() -> None:
+    peers = (PeerFigure("llama.cpp fa=on", (50.0,)), PeerFigure("ik_llama.cpp fa=off rtr=on", (80.0,)))
+    root = parsed([BenchRow("tg64", 1, 0, (100.0,), peers=peers)])
+    bars = [element.get("class") for element in root.iter(f"{SVG}rect") if element.get("rx")]
+    assert bars == ["ours", "peer", "second-peer"]
+    found = texts(root)
+    assert {"llama.cpp", "ik_llama.cpp", "50.0 (ours is 2.00 x)", "80.0 (ours is 1.25 x)"} <= set(found)
+    assert "limit of this machine" not in found
