@@ -35,7 +35,7 @@ from sporelm.distributed.parallel_config import ParallelConfig  # noqa: E402
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup  # noqa: E402
 from sporelm.errors import SporeError  # noqa: E402
 from sporelm.files import store  # noqa: E402
-from sporelm.models.placed_model import RankPlace  # noqa: E402
+from sporelm.models.sharded_model import RankPlace  # noqa: E402
 
 TINY = "synthetic:tiny:Q4_0"
 OPTIONS: dict[str, Any] = {"max_context": 256, "max_batch": 1, "kv": "f16"}

@@ -15,7 +15,7 @@ from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.engine import EngineConfig, Worker
 from sporelm.engine.step import ScheduledSequence, Step
 from sporelm.errors import RankLost
-from sporelm.models.placed_model import RankPlace
+from sporelm.models.sharded_model import RankPlace
 from sporelm.ops.canonical_pages import KV_TYPES
 
 CONTEXT, PAGES = 256, (3, 1, 5, 2)
@@ -84,7 +84,7 @@ def run_ranks(
                 results.tokens[rank].append(np.array(output.argmax))
             worker.close()
             results.nbytes[rank] = loader.nbytes
-            results.columns = loader.model.cuts.logits if place else ()
+            results.columns = loader.model.sharding_plan.logits if place else ()
         except Exception as error:
             errors.append(error)
             for each in (*world, *(member for stage in stages for member in stage)):

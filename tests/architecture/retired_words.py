@@ -38,6 +38,25 @@ MODELS = ("src/sporelm/models/", "src/sporelm/checkpoints/")
 THREADS = ("src/sporelm/backends/", "src/sporelm/ops/", "src/sporelm/plan/", "src/sporelm/engine/", "tests/", "docs/")
 FILES = ("src/sporelm/checkpoints/", "src/sporelm/files/")
 CHECKPOINTS = ("src/sporelm/checkpoints/", "tests/unit/checkpoints/")
+RANKS = (
+    "src/sporelm/distributed/",
+    "src/sporelm/engine/",
+    "src/sporelm/api/",
+    "src/sporelm/models/",
+    "tests/unit/distributed/",
+    "tests/unit/engine/",
+    "tests/unit/api/",
+)
+# Where weights are divided over ranks; texts and steps are still cut.
+SHARDS = (
+    "src/sporelm/distributed/placement.py",
+    "src/sporelm/distributed/parallel_config.py",
+    "src/sporelm/engine/ranks/",
+    "src/sporelm/models/sharded_model.py",
+    "src/sporelm/models/sharding_plan.py",
+    "src/sporelm/models/params.py",
+    "docs/distributed.md",
+)
 
 
 @dataclass(frozen=True)
@@ -110,6 +129,7 @@ PHRASES = (
     Phrase("distrust distrusts distrusted", '"invalidate"'),
     Phrase("asleep awake woken slept sleep sleeps wake wakes", '"offloaded", "offload", "restore"', only=KV),
     Phrase("guess guesses guessed guessing", '"draft"', only=SPECULATIVE),
+    Phrase("cut cuts", '"shard", "sharded", "split" of a graph or a step', only=SHARDS),
 )
 
 # A docstring opens with an imperative or a noun phrase.
@@ -192,6 +212,13 @@ NAMES = (
         CHECKPOINTS,
     ),
     Names("text_facts TextFacts layer_kinds", "encoder_config, EncoderConfig, hybrid_layers", MODELS),
+    Names(
+        "Placed PlacedModel placed_model RemoteRank weight_cuts WeightCut ModelCuts CacheCut RankCuts GroupCuts "
+        "stage_cut",
+        "DistributedValue, ShardedModel, ProcessRank, ShardingPlan, WeightSharding, CacheShard, stage_split",
+        RANKS,
+    ),
+    Names("Placeholder placeholder placeholder_caches", "MetaTensor, create_meta_caches", ("src/sporelm/models/",)),
 )
 
 # Patterns for identifiers of any kind.

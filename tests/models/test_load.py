@@ -74,7 +74,7 @@ def divergence(expected: np.ndarray, actual: np.ndarray) -> float:
 def test_progress_counts_every_byte(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     path = write_gguf(tmp_path / "tiny.gguf", WIDE, matrices=Q8_0)
-    loaded(path, progress=lambda stage, done, total: seen.append((stage, done, total)), threads=3)
+    loaded(path, progress=lambda phase, done, total: seen.append((phase, done, total)), threads=3)
     stored = sum(info.nbytes for info in open_model(path).files.tensors.values())
     assert seen[-1] == ("load", stored, stored)
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)

@@ -1,4 +1,4 @@
-"""Quantized weights that are cut for several ranks: blocks, groups and column orders stay whole."""
+"""Quantized weights that are sharded for several ranks: blocks, groups and column orders stay whole."""
 
 import json
 from dataclasses import replace

@@ -17,7 +17,7 @@ def load_draft_worker(
 ) -> Worker:
     """Load the draft model of a model with these `limits`. Raises like `ModelLoader`."""
     draft_limits = draft_model_limits(draft, limits)
-    draft_progress = None if progress is None else _prefix_stages(progress)
+    draft_progress = None if progress is None else _prefix_phases(progress)
     loaded = draft.load_decoder(draft_limits.max_context, threads, draft_progress)
     return draft.create_worker(loaded, draft_limits, draft_progress, eager=eager)
 
@@ -59,10 +59,10 @@ def _quote(text: bytes) -> str:
     return f"{text.decode('utf-8', 'replace')!r:.40}"
 
 
-def _prefix_stages(progress: Progress) -> Progress:
-    """Return a progress callback that marks its stages as the draft model's."""
+def _prefix_phases(progress: Progress) -> Progress:
+    """Return a progress callback that marks its phases as the draft model's."""
 
-    def report(stage: str, done: int, total: int) -> None:
-        progress(f"draft {stage}", done, total)
+    def report(phase: str, done: int, total: int) -> None:
+        progress(f"draft {phase}", done, total)
 
     return report

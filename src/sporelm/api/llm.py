@@ -46,7 +46,7 @@ class LLM(LoadedLLM):
     strict        raise BackendError where the reference would run an op for which the back-end has no kernel
     batch_invariant  compute products in one order of sums, whatever runs beside a row; always so on the CPU back-end
     eager         run op by op, without a plan
-    progress      called with (stage, done, total) during loading
+    progress      called with (phase, done, total) during loading
     max_batch     maximum number of requests in a batch; more wait. None: as many as suit the device, 16 on a CPU
     dequantize    dequantize the weights to float32: the reference that quantized models are compared with
     token_budget  maximum tokens of a step; None: those of the back-end's largest program, which is the upper limit
@@ -67,10 +67,10 @@ class LLM(LoadedLLM):
                   not fit are on the CPU. None: all of its free memory
     experts_on    "cpu": experts' matrices are on the CPU, everything else on the device
     mmproj        GGUF file with the model's vision tower; folders of models that see hold theirs
-    tp            tensor-parallel ranks: each has a cut of every weight, and they compute each layer together
+    tp            tensor-parallel ranks: each has a shard of every weight, and they compute each layer together
     pp            pipeline stages, which have some layers each; there are tp * pp ranks
     ep            divide experts as a whole over the ranks of a stage, instead of each expert's matrices
-    tp_shares     relative sizes of the cuts of a stage's ranks, such as (1, 1, 2); None: equal ones
+    tp_shares     relative sizes of the shards of a stage's ranks, such as (1, 1, 2); None: equal ones
     pp_layers     layers of each stage, such as (10, 12); None: as equal as possible
     rank_executor "processes": the ranks from the second on are processes of their own, which end with this one;
                   "threads": threads of this process, for tests

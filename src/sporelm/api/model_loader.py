@@ -1,4 +1,4 @@
-"""Load a model in stages: memory requirements first, then weights, then a worker."""
+"""Load a model step by step: memory requirements first, then weights, then a worker."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from sporelm.engine.capacity import page_bytes_by_part, state_bytes_by_part, ste
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.models.params import Param
-from sporelm.models.placed_model import PlacedModel, RankPlace
-from sporelm.models.weight_cuts import RankWeights
+from sporelm.models.sharded_model import RankPlace, ShardedModel
+from sporelm.models.sharding_plan import RankWeights
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
 from sporelm.quant import QuantFormat
@@ -45,7 +45,7 @@ class ModelLoader:
                 raise UnsupportedModel(
                     f"{self.config.name} is an encoder: only decoders can be divided over several ranks"
                 )
-            self.model = PlacedModel(self.model, self.formats, place, backend)
+            self.model = ShardedModel(self.model, self.formats, place, backend)
             self.rank_weights = self.model.rank_weights
         self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
         sizes = packed_sizes(self.formats, self.params, backend, self.rank_weights)

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from sporelm import __version__
+from sporelm.api.group_shards import find_group_shards
 from sporelm.api.parallel_options import ParallelOptions
-from sporelm.api.rank_cuts import cut_group
 from sporelm.api.rank_folder import RankFolder
 from sporelm.api.rank_meeting import Entries, RankMeeting, merge_entries
 from sporelm.api.rank_opening import (
@@ -44,7 +44,7 @@ from sporelm.checkpoints import open_model
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.ranks.messages import Hello, MeetRanks, OpenRank, RankAddresses, RankReady, Reply, decode_reply
-from sporelm.engine.ranks.rank import Envelope, Rank, RemoteRank, ThreadRank
+from sporelm.engine.ranks.rank import Envelope, ProcessRank, Rank, ThreadRank
 from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.ranks.transport import (
     Connection,
@@ -56,7 +56,7 @@ from sporelm.engine.ranks.transport import (
 )
 from sporelm.engine.ranks.worker_group import GroupMembers, WorkerGroup
 from sporelm.errors import BackendError, RankLost, SporeError, UnsupportedModel, safe_repr
-from sporelm.models.placed_model import PlacedModel
+from sporelm.models.sharded_model import ShardedModel
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class RankLauncher:
         """Listen where workers of other hosts join, if there are any. Raises RequestError.
 
         options   of rank 0; those of the others follow from them
-        progress  called with the stage of rank 0, then with those of the others, while they start
+        progress  called with the phase of rank 0, then with those of the others, while they start
         """
         self.options = options
         self.parallel = parallel
@@ -131,7 +131,7 @@ class RankLauncher:
         others: list[Rank] = []
         started: list[ThreadRank] = []
         for rank in range(1, self.size):
-            open_worker = partial(open_rank, self._options_of(rank), ignore_stage, groups=groups[rank])
+            open_worker = partial(open_rank, self._options_of(rank), ignore_phase, groups=groups[rank])
             started.append(ThreadRank(f"rank {rank}", open_worker))
             cleanup.callback(started[-1].close)
         cleanup.callback(_abort_all, groups)
@@ -187,9 +187,9 @@ class RankLauncher:
         for rank in ranks.values():
             rank.watch(lose_all)
 
-        def report(stage: str, done: int, total: int) -> None:
+        def report(phase: str, done: int, total: int) -> None:
             _raise_failures(pending)  # the others need not wait until rank 0 has loaded
-            self._report(stage, done, total)
+            self._report(phase, done, total)
 
         with pinned_to(first.cores):
             worker = self._open_first(first, groups, report)
@@ -211,7 +211,7 @@ class RankLauncher:
         """Whether ranks are on other hosts."""
         return self._listener is not None and not self._listener.address.is_local
 
-    def _exchange_addresses(self, meeting: RankMeeting, ranks: dict[int, RemoteRank], folder: Path) -> Entries:
+    def _exchange_addresses(self, meeting: RankMeeting, ranks: dict[int, ProcessRank], folder: Path) -> Entries:
         """Return the addresses of all ranks, which each of them needs to join its groups."""
         replies = [
             rank.send(Envelope(MeetRanks(self._options_of(number, folder).encode()))) for number, rank in ranks.items()
@@ -253,9 +253,9 @@ class RankLauncher:
             cleanup.callback(_end_process, processes[number], at_once=True)
         return processes
 
-    def _connect(self, processes: "dict[int, subprocess.Popen[bytes]]", cleanup: ExitStack) -> dict[int, RemoteRank]:
+    def _connect(self, processes: "dict[int, subprocess.Popen[bytes]]", cleanup: ExitStack) -> dict[int, ProcessRank]:
         """Return the ranks from 1 on in their order, once all have connected, in any order."""
-        ranks: dict[int, RemoteRank] = {}
+        ranks: dict[int, ProcessRank] = {}
         try:
             deadline = monotonic() + CONNECT_SECONDS
             while len(ranks) < len(processes):
@@ -267,7 +267,7 @@ class RankLauncher:
                         connection.close()
                         continue
                     explain_end = partial(_explain_end, processes[hello.rank])
-                    ranks[hello.rank] = RemoteRank(f"rank {hello.rank}", connection, explain_end)
+                    ranks[hello.rank] = ProcessRank(f"rank {hello.rank}", connection, explain_end)
                     cleanup.callback(_abandon, ranks[hello.rank])
                     continue
                 _check_alive(processes, ranks)
@@ -280,7 +280,7 @@ class RankLauncher:
         self._join_remote(ranks, cleanup)
         return dict(sorted(ranks.items()))
 
-    def _join_remote(self, ranks: dict[int, RemoteRank], cleanup: ExitStack) -> None:
+    def _join_remote(self, ranks: dict[int, ProcessRank], cleanup: ExitStack) -> None:
         """Wait for the workers of other hosts, which take the last ranks in the order in which they come."""
         numbers = range(self.parallel.num_local, self.size)
         seconds = JOIN_SECONDS if self._num_starts == 1 else REJOIN_SECONDS
@@ -301,7 +301,7 @@ class RankLauncher:
     def _accept_remote(
         self,
         missing: Sequence[int],
-        ranks: dict[int, RemoteRank],
+        ranks: dict[int, ProcessRank],
         cleanup: ExitStack,
         deadline: float,
         seconds: float,
@@ -315,7 +315,7 @@ class RankLauncher:
                 if connection is not None:
                     with suppress(ConnectionLost):
                         hello = self._read_hello(connection)
-                        ranks[number] = RemoteRank(f"rank {number} ({hello.host})", connection)
+                        ranks[number] = ProcessRank(f"rank {number} ({hello.host})", connection)
                         cleanup.callback(_abandon, ranks[number])
                 elif monotonic() > deadline:
                     raise RankLost(
@@ -344,12 +344,12 @@ class RankLauncher:
             )
         return hello
 
-    def _wait_ready(self, ranks: Mapping[int, RemoteRank], pending: Replies) -> dict[int, RankReady]:
+    def _wait_ready(self, ranks: Mapping[int, ProcessRank], pending: Replies) -> dict[int, RankReady]:
         """Return the answers of all ranks, and report how far they are. Raises the error of the first that fails."""
         while waiting := [number for number, reply in pending.items() if not reply.done()]:
             _raise_failures(pending)
-            stage = ranks[waiting[0]].stage
-            name = f"rank {waiting[0]}: {stage}" if stage else "workers"
+            phase = ranks[waiting[0]].phase
+            name = f"rank {waiting[0]}: {phase}" if phase else "workers"
             self._report(name, len(pending) - len(waiting), len(pending))
             wait([pending[number] for number in waiting], POLL_SECONDS)
         self._report("workers", len(pending), len(pending))
@@ -361,7 +361,7 @@ class RankLauncher:
             ready[number] = answer
         return ready
 
-    def _check_ready(self, ranks: Mapping[int, RemoteRank], ready: Mapping[int, RankReady], signature: str) -> None:
+    def _check_ready(self, ranks: Mapping[int, ProcessRank], ready: Mapping[int, RankReady], signature: str) -> None:
         """Raise BackendError for a rank with another model, or whose plan differs from that of the first one of its
         stage. `signature` is rank 0's."""
         stages = {0: ("rank 0", signature)}
@@ -404,28 +404,28 @@ class RankLauncher:
     ) -> GroupMembers:
         """Return the members of the group, and how the model is divided over them."""
         config, model = self.parallel.config, worker.runner.model
-        assert isinstance(model, PlacedModel)
-        cuts = cut_group(model.cuts, model.model.memory(), model.config.vocab, config)
+        assert isinstance(model, ShardedModel)
+        shards = find_group_shards(model.sharding_plan, model.model.memory(), model.config.vocab, config)
         return GroupMembers(
             worker=worker,
             others=others,
             abort=abort,
             close=close,
-            page_cuts=cuts.pages,
-            state_cuts=cuts.states,
-            logits=cuts.logits,
+            page_shards=shards.pages,
+            state_shards=shards.states,
+            logits=shards.logits,
             token_rank=(config.pp - 1) * config.tp,
             micro_batches=config.micro_batches or config.pp,
-            kv=worker.kv if worker.runner.paged or not any(cuts.pages) else self.options.kv,
+            kv=worker.kv if worker.runner.paged or not any(shards.pages) else self.options.kv,
         )
 
-    def _report(self, stage: str, done: int, total: int) -> None:
+    def _report(self, phase: str, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress(stage, done, total)
+            self._progress(phase, done, total)
 
 
-def ignore_stage(stage: str) -> None:
-    """Do nothing with the stage of a rank that is a thread of this process."""
+def ignore_phase(phase: str) -> None:
+    """Do nothing with the phase of a rank that is a thread of this process."""
 
 
 def rank_threads(threads: int, parallel: ParallelOptions) -> list[int]:
@@ -495,7 +495,7 @@ def _name_code(code: int) -> str:
     return f"signal {-code}"
 
 
-def _abandon(rank: RemoteRank) -> None:
+def _abandon(rank: ProcessRank) -> None:
     """End a rank whose group cannot be started: at once, since it may load weights."""
     rank.lose("the ranks could not be started")
     rank.close()
@@ -507,7 +507,7 @@ def _abort_all(groups: Sequence[JoinedGroups]) -> None:
         each.abort()
 
 
-def _check_alive(processes: "dict[int, subprocess.Popen[bytes]]", ranks: dict[int, RemoteRank]) -> None:
+def _check_alive(processes: "dict[int, subprocess.Popen[bytes]]", ranks: dict[int, ProcessRank]) -> None:
     """Raise RankLost if a process has ended before it has connected."""
     for number, process in processes.items():
         if number not in ranks and (code := process.poll()) is not None:
@@ -538,7 +538,7 @@ def start_group(
             loader = open_loader(source, backend, first, groups)
             if not weights:
                 weights.update(loader.load_decoder(first.limits.max_context, first.threads, report).weights)
-            assert isinstance(loader.model, PlacedModel)
+            assert isinstance(loader.model, ShardedModel)
             loaded = LoadedModel(loader.model, weights)
             return loader.create_worker(loaded, first.limits, report, eager=first.eager)
 

@@ -10,7 +10,7 @@ from sporelm.backends.memory_residency import available_bytes, available_on
 from sporelm.engine import EngineConfig
 from sporelm.engine.capacity import page_bytes_by_part, state_bytes_by_part
 from sporelm.errors import RequestError
-from sporelm.models.weight_cuts import RankWeights, plan_cuts
+from sporelm.models.sharding_plan import RankWeights, plan_sharding
 from sporelm.ops.canonical_pages import KV_TYPES
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ def choose_rank_limits(options: "EngineOptions", model: ModelLoader, draft: Mode
         raise RequestError(
             f"the option ep: {model.config.name} has no experts (got True; allowed False for it). Leave it out."
         )
-    cuts = plan_cuts(model.model, model.params, model.formats, config)
+    plan = plan_sharding(model.model, model.params, model.formats, config)
     whole = model.model.memory()
     token_budget = options.token_budget or max(model.backend.step_buckets.values())
     pools: dict[str, MemoryPool] = {}
     for rank in range(config.size):
         stage, tp_rank = config.stage(rank), config.tp_rank(rank)
-        sizes = packed_sizes(model.formats, model.params, model.backend, RankWeights(cuts, stage, tp_rank))
-        local = cuts.local_memory(whole, tp_rank)
-        memory = [local[index] for index in cuts.stage_caches[stage]]
+        sizes = packed_sizes(model.formats, model.params, model.backend, RankWeights(plan, stage, tp_rank))
+        local = plan.local_memory(whole, tp_rank)
+        memory = [local[index] for index in plan.stage_caches[stage]]
         page_bytes = sum(page_bytes_by_part(memory, model.backend, KV_TYPES[model.kv]))
         state_bytes = sum(state_bytes_by_part(memory, model.backend))
         taken, draft_bytes = sum(sizes.values()) + model.step_bytes(token_budget), 0

@@ -22,9 +22,9 @@ from sporelm.engine import EngineConfig, Worker
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import RankReady
 from sporelm.errors import BackendError, ModelFileError
-from sporelm.models.placed_model import PlacedModel, RankPlace
+from sporelm.models.sharded_model import RankPlace, ShardedModel
 
-SetStage = Callable[[str], None]
+SetPhase = Callable[[str], None]
 
 
 class GroupSpec(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class JoinedGroups(NamedTuple):
 
 
 class RankOptions(msgspec.Struct, frozen=True):
-    """All that a rank needs to know to load its cut of a model.
+    """All that a rank needs to know to load its part of a model.
 
     path      of the model's file or folder; a worker of another host may have its own
     identity  hash of the model's files, which must be the same on all ranks
@@ -119,7 +119,7 @@ def open_loader(source: ModelSource, backend: Backend, options: RankOptions, gro
 
 
 def open_rank(
-    options: RankOptions, set_stage: SetStage, path: Path | None = None, groups: JoinedGroups | None = None
+    options: RankOptions, set_phase: SetPhase, path: Path | None = None, groups: JoinedGroups | None = None
 ) -> OpenedRank:
     """Load one rank of a model. Raises SporeError, also for another model than that of rank 0.
 
@@ -128,7 +128,7 @@ def open_rank(
     """
     pin_to(options.cores)
     with ExitStack() as cleanup, closing(open_model(path or Path(options.path))) as source:
-        set_stage("hashing")
+        set_phase("hashing")
         identity = compute_identity(source).sha256
         if identity != options.identity:
             raise ModelFileError(
@@ -149,8 +149,8 @@ def open_rank(
         cleanup.callback(backend.close)
         model = open_loader(source, backend, options, groups)
 
-        def progress(stage: str, done: int, total: int) -> None:
-            set_stage(f"{stage} {100 * done // max(1, total)} %")
+        def progress(phase: str, done: int, total: int) -> None:
+            set_phase(f"{phase} {100 * done // max(1, total)} %")
 
         with backend.context.current():
             loaded = model.load_decoder(options.limits.max_context, options.threads, progress)
@@ -158,7 +158,7 @@ def open_rank(
         cleanup.callback(worker.close)
         ready = make_ready(options, worker)
         opened = cleanup.pop_all()
-        set_stage("")
+        set_phase("")
     return OpenedRank(worker, ready, groups.abort, opened.close)
 
 
@@ -168,15 +168,15 @@ def make_ready(options: RankOptions, worker: Worker) -> RankReady:
 
 
 def sign_rank(options: RankOptions, worker: Worker) -> str:
-    """Return a hash of all that must be equal on the ranks of a stage: options, limits, the cuts of the model, and the
-    plan's collectives."""
+    """Return a hash of all that must be equal on the ranks of a stage: options, limits, the sharding of the model, and
+    the plan's collectives."""
     known: dict[str, Any] = {
         name: getattr(options, name) for name in ("kv", "dequantize", "batch_invariant", "eager", "identity")
     }
     known |= {"limits": options.limits, "parallel": options.parallel}
     model, plan = worker.runner.model, worker.runner.plan
-    if isinstance(model, PlacedModel):
-        known["cuts"] = model.cuts
+    if isinstance(model, ShardedModel):
+        known["sharding"] = model.sharding_plan
     if plan is not None:
         known["collectives"] = [call.op.name for call in plan.graph.calls if "group" in call.options]
     return sha256(repr(_canonical(known)).encode()).hexdigest()

@@ -18,7 +18,7 @@ from sporelm.api.rank_opening import RankOptions, open_rank
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import Hello, encode
 from sporelm.engine.ranks.rank_address import RankAddress
-from sporelm.engine.ranks.rank_server import RankServer, SetStage
+from sporelm.engine.ranks.rank_server import RankServer, SetPhase
 from sporelm.engine.ranks.transport import Connection, ConnectionLost, connect
 
 END_SECONDS = 3.0  # for a rank whose connection was lost to end by itself
@@ -61,7 +61,7 @@ class ProcessOpener:
         if self._meeting is not None:
             self._meeting.close()
 
-    def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_stage: SetStage) -> OpenedRank:
+    def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_phase: SetPhase) -> OpenedRank:
         """Load the rank's part of the model."""
         meeting, self._meeting = self._meeting, None
         groups = None
@@ -73,7 +73,7 @@ class ProcessOpener:
         decoded = RankOptions.decode(options)
         if self._choices is not None:
             decoded = self._choices.apply(decoded)
-        return open_rank(decoded, set_stage, groups=groups)
+        return open_rank(decoded, set_phase, groups=groups)
 
 
 def serve_connection(

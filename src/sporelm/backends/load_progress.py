@@ -6,7 +6,7 @@ from threading import Lock
 from sporelm.backends.protocol import Progress as Progress
 
 
-def count_progress(progress: Progress | None, stage: str, total: int) -> Callable[[int], None]:
+def count_progress(progress: Progress | None, phase: str, total: int) -> Callable[[int], None]:
     """A function that adds up what is done and reports the sum, one thread at a time."""
     lock, done = Lock(), 0
 
@@ -15,6 +15,6 @@ def count_progress(progress: Progress | None, stage: str, total: int) -> Callabl
         with lock:
             done += more
             if progress:
-                progress(stage, done, total)
+                progress(phase, done, total)
 
     return add

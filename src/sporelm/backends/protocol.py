@@ -16,7 +16,7 @@ from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import ElementType
 from sporelm.tensor.tensor import Tensor
 
-Progress = Callable[[str, int, int], None]  # stage, bytes or items done, total
+Progress = Callable[[str, int, int], None]  # phase, bytes or items done, total
 StateShapes = Sequence[tuple[int, ...]]  # of the arrays that one layer keeps per sequence
 
 

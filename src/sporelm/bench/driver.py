@@ -13,7 +13,7 @@ from sporelm.errors import RequestError, UsageError
 BATCH_PROMPT = 128
 BATCH_TOKENS = 64
 
-Announce = Callable[[str, int, int], None]  # stage, done, total
+Announce = Callable[[str, int, int], None]  # phase, done, total
 
 
 class BenchEngine(Protocol):
@@ -133,7 +133,7 @@ def measure_cases(
     repeat: int,
     limit: Callable[[BenchCase], SpeedLimit | None],
     peers: Sequence[LlamaPeer] = (),
-    announce: Announce = lambda stage, done, total: None,
+    announce: Announce = lambda phase, done, total: None,
 ) -> list[BenchRow]:
     """Take `repeat` samples of every case, after one unmeasured run each; the best variant of a peer counts.
 

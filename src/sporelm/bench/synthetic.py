@@ -30,7 +30,7 @@ from sporelm.quant.random_blocks import make_random_blocks
 if TYPE_CHECKING:
     from sporelm.quant.stored_tensor import StoredTensor
 
-Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
+Progress = Callable[[str, int, int], None]  # phase, done, total; both in bytes
 
 PREFIX = "synthetic:"
 RECIPE = 1  # in the file's name; raise it when anything changes what is written

@@ -32,7 +32,7 @@ from sporelm.files.safetensors import SafetensorsFiles
 from sporelm.models.config import MAX_WIDTH, ModelConfig
 from sporelm.models.encoder import Encoder
 from sporelm.models.params import ORDERED, Param, order_name
-from sporelm.models.weight_cuts import RankWeights
+from sporelm.models.sharding_plan import RankWeights
 from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.quant.finite_check import has_only_finite
 from sporelm.quant.stored_tensor import StoredTensor
@@ -109,7 +109,7 @@ def load_parameters(
 ) -> dict[str, Tensor]:
     """Return the parameters by name, packed for the back-end by several threads at once.
 
-    progress(stage="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
+    progress(phase="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
     A weight with permuted columns is returned with their order, int32 [in], under `order_name` of its name. With
     `dequantize`, every tensor is loaded as float32 values: the reference for the error of quantization. With
     `rank_weights`, only that rank's part of the weights is loaded. Raises
@@ -127,13 +127,13 @@ def load_parameters(
 
     def load(tensor: MappedTensor) -> Tensor:
         param = tensor.param
-        cut = rank_weights.range(param.name) if rank_weights else None
+        shard = rank_weights.range(param.name) if rank_weights else None
         names = tensor.sources
-        if cut and tensor.stack and cut[0] == 0:  # whole experts: those of other ranks are not read
-            names, cut = names[cut[1] : cut[2]], None
+        if shard and tensor.stack and shard[0] == 0:  # whole experts: those of other ranks are not read
+            names, shard = names[shard[1] : shard[2]], None
         stored = [source.files.tensor(name) for name in names]
-        if cut and tensor.is_plain and stored[0].order is None:
-            stored, cut = [each.take_range(*cut) for each in stored], None
+        if shard and tensor.is_plain and stored[0].order is None:
+            stored, shard = [each.take_range(*shard) for each in stored], None
         for each in stored:
             check_finite(source, each)
         parts = [tensor.load(each) for each in stored]
@@ -142,8 +142,8 @@ def load_parameters(
         if parts[0].order is not None:
             orders[order_name(param.name)] = parts[0].order
             parts = [replace(parts[0], order=None)]
-        if cut:
-            dim, start, stop = cut
+        if shard:
+            dim, start, stop = shard
             parts = [each.take_range(dim - 1 if tensor.stack else dim, start, stop) for each in parts]
         target = backend_of_weight(backend, param.name)
         if param.plain:

@@ -11,11 +11,11 @@ MIN_INTERVAL_SECONDS = 0.05
 
 
 class ProgressLine:
-    """A progress callback (stage, done, total). On a terminal it draws a bar; else it only announces a download."""
+    """A progress callback (phase, done, total). On a terminal it draws a bar; else it only announces a download."""
 
     def __init__(self) -> None:
         self.terminal = sys.stderr.isatty()
-        self.stage = ""
+        self.phase = ""
         self.drawn_at = 0.0
         self.width = 0
 
@@ -27,22 +27,22 @@ class ProgressLine:
     ) -> None:
         self.clear()
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
+    def __call__(self, phase: str, done: int, total: int) -> None:
         if not self.terminal:
-            if stage == "fetching" and self.stage != stage:
+            if phase == "fetching" and self.phase != phase:
                 print(f"spore: downloading the model ({total / 1e6:.0f} MB)", file=sys.stderr, flush=True)
-            self.stage = stage
+            self.phase = phase
             return
         now = time.monotonic()
-        if stage == self.stage and done < total and now - self.drawn_at < MIN_INTERVAL_SECONDS:
+        if phase == self.phase and done < total and now - self.drawn_at < MIN_INTERVAL_SECONDS:
             return
-        self.stage, self.drawn_at = stage, now
+        self.phase, self.drawn_at = phase, now
         share = min(1.0, done / total) if total > 0 else 1.0
         filled = round(share * BAR_WIDTH)
-        line = f"{stage} [{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {share:4.0%}"
+        line = f"{phase} [{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {share:4.0%}"
         columns = terminal_width(sys.stderr)
         if columns is not None and len(line) >= columns:  # a wrapped line could not be overwritten
-            line = f"{stage} {share:4.0%}"[-(columns - 1) :]
+            line = f"{phase} {share:4.0%}"[-(columns - 1) :]
         sys.stderr.write("\r" + line.ljust(self.width))
         sys.stderr.flush()
         self.width = len(line)

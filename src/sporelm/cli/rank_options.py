@@ -15,14 +15,17 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the options of several ranks."""
     group = parser.add_argument_group("several ranks (docs/distributed.md)")
     group.add_argument(
-        "--tp", type=int, metavar="N", help="tensor-parallel ranks, which have a cut of each weight; default: 1"
+        "--tp", type=int, metavar="N", help="tensor-parallel ranks, which have a shard of each weight; default: 1"
     )
     group.add_argument("--pp", type=int, metavar="N", help="pipeline stages, which have some layers each; default: 1")
     group.add_argument(
         "--ep", action="store_true", help="divide experts as a whole over the ranks, not each expert's matrices"
     )
     group.add_argument(
-        "--tp-shares", type=parse_list, metavar="N,..", help="relative sizes of the cuts, such as 1,1,2; default: equal"
+        "--tp-shares",
+        type=parse_list,
+        metavar="N,..",
+        help="relative sizes of the shards, such as 1,1,2; default: equal",
     )
     group.add_argument(
         "--pp-layers", type=parse_list, metavar="N,..", help="layers of each stage, such as 10,12; default: equal"

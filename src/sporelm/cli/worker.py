@@ -16,7 +16,7 @@ def make_parser() -> Parser:
     parser = Parser(
         "worker",
         "Be one rank of a model that runs on several hosts. The first host runs a command such as 'spore serve' "
-        "with --remote-ranks, --rank-listen and --rank-token-file. It tells this worker its cut of the model; the "
+        "with --remote-ranks, --rank-listen and --rank-token-file. It tells this worker its part of the model; the "
         "file must be the same, which is checked by its hash. After a failure, or a restart of the first host, the "
         "worker joins again.",
         "--join HOST:PORT --token-file FILE [MODEL] [options]",

@@ -1,1 +1,1 @@
-"""Ranks of one model: the ranges of each, values that are cut or partial, rules for ops on them, and their groups."""
+"""Ranks of one model: the ranges of each, sharded and partial values, rules for ops on them, and their groups."""

@@ -14,12 +14,12 @@ MAX_MICRO_BATCHES = 4096
 class ParallelConfig:
     """The ranks of one model, numbered stage by stage: rank = stage * tp + place in the stage.
 
-    tp                tensor-parallel ranks of a stage, which hold a cut of each weight
+    tp                tensor-parallel ranks of a stage, which hold a shard of each weight
     pp                stages, which hold some layers each
-    expert_parallel   experts are divided whole, instead of a cut of each
-    shares            relative sizes of the cuts of a stage's ranks; (): equal ones
+    expert_parallel   experts are divided whole, instead of a shard of each
+    shares            relative sizes of the shards of a stage's ranks; (): equal ones
     stage_layers      layers of each stage; (): as equal as possible
-    micro_batches     parts into which a step is cut so that stages work at the same time; 0: one for each stage
+    micro_batches     parts into which a step is split so that stages work at the same time; 0: one for each stage
 
     Raises RequestError for values that do not fit together.
     """
@@ -59,7 +59,7 @@ class ParallelConfig:
 
     @cached_property
     def tp_shares(self) -> tuple[int, ...]:
-        """The relative sizes of the cuts of a stage's ranks."""
+        """The relative sizes of the shards of a stage's ranks."""
         return self.shares or (1,) * self.tp
 
     def stage(self, rank: int) -> int:
@@ -71,7 +71,7 @@ class ParallelConfig:
         return rank % self.tp
 
     def share(self, rank: int) -> tuple[int, int, int]:
-        """Return (start, length, total) of a rank's cut: the shards start to start + length of `total`."""
+        """Return (start, length, total) of a rank's shard: the shards start to start + length of `total`."""
         place = self.tp_rank(rank)
         return sum(self.tp_shares[:place]), self.tp_shares[place], sum(self.tp_shares)
 

@@ -21,7 +21,7 @@ from sporelm.ops.spec import spec_of
 Rule = Callable[..., Any]  # (sharder, op, args, options) -> results
 
 
-class Placed:
+class DistributedValue:
     """A value with a placement. `sharder` is that of its group; `local` is the array of this rank."""
 
     def __init__(self, sharder: "Sharder", local: Any) -> None:
@@ -37,7 +37,7 @@ class Placed:
         return self.local.dtype
 
 
-class Sharded(Placed):
+class Sharded(DistributedValue):
     """A value, a weight or a cache: each rank holds a range of one dimension. Only values can be gathered."""
 
     def __init__(self, sharder: "Sharder", local: Any, dim: int, ranges: Ranges, *, is_constant: bool = False) -> None:
@@ -52,7 +52,7 @@ class Sharded(Placed):
         return tuple(shape)
 
 
-class Partial(Placed):
+class Partial(DistributedValue):
     """A value that is the sum of the arrays of all ranks."""
 
     def __init__(self, sharder: "Sharder", local: Any) -> None:
@@ -60,12 +60,12 @@ class Partial(Placed):
         self.reduced: Any = None  # the sum, if it was computed
 
 
-class OwnedRows(Placed):
+class OwnedRows(DistributedValue):
     """Rows of pairs of a token and an expert [tokens, k, width]: each is on the rank that has the expert, zeros on the
     others."""
 
 
-class Table(Placed):
+class Table(DistributedValue):
     """A constant that is the same on all ranks, with its numbers: rules take parts of them."""
 
     def __init__(self, sharder: "Sharder", local: Any, read: Callable[[], NDArray[Any]]) -> None:
@@ -79,17 +79,17 @@ class Table(Placed):
         return self._read()
 
 
-class UndecidedCache(Placed):
-    """A KV cache while cuts are planned: the first op that writes to it decides whether its heads are cut.
+class UndecidedCache(DistributedValue):
+    """A KV cache while shards are planned: the first op that writes to it decides whether its heads are sharded.
 
-    heads   the range of heads of each rank; (): not cut
+    heads   the range of heads of each rank; (): not sharded
     """
 
-    def __init__(self, sharder: "Sharder", whole: Any, cut: Callable[[Ranges], Any]) -> None:
-        """`cut` returns the cache of this rank."""
+    def __init__(self, sharder: "Sharder", whole: Any, shard: Callable[[Ranges], Any]) -> None:
+        """`shard` returns the cache of this rank."""
         super().__init__(sharder, whole)
         self.heads: Ranges | None = None
-        self._whole, self._cut = whole, cut
+        self._whole, self._shard = whole, shard
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -97,7 +97,7 @@ class UndecidedCache(Placed):
 
     def decide(self, heads: Ranges) -> None:
         """Fix the heads of each rank."""
-        self.heads, self.local = heads, self._cut(heads)
+        self.heads, self.local = heads, self._shard(heads)
 
 
 class Sharder:
@@ -118,7 +118,7 @@ class Sharder:
         return self.group.rank
 
     def apply(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Call an op with placed arguments by its rule; without a rule on whole arguments."""
+        """Call an op with distributed arguments by its rule; without a rule on whole arguments."""
         rule = self._rules.get(op.name)
         if rule is not None:
             return rule(self, op, args, options)
@@ -133,7 +133,7 @@ class Sharder:
 
     def whole(self, value: Any) -> Any:
         """Return an argument as it is on one rank: gathered, reduced, or as given. Raises UnsupportedModel for a weight
-        or a cache that is cut."""
+        or a cache that is sharded."""
         if isinstance(value, tuple):
             return tuple(self.whole(each) for each in value)
         if isinstance(value, Sharded):
@@ -144,21 +144,21 @@ class Sharder:
             return value.reduced
         if isinstance(value, UndecidedCache):
             if value.heads:
-                raise UnsupportedModel("a KV cache whose heads are cut is read by an op that needs all of them")
+                raise UnsupportedModel("a KV cache with sharded heads is read by an op that needs all of them")
             value.heads = ()
             return value.local
         if isinstance(value, OwnedRows):
             raise UnsupportedModel("the rows of experts on several ranks are needed before they are combined")
-        return value.local if isinstance(value, Placed) else value
+        return value.local if isinstance(value, DistributedValue) else value
 
     def _gather(self, value: Sharded) -> Any:
         if value.is_constant:
-            raise UnsupportedModel(f"a weight {list(value.shape)} that is cut is read by an op without a rule for that")
+            raise UnsupportedModel(f"a sharded weight {list(value.shape)} is read by an op without a rule for that")
         if value.gathered is None:
             is_last = value.dim == len(value.shape) - 1 == 1
             if not is_last:
                 where = f"in dimension {value.dim}"
-                raise UnsupportedModel(f"a value {list(value.shape)} that is cut {where} is needed whole")
+                raise UnsupportedModel(f"a value {list(value.shape)} that is sharded {where} is needed whole")
             value.gathered = all_gather(value.local, group=self.group, ranges=value.ranges)
         return value.gathered
 
@@ -173,7 +173,7 @@ class Sharder:
         return select_columns(whole, self.constant(np.arange(start, stop, dtype=np.int32)))
 
     def columns_of(self, local: Any, ranges: Ranges) -> Any:
-        """Return local columns as a placed value; as they are if this and every rank has all of them."""
+        """Return local columns as a distributed value; as they are if this and every rank has all of them."""
         if all(each == ranges[0] for each in ranges) and ranges[0][0] == 0:
             return local
         return Sharded(self, local, len(spec_of(local).shape) - 1, ranges)

@@ -1,4 +1,4 @@
-"""The sharding rules of ops: which arguments may be cut, and how their results are placed.
+"""The sharding rules of ops: which arguments may be sharded, and how their results are placed.
 
 An op without a rule takes whole arguments. Every rule gives the values that the op gives on one rank, up to the order
 in which partial sums are added.
@@ -29,8 +29,8 @@ def sharding_rule(*ops: Op) -> Callable[[Rule], Rule]:
     return register
 
 
-def is_cut(value: Any, dim: int) -> bool:
-    """Return whether a value is cut in this dimension."""
+def is_sharded(value: Any, dim: int) -> bool:
+    """Return whether a value is sharded in this dimension."""
     return isinstance(value, Sharded) and value.dim == dim
 
 
@@ -48,7 +48,7 @@ def call(op: Op, *args: Any, **options: Any) -> Any:
 
 
 def _last_ranges(args: Sequence[Any]) -> Ranges | None:
-    """Return the ranges of the first argument that is cut in its last dimension."""
+    """Return the ranges of the first argument that is sharded in its last dimension."""
     return next((x.ranges for x in args if isinstance(x, Sharded) and x.dim == len(x.shape) - 1), None)
 
 
@@ -84,7 +84,7 @@ def _combine_columns(sharder: Sharder, op: Op, args: Sequence[Any], options: Opt
 @sharding_rule(ops.select_rows)
 def _select_rows(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     x, wanted = args
-    if is_cut(x, 1):
+    if is_sharded(x, 1):
         return Sharded(sharder, op(x.local, sharder.whole(wanted)), 1, x.ranges)
     if isinstance(x, Partial):
         return Partial(sharder, op(x.local, sharder.whole(wanted)))
@@ -93,9 +93,9 @@ def _select_rows(sharder: Sharder, op: Op, args: Sequence[Any], options: Options
 
 @sharding_rule(ops.select_columns)
 def _select_columns(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
-    """Columns that are chosen by a table stay cut if each rank's are consecutive in the result."""
+    """Columns that are chosen by a table stay sharded if each rank's are consecutive in the result."""
     x, columns = args
-    if is_cut(x, 1) and isinstance(columns, Table):
+    if is_sharded(x, 1) and isinstance(columns, Table):
         found = _chosen_ranges(columns.array, x.ranges)
         if found is not None:
             start, stop = found[sharder.rank]
@@ -118,7 +118,7 @@ def _chosen_ranges(columns: Any, ranges: Ranges) -> Ranges | None:
 def _join_slots(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     """Columns [tokens, k, width] of a rank stay on it if they are consecutive in the joined row."""
     y, columns = args
-    if is_cut(y, 2) and isinstance(columns, Table):
+    if is_sharded(y, 2) and isinstance(columns, Table):
         width = require_fixed(y.shape[2])
         found = _chosen_ranges(columns.array % width, y.ranges)
         if found is not None:
@@ -133,7 +133,7 @@ def _join_slots(sharder: Sharder, op: Op, args: Sequence[Any], options: Options)
 def _cut_slots(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     """The columns of a joined row that a rank has stay on it if they are the same consecutive ones of each slot."""
     x, columns = args
-    if is_cut(x, 1) and isinstance(columns, Table):
+    if is_sharded(x, 1) and isinstance(columns, Table):
         chosen = columns.array.reshape(options["k"], -1)
         every = [_chosen_ranges(each, x.ranges) for each in chosen]
         if every[0] is not None and all(each == every[0] for each in every):
@@ -150,13 +150,13 @@ def _cut_slots(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) 
 def _linear(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     x, weight, *rest = args
     bias = rest[0] if rest else None
-    if is_cut(weight, 0):
+    if is_sharded(weight, 0):
         if isinstance(bias, Sharded):
             bias = bias.local
         elif bias is not None:
-            raise AssertionError("the bias of a matrix that is cut by rows is cut with it")
+            raise AssertionError("the bias of a matrix that is sharded by rows is sharded with it")
         return sharder.columns_of(call(op, sharder.whole(x), weight.local, bias), weight.ranges)
-    if is_cut(weight, 1):
+    if is_sharded(weight, 1):
         own = bias if sharder.rank == 0 else None  # added once to the sum
         return Partial(sharder, call(op, sharder.columns(x, weight.ranges), weight.local, sharder.whole(own)))
     return call(op, sharder.whole(x), sharder.whole(weight), sharder.whole(bias))
@@ -165,7 +165,7 @@ def _linear(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> 
 @sharding_rule(ops.embedding)
 def _embedding(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     ids, table = (args[0], args[1])
-    if is_cut(table, 0):
+    if is_sharded(table, 0):
         return Partial(sharder, op(sharder.whole(ids), table.local, first=table.ranges[sharder.rank][0], **options))
     return op(sharder.whole(ids), sharder.whole(table), **options)
 
@@ -173,7 +173,7 @@ def _embedding(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) 
 @sharding_rule(ops.linear_heads)
 def _linear_heads(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     x, weight = args
-    if not is_cut(weight, 0):
+    if not is_sharded(weight, 0):
         return op(sharder.whole(x), sharder.whole(weight))
     heads, out, _ = map(require_fixed, weight.shape)
     each = require_fixed(x.shape[1]) // heads
@@ -186,16 +186,16 @@ def _linear_experts(sharder: Sharder, op: Op, args: Sequence[Any], options: Opti
     """Experts are divided whole (rows of other ranks' experts are zeros), or each by rows or columns."""
     x, weight, ids, *rest = args
     bias, ids = rest[0] if rest else None, sharder.whole(ids)
-    if is_cut(weight, 0):
+    if is_sharded(weight, 0):
         local = [x.local if isinstance(x, OwnedRows) else sharder.whole(x), weight.local, ids]
         local += [] if bias is None else [bias.local]
         return OwnedRows(sharder, op(*local, first=weight.ranges[sharder.rank][0]))
-    if is_cut(weight, 1):
+    if is_sharded(weight, 1):
         local = [sharder.whole(x), weight.local, ids, *([] if bias is None else [bias.local])]
         return Sharded(sharder, op(*local), 2, weight.ranges)
-    if is_cut(weight, 2):
-        cut = x.local if _last_ranges([x]) == weight.ranges else sharder.columns(x, weight.ranges)
-        local = [cut, weight.local, ids]
+    if is_sharded(weight, 2):
+        mine = x.local if _last_ranges([x]) == weight.ranges else sharder.columns(x, weight.ranges)
+        local = [mine, weight.local, ids]
         if bias is not None and sharder.rank == 0:
             local.append(sharder.whole(bias))
         return Partial(sharder, op(*local))
@@ -220,9 +220,9 @@ def _combine_experts(sharder: Sharder, op: Op, args: Sequence[Any], options: Opt
 
 @sharding_rule(ops.rms_norm, ops.layer_norm, ops.group_norm)
 def _norm(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
-    """Norms of heads keep the cut of heads; a norm of rows needs them whole."""
+    """Norms of heads keep the sharding of heads; a norm of rows needs them whole."""
     x, *weights = args
-    if is_cut(x, 1):
+    if is_sharded(x, 1):
         local = _local_norm(sharder, op, x, weights, options)
         if local is not None:
             return Sharded(sharder, op(x.local, *local, **options), 1, x.ranges)
@@ -252,7 +252,7 @@ def _local_norm(sharder: Sharder, op: Op, x: Sharded, weights: Sequence[Any], op
 def _rope(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     x, *rest = args
     rest = [sharder.whole(each) for each in rest]
-    if is_cut(x, 1) and is_aligned(x.ranges, options["head_dim"]):
+    if is_sharded(x, 1) and is_aligned(x.ranges, options["head_dim"]):
         return Sharded(sharder, op(x.local, *rest, **options), 1, x.ranges)
     return op(sharder.whole(x), *rest, **options)
 
@@ -262,7 +262,7 @@ def _store_kv(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -
     k, v, cache, slots = args
     if isinstance(cache, UndecidedCache) and cache.heads is None:
         head_dim = require_fixed(cache.shape[4])
-        if is_cut(k, 1) and is_cut(v, 1) and k.ranges == v.ranges and is_aligned(k.ranges, head_dim):
+        if is_sharded(k, 1) and is_sharded(v, 1) and k.ranges == v.ranges and is_aligned(k.ranges, head_dim):
             cache.decide(tuple((start // head_dim, stop // head_dim) for start, stop in k.ranges))
     heads = heads_of_cache(cache)
     if heads is None:
@@ -272,7 +272,7 @@ def _store_kv(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -
 
 
 def heads_of_cache(cache: Any) -> Ranges | None:
-    """Return the heads of each rank in a cache of pages; None if it is not cut."""
+    """Return the heads of each rank in a cache of pages; None if it is not sharded."""
     if isinstance(cache, UndecidedCache):
         return cache.heads or None
     return cache.ranges if isinstance(cache, Sharded) else None
@@ -285,7 +285,7 @@ def _attention(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) 
     sinks, slopes, spans = rest
     heads = heads_of_cache(cache)
     fixed = [sharder.whole(each) for each in (starts, lengths, pages)]
-    if heads is None and is_cut(q, 1) and spec_of(cache).shape[2] == 1:
+    if heads is None and is_sharded(q, 1) and spec_of(cache).shape[2] == 1:
         heads = ((0, 1),) * sharder.group.size  # the one KV head of all queries is on every rank
     if heads is None:
         more = [sharder.whole(each) for each in (sinks, slopes, spans)]
@@ -302,7 +302,7 @@ def _attention(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) 
 def query_ranges(q: Any, heads: Ranges, group: int, dim: int) -> Ranges:
     """Return the columns of queries of each rank: the present ones of q if each rank's belong to its keys, else all
     queries of its keys."""
-    if is_cut(q, 1) and is_aligned(q.ranges, dim):
+    if is_sharded(q, 1) and is_aligned(q.ranges, dim):
         fits = True
         for (start, stop), (first, end) in zip(q.ranges, heads, strict=True):
             begin, close = start // dim, stop // dim
@@ -323,17 +323,17 @@ def vector_part(sharder: Sharder, vector: Any, ranges: Ranges, dim: int) -> Any:
         return sharder.constant(vector.array[start // dim : stop // dim])
     if isinstance(vector, Sharded) and scale_ranges(vector.ranges, dim) == ranges:
         return vector.local
-    raise AssertionError("a number for each head is cut as the heads are")
+    raise AssertionError("a number for each head is sharded as the heads are")
 
 
 @sharding_rule(ops.latent_attention)
 def _latent_attention(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
-    """Heads are cut as their queries of latents are; all ranks keep all latent rows."""
+    """Heads are sharded as their queries of latents are; all ranks keep all latent rows."""
     latent, q, *rest = args
     rest = [sharder.whole(each) for each in rest]
     heads = options["heads"]
     rank_width, width = require_fixed(latent.shape[1]) // heads, require_fixed(q.shape[1]) // heads
-    if not is_cut(latent, 1) or not is_aligned(latent.ranges, rank_width):
+    if not is_sharded(latent, 1) or not is_aligned(latent.ranges, rank_width):
         return op(sharder.whole(latent), sharder.whole(q), *rest, **options)
     ranges = tuple((start // rank_width, stop // rank_width) for start, stop in latent.ranges)
     start, stop = ranges[sharder.rank]
@@ -352,6 +352,6 @@ def _latent_attention(sharder: Sharder, op: Op, args: Sequence[Any], options: Op
 @sharding_rule(ops.argmax)
 def _argmax(sharder: Sharder, op: Op, args: Sequence[Any], options: Options) -> Any:
     (logits,) = args
-    if is_cut(logits, 1):
+    if is_sharded(logits, 1):
         return ops.argmax_shards(logits.local, group=sharder.group, ranges=logits.ranges)
     return op(sharder.whole(logits))

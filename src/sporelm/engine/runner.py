@@ -19,7 +19,7 @@ from sporelm.engine.padded_inputs import PaddedInputs
 from sporelm.engine.step import UNKNOWN, Step, vocabulary_ids
 from sporelm.models import StepInputs, compute, input_specs, trace_model
 from sporelm.models.inputs import ADAPTERS, SAMPLED, SOURCES, Forward, image_specs, sampled_specs
-from sporelm.models.placed_model import PlacedModel
+from sporelm.models.sharded_model import ShardedModel
 from sporelm.ops import Graph, Spec
 from sporelm.ops.paged_attention import PAGE
 from sporelm.plan import Plan
@@ -231,7 +231,7 @@ class Runner:
     def _trace(self, forward: Forward, weights: Mapping[str, Any], specs: Mapping[str, Spec]) -> Graph:
         """Return the graph of one step: of this rank's stage, if the model has several."""
         graph = trace_model(forward, weights, self.caches, specs)
-        return self.model.local_graph(graph) if isinstance(self.model, PlacedModel) else graph
+        return self.model.local_graph(graph) if isinstance(self.model, ShardedModel) else graph
 
     def _trace_plan(
         self, forward: Forward, weights: Mapping[str, Any] | None = None, extra_specs: Mapping[str, Spec] | None = None
@@ -290,7 +290,7 @@ class Runner:
         self.filled_at = perf_counter()
         if plan is None:
             tensors = {name: self.backend.tensor(array) for name, array in arrays.items()}
-            if isinstance(self.model, PlacedModel) and self.model.parallel.pp > 1:  # only a graph has stages
+            if isinstance(self.model, ShardedModel) and self.model.parallel.pp > 1:  # only a graph has stages
                 results = run_calls(self._trace(forward, weights, {**self.specs, **extra_specs}), tensors)
             else:
                 results = compute(forward, tensors, weights, self.caches)

@@ -36,7 +36,7 @@ BATCH = 16  # requests that run together, by default
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model and its weights on a device. A `PlacedModel` has one rank's part of them."""
+    """A model and its weights on a device. A `ShardedModel` has one rank's part of them."""
 
     model: Model
     weights: Mapping[str, Any]

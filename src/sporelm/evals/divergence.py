@@ -33,7 +33,7 @@ def compute_kl(
     reference: ScoredModel,
     text: str,
     max_tokens: int | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = lambda phase, done, total: None,
 ) -> Divergence:
     """KL(reference || llm) and its company, on the windows of the text. Both must have one vocabulary.
 

@@ -9,7 +9,7 @@ import numpy as np
 from sporelm.errors import ModelFileError
 from sporelm.evals.scoring_windows import ScoredModel, compute_log_probabilities, cut_windows
 
-Progress = Callable[[str, int, int], None]  # stage, windows done, windows in all
+Progress = Callable[[str, int, int], None]  # phase, windows done, windows in all
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Perplexity:
 
 
 def compute_perplexity(
-    llm: ScoredModel, text: str, max_tokens: int | None = None, progress: Progress = lambda stage, done, total: None
+    llm: ScoredModel, text: str, max_tokens: int | None = None, progress: Progress = lambda phase, done, total: None
 ) -> Perplexity:
     """Score the second half of every window. Raises RequestError when the text is shorter than a window."""
     windows = cut_windows(llm.tokenizer, text, max_tokens)

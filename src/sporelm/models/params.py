@@ -1,14 +1,14 @@
-"""The parameters of a model: names, shapes, and how each may be cut for tensor parallelism."""
+"""The parameters of a model: names, shapes, and how each may be sharded for tensor parallelism."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A weight that is cut by output rows, `unit` at a time, for tensor parallelism.
+    """A weight that is sharded by output rows, `unit` at a time, for tensor parallelism.
 
     Rows are those of the second dimension of experts' matrices, and of the first one of all other weights. With fewer
-    units than ranks a unit is cut into `parts`, such as the query heads of a KV head; units of one part are copied.
+    units than ranks a unit is divided into `parts`, such as the query heads of a KV head; units of one part are copied.
     """
 
     unit: int = 1
@@ -17,7 +17,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Columns:
-    """A weight that is cut by input columns, `unit` at a time; the partial products are summed. `parts` as in Rows."""
+    """A weight that is sharded by input columns, `unit` at a time; partial products are summed. `parts` as in Rows."""
 
     unit: int = 1
     parts: int = 1
@@ -25,9 +25,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class Param:
-    """One weight of a model: its name, its shape ([out, in] for matrices), and how it may be cut.
+    """One weight of a model: its name, its shape ([out, in] for matrices), and how it may be sharded.
 
-    split    None: a matrix that only `linear` reads is cut by rows, any other weight is copied to every rank
+    split    None: a matrix that only `linear` reads is sharded by rows, any other weight is copied to every rank
 
     plain    a float32 table that is read as it is, such as a vector for each expert; not a matrix of products
     """

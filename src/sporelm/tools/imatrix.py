@@ -24,7 +24,7 @@ from sporelm.ops import Op
 from sporelm.text.token_windows import split_into_windows
 from sporelm.tools.imatrix_file import Imatrix, ImatrixEntry, escape_path
 
-Progress = Callable[[str, int, int], None]  # stage, windows done, windows in all
+Progress = Callable[[str, int, int], None]  # phase, windows done, windows in all
 OUTPUT_NAMES = ("output.weight", "token_embd.weight")  # a tied output is the embedding
 
 

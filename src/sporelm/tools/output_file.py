@@ -19,7 +19,7 @@ from sporelm.files.tensor_messages import quote
 from sporelm.quant import FORMATS
 from sporelm.tools.lazy_model import Blocks, LazyModel, LazyTensor
 
-Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
+Progress = Callable[[str, int, int], None]  # phase, done, total; both in bytes
 
 COPY_CHUNK_BYTES = 4 << 20  # at a time
 COMPUTE_CHUNK_VALUES = 1 << 19  # at a time and thread: 2 MiB of float32
@@ -52,7 +52,7 @@ def save_models(
     dry_run: bool = False,
     has_data: bool = True,
     threads: int = 2,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = lambda phase, done, total: None,
 ) -> list[WrittenFile]:
     """Write all files, or none: beside their places first, then renamed. `dry_run` checks and writes nothing.
     Without `has_data` each file ends after its header, and no tensor is read.

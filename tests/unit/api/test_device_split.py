@@ -142,7 +142,7 @@ def test_a_split_model_is_announced_before_it_is_loaded(story: Path, expected: l
         backend="torch",
         device_memory=least + 20_000,
         announce=events.append,
-        progress=lambda stage, done, total: events.append(stage),
+        progress=lambda phase, done, total: events.append(phase),
         **SMALL,
     ) as llm:
         assert [each.token_ids for each in llm.generate(PROMPTS, PARAMS)] == expected

@@ -20,7 +20,7 @@ from sporelm.engine.ranks.messages import Hello, Prepare, RankReady, Reply, enco
 from sporelm.engine.ranks.rank import Envelope
 from sporelm.engine.ranks.transport import Connection
 from sporelm.errors import BackendError, MemoryShortage, RankLost
-from sporelm.models.weight_cuts import ModelCuts
+from sporelm.models.sharding_plan import ShardingPlan
 
 KEYS = b"a" * 32, b"b" * 32
 
@@ -96,7 +96,7 @@ def test_the_progress_of_other_ranks_is_reported_until_one_fails() -> None:
     launcher = make_launcher()
     reports: list[tuple[str, int, int]] = []
     launcher._progress = lambda *report: reports.append(report)
-    ranks: Any = {number: SimpleNamespace(name=f"rank {number}", stage="load 40 %") for number in (1, 2)}
+    ranks: Any = {number: SimpleNamespace(name=f"rank {number}", phase="load 40 %") for number in (1, 2)}
     pending: dict[int, Future[Reply]] = {1: Future(), 2: Future()}
     pending[1].set_result(RankReady("model", "a"))
     timer = threading.Timer(0.05, lambda: pending[2].set_exception(MemoryShortage("no room")))
@@ -109,9 +109,9 @@ def test_the_progress_of_other_ranks_is_reported_until_one_fails() -> None:
 
 def test_the_signature_does_not_depend_on_the_order_of_sets() -> None:
     names = [f"weight{number}" for number in range(20)]
-    cuts = [
-        ModelCuts(ParallelConfig(2), dict.fromkeys(each), (), (), 1, (frozenset(each),), ((),))  # type: ignore[arg-type]
+    plans = [
+        ShardingPlan(ParallelConfig(2), dict.fromkeys(each), (), (), 1, (frozenset(each),), ((),))  # type: ignore[arg-type]
         for each in (names, names[::-1])
     ]
-    assert _canonical(cuts[0]) == _canonical(cuts[1])
-    assert _canonical(cuts[0]) != _canonical(replace(cuts[0], cache_heads=(((0, 1), (1, 4)),)))
+    assert _canonical(plans[0]) == _canonical(plans[1])
+    assert _canonical(plans[0]) != _canonical(replace(plans[0], cache_heads=(((0, 1), (1, 4)),)))

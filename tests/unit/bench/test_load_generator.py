@@ -62,8 +62,8 @@ def test_users_wait_for_their_answers() -> None:
     for outcome in made.outcomes:
         assert (outcome.tokens, outcome.counted, outcome.prompt_tokens) == (2, True, 8)
         assert 0.01 <= outcome.ttft < outcome.seconds
-        assert len(outcome.gaps) == 1
-        assert sum(outcome.gaps) + outcome.ttft <= outcome.seconds
+        assert len(outcome.inter_token_seconds) == 1
+        assert sum(outcome.inter_token_seconds) + outcome.ttft <= outcome.seconds
     assert made.whole
     assert made.cpu > 0
     assert made.wall >= max(outcome.seconds for outcome in made.outcomes)

@@ -44,7 +44,7 @@ def test_a_measurement() -> None:
     with scripted() as server:
         found = measure_server(
             plan(server, loads=(OfferedLoad(users=2), OfferedLoad(rate=400.0)), repeat=2, warmup=1),
-            lambda stage, done, total: steps.append((stage, done, total)),
+            lambda phase, done, total: steps.append((phase, done, total)),
         )
     assert [(row.load.name, len(row.answers), len(row.samples)) for row in found.rows] == [
         ("c 2", 8, 2),

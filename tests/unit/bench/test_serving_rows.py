@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def answer(began: float, ttft: float, gap: float, tokens: int = 3) -> RequestOutcome:
     ended = began + ttft + gap * (tokens - 1)
     return RequestOutcome(
-        began, ended, ttft=ttft, gaps=(gap,) * (tokens - 1), tokens=tokens, counted=True, prompt_tokens=5
+        began, ended, ttft=ttft, inter_token_seconds=(gap,) * (tokens - 1), tokens=tokens, counted=True, prompt_tokens=5
     )
 
 

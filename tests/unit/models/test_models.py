@@ -33,8 +33,8 @@ def test_params_are_the_folders_tensors(tiny: Tiny) -> None:
     assert len(stored) == len(params)
 
 
-def test_how_weights_may_be_cut() -> None:
-    """Whole key heads with all their query heads; what declares nothing is cut by rows, or copied."""
+def test_how_weights_may_be_sharded() -> None:
+    """Whole key heads with all their query heads; what declares nothing is sharded by rows, or copied."""
     splits = {param.name: param.split for param in build(config_from_hf(LLAMA, "c")).params()}
     assert splits["layers.0.attn_q.weight"] == Rows(24, 3)
     assert splits["layers.0.attn_k.weight"] == splits["layers.0.attn_v.weight"] == Rows(8)

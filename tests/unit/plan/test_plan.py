@@ -104,7 +104,7 @@ def test_placement_names_every_value(plan: Plan) -> None:
 
 def test_prepare_reports(plan: Plan) -> None:
     seen: list[tuple[str, int, int]] = []
-    plan.prepare(progress=lambda stage, done, total: seen.append((stage, done, total)))
+    plan.prepare(progress=lambda phase, done, total: seen.append((phase, done, total)))
     assert seen == [("compile", 0, 3), ("compile", 1, 3), ("compile", 2, 3), ("compile", 3, 3)]
 
 

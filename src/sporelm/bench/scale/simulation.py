@@ -73,7 +73,7 @@ class SimulationResult:
     num_batch_stalls: int = 0  # steps in which a request waited because max_batch requests ran
     num_prefill_stalls: int = 0  # steps in which prompts waited because others decoded: the prefill budget was used
     part_seconds: Counter[str] = field(default_factory=Counter)
-    gaps: "array[float]" = field(default_factory=lambda: array("d"))  # between two tokens of an answer, of counted ones
+    inter_token_seconds: "array[float]" = field(default_factory=lambda: array("d"))  # of counted answers
     warmup_seconds: float = 0.0
 
     @property
@@ -90,9 +90,9 @@ class SimulationResult:
         """Return a percentile of the time to the first token; infinite for requests without one."""
         return percentile([each.time_to_first_token for each in self.counted], percent)
 
-    def gap_percentile(self, percent: float) -> float:
-        """Return a percentile of the time between two tokens of an answer."""
-        return percentile(self.gaps, percent)
+    def itl_percentile(self, percent: float) -> float:
+        """Return a percentile of the inter-token latency."""
+        return percentile(self.inter_token_seconds, percent)
 
     def speed_percentile(self, percent: float) -> float:
         """Return a percentile of the users' tokens a second; the 1st is that of the slowest."""
@@ -113,7 +113,7 @@ class SimulationResult:
             "requests": len(self.requests),
             "finished": sum(each.is_finished for each in self.requests),
             "ttft_s": {f"p{percent}": self.first_token_percentile(percent) for percent in (50, 90, 99)},
-            "gap_s": {f"p{percent}": self.gap_percentile(percent) for percent in (50, 99)},
+            "itl_s": {f"p{percent}": self.itl_percentile(percent) for percent in (50, 99)},
             "user_tok_s": {"p50": self.speed_percentile(50), "p1": self.speed_percentile(1)},
             "queue_s": {"p50": self.queue_percentile(50), "p99": self.queue_percentile(99)},
             "output_tok_s": self.num_output_tokens / self.seconds if self.seconds else 0.0,
@@ -256,6 +256,6 @@ class Simulation:
         if simulated.last_token_seconds is None:
             simulated.first_token_seconds = self.clock
         elif simulated.traced.arrival_seconds >= result.warmup_seconds:
-            result.gaps.append(self.clock - simulated.last_token_seconds)
+            result.inter_token_seconds.append(self.clock - simulated.last_token_seconds)
         simulated.last_token_seconds = self.clock
         simulated.is_finished = is_last

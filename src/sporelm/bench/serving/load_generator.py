@@ -49,8 +49,8 @@ class OfferedLoad:
 class RequestOutcome:
     """The outcome of one request; times in seconds. A failed answer has an `error`, its kind, and a `message`.
 
-    `ttft` is from the request to its first text, `gaps` are those between pieces of text, `tokens` what the server
-    counted (`counted`), else the pieces.
+    `ttft` is from the request to its first text, `inter_token_seconds` are between pieces of text. `tokens` are as
+    the server counted them (`counted`), else the pieces.
     """
 
     began: float
@@ -58,7 +58,7 @@ class RequestOutcome:
     error: str = ""
     message: str = ""
     ttft: float = 0.0
-    gaps: tuple[float, ...] = ()
+    inter_token_seconds: tuple[float, ...] = ()
     tokens: int = 0
     counted: bool = False
     prompt_tokens: int | None = None
@@ -104,7 +104,7 @@ def classify_answer(answer: HttpAnswer, began: float, ended: float) -> RequestOu
         began,
         ended,
         ttft=times[0] - began,
-        gaps=tuple(later - earlier for earlier, later in pairwise(times)),
+        inter_token_seconds=tuple(later - earlier for earlier, later in pairwise(times)),
         tokens=tokens,
         counted=counted,
         prompt_tokens=usage.get("prompt_tokens"),

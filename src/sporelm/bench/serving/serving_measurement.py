@@ -16,7 +16,7 @@ MAX_USERS = 4096
 MAX_RATE = 10_000.0  # requests a second
 MIN_TOKEN_SHARE = 0.95  # of the tokens that were asked for, below which a note says so
 
-Announce = Callable[[str, int, int], None]  # stage, done, total
+Announce = Callable[[str, int, int], None]  # phase, done, total
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class ServingReport:
 
 def measure_server(
     plan: ServingPlan,
-    announce: Announce = lambda stage, done, total: None,
+    announce: Announce = lambda phase, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ServingReport:
     """Run all loads of a plan. When `stopped` says so, the report has what was measured until then.

@@ -113,7 +113,7 @@ class ServingRow:
     @property
     def itl(self) -> LatencyStats | None:
         """Between one piece of text and the next; some servers send several tokens in a piece."""
-        return LatencyStats.of([gap for each in self.answers for gap in each.gaps])
+        return LatencyStats.of([seconds for each in self.answers for seconds in each.inter_token_seconds])
 
     @property
     def tpot(self) -> LatencyStats | None:

@@ -167,9 +167,9 @@ class Failed(Message):
 
 
 class Heartbeat(Message):
-    """The process is alive, also during a long step. `stage` tells how far loading is."""
+    """The process is alive, also during a long step. `phase` tells how far loading is."""
 
-    stage: str = ""
+    phase: str = ""
 
 
 class Hello(Message):

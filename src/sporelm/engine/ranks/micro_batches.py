@@ -1,14 +1,14 @@
-"""Cuts a step into micro-batches, so that the stages of a pipeline compute at the same time (Huang et al. 2019)."""
+"""Splits a step into micro-batches, so that the stages of a pipeline compute at the same time (Huang et al. 2019)."""
 
 from sporelm.engine.step import ScheduledSequence, Step
 
-MIN_TOKENS = 16  # of a part of a prompt that is cut
+MIN_TOKENS = 16  # of a part of a prompt that is split
 
 
 def split_step(step: Step, count: int) -> list[Step]:
     """Return steps with the sequences of this one in their order, of about as many tokens each, at most `count`.
 
-    Prompts without images may be cut. The copies of pages and states come first.
+    Prompts without images may be split. The copies of pages and states come first.
     """
     if count < 2:
         return [step]
@@ -21,7 +21,7 @@ def split_step(step: Step, count: int) -> list[Step]:
             if room <= 0 and len(groups) < count:
                 groups.append([])
                 room = target
-            first, rest = _cut(rest, room) if len(groups) < count else (rest, None)
+            first, rest = _split_sequence(rest, room) if len(groups) < count else (rest, None)
             groups[-1].append(first)
             room -= len(first.tokens)
             if rest is not None:
@@ -30,8 +30,8 @@ def split_step(step: Step, count: int) -> list[Step]:
     return [Step(groups[0], step.copies, step.state_copies), *steps[1:]]
 
 
-def _cut(scheduled: ScheduledSequence, length: int) -> tuple[ScheduledSequence, ScheduledSequence | None]:
-    """Return the first `length` tokens of a sequence and the others; all and None where it must not be cut."""
+def _split_sequence(scheduled: ScheduledSequence, length: int) -> tuple[ScheduledSequence, ScheduledSequence | None]:
+    """Return the first `length` tokens of a sequence and the others; all and None where it must not be split."""
     count = len(scheduled.tokens)
     num_known = count - scheduled.num_outputs  # tokens without outputs
     if (

@@ -188,7 +188,7 @@ def _set_error(reply: "Future[Reply]", error: BaseException) -> None:
         reply.set_exception(error)
 
 
-class RemoteRank(LosableRank):
+class ProcessRank(LosableRank):
     """A worker in another process, behind a connection. A thread receives its replies and signs of life."""
 
     def __init__(self, name: str, connection: Connection, explain_end: ExplainEnd | None = None) -> None:
@@ -196,7 +196,7 @@ class RemoteRank(LosableRank):
         super().__init__(name)
         self._explain_end = explain_end
         self.connection = connection
-        self.stage = ""  # of loading
+        self.phase = ""  # of loading
         self.has_ended = False  # in good order, after `close`
         self._sending = threading.Lock()  # replies come in the order of the messages
         self._on_lost: list[OnLost] = []
@@ -292,7 +292,7 @@ class RemoteRank(LosableRank):
 
     def _take(self, reply: Reply) -> None:
         if isinstance(reply, Heartbeat):
-            self.stage = reply.stage
+            self.phase = reply.phase
             return
         with self._changing:
             future = self._replies.popleft() if self._replies else None
@@ -305,11 +305,11 @@ class RemoteRank(LosableRank):
 
 
 class RankEndpoint:
-    """The other end of a `RemoteRank`: sends replies and signs of life."""
+    """The other end of a `ProcessRank`: sends replies and signs of life."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.stage = ""
+        self.phase = ""
 
     def reply(self, message: Message) -> None:
         """Send a reply. Raises ConnectionLost."""
@@ -321,7 +321,7 @@ class RankEndpoint:
 
     def beat(self) -> None:
         """Send a sign of life. Raises ConnectionLost."""
-        self.reply(Heartbeat(self.stage))
+        self.reply(Heartbeat(self.phase))
 
     def finish(self) -> None:
         """Reply to Close."""

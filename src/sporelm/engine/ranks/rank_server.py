@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5
 
 
-SetStage = Callable[[str], None]
+SetPhase = Callable[[str], None]
 
 
 class RankOpener(Protocol):
@@ -35,7 +35,7 @@ class RankOpener(Protocol):
     def meet(self, options: bytes) -> dict[str, dict[str, bytes]]:
         """Open addresses for other ranks, and return them. Raises SporeError."""
 
-    def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_stage: SetStage) -> OpenedRank:
+    def open(self, options: bytes, addresses: Mapping[str, Mapping[str, bytes]], set_phase: SetPhase) -> OpenedRank:
         """Return the worker, given the addresses of all ranks. Raises SporeError."""
 
 
@@ -87,7 +87,7 @@ class RankServer:
                 if isinstance(request, OpenRank):
                     if handler is not None:
                         raise BackendError("ranks: this rank is open already")
-                    self._rank = self._opener.open(request.options, request.addresses, self._set_stage)
+                    self._rank = self._opener.open(request.options, request.addresses, self._set_phase)
                     handler = MessageHandler(self._rank.worker)
                     self._endpoint.reply(self._rank.ready)
                     continue
@@ -108,8 +108,8 @@ class RankServer:
             request = None  # its arrays are not kept until the next message
         return False
 
-    def _set_stage(self, stage: str) -> None:
-        self._endpoint.stage = stage
+    def _set_phase(self, phase: str) -> None:
+        self._endpoint.phase = phase
 
     def _receive(self) -> None:
         """Queue the requests, so that the end of the connection is noticed during a step."""

@@ -27,7 +27,7 @@ from sporelm.engine.kv.offload import FinishExport
 from sporelm.engine.lora_runtime import LoraRuntime, LoraWeights
 from sporelm.engine.model_output import ModelOutput, PreviousTokens
 from sporelm.engine.ranks import messages
-from sporelm.engine.ranks.cache_cuts import RankCuts, cut_arrays, join_arrays, needs_rank
+from sporelm.engine.ranks.cache_shards import RankShards, join_arrays, needs_rank, shard_arrays
 from sporelm.engine.ranks.message_handler import MessageHandler, use_images
 from sporelm.engine.ranks.messages import Arrays, Reply, Request
 from sporelm.engine.ranks.micro_batches import split_step
@@ -61,8 +61,8 @@ class GroupMembers:
     others         the ranks from 1 on
     abort          makes native waits of rank 0 return
     close          ends the processes and frees shared memory, after the ranks were closed
-    page_cuts      of the paged caches of each rank, rank 0 first
-    state_cuts     of the recurrent state arrays of each rank
+    page_shards      of the paged caches of each rank, rank 0 first
+    state_shards     of the recurrent state arrays of each rank
     logits         the ranks with logits, by columns; (): rank 0 has all
     token_rank     the rank whose argmax counts; of a pipeline, one of the last stage
     micro_batches  parts of a step
@@ -73,8 +73,8 @@ class GroupMembers:
     others: Sequence[Rank]
     abort: Callable[[], None]
     close: Callable[[], None]
-    page_cuts: Sequence[RankCuts]
-    state_cuts: Sequence[RankCuts]
+    page_shards: Sequence[RankShards]
+    state_shards: Sequence[RankShards]
     logits: Sequence[LogitColumns] = ()
     token_rank: int = 0
     micro_batches: int = 1
@@ -288,7 +288,7 @@ class WorkerGroup:
         ranks = [
             rank
             for rank in range(1, self.size)
-            if needs_rank(members.page_cuts, rank) or needs_rank(members.state_cuts, rank)
+            if needs_rank(members.page_shards, rank) or needs_rank(members.state_shards, rank)
         ]
         page_lists = self._page_batches(page_list)
         replies = {
@@ -303,16 +303,16 @@ class WorkerGroup:
         def finish() -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
             layers_here, states_here = finish_here()
             layer_parts, state_parts = [layers_here], [states_here]
-            page_cuts, state_cuts = [members.page_cuts[0]], [members.state_cuts[0]]
+            page_shards, state_shards = [members.page_shards[0]], [members.state_shards[0]]
             for rank in ranks:
                 found = self._arrays_of(self._wait(replies[rank]))
-                count = len(members.page_cuts[rank])
+                count = len(members.page_shards[rank])
                 batches = zip(*(each[:count] for each in found), strict=True)
                 layer_parts.append([np.concatenate(layers) for layers in batches])
                 state_parts.append(found[0][count:])
-                page_cuts.append(members.page_cuts[rank])
-                state_cuts.append(members.state_cuts[rank])
-            return join_arrays(page_cuts, layer_parts), join_arrays(state_cuts, state_parts)
+                page_shards.append(members.page_shards[rank])
+                state_shards.append(members.state_shards[rank])
+            return join_arrays(page_shards, layer_parts), join_arrays(state_shards, state_parts)
 
         return finish
 
@@ -335,7 +335,7 @@ class WorkerGroup:
 
     def _import_pages(self, pages: list[int], layers: Sequence[NDArray[Any]]) -> None:
         self._import(
-            self._members.page_cuts,
+            self._members.page_shards,
             layers,
             lambda arrays: messages.ImportPages(pages, arrays),
             lambda arrays: self.worker.import_pages(pages, arrays),
@@ -352,7 +352,7 @@ class WorkerGroup:
         if not arrays:
             return
         self._import(
-            self._members.state_cuts,
+            self._members.state_shards,
             arrays,
             lambda parts: messages.ImportStates(state_list, parts),
             lambda parts: self.worker.import_states(state_list, parts),
@@ -360,16 +360,16 @@ class WorkerGroup:
 
     def _import(
         self,
-        cuts: Sequence[RankCuts],
+        shards: Sequence[RankShards],
         arrays: Sequence[NDArray[Any]],
         make_request: Callable[[list[NDArray[Any]]], Request],
         import_here: Callable[[list[NDArray[Any]]], None],
     ) -> None:
         sends = [
-            (other, Envelope(make_request(cut_arrays(rank_cuts, arrays))))
-            for other, rank_cuts in zip(self._members.others, cuts[1:], strict=True)
+            (other, Envelope(make_request(shard_arrays(rank_shards, arrays))))
+            for other, rank_shards in zip(self._members.others, shards[1:], strict=True)
         ]
-        self._run_all(sends, lambda: import_here(cut_arrays(cuts[0], arrays)))
+        self._run_all(sends, lambda: import_here(shard_arrays(shards[0], arrays)))
         self._settle()
 
     # ---- LoRA and images

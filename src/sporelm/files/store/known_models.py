@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
+Progress = Callable[[str, int, int], None]  # phase, done, total; both in bytes
 
 DEFAULT = "smollm2"
 

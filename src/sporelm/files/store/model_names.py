@@ -81,7 +81,7 @@ def pull(name: str, progress: Progress | None = None, revision: str | None = Non
     `revision` is a branch, tag or commit of the hub's repository. Raises ModelNotFound, ModelFileError for content that
     has another hash than its publisher gives.
     """
-    report = progress or (lambda stage, done, total: None)
+    report = progress or (lambda phase, done, total: None)
     if name.startswith(HUB_MARK):
         from sporelm.files.store import hub
 

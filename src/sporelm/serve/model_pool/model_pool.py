@@ -143,12 +143,12 @@ class ModelPool:
                 log.warning("%s: %s", spec.name, note)
         return model
 
-    def _report_progress(self, stage: str, done: int, total: int) -> None:
+    def _report_progress(self, phase: str, done: int, total: int) -> None:
         """Report the progress of a load. Raises RequestError once the server ends: the model will not be used."""
         if self._is_closed:
             raise RequestError("the server is shutting down")
         if self.progress is not None:
-            self.progress(stage, done, total)
+            self.progress(phase, done, total)
 
     def check_first_model_size(self) -> None:
         """Raise RequestError if the first model's files alone exceed `model_memory`."""

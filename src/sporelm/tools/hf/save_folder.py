@@ -40,7 +40,7 @@ def save_folder(
     force: bool = False,
     dry_run: bool = False,
     threads: int = 2,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = lambda phase, done, total: None,
 ) -> list[FolderFile]:
     """Write the folder, which may be there already if nothing in it is in the way.
 

@@ -88,7 +88,7 @@ def test_the_simulation_ends_in_time() -> None:
 def test_the_warmup_does_not_count() -> None:
     result = simulate([TracedRequest(0, 100, 5), TracedRequest(10, 100, 7)], warmup_seconds=5)
     assert [each.traced.output_tokens for each in result.counted] == [7]
-    assert len(result.gaps) == 6
+    assert len(result.inter_token_seconds) == 6
 
 
 def test_figures_of_a_row() -> None:

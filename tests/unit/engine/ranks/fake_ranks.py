@@ -8,10 +8,10 @@ from typing import Any
 
 from sporelm.backends.context import Context
 from sporelm.engine import Engine, EngineConfig, ModelOutput, Step
-from sporelm.engine.ranks.cache_cuts import RankCuts, uncut
+from sporelm.engine.ranks.cache_shards import RankShards, full_shards
 from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import OpenRank, RankReady
-from sporelm.engine.ranks.rank import Envelope, RemoteRank, ThreadRank
+from sporelm.engine.ranks.rank import Envelope, ProcessRank, ThreadRank
 from sporelm.engine.ranks.rank_server import RankServer
 from sporelm.engine.ranks.transport import Connection
 from sporelm.engine.ranks.worker_group import GroupMembers, LogitColumns, WorkerGroup
@@ -75,7 +75,7 @@ class Launcher:
         self.ends: list[socket.socket] = []
         self.micro_batches = 1
         self.token_rank = 0
-        self.page_cuts: list[RankCuts] = []  # of all ranks; []: each has all
+        self.page_shards: list[RankShards] = []  # of all ranks; []: each has all
         self.num_unwoken = 0  # waits that nothing has ended
 
     def start(self) -> GroupMembers:
@@ -92,14 +92,14 @@ class Launcher:
             for number, (kind, worker) in enumerate(zip(self.kinds, workers[1:], strict=True), 1)
         ]
         self.on_start(workers)
-        cuts = self.page_cuts or [uncut(1)] * len(workers)
+        shards = self.page_shards or [full_shards(1)] * len(workers)
         return GroupMembers(
             workers[0],  # type: ignore[arg-type]
             self.ranks,
             aborted.set,
             lambda: None,
-            cuts,
-            [uncut(0)] * len(workers),
+            shards,
+            [full_shards(0)] * len(workers),
             [LogitColumns(rank, *each) for rank, each in enumerate(self.columns)],
             token_rank=self.token_rank,
             micro_batches=self.micro_batches,
@@ -120,7 +120,7 @@ class Launcher:
         rank.wait_until_open()
         return rank
 
-    def _remote(self, number: int, worker: FakeWorker) -> RemoteRank:
+    def _remote(self, number: int, worker: FakeWorker) -> ProcessRank:
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
         opener: Any = SimpleNamespace(open=lambda options, addresses, stage: self._make_rank(number, worker))
@@ -128,7 +128,7 @@ class Launcher:
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         self.servers.append(thread)
-        rank = RemoteRank(f"rank {number}", Connection(ours, *reversed(KEYS), f"process {number}"))
+        rank = ProcessRank(f"rank {number}", Connection(ours, *reversed(KEYS), f"process {number}"))
         assert isinstance(rank.send(Envelope(OpenRank(b""))).result(5), RankReady)
         return rank
 

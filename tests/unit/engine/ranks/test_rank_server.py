@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sporelm.engine.ranks.messages import OpenRank
-from sporelm.engine.ranks.rank import Envelope, RemoteRank
+from sporelm.engine.ranks.rank import Envelope, ProcessRank
 from sporelm.engine.ranks.rank_server import RankServer
 from sporelm.engine.ranks.transport import Connection
 from sporelm.errors import MemoryShortage, ModelFileError, SporeError
@@ -26,7 +26,7 @@ def test_a_model_that_does_not_fit_is_told_to_both_ends(error: SporeError) -> No
     server = RankServer(Connection(theirs, *KEYS, "rank 0"), SimpleNamespace(open=open_rank), lambda: None)  # type: ignore[arg-type]
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    rank = RemoteRank("rank 1", Connection(ours, *reversed(KEYS), "process 1"))
+    rank = ProcessRank("rank 1", Connection(ours, *reversed(KEYS), "process 1"))
     with pytest.raises(type(error), match=str(error)):
         rank.send(Envelope(OpenRank(b""))).result(5)
     rank.close()

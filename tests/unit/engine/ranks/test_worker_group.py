@@ -12,7 +12,7 @@ from sporelm.engine.kv import KvSequence, OffloadStore
 from sporelm.engine.lora_runtime import LoraMatrices
 from sporelm.engine.ranks import messages, rank_server, worker_group
 from sporelm.engine.ranks import rank as rank_module
-from sporelm.engine.ranks.cache_cuts import CacheCut
+from sporelm.engine.ranks.cache_shards import CacheShard
 from sporelm.engine.ranks.rank import Envelope
 from sporelm.engine.ranks.worker_group import WorkerGroup
 from sporelm.engine.step import ScheduledSequence
@@ -299,7 +299,7 @@ def test_ranks_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failed_export_does_not_restart_the_group() -> None:
     launcher = Launcher(["thread", "remote"])
-    launcher.page_cuts = [[CacheCut(0)], [CacheCut(1)], [CacheCut(0)]]
+    launcher.page_shards = [[CacheShard(0)], [CacheShard(1)], [CacheShard(0)]]
     group = launcher.group()
 
     def fail(*args: object) -> None:

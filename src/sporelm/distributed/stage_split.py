@@ -1,4 +1,4 @@
-"""Cuts a traced graph into the stages of a pipeline: each stage has the calls of some layers.
+"""Splits a traced graph into the stages of a pipeline: each stage has the calls of some layers.
 
 A call belongs to the stage of its layer, or to the last stage of its arguments. Values that later stages need are sent
 by the stage that has them. A cache may be read in a later stage than the one that fills it (layers that share keys and
@@ -77,7 +77,7 @@ def assign_stages(graph: Graph, stage_of: StageOf, is_cheap: Callable[[Any], boo
     return StageCalls([tuple(sorted(each)) for each in wanted], sources)
 
 
-def cut_stage(
+def extract_stage(
     graph: Graph, calls: StageCalls, stage: int, num_stages: int, group: RankGroup, rank_of: Callable[[int], int]
 ) -> Graph:
     """Return the graph of one stage; the last one has the outputs.

@@ -1,7 +1,7 @@
-"""Decides how a model's weights, caches and logits are cut for the ranks of a stage.
+"""Decides how a model's weights, caches and logits are sharded for the ranks of a stage.
 
 The model is traced twice without weights. The first trace tells which ops read each weight; the second one, with the
-sharding rules, tells which caches are cut. A weight that no rule can cut is copied to every rank (ADR 0056).
+sharding rules, tells which caches are sharded. A weight that no rule can shard is copied to every rank (ADR 0056).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.distributed.placement import Sharded, Sharder, Table, UndecidedCache
 from sporelm.distributed.rank_ranges import Ranges, divide, scale_ranges, share_units
 from sporelm.distributed.sharding_rules import RULES
-from sporelm.distributed.stage_cut import assign_stages, cut_stage
+from sporelm.distributed.stage_split import assign_stages, extract_stage
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks.block_memory import Paged
 from sporelm.models.inputs import compute, input_specs
+from sporelm.models.meta_tensor import MetaTensor, create_meta_caches
 from sporelm.models.params import Columns, Param, Rows
-from sporelm.models.placeholder import Placeholder, placeholder_caches
 from sporelm.ops import Graph
 from sporelm.ops.op import leaves
 from sporelm.ops.paged_attention import PAGE
@@ -36,8 +36,8 @@ NORMS = {ops.rms_norm.name, ops.layer_norm.name}
 
 
 @dataclass(frozen=True)
-class WeightCut:
-    """The dimension in which a weight is cut, and the range of each rank."""
+class WeightSharding:
+    """The dimension in which a weight is sharded, and the range of each rank."""
 
     dim: int
     ranges: Ranges
@@ -49,11 +49,11 @@ class WeightCut:
 
 
 @dataclass(frozen=True)
-class ModelCuts:
-    """The cuts of one model for the ranks of a stage.
+class ShardingPlan:
+    """How one model is divided over ranks: the shards of its weights, caches and logits, and its stages.
 
     parallel     the ranks
-    weights      the cut of each weight that is not copied, by name
+    weights      the sharding of each weight that is not copied, by name
     cache_heads  for each memory of the model the KV heads of each rank; (): all of them
     logits       the tokens whose scores each rank of the last stage has; (): all of them
     num_layers   of the model
@@ -61,7 +61,7 @@ class ModelCuts:
     """
 
     parallel: ParallelConfig
-    weights: Mapping[str, WeightCut]
+    weights: Mapping[str, WeightSharding]
     cache_heads: tuple[Ranges, ...]
     logits: Ranges
     num_layers: int
@@ -81,29 +81,29 @@ class ModelCuts:
 
     def local_shape(self, param: Param, tp_rank: int) -> tuple[int, ...]:
         """Return the shape of a rank's part of a weight."""
-        cut = self.weights.get(param.name)
-        return cut.shape(param.shape, tp_rank) if cut else param.shape
+        sharding = self.weights.get(param.name)
+        return sharding.shape(param.shape, tp_rank) if sharding else param.shape
 
 
 class RankWeights(NamedTuple):
-    """The part of a model's weights that one rank has: of a stage, and of each weight that is cut."""
+    """The part of a model's weights that one rank has: of a stage, and of each weight that is sharded."""
 
-    cuts: ModelCuts
+    plan: ShardingPlan
     stage: int
     tp_rank: int
 
     def has(self, name: str) -> bool:
         """Return whether the stage uses a weight."""
-        return name in self.cuts.stage_weights[self.stage]
+        return name in self.plan.stage_weights[self.stage]
 
     def shape(self, param: Param) -> tuple[int, ...]:
         """Return the shape of the rank's part of a weight."""
-        return self.cuts.local_shape(param, self.tp_rank)
+        return self.plan.local_shape(param, self.tp_rank)
 
     def range(self, name: str) -> tuple[int, int, int] | None:
         """Return the dimension, start and stop of the rank's part of a weight; None if it has all of it."""
-        cut = self.cuts.weights.get(name)
-        return None if cut is None else (cut.dim, *cut.ranges[self.tp_rank])
+        sharding = self.plan.weights.get(name)
+        return None if sharding is None else (sharding.dim, *sharding.ranges[self.tp_rank])
 
 
 class PlannedGroup(NamedTuple):
@@ -133,29 +133,29 @@ class WeightUse(NamedTuple):
         return bool(self.readers) and all(name in names and index == 1 for name, index in self.readers)
 
 
-def plan_cuts(
+def plan_sharding(
     model: Any, params: Sequence[Param], dtypes: Mapping[str, Any], parallel: ParallelConfig, context: int = PAGE
-) -> ModelCuts:
-    """Return the cuts of a decoder for the ranks of a stage.
+) -> ShardingPlan:
+    """Return how a decoder is divided over its ranks.
 
     dtypes   the number format in which each matrix is packed, by name; a weight without one is float32
 
     Raises UnsupportedModel if the sharding rules cannot run the model in any way.
     """
-    planner = CutPlanner(model, params, dtypes, parallel, context)
+    planner = ShardingPlanner(model, params, dtypes, parallel, context)
     reason: UnsupportedModel | None = None
     if parallel.tp == 1:
-        return planner.plan(ExpertCut.NONE)
-    expert_cuts = [ExpertCut.WHOLE, ExpertCut.WHOLE_MLP]  # never copied where they are to be divided
-    for expert_cut in expert_cuts if parallel.expert_parallel else ExpertCut:
+        return planner.plan(ExpertSharding.NONE)
+    expert_shardings = [ExpertSharding.WHOLE, ExpertSharding.WHOLE_MLP]  # never copied where they are to be divided
+    for expert_sharding in expert_shardings if parallel.expert_parallel else ExpertSharding:
         try:
-            return planner.plan(expert_cut)
+            return planner.plan(expert_sharding)
         except UnsupportedModel as error:
             reason = error
     raise UnsupportedModel(f"{model.config.name} cannot be divided for {parallel.tp} ranks: {reason}")
 
 
-class ExpertCut(Enum):
+class ExpertSharding(Enum):
     """How the matrices of experts are divided, in the order in which a planner tries it."""
 
     MATRICES = "each matrix by rows or columns"
@@ -165,11 +165,11 @@ class ExpertCut(Enum):
 
     def divides_whole(self, param: Param) -> bool:
         """Return whether the experts of a weight are divided whole."""
-        return self is ExpertCut.WHOLE or (self is ExpertCut.WHOLE_MLP and ".ffn_" in param.name)
+        return self is ExpertSharding.WHOLE or (self is ExpertSharding.WHOLE_MLP and ".ffn_" in param.name)
 
 
-class CutPlanner:
-    """Plans the cuts of one model."""
+class ShardingPlanner:
+    """Plans how one model is sharded."""
 
     def __init__(
         self, model: Any, params: Sequence[Param], dtypes: Mapping[str, Any], parallel: ParallelConfig, context: int
@@ -180,17 +180,17 @@ class CutPlanner:
         self.specs = input_specs(PLANNED_TOKENS, PLANNED_TOKENS, PLANNED_TOKENS, PLANNED_PAGES)
         self.uses, self.biases = self._find_uses()
 
-    def plan(self, expert_cut: ExpertCut) -> ModelCuts:
-        """Return the cuts. Raises UnsupportedModel if a rule is missing for experts that are divided in this way."""
-        cuts = dict(self._choose_cuts(expert_cut)) if self.parallel.tp > 1 else {}
+    def plan(self, expert_sharding: ExpertSharding) -> ShardingPlan:
+        """Return the plan. Raises UnsupportedModel if a rule is missing for experts that are divided in this way."""
+        shardings = dict(self._choose_shardings(expert_sharding)) if self.parallel.tp > 1 else {}
         num_dims = {each.name: len(each.shape) for each in self.params}
         for weight, bias in self.biases.items():
-            cuts.pop(bias, None)
-            if weight not in cuts:
+            shardings.pop(bias, None)
+            if weight not in shardings:
                 continue
-            if cuts[weight].dim < num_dims[bias]:  # a cut of columns leaves [out], or [experts, out], whole
-                cuts[bias] = cuts[weight]
-        return self._trace_rules(cuts)
+            if shardings[weight].dim < num_dims[bias]:  # sharding by columns leaves [out], or [experts, out], whole
+                shardings[bias] = shardings[weight]
+        return self._trace_rules(shardings)
 
     def _trace(self, weights: Mapping[str, Any], caches: Sequence[Any]) -> tuple[Graph, dict[str, Any]]:
         graph = Graph()
@@ -199,9 +199,9 @@ class CutPlanner:
 
     def _find_uses(self) -> tuple[dict[str, WeightUse], dict[str, str]]:
         """Return how each weight is read, and the bias of each matrix that has one."""
-        weights = {each.name: Placeholder(each.shape, self.dtypes[each.name]) for each in self.params}
-        tables = {name: Placeholder(table.shape, dtype_of(table)) for name, table in self.tables.items()}
-        graph, _ = self._trace({**weights, **tables}, placeholder_caches(self.model.memory()))
+        weights = {each.name: MetaTensor(each.shape, self.dtypes[each.name]) for each in self.params}
+        tables = {name: MetaTensor(table.shape, dtype_of(table)) for name, table in self.tables.items()}
+        graph, _ = self._trace({**weights, **tables}, create_meta_caches(self.model.memory()))
         names = {id(value): name for name, value in weights.items()}
         readers: dict[str, set[tuple[str, int]]] = {}
         biases: dict[str, str] = {}
@@ -217,43 +217,43 @@ class CutPlanner:
                     biases[names[id(call.args[1])]] = bias
         return {name: WeightUse(frozenset(found)) for name, found in readers.items()}, biases
 
-    def _choose_cuts(self, expert_cut: ExpertCut) -> Iterator[tuple[str, WeightCut]]:
+    def _choose_shardings(self, expert_sharding: ExpertSharding) -> Iterator[tuple[str, WeightSharding]]:
         groups: dict[tuple[str, int], list[Param]] = {}
         for param in self.params:
             use = self.uses.get(param.name)
             if use is None or param.name in self.biases.values():
                 continue
             if use.is_only(EXPERTS):
-                if expert_cut is ExpertCut.NONE:
+                if expert_sharding is ExpertSharding.NONE:
                     continue
-                if expert_cut.divides_whole(param):
-                    yield from self._cut_dim(param, 0)
+                if expert_sharding.divides_whole(param):
+                    yield from self._shard_dim(param, 0)
                     continue
-            if param.split is not None and self._is_cuttable(param, use):
+            if param.split is not None and self._is_shardable(param, use):
                 units = param.shape[_dim_of(param)] // param.split.unit
                 groups.setdefault((_layer_of(param.name), units), []).append(param)
             elif use.is_only(LINEAR) or (use.is_only(LINEAR, EMBEDDING) and not self._fills):
-                yield from self._cut_dim(param, 0)
+                yield from self._shard_dim(param, 0)
             elif use.is_only(EXPERTS):
-                yield from self._cut_dim(param, 1)
+                yield from self._shard_dim(param, 1)
         for (_, units), members in groups.items():
-            yield from self._cut_group(units, members)
+            yield from self._shard_group(units, members)
 
     @property
     def _fills(self) -> bool:
         return bool(getattr(getattr(self.model, "embedding", None), "fills", False))
 
-    def _is_cuttable(self, param: Param, use: WeightUse) -> bool:
+    def _is_shardable(self, param: Param, use: WeightUse) -> bool:
         names = {name for name, _ in use.readers}
         if len(param.shape) == 1:
             return names <= {ops.attention.name}
         return names <= {LINEAR} or names <= {EXPERTS} or names <= {HEADS} or names <= NORMS
 
-    def _cut_dim(self, param: Param, dim: int) -> Iterator[tuple[str, WeightCut]]:
+    def _shard_dim(self, param: Param, dim: int) -> Iterator[tuple[str, WeightSharding]]:
         block = self._block(param) if dim == len(param.shape) - 1 else 1
         ranges = divide(param.shape[dim], self.parallel.tp_shares, block)
         if ranges is not None:
-            yield param.name, WeightCut(dim, ranges)
+            yield param.name, WeightSharding(dim, ranges)
 
     def _block(self, param: Param) -> int:
         """Return the columns that cannot be separated: a block of the number format, or a group of activations."""
@@ -261,15 +261,15 @@ class CutPlanner:
         _, _, group = getattr(dtype, "activation", "").partition("/")
         return lcm(getattr(dtype, "values", 1), int(group or 1))
 
-    def _cut_group(self, units: int, members: Sequence[Param]) -> Iterator[tuple[str, WeightCut]]:
-        """Yield the cuts of the weights of a layer that have as many units: all at the same ones, if possible."""
+    def _shard_group(self, units: int, members: Sequence[Param]) -> Iterator[tuple[str, WeightSharding]]:
+        """Yield the shardings of the weights of a layer that have as many units: all at the same ones, if possible."""
         shares = self.parallel.tp_shares
         columns = [each for each in members if isinstance(each.split, Columns)]
         step = lcm(1, *(self._block(each) // gcd(_unit(each), self._block(each)) for each in columns))
         common = divide(units, shares, step)
         if common is not None:
             for each in members:
-                yield each.name, WeightCut(_dim_of(each), scale_ranges(common, _unit(each)))
+                yield each.name, WeightSharding(_dim_of(each), scale_ranges(common, _unit(each)))
             return
         common = divide(units, shares)
         parts = max((each.split.parts for each in members if each.split), default=1)
@@ -286,43 +286,45 @@ class CutPlanner:
             if isinstance(each.split, Columns) and ranges is not None:
                 ranges = ranges if all(stop % self._block(each) == 0 for _, stop in ranges[:-1]) else None
             if ranges is not None:
-                yield each.name, WeightCut(_dim_of(each), ranges)
+                yield each.name, WeightSharding(_dim_of(each), ranges)
             elif len(each.shape) == 2 and self.uses[each.name].is_only(LINEAR):
-                yield from self._cut_dim(each, _dim_of(each))
+                yield from self._shard_dim(each, _dim_of(each))
 
-    def _trace_rules(self, cuts: Mapping[str, WeightCut]) -> ModelCuts:
-        """Trace the model with the rules, which decide how caches and logits are cut, and cut the graph into stages."""
+    def _trace_rules(self, shardings: Mapping[str, WeightSharding]) -> ShardingPlan:
+        """Trace the model with the rules, which decide how caches and logits are sharded, and split the graph."""
 
-        def constant(array: NDArray[Any]) -> Placeholder:
-            return Placeholder(array.shape, dtype_of(array))
+        def constant(array: NDArray[Any]) -> MetaTensor:
+            return MetaTensor(array.shape, dtype_of(array))
 
         sharder = Sharder(PlannedGroup(0, self.parallel.tp), RULES, constant)
         weights = {
-            each.name: Placeholder(cuts[each.name].shape(each.shape, 0) if each.name in cuts else each.shape, dtype)
+            each.name: MetaTensor(
+                shardings[each.name].shape(each.shape, 0) if each.name in shardings else each.shape, dtype
+            )
             for each, dtype in zip(self.params, self.dtypes.values(), strict=True)
         }
-        placed: dict[str, Any] = dict(weights)
-        for name, cut in cuts.items():
-            placed[name] = Sharded(sharder, weights[name], cut.dim, cut.ranges, is_constant=True)
+        sharded: dict[str, Any] = dict(weights)
+        for name, sharding in shardings.items():
+            sharded[name] = Sharded(sharder, weights[name], sharding.dim, sharding.ranges, is_constant=True)
         for name, table in self.tables.items():
-            placed[name] = Table(sharder, Placeholder(table.shape, dtype_of(table)), partial(np.asarray, table))
-        memory, caches = self.model.memory(), placeholder_caches(self.model.memory())
+            sharded[name] = Table(sharder, MetaTensor(table.shape, dtype_of(table)), partial(np.asarray, table))
+        memory, caches = self.model.memory(), create_meta_caches(self.model.memory())
         if self.parallel.tp > 1:
             caches = [
                 UndecidedCache(sharder, each, partial(_local_cache, each)) if isinstance(kept, Paged) else each
                 for kept, each in zip(memory, caches, strict=True)
             ]
-        graph, outputs = self._trace(placed, caches)
+        graph, outputs = self._trace(sharded, caches)
         logits = outputs["logits"]
         heads = tuple((cache.heads or ()) if isinstance(cache, UndecidedCache) else () for cache in caches)
         graph.outputs = local_outputs(sharder, outputs)
-        stage_weights, stage_caches = self._cut_stages(graph, weights, caches)
+        stage_weights, stage_caches = self._split_stages(graph, weights, caches)
         ranges = logits.ranges if isinstance(logits, Sharded) else ()
         num_layers = len(self.model.layers)
-        return ModelCuts(self.parallel, cuts, heads, ranges, num_layers, stage_weights, stage_caches)
+        return ShardingPlan(self.parallel, shardings, heads, ranges, num_layers, stage_weights, stage_caches)
 
-    def _cut_stages(
-        self, graph: Graph, weights: Mapping[str, Placeholder], caches: Sequence[Any]
+    def _split_stages(
+        self, graph: Graph, weights: Mapping[str, MetaTensor], caches: Sequence[Any]
     ) -> tuple[tuple[frozenset[str], ...], tuple[tuple[int, ...], ...]]:
         """Return the names of the weights, and the numbers of the memories, that each stage uses."""
         if self.parallel.pp == 1:
@@ -342,7 +344,9 @@ class CutPlanner:
         stages = range(self.parallel.pp)
         used = [{id(value) for value in calls.constants(graph, stage)} for stage in stages]
         for stage in stages:  # raises if a value cannot pass
-            cut_stage(graph, calls, stage, self.parallel.pp, PlannedGroup(stage, self.parallel.pp), lambda each: each)
+            extract_stage(
+                graph, calls, stage, self.parallel.pp, PlannedGroup(stage, self.parallel.pp), lambda each: each
+            )
         read = set().union(*used)
         # Weights that no step reads, such as a classifier, are with the outputs.
         unread = {name for key, name in names.items() if key not in read}
@@ -352,9 +356,9 @@ class CutPlanner:
         return tuple(of_weights), tuple(of_caches)
 
 
-def _local_cache(whole: Placeholder, heads: Ranges) -> Placeholder:
+def _local_cache(whole: MetaTensor, heads: Ranges) -> MetaTensor:
     (start, stop), shape = heads[0], whole.shape
-    return Placeholder((*shape[:2], stop - start, *shape[3:]), whole.dtype)
+    return MetaTensor((*shape[:2], stop - start, *shape[3:]), whole.dtype)
 
 
 def weight_dtype(param: Param, dtypes: Mapping[str, Any]) -> Any:
@@ -363,7 +367,7 @@ def weight_dtype(param: Param, dtypes: Mapping[str, Any]) -> Any:
 
 
 def _dim_of(param: Param) -> int:
-    """Return the dimension in which a weight is cut: the rows or columns of its matrices."""
+    """Return the dimension in which a weight is sharded: the rows or columns of its matrices."""
     if isinstance(param.split, Columns):
         return len(param.shape) - 1
     return 1 if param.is_experts and len(param.shape) == 3 else 0
@@ -391,24 +395,24 @@ def _layer_of(name: str) -> str:
 
 
 def place_weights(
-    cuts: ModelCuts, sharder: Sharder, weights: Mapping[str, Any], tables: Collection[str]
+    plan: ShardingPlan, sharder: Sharder, weights: Mapping[str, Any], tables: Collection[str]
 ) -> dict[str, Any]:
     """Return a rank's weights with their placements; those of `tables` with their numbers."""
-    placed = dict(weights)
-    for name, cut in cuts.weights.items():
+    sharded = dict(weights)
+    for name, sharding in plan.weights.items():
         if name in weights:
-            placed[name] = Sharded(sharder, weights[name], cut.dim, cut.ranges, is_constant=True)
+            sharded[name] = Sharded(sharder, weights[name], sharding.dim, sharding.ranges, is_constant=True)
     for name in tables:
         if name in weights:
-            placed[name] = Table(sharder, weights[name], weights[name].numpy)
-    return placed
+            sharded[name] = Table(sharder, weights[name], weights[name].numpy)
+    return sharded
 
 
-def place_caches(cuts: ModelCuts, sharder: Sharder, caches: Sequence[Any]) -> list[Any]:
+def place_caches(plan: ShardingPlan, sharder: Sharder, caches: Sequence[Any]) -> list[Any]:
     """Return a rank's caches with their placements."""
     return [
         Sharded(sharder, cache, 2, heads, is_constant=True) if heads else cache
-        for cache, heads in zip(caches, cuts.cache_heads, strict=True)
+        for cache, heads in zip(caches, plan.cache_heads, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A model as one rank runs it: its cut of every weight and cache, and its stage of the layers."""
+"""A model as one rank runs it: its shards of the weights and caches, and its stage of the layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,16 +7,16 @@ from sporelm.backends.protocol import Backend
 from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.distributed.placement import Sharder
 from sporelm.distributed.sharding_rules import RULES
-from sporelm.distributed.stage_cut import StageCalls, assign_stages, cut_stage
+from sporelm.distributed.stage_split import StageCalls, assign_stages, extract_stage
 from sporelm.models.inputs import StepInputs
-from sporelm.models.placeholder import Placeholder, placeholder_caches
-from sporelm.models.weight_cuts import (
-    ModelCuts,
+from sporelm.models.meta_tensor import MetaTensor, create_meta_caches
+from sporelm.models.sharding_plan import (
     RankWeights,
+    ShardingPlan,
     local_outputs,
     place_caches,
     place_weights,
-    plan_cuts,
+    plan_sharding,
     weight_dtype,
 )
 from sporelm.ops import Graph
@@ -39,11 +39,11 @@ class RankPlace(NamedTuple):
     world: RankGroup | None = None
 
 
-class PlacedModel:
+class ShardedModel:
     """A decoder with the weights and caches of one rank. It has all other attributes of the decoder."""
 
     def __init__(self, model: Any, dtypes: Mapping[str, Any], place: RankPlace, backend: Backend) -> None:
-        """Plan the cuts of the model.
+        """Plan how the model is sharded.
 
         dtypes   the number formats in which matrices are packed, by name
 
@@ -51,16 +51,17 @@ class PlacedModel:
         """
         self.model, self.rank_place, self.parallel = model, place, place.parallel
         every = model.params()
-        self.cuts: ModelCuts = plan_cuts(model, every, dtypes, self.parallel)
+        self.sharding_plan: ShardingPlan = plan_sharding(model, every, dtypes, self.parallel)
         self.stage, self.tp_rank = self.parallel.stage(place.rank), self.parallel.tp_rank(place.rank)
         self.sharder = Sharder(place.group, RULES, backend.tensor)
         self._dtypes = {each.name: weight_dtype(each, dtypes) for each in every}
         self._params = {each.name: each for each in every}
         # Made once: an object that was freed could leave its id to another of a later trace.
         self._absent_weights = {
-            each.name: Placeholder(self.cuts.local_shape(each, self.tp_rank), self._dtypes[each.name]) for each in every
+            each.name: MetaTensor(self.sharding_plan.local_shape(each, self.tp_rank), self._dtypes[each.name])
+            for each in every
         }
-        self._absent_caches = placeholder_caches(self.cuts.local_memory(model.memory(), self.tp_rank))
+        self._absent_caches = create_meta_caches(self.sharding_plan.local_memory(model.memory(), self.tp_rank))
         self._stages: dict[int, int] = {}  # of the weights of layers in the last trace, by their ids
         self._local_ids: set[int] = set()  # of all weights and caches in the last trace
 
@@ -80,12 +81,12 @@ class PlacedModel:
     @property
     def rank_weights(self) -> RankWeights:
         """The weights that the rank has."""
-        return RankWeights(self.cuts, self.stage, self.tp_rank)
+        return RankWeights(self.sharding_plan, self.stage, self.tp_rank)
 
     def memory(self) -> list[Any]:
         """Return the memory of the rank's layers, with its KV heads."""
-        whole = self.cuts.local_memory(self.model.memory(), self.tp_rank)
-        return [whole[index] for index in self.cuts.stage_caches[self.stage]]
+        whole = self.sharding_plan.local_memory(self.model.memory(), self.tp_rank)
+        return [whole[index] for index in self.sharding_plan.stage_caches[self.stage]]
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs of the decoder's `forward`, of this rank: the logits of its tokens."""
@@ -100,21 +101,23 @@ class PlacedModel:
         every = self._all_caches(caches)
         self._stages, self._local_ids = self._find_stages(given, every)
         tables = [name for name in weights if name not in self._params and is_table(weights[name])]
-        placed = place_weights(self.cuts, self.sharder, given, tables)
-        outputs = getattr(self.model, name)(step, placed, place_caches(self.cuts, self.sharder, every))
+        sharded = place_weights(self.sharding_plan, self.sharder, given, tables)
+        outputs = getattr(self.model, name)(step, sharded, place_caches(self.sharding_plan, self.sharder, every))
         return local_outputs(self.sharder, outputs)
 
     def _all_caches(self, caches: Sequence[Any]) -> list[Any]:
         """Return the caches of all layers: without values for other stages."""
         every = list(self._absent_caches)
-        for index, cache in zip(self.cuts.stage_caches[self.stage], caches, strict=True):
+        for index, cache in zip(self.sharding_plan.stage_caches[self.stage], caches, strict=True):
             every[index] = cache
         return every
 
     def _find_stages(self, weights: Mapping[str, Any], caches: Sequence[Any]) -> tuple[dict[int, int], set[int]]:
         """Return the stages of the layers' weights, and the ids of all weights and caches, by the ids of this trace."""
         stages = {
-            id(weights[name]): stage for name in self._params if (stage := self.cuts.layer_stage(name)) is not None
+            id(weights[name]): stage
+            for name in self._params
+            if (stage := self.sharding_plan.layer_stage(name)) is not None
         }
         local = {id(weights[name]) for name in self._params}
         for cache in caches:
@@ -134,7 +137,7 @@ class PlacedModel:
         def rank_of(stage: int) -> int:
             return stage * tp + self.tp_rank
 
-        return cut_stage(graph, calls, self.stage, self.parallel.pp, self.rank_place.world, rank_of)
+        return extract_stage(graph, calls, self.stage, self.parallel.pp, self.rank_place.world, rank_of)
 
 
 def is_table(value: Any) -> bool:

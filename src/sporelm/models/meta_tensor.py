@@ -11,38 +11,38 @@ from sporelm.tensor.dtype import F32, ElementType
 NUM_SLOTS = 4  # pages and states of a cache without values
 
 
-class Placeholder:
+class MetaTensor:
     """A weight or a cache without values, on a device that computes nothing."""
 
     graph = None
 
     def __init__(self, shape: Sequence[Any], dtype: ElementType) -> None:
-        self.shape, self.dtype, self.device = tuple(shape), dtype, PLACEHOLDER_DEVICE
+        self.shape, self.dtype, self.device = tuple(shape), dtype, META_DEVICE
 
     @property
     def spec(self) -> Spec:
         return Spec(self.shape, self.dtype)
 
 
-class PlaceholderDevice:
-    """A device whose ops return placeholders."""
+class MetaDevice:
+    """A device whose ops return meta tensors."""
 
-    name = "placeholder"
+    name = "meta"
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        results = tuple(Placeholder(spec.shape, spec.dtype) for spec in op.results(args, options))
+        results = tuple(MetaTensor(spec.shape, spec.dtype) for spec in op.results(args, options))
         return results[0] if len(results) == 1 else results or None
 
 
-PLACEHOLDER_DEVICE = PlaceholderDevice()
+META_DEVICE = MetaDevice()
 
 
-def placeholder_caches(memory: Sequence[Any]) -> list[Any]:
+def create_meta_caches(memory: Sequence[Any]) -> list[Any]:
     """Return a cache without values for each memory of a model."""
     found: list[Any] = []
     for each in memory:
         if isinstance(each, State):
-            found.append(tuple(Placeholder((NUM_SLOTS, *shape), F32) for shape in each.shapes))
+            found.append(tuple(MetaTensor((NUM_SLOTS, *shape), F32) for shape in each.shapes))
         else:
-            found.append(Placeholder((NUM_SLOTS, *page_shape(each.position_shape)), F32))
+            found.append(MetaTensor((NUM_SLOTS, *page_shape(each.position_shape)), F32))
     return found

@@ -9,7 +9,7 @@ import pytest
 
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
-from sporelm.distributed.stage_cut import assign_stages, cut_stage
+from sporelm.distributed.stage_split import assign_stages, extract_stage
 from sporelm.errors import UnsupportedModel
 from sporelm.ops import Graph, Spec, Symbol, trace
 from sporelm.plan import Plan
@@ -51,7 +51,7 @@ def run_stages(graph: Graph, backend: Any, stage_of: Callable[[Any], int | None]
     parts = []
     for stage in range(3):
         group = Queues(stage, 3, messages)
-        parts.append(cut_stage(graph, calls, stage, 3, group, lambda each: each))
+        parts.append(extract_stage(graph, calls, stage, 3, group, lambda each: each))
         outputs = Plan(parts[-1], backend).run(inputs, extents)
     assert not any(messages.values()), "all messages were received"
     return whole, outputs, parts
@@ -118,4 +118,4 @@ def test_values_in_a_layout_of_a_back_end_do_not_pass(backend: ReferenceBackend)
     graph = trace(forward, {"x": Spec((TOKENS, 32), F32), "places": Spec((TOKENS,), I32)})
     calls = assign_stages(graph, lambda value: homes.get(id(value)), lambda value: False)
     with pytest.raises(UnsupportedModel, match="would pass from one stage to another"):
-        cut_stage(graph, calls, 1, 2, Queues(1, 2, {}), lambda each: each)
+        extract_stage(graph, calls, 1, 2, Queues(1, 2, {}), lambda each: each)
