@@ -557,7 +557,8 @@ def _start_ranks(
         group=GroupSpec("memory", ""),
         cores=[],
     )
-    return start_group(model.backend, rank_options, options.parallel, progress)
+    plan = model.plan_sharding(options.parallel.config)
+    return start_group(model.backend, rank_options, options.parallel, progress, plan)
 
 
 def _open_session_folder(options: EngineOptions, path: Path, worker: AnyWorker) -> OffloadStore | None:

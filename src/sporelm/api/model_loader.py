@@ -6,13 +6,14 @@ from typing import Any
 from sporelm.backends.backend_parts import part_of_weight, parts_of
 from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints.loader import ModelSource, load_parameters, map_tensors, packed_format
+from sporelm.distributed.parallel_config import ParallelConfig
 from sporelm.engine import EngineConfig, LoadedModel, Worker
 from sporelm.engine.capacity import page_bytes_by_part, state_bytes_by_part, step_bytes
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.models.params import Param
 from sporelm.models.sharded_model import RankPlace, ShardedModel
-from sporelm.models.sharding_plan import RankWeights
+from sporelm.models.sharding_plan import RankWeights, ShardingPlan, plan_sharding
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
 from sporelm.quant import QuantFormat
@@ -40,6 +41,7 @@ class ModelLoader:
         self.params = self.model.params()
         self.formats = packed_formats(source, self.params, dequantize=dequantize)
         self.rank_weights: RankWeights | None = None
+        self._plan: ShardingPlan | None = None
         if place is not None:
             if isinstance(self.model, Encoder):
                 raise UnsupportedModel(
@@ -78,6 +80,12 @@ class ModelLoader:
     def step_bytes(self, num_tokens: int) -> int:
         """Return an estimate of the bytes of activations in a step of `num_tokens` tokens."""
         return step_bytes(self.config, num_tokens)
+
+    def plan_sharding(self, parallel: ParallelConfig) -> ShardingPlan:
+        """Return how the model is divided over ranks, planned once. Raises UnsupportedModel, RequestError."""
+        if self._plan is None or self._plan.parallel != parallel:
+            self._plan = plan_sharding(self.model, self.params, self.formats, parallel)
+        return self._plan
 
     def load_weights(self, max_context: int, threads: int, progress: Progress | None) -> dict[str, Tensor]:
         """Load the weights, and compute position tables for `max_context`. Raises ModelFileError, MemoryShortage."""

@@ -57,6 +57,7 @@ from sporelm.engine.ranks.transport import (
 from sporelm.engine.ranks.worker_group import GroupMembers, WorkerGroup
 from sporelm.errors import BackendError, RankLost, SporeError, UnsupportedModel, safe_repr
 from sporelm.models.sharded_model import ShardedModel
+from sporelm.models.sharding_plan import ShardingPlan
 
 log = logging.getLogger(__name__)
 
@@ -87,16 +88,19 @@ class RankLauncher:
         parallel: ParallelOptions,
         open_first: OpenFirst,
         progress: Progress | None,
+        plan: ShardingPlan | None = None,
     ) -> None:
         """Listen where workers of other hosts join, if there are any. Raises RequestError.
 
         options   of rank 0; those of the others follow from them
         progress  called with the phase of rank 0, then with those of the others, while they start
+        plan      how the model is divided, for ranks that are threads of this process
         """
         self.options = options
         self.parallel = parallel
         self._open_first = open_first
         self._progress = progress
+        self._plan = plan
         self._listener: RankListener | None = None
         self._local: RankListener | None = None  # of the processes of this host, while they start
         self._num_starts = 0
@@ -131,7 +135,7 @@ class RankLauncher:
         others: list[Rank] = []
         started: list[ThreadRank] = []
         for rank in range(1, self.size):
-            open_worker = partial(open_rank, self._options_of(rank), ignore_phase, groups=groups[rank])
+            open_worker = partial(open_rank, self._options_of(rank), ignore_phase, groups=groups[rank], plan=self._plan)
             started.append(ThreadRank(f"rank {rank}", open_worker))
             cleanup.callback(started[-1].close)
         cleanup.callback(_abort_all, groups)
@@ -522,12 +526,13 @@ def _raise_failures(pending: Replies) -> None:
 
 
 def start_group(
-    backend: Backend, options: RankOptions, parallel: ParallelOptions, progress: Progress | None
+    backend: Backend, options: RankOptions, parallel: ParallelOptions, progress: Progress | None, plan: ShardingPlan
 ) -> WorkerGroup:
     """Start the ranks of a model, with rank 0 in this process; return them as one worker. Raises SporeError.
 
     backend   of rank 0, whose weights stay on it when the ranks are started again
     options   of rank 0, with the threads of all ranks of this host
+    plan      how the model is divided
     """
     weights: dict[str, Any] = {}
 
@@ -535,14 +540,14 @@ def start_group(
         if isinstance(backend, ThreadStarter):  # while this thread is pinned
             backend.start_threads()
         with closing(open_model(Path(first.path))) as source:
-            loader = open_loader(source, backend, first, groups)
+            loader = open_loader(source, backend, first, groups, plan)
             if not weights:
                 weights.update(loader.load_decoder(first.limits.max_context, first.threads, report).weights)
             assert isinstance(loader.model, ShardedModel)
             loaded = LoadedModel(loader.model, weights)
             return loader.create_worker(loaded, first.limits, report, eager=first.eager)
 
-    launcher = RankLauncher(options, parallel, open_first, progress)
+    launcher = RankLauncher(options, parallel, open_first, progress, plan)
     try:
         return WorkerGroup(launcher.start, options.limits, launcher.close)
     except BaseException:

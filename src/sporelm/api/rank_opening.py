@@ -23,6 +23,7 @@ from sporelm.engine.ranks.message_handler import OpenedRank
 from sporelm.engine.ranks.messages import RankReady
 from sporelm.errors import BackendError, ModelFileError
 from sporelm.models.sharded_model import RankPlace, ShardedModel
+from sporelm.models.sharding_plan import ShardingPlan
 
 SetPhase = Callable[[str], None]
 
@@ -112,19 +113,33 @@ def join_groups(options: RankOptions) -> JoinedGroups:
     return JoinedGroups(stage, SharedMemoryGroup.attach(spec.world, options.rank) if spec.world else None)
 
 
-def open_loader(source: ModelSource, backend: Backend, options: RankOptions, groups: JoinedGroups) -> ModelLoader:
-    """Return the loader of a rank's part of a model. Raises UnsupportedModel if the model cannot be divided."""
-    place = RankPlace(options.parallel, options.rank, groups.stage, groups.world)
+def open_loader(
+    source: ModelSource,
+    backend: Backend,
+    options: RankOptions,
+    groups: JoinedGroups,
+    plan: ShardingPlan | None = None,
+) -> ModelLoader:
+    """Return the loader of a rank's part of a model. Raises UnsupportedModel if the model cannot be divided.
+
+    plan   how the model is divided, where this process has planned that
+    """
+    place = RankPlace(options.parallel, options.rank, groups.stage, groups.world, plan)
     return ModelLoader(source, backend, options.kv, dequantize=options.dequantize, place=place)
 
 
 def open_rank(
-    options: RankOptions, set_phase: SetPhase, path: Path | None = None, groups: JoinedGroups | None = None
+    options: RankOptions,
+    set_phase: SetPhase,
+    path: Path | None = None,
+    groups: JoinedGroups | None = None,
+    plan: ShardingPlan | None = None,
 ) -> OpenedRank:
     """Load one rank of a model. Raises SporeError, also for another model than that of rank 0.
 
     path    of the model on this host; None: that of the options
     groups  this rank's place in its groups; None: they are joined
+    plan    as in `open_loader`
     """
     pin_to(options.cores)
     with ExitStack() as cleanup, closing(open_model(path or Path(options.path))) as source:
@@ -147,7 +162,7 @@ def open_rank(
             batch_invariant=options.batch_invariant,
         )
         cleanup.callback(backend.close)
-        model = open_loader(source, backend, options, groups)
+        model = open_loader(source, backend, options, groups, plan)
 
         def progress(phase: str, done: int, total: int) -> None:
             set_phase(f"{phase} {100 * done // max(1, total)} %")

@@ -31,19 +31,21 @@ class RankPlace(NamedTuple):
     rank    its number
     group   the ranks of its stage
     world   the ranks of all stages, which send values to each other; None if there is one stage
+    plan    how the model is divided, where that is known; None: it is planned again
     """
 
     parallel: ParallelConfig
     rank: int
     group: RankGroup
     world: RankGroup | None = None
+    plan: ShardingPlan | None = None
 
 
 class ShardedModel:
     """A decoder with the weights and caches of one rank. It has all other attributes of the decoder."""
 
     def __init__(self, model: Any, dtypes: Mapping[str, Any], place: RankPlace, backend: Backend) -> None:
-        """Plan how the model is sharded.
+        """Plan how the model is sharded, unless `place` has the plan.
 
         dtypes   the number formats in which matrices are packed, by name
 
@@ -51,7 +53,7 @@ class ShardedModel:
         """
         self.model, self.rank_place, self.parallel = model, place, place.parallel
         every = model.params()
-        self.sharding_plan: ShardingPlan = plan_sharding(model, every, dtypes, self.parallel)
+        self.sharding_plan: ShardingPlan = place.plan or plan_sharding(model, every, dtypes, self.parallel)
         self.stage, self.tp_rank = self.parallel.stage(place.rank), self.parallel.tp_rank(place.rank)
         self.sharder = Sharder(place.group, RULES, backend.tensor)
         self._dtypes = {each.name: weight_dtype(each, dtypes) for each in every}
