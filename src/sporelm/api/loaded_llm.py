@@ -20,6 +20,7 @@ from sporelm.engine import Engine, Metrics
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.engine.encoder_engine import EncoderEngine
 from sporelm.engine.prompt_images import PromptIds
+from sporelm.engine.ranks.worker_group import WorkerGroup
 from sporelm.engine.request import parse_token_ids
 from sporelm.errors import ContextOverflow, RequestError, safe_repr
 from sporelm.models.config import ModelConfig
@@ -99,6 +100,12 @@ class LoadedLLM:
     def is_open(self) -> bool:
         """Whether `close` has not been called."""
         return self._loaded_engine is not None
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the ranks are being started again after a loss; requests wait meanwhile. Any thread may read it."""
+        worker = self._loaded_engine.worker if self._loaded_engine is not None else None
+        return isinstance(worker, WorkerGroup) and worker.is_restarting
 
     @property
     def inference_engine(self) -> Engine | EncoderEngine:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sporelm.errors import BackendError
 from sporelm.serve.http.api_errors import ApiError
 from sporelm.serve.model_pool.model_pool import ModelPool
 from sporelm.serve.model_pool.served_model import ServedModel, memory_limit_message
@@ -22,7 +23,7 @@ class FakeAsyncLLM:
         self.healthy = True
         self.num_closes = 0
         self.failure: BaseException | None = None
-        self.llm = SimpleNamespace(notes=[], max_step_seconds=0.0)
+        self.llm = SimpleNamespace(notes=[], max_step_seconds=0.0, is_restarting=False)
 
     def limit_waiting(self, max_waiting: int) -> None:
         assert max_waiting == 256
@@ -199,6 +200,25 @@ def test_a_slow_engine_counts_as_stalled_later_but_within_a_minute() -> None:
     fake.llm.max_step_seconds = 500.0
     model.unresponsive_seconds = 61
     assert model.problem(4) == "the engine of a did not finish a step in 60 s"
+
+
+def test_ranks_that_start_again_are_no_stall(opener: FakeOpener) -> None:
+    async def main() -> None:
+        opener.may_open.set()
+        pool = pool_with(opener)
+        await use_once(pool, "a")
+        await use_once(pool, "b")
+        first, second = pool.loaded.values()
+        assert (pool.is_restarting, pool.problems()) == (False, [])
+        first.async_llm.llm.is_restarting = True  # type: ignore[misc]
+        assert pool.is_restarting
+        assert pool.problems() == ["the ranks of a are being started again: requests wait until then"]
+        second.async_llm.failure = BackendError("lost")  # type: ignore[misc]
+        assert not pool.is_restarting, "one that failed counts more"
+        assert len(pool.problems()) == 2
+        await pool.close()
+
+    run(main())
 
 
 def test_a_model_beyond_the_memory_limit_is_reported_with_its_cache_size(

@@ -107,6 +107,7 @@ class WorkerGroup:
         self.recorder: Recorder | None = None
         self.num_restarts = 0
         self.lost: str | None = None  # the reason
+        self.is_restarting = False  # any thread may read it
         self._start = start
         self._on_close = on_close
         self._changing = threading.Lock()
@@ -471,14 +472,18 @@ class WorkerGroup:
     def restart(self) -> None:
         """End all ranks, and start them again with empty caches. Raises SporeError; it may be tried again."""
         with self._building:
-            self._leave()
-            self._enter(self._start())
+            self.is_restarting = True
             try:
-                self._restore(self._members)
-            except BaseException:
                 self._leave()
-                raise
-            self.num_restarts += 1
+                self._enter(self._start())
+                try:
+                    self._restore(self._members)
+                except BaseException:
+                    self._leave()
+                    raise
+                self.num_restarts += 1
+            finally:
+                self.is_restarting = False
 
     def _restore(self, members: GroupMembers) -> None:
         """Give new ranks the adapters, and the images, of those before."""

@@ -234,6 +234,12 @@ class ModelPool:
         problems = [model.problem(self.config.stall_seconds) for model in self.loaded.values()]
         return [problem for problem in problems if problem is not None]
 
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the ranks of a model are being started again, and no engine has another problem."""
+        troubled = [model for model in self.loaded.values() if model.problem(self.config.stall_seconds) is not None]
+        return bool(troubled) and all(model.is_restarting for model in troubled)
+
     async def close(self) -> None:
         """Unload all models for good."""
         self._is_closed = True

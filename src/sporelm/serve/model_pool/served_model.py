@@ -59,11 +59,18 @@ class ServedModel:
         """Bytes of the KV cache and of recurrent states when all of it is in use."""
         return self.llm.kv_bytes
 
+    @property
+    def is_restarting(self) -> bool:
+        """Whether lost ranks are being started again."""
+        return self.async_llm.failure is None and self.llm.is_restarting
+
     def problem(self, stall_seconds: float) -> str | None:
         """Return why the engine cannot answer; None if it is healthy."""
         failure = self.async_llm.failure
         if failure is not None:
             return f"the engine of {self.name} failed: {redact_paths(str(failure))}"
+        if self.is_restarting:
+            return f"the ranks of {self.name} are being started again: requests wait until then"
         slow_seconds = min(SLOW_FACTOR * self.llm.max_step_seconds, MAX_PATIENCE_SECONDS)
         max_seconds = max(stall_seconds, slow_seconds)
         if self.unresponsive_seconds > max_seconds:
@@ -79,7 +86,8 @@ class ServedModel:
             ping = asyncio.ensure_future(self.async_llm.run_between_steps(_do_nothing))
             try:
                 while not (await asyncio.wait({ping}, timeout=PING_SECONDS))[0]:
-                    self.unresponsive_seconds += PING_SECONDS
+                    if not self.is_restarting:
+                        self.unresponsive_seconds += PING_SECONDS
                 await ping
             finally:
                 ping.cancel()

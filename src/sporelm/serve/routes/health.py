@@ -9,16 +9,18 @@ from sporelm.serve.http.json_body import json_response
 
 
 class Health(msgspec.Struct):
-    """The state of the server, and its problems."""
+    """The state of the server (ok, restarting, failing; ready, not ready, ending), and its problems."""
 
     status: str
     troubles: list[str] = []
 
 
 async def health(call: ApiCall, body: None) -> Response:
-    """200 while the server is alive, 503 when an engine has failed or does not finish a step."""
+    """200 while the server is alive; 503 while lost ranks are started again (the status is "restarting" then), and when
+    an engine has failed or does not finish a step ("failing")."""
     problems = call.server.models.problems()
-    reply = Health("failing", problems) if problems else Health("ok")
+    status = "restarting" if call.server.models.is_restarting else "failing"
+    reply = Health(status, problems) if problems else Health("ok")
     return json_response(reply, 503 if problems else 200, {"cache-control": "no-store"})
 
 

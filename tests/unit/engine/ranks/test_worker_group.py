@@ -114,6 +114,22 @@ def test_a_lost_rank_is_replaced_and_no_text_changes() -> None:
     assert launcher.aborted.is_set()
 
 
+def test_a_restart_can_be_seen() -> None:
+    launcher = Launcher(["remote"])
+    made = launcher.engine()
+    seen = [made.runner.is_restarting]
+    launcher.on_start = lambda workers: seen.append(made.runner.is_restarting)
+    launcher.cut_off()
+    made.run([made.add(Request(PROMPTS[0], max_tokens=5))])
+    seen.append(made.runner.is_restarting)
+    launcher.num_failures = 1
+    with pytest.raises(RankLost):
+        made.runner.restart()
+    assert [*seen, made.runner.is_restarting] == [False, True, False, False]
+    made.close()
+    made.runner.close()
+
+
 def cut_off_once(launcher: Launcher, workers: list[FakeWorker]) -> None:
     """Let the first three groups lose a rank in their seventh step."""
     if len(launcher.starts) <= 3:
