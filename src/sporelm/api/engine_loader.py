@@ -20,7 +20,7 @@ from sporelm.api.image_inputs import ImageReader
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.open_device import HOST_DTYPES, open_device
 from sporelm.api.parallel_options import ONE_RANK, ParallelOptions
-from sporelm.api.rank_launch import check_supported, rank_threads, start_group
+from sporelm.api.rank_launch import check_supported, note_waiting_threads, rank_threads, start_group
 from sporelm.api.rank_limits import choose_rank_limits
 from sporelm.api.rank_opening import GroupSpec, RankOptions
 from sporelm.api.split_loading import (
@@ -324,6 +324,10 @@ def load_engine(
             if draft_source is not None:
                 draft = ModelLoader(draft_source, backend, options.kv, dequantize=options.dequantize)
             notes = [str(choice)] if choice is not None else []
+            if note := note_waiting_threads(host_threads, options.parallel, name):
+                notes.append(note)
+                if announce is not None:
+                    announce(note)
             found = None
             if wrap_backend is use_unwrapped and options.parallel.is_single:
                 options, note = shorten_steps(options, model, draft)

@@ -49,14 +49,15 @@ class ParallelOptions:
         if not 0 <= remote < config.size:
             raise RequestError(
                 f"the option remote_ranks: out of range (got {remote}; allowed 0 to {config.size - 1}, since the first "
-                "rank is in this process). Give less, or raise the option tp or pp."
+                "rank is in this process). Give less, or raise the option tp or the option pp."
             )
         network = [name for name in ("rank_listen", "rank_token_file") if getattr(self, name) is None]
         if remote and network:
             raise RequestError(f"the option remote_ranks: needs the option {network[0]}. Give both, or leave it out.")
         if remote and self.rank_executor == "threads":
             raise RequestError(
-                "the option rank_executor: threads are in this process, and remote_ranks are not. Leave one out."
+                "the option rank_executor: threads are in this process, and those of the option remote_ranks are not. "
+                "Leave one out."
             )
         if (self.rank_tls_cert is None) != (self.rank_tls_key is None):
             raise RequestError("the option rank_tls_cert: needs the option rank_tls_key, and the other way round.")

@@ -31,6 +31,7 @@ from sporelm.api.rank_opening import (
     sign_rank,
 )
 from sporelm.backends.backend_registry import HOST_BACKENDS
+from sporelm.backends.host_cores import usable_cores
 from sporelm.backends.numa_nodes import (
     ThreadStarter,
     assign_cores,
@@ -435,6 +436,22 @@ def ignore_phase(phase: str) -> None:
 def rank_threads(threads: int, parallel: ParallelOptions) -> list[int]:
     """Return the threads of each rank of this host, given those of all of them."""
     return share_threads(threads, parallel.num_local)
+
+
+def note_waiting_threads(threads: int, parallel: ParallelOptions, backend: str) -> str:
+    """Return a note for the user if the ranks of this host have more threads that compute than it has usable cores; ""
+    if not. `threads` are those of all ranks of this host, `backend` is that of ranks without one of their own."""
+    counts = rank_threads(threads, parallel)
+    names = [name for name, _ in parallel.devices] or [backend] * len(counts)
+    total = sum(count for count, name in zip(counts, names, strict=False) if name in HOST_BACKENDS)
+    cores = usable_cores()
+    if parallel.is_single or total <= cores:
+        return ""
+    fewer = "ranks" if total == parallel.num_local else "ranks or threads"
+    return (
+        f"ranks: more threads than usable cores, so they take turns (got {total} of {parallel.num_local} ranks; usable "
+        f"{cores}). Use fewer {fewer}."
+    )
 
 
 def _listen(parallel: ParallelOptions) -> RankListener:

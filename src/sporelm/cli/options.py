@@ -228,7 +228,8 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             max_batch=max_batch,
             **options,
         )
-    warn_about_threads(args.threads)
+    if not ranks:  # about ranks there is a note
+        warn_about_threads(args.threads)
     for note in llm.notes:
         if note not in announced:
             sys.stderr.write(f"spore: {note}\n")

@@ -6,6 +6,7 @@ terminal narrower than the page gets another layout.
 
 import argparse
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from sporelm.cli.terminal_layout import MIN_BESIDE, fold, terminal_width
 
 WIDTH = 100
 COLUMN = 30
+TYPE_NAMES: dict[Any, str] = {int: "whole number", float: "number"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,6 +96,22 @@ class Parser(argparse.ArgumentParser):
                 action.default = default
         return frozenset(vars(found))
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Return the value of a text, with an error in the form of ours."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if not error.message.startswith("invalid "):  # of a type of ours
+                raise
+            name = TYPE_NAMES.get(action.type) or getattr(action.type, "__name__", "valid value")
+            raise argparse.ArgumentError(action, f"not a {name} (got {arg_string!r:.80})") from None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise an error in the form of ours for a value that is not one of the choices."""
+        if action.choices is not None and value not in action.choices:
+            allowed = ", ".join(map(str, action.choices))
+            raise argparse.ArgumentError(action, f"unknown (got {value!r:.80}; allowed {allowed})")
+
     def error(self, message: str) -> NoReturn:
         dashed = next((word for word in self.words if word.startswith("-") and os.path.lexists(word)), None)
         hint = (
@@ -101,8 +119,25 @@ class Parser(argparse.ArgumentParser):
             if dashed
             else ""
         )
-        sys.stderr.write(f"{self.prog}: {message}{hint} (see '{self.prog} --help')\n")
+        sys.stderr.write(f"{self.prog}: {restate(message)}{hint}. See '{self.prog} --help'.\n")
         raise SystemExit(2)
+
+
+# argparse's own texts, and ours: THING: problem.
+RESTATED = (
+    (r"argument ([^:]+): expected one argument", r"\1: the value is missing"),
+    (r"argument ([^:]+): expected at least one argument", r"\1: the values are missing"),
+    (r"argument ([^:]+): (.*)", r"\1: \2"),
+    (r"the following arguments are required: (.*)", r"\1: missing"),
+)
+
+
+def restate(message: str) -> str:
+    """Return a message of argparse in the form of ours."""
+    for pattern, ours in RESTATED:
+        if found := re.fullmatch(pattern, message, re.DOTALL):
+            return found.expand(ours)
+    return message
 
 
 def format_action(action: argparse.Action, width: int = WIDTH) -> list[str]:

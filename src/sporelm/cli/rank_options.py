@@ -1,6 +1,7 @@
 """The options of a model on several ranks, for every command that runs one."""
 
 import argparse
+import re
 from typing import Any
 
 from sporelm.errors import UsageError, safe_repr
@@ -67,7 +68,9 @@ def parse_list(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"not whole numbers such as 1,1,2 (got {safe_repr(text)})") from None
+        raise argparse.ArgumentTypeError(
+            f"not a list of whole numbers (got {safe_repr(text)}; allowed numbers such as 1,1,2)"
+        ) from None
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -84,5 +87,10 @@ def select_ranks(args: argparse.Namespace) -> dict[str, Any]:
     try:
         ParallelOptions(**given).check()
     except RequestError as reason:
-        raise UsageError(str(reason)) from None
+        raise UsageError(name_flags(str(reason))) from None
     return given
+
+
+def name_flags(message: str) -> str:
+    """Return the message of an error about options of `LLM` with their names on the command line."""
+    return re.sub(r"\bthe options? ([a-z_]+)", lambda found: f"--{found[1].replace('_', '-')}", message)

@@ -34,10 +34,14 @@ class ParallelConfig:
     def __post_init__(self) -> None:
         for name, value in (("tp", self.tp), ("pp", self.pp)):
             if not 1 <= value <= MAX_RANKS:
-                raise RequestError(f"the option {name}: out of range (got {value}; allowed 1 to {MAX_RANKS})")
+                raise RequestError(
+                    f"the option {name}: out of range (got {value}; allowed 1 to {MAX_RANKS}). Give the number of "
+                    f"{'ranks' if name == 'tp' else 'stages'}."
+                )
         if not 0 <= self.micro_batches <= MAX_MICRO_BATCHES:
             raise RequestError(
-                f"the option micro_batches: out of range (got {self.micro_batches}; allowed 0 to {MAX_MICRO_BATCHES})"
+                f"the option micro_batches: out of range (got {self.micro_batches}; allowed 0 to {MAX_MICRO_BATCHES}). "
+                "Leave it out for one of each stage."
             )
         if self.micro_batches and self.pp == 1:
             raise RequestError("the option micro_batches: needs stages that work at the same time. Set the option pp.")

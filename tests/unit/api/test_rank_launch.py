@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sporelm import __version__
+from sporelm.api import rank_launch
 from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_launch import RankLauncher
 from sporelm.api.rank_opening import _canonical
@@ -115,3 +116,24 @@ def test_the_signature_does_not_depend_on_the_order_of_sets() -> None:
     ]
     assert _canonical(plans[0]) == _canonical(plans[1])
     assert _canonical(plans[0]) != _canonical(replace(plans[0], cache_heads=(((0, 1), (1, 4)),)))
+
+
+@pytest.mark.parametrize(
+    ("threads", "options", "backend", "total"),
+    [
+        (4, {"tp": 4}, "cpu", None),
+        (2, {"tp": 4, "pp": 2}, "cpu", "8 of 8 ranks; usable 4). Use fewer ranks."),
+        (6, {"tp": 2}, "cpu", "6 of 2 ranks; usable 4). Use fewer ranks or threads."),
+        (6, {"tp": 2}, "torch", None),
+        (6, {}, "cpu", None),  # the command line has its own warning
+        (6, {"tp": 3, "rank_devices": ("cpu", "cuda@cuda:0", "cpu")}, "cpu", None),
+        (8, {"tp": 4, "remote_ranks": 2, "rank_listen": "10.0.0.1:1", "rank_token_file": "t"}, "cpu", "8 of 2 ranks"),
+    ],
+    ids=str,
+)
+def test_threads_that_take_turns_are_noted(
+    threads: int, options: dict[str, Any], backend: str, total: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_launch, "usable_cores", lambda: 4)
+    note = rank_launch.note_waiting_threads(threads, ParallelOptions(**options), backend)
+    assert (total in note) if total else not note
