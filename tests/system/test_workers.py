@@ -374,6 +374,34 @@ def test_a_worker_joins_with_the_token_only(story: Path, single: LLM, tmp_path: 
     assert errors[1].read_text().count("joined") == 2
 
 
+@pytest.mark.all
+def test_a_spare_worker_takes_the_place_of_a_lost_one(story: Path, single: LLM, tmp_path: Path) -> None:
+    token, address = tmp_path / "token", f"127.0.0.1:{free_port()}"
+    transport.read_or_create_token(token)
+    words = command("worker", "--join", address, "--token-file", token, "--wait-seconds", 8)
+    errors, workers = [tmp_path / "errors0", tmp_path / "errors1"], list[subprocess.Popen[bytes]]()
+
+    def start() -> None:
+        with errors[len(workers)].open("w") as stderr:
+            workers.append(subprocess.Popen(words, env=environment(), stderr=stderr))
+
+    start()
+    with LLM(story, tp=2, remote_ranks=1, rank_listen=address, rank_token_file=token, threads=1) as llm:
+        assert texts(llm.generate(PROMPTS, PARAMS)) == texts(single.generate(PROMPTS, PARAMS))
+        start()
+        deadline = monotonic() + 30
+        while "this worker waits" not in errors[1].read_text():
+            assert monotonic() < deadline, errors[1].read_text()
+            sleep(0.05)
+        workers[0].kill()
+        began = monotonic()
+        assert texts(llm.generate(PROMPTS, LONG)) == texts(single.generate(PROMPTS, LONG))
+        assert monotonic() - began < 15
+        workers[0].wait()
+    assert workers[1].wait(30) == 0
+    assert "has ended this rank" in errors[1].read_text()
+
+
 def private_address() -> str:
     """An address of this machine that is neither loopback nor public; skips where there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

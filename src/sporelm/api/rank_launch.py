@@ -44,7 +44,18 @@ from sporelm.backends.protocol import Backend, Progress
 from sporelm.checkpoints import open_model
 from sporelm.distributed.shared_memory_group import SharedMemoryGroup
 from sporelm.engine import LoadedModel, Worker
-from sporelm.engine.ranks.messages import Hello, MeetRanks, OpenRank, RankAddresses, RankReady, Reply, decode_reply
+from sporelm.engine.ranks.messages import (
+    Close,
+    Hello,
+    MeetRanks,
+    OpenRank,
+    RankAddresses,
+    RankReady,
+    Reply,
+    WaitAsSpare,
+    decode_reply,
+    encode,
+)
 from sporelm.engine.ranks.rank import Envelope, ProcessRank, Rank, ThreadRank
 from sporelm.engine.ranks.rank_address import RankAddress
 from sporelm.engine.ranks.transport import (
@@ -116,18 +127,34 @@ class RankLauncher:
     def start(self) -> GroupMembers:
         """Start all ranks. Raises SporeError; then nothing stays behind."""
         self._num_starts += 1
+        if self._listener is not None:
+            self._listener.greet(None)
         with ExitStack() as cleanup:
             if self.parallel.rank_executor == "threads":
                 members = self._start_threads(cleanup)
             else:
                 members = self._start_processes(cleanup)
             cleanup.pop_all()
+        if self._listener is not None:
+            self._listener.greet(encode(WaitAsSpare()))
         return members
 
     def close(self) -> None:
-        """Stop listening. The ranks are closed by their group."""
-        if self._listener is not None:
-            self._listener.close()
+        """Stop listening, and end the spare workers. The ranks are closed by their group."""
+        if self._listener is None:
+            return
+        spares: list[Connection] = []
+        while (spare := self._listener.accept(0)) is not None:
+            spares.append(spare)
+            with suppress(ConnectionLost):
+                spare.send(encode(Close()))
+        deadline = monotonic() + END_SECONDS
+        for spare in spares:
+            with suppress(SporeError):  # ConnectionLost, once it has ended
+                while monotonic() < deadline:
+                    spare.receive(POLL_SECONDS)
+            spare.close()
+        self._listener.close()
 
     # ---- threads
 

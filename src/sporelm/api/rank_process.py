@@ -85,11 +85,13 @@ def serve_connection(
     tls: ssl.SSLContext | None = None,
     allow_public: bool = False,
     on_join: Callable[[str], None] | None = None,
+    on_spare: Callable[[], None] | None = None,
 ) -> bool:
     """Connect to rank 0, and serve it until it ends; return whether it has ended the connection in good order.
 
     choices   of a worker of another host; None: rank 0 knows this host
     on_join   called with the address, once connected
+    on_spare  called if no rank is free, so that this process waits until one is lost
 
     Raises ConnectionLost if it cannot be reached, or refuses this process; ModelError, for a worker of another host, if
     its model is missing or is another one.
@@ -109,7 +111,7 @@ def serve_connection(
         threading.Thread(target=end_soon, name="rank-end", daemon=True).start()
 
     opener = ProcessOpener(connection, choices)
-    server = RankServer(connection, opener, start_to_end)
+    server = RankServer(connection, opener, start_to_end, on_spare)
     try:
         is_over = server.serve()
         if rank == JOINING and server.open_error is not None:

@@ -3,11 +3,16 @@
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.errors import SporeError, UsageError
+
+if TYPE_CHECKING:
+    from sporelm.engine.ranks.rank_address import RankAddress
 
 RETRY_SECONDS = 2.0  # between two attempts to connect
 
@@ -77,7 +82,13 @@ def run(args: argparse.Namespace) -> int:
     while True:
         try:
             is_over = serve_connection(
-                address, token, choices=choices, tls=tls, allow_public=args.allow_public_address, on_join=report_join
+                address,
+                token,
+                choices=choices,
+                tls=tls,
+                allow_public=args.allow_public_address,
+                on_join=report_join,
+                on_spare=partial(report_spare, address),
             )
         except TokenRefused as reason:
             raise SporeError(f"{reason}. Copy the token file of the first host.") from None
@@ -97,3 +108,9 @@ def run(args: argparse.Namespace) -> int:
 
 def report_join(name: str) -> None:
     sys.stderr.write(f"spore: joined {name}\n")
+
+
+def report_spare(address: "RankAddress") -> None:
+    sys.stderr.write(
+        f"spore: {address} has all of its ranks; this worker waits, and takes the place of one that is lost\n"
+    )

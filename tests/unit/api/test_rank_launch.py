@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sporelm import __version__
-from sporelm.api import rank_launch
+from sporelm.api import rank_launch, rank_process
 from sporelm.api.parallel_options import ParallelOptions
 from sporelm.api.rank_launch import RankLauncher
 from sporelm.api.rank_opening import _canonical
 from sporelm.distributed.parallel_config import ParallelConfig
+from sporelm.engine.ranks import transport
 from sporelm.engine.ranks.messages import Hello, Prepare, RankReady, Reply, encode
 from sporelm.engine.ranks.rank import Envelope
 from sporelm.engine.ranks.transport import Connection
@@ -137,3 +139,23 @@ def test_threads_that_take_turns_are_noted(
     monkeypatch.setattr(rank_launch, "usable_cores", lambda: 4)
     note = rank_launch.note_waiting_threads(threads, ParallelOptions(**options), backend)
     assert (total in note) if total else not note
+
+
+def test_spare_workers_wait_and_end_in_good_order(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    parallel = ParallelOptions(tp=2, remote_ranks=1, rank_listen="127.0.0.1:0", rank_token_file=token)
+    options: Any = SimpleNamespace(identity="model")
+    launcher = RankLauncher(options, parallel, None, None)  # type: ignore[arg-type]
+    assert launcher._listener is not None
+    launcher._start_processes = lambda cleanup: None  # type: ignore[method-assign, assignment, return-value]
+    launcher.start()
+    is_spare, ends = threading.Event(), []
+    address, words = launcher._listener.address, transport.read_token(token)
+    worker = threading.Thread(
+        target=lambda: ends.append(rank_process.serve_connection(address, words, on_spare=is_spare.set))
+    )
+    worker.start()
+    assert is_spare.wait(5)
+    launcher.close()
+    worker.join(5)
+    assert ends == [True]

@@ -145,6 +145,10 @@ class Prepare(Message):
     """Compile all programs now. Answer: Done."""
 
 
+class WaitAsSpare(Message):
+    """No rank is free: wait until one is lost. There is no answer; MeetRanks, OpenRank or Close follow."""
+
+
 class Close(Message):
     """Free everything and end. Answer: Done."""
 
@@ -211,6 +215,7 @@ Request = (
     | DiscardLora
     | UseImages
     | Prepare
+    | WaitAsSpare
     | Close
 )
 Reply = Done | Arrays | Failed | Heartbeat | Hello | RankAddresses | RankReady

@@ -14,6 +14,7 @@ from sporelm.engine.ranks.messages import (
     OpenRank,
     RankAddresses,
     Request,
+    WaitAsSpare,
     check_request,
     decode_request,
 )
@@ -42,13 +43,24 @@ class RankOpener(Protocol):
 class RankServer:
     """Serves one connection."""
 
-    def __init__(self, connection: Connection, opener: RankOpener, on_lost: Callable[[], None]) -> None:
-        """`on_lost` is called in a thread when the connection ends while something still runs, once the rank's waits
-        were aborted."""
+    def __init__(
+        self,
+        connection: Connection,
+        opener: RankOpener,
+        on_lost: Callable[[], None],
+        on_spare: Callable[[], None] | None = None,
+    ) -> None:
+        """Use `serve`.
+
+        on_lost   called in a thread when the connection ends while something still runs, once the rank's waits were
+                  aborted
+        on_spare  called if no rank is free for this process
+        """
         self._endpoint = RankEndpoint(connection)
         self._connection = connection
         self._opener = opener
         self._on_lost = on_lost
+        self._on_spare = on_spare
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._rank: OpenedRank | None = None
         self._ended = threading.Event()
@@ -80,6 +92,10 @@ class RankServer:
                 self._ended.set()
                 self._endpoint.finish()
                 return True
+            if isinstance(request, WaitAsSpare):
+                if self._on_spare is not None:
+                    self._on_spare()
+                continue
             try:
                 if isinstance(request, MeetRanks):
                     self._endpoint.reply(RankAddresses(self._opener.meet(request.options)))

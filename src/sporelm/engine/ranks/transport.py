@@ -372,6 +372,7 @@ class RankListener:
         self._accepted: SimpleQueue[Connection] = SimpleQueue()
         self._pending: Counter[str] = Counter()  # peers in their handshake, by IP address
         self._changing = threading.Lock()
+        self._greeting: bytes | None = None
         self._closed = False
         self.num_refused = 0
         self._thread = threading.Thread(target=self._run, name="rank-listener", daemon=True)
@@ -383,6 +384,29 @@ class RankListener:
             return self._accepted.get(timeout=max(0.0, seconds))
         except Empty:
             return None
+
+    def greet(self, payload: bytes | None) -> None:
+        """Send this to all peers that wait to be accepted, and to those that come from now on; None: to none."""
+        with self._changing:
+            self._greeting = payload
+            if payload is None:
+                return
+            waiting: list[Connection] = []
+            while (connection := self.accept(0)) is not None:
+                waiting.append(connection)
+            for connection in waiting:
+                self._put(connection)
+
+    def _put(self, connection: Connection) -> None:
+        """Queue a connection, after the greeting. The caller holds the lock."""
+        if self._greeting is not None:
+            try:
+                connection.send(self._greeting)
+            except ConnectionLost:
+                connection.close()
+                return
+            log.warning("ranks: %s has joined, and no rank is free: it waits as a spare", connection.peer)
+        self._accepted.put(connection)
 
     def close(self) -> None:
         """Stop listening, and close connections that were not fetched."""
@@ -443,7 +467,8 @@ class RankListener:
             self.num_refused += 1
             log.warning("ranks: refused a connection: %s", reason)
         else:
-            self._accepted.put(connection)
+            with self._changing:
+                self._put(connection)
             if self._closed:
                 connection.close()
         finally:

@@ -82,6 +82,25 @@ def test_shut_down_ends_a_wait(listener: RankListener) -> None:
     server.close()
 
 
+def test_spare_peers_are_greeted(listener: RankListener, caplog: pytest.LogCaptureFixture) -> None:
+    early = connect(listener.address, TOKEN)
+    deadline = monotonic() + 5
+    while listener._accepted.empty():
+        assert monotonic() < deadline
+    listener.greet(b"spare")
+    late = connect(listener.address, TOKEN)
+    for client in (early, late):
+        assert client.receive(5) == b"spare"
+    assert caplog.text.count("no rank is free: it waits as a spare") == 2
+    listener.greet(None)
+    last = connect(listener.address, TOKEN)
+    servers = [listener.accept(5) for _ in range(3)]
+    assert last.receive(0.05) is None
+    for each in (early, late, last, *servers):
+        assert each is not None
+        each.close()
+
+
 def test_a_wrong_token_is_refused(listener: RankListener) -> None:
     with pytest.raises(TokenRefused, match="refused this token"):
         connect(listener.address, "u" * 40)
