@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from sporelm.api.draft_model import count_draft_states
 from sporelm.api.engine_limits import MemoryPool, choose_pool_limits
 from sporelm.api.model_loader import ModelLoader
-from sporelm.api.rank_footprint import measure_rank
+from sporelm.api.rank_footprint import check_experts, measure_rank
 from sporelm.backends.backend_registry import HOST_BACKENDS
 from sporelm.backends.memory_residency import available_bytes, available_on
 from sporelm.engine import EngineConfig
-from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
     from sporelm.api.engine_loader import EngineOptions
@@ -47,10 +46,7 @@ def choose_rank_limits(options: "EngineOptions", model: ModelLoader, draft: Mode
     rank 0's: a rank that does not fit there raises its own error. Raises MemoryShortage, UnsupportedModel.
     """
     config = options.parallel.config
-    if config.expert_parallel and not model.expert_bytes:
-        raise RequestError(
-            f"the option ep: {model.config.name} has no experts (got True; allowed False for it). Leave it out."
-        )
+    check_experts(model, config)
     plan = model.plan_sharding(config)
     token_budget = options.token_budget or max(model.backend.step_buckets.values())
     pools: dict[RankMemory, MemoryPool] = {}

@@ -5,7 +5,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import image_options, options
+from sporelm.cli import image_options, options, rank_options
 from sporelm.cli.parser import Parser
 from sporelm.cli.terminal_layout import label_text, terminal_width
 from sporelm.cli.terminal_text import escape_line
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sporelm.checkpoints.loader import ModelSource
 
 LABEL_WIDTH = 15  # columns before the text of a line
+MAX_NAMES = 6  # of replicated weights
 IMAGE_SIZE = re.compile(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})", re.ASCII)
 MIN_MEDIAN_SHARE = 0.8  # of the best read; the median is above it on an idle machine
 
@@ -30,7 +31,8 @@ def make_parser() -> Parser:
         "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), "
         "what it sees and how many tokens pictures take, the memory it needs for a context and a batch, whether that "
         "fits this machine, and an estimate of its speed: the memory bandwidth, the best of several reads now, divided "
-        "by the bytes read per token. The model is neither loaded nor downloaded.",
+        "by the bytes read per token. With --tp or --pp also what each rank would hold, or why the model cannot be "
+        "divided. The model is neither loaded nor downloaded.",
         "[MODEL] [options]",
         [
             "spore info",
@@ -38,6 +40,7 @@ def make_parser() -> Parser:
             "spore info hf:owner/name:Q4_K_M --kv f32 --no-speed --json",
             "spore info model.gguf --backend torch --device cuda --device-memory 20G",
             "spore info model.gguf --mmproj mmproj.gguf --image-size 1600x900",
+            "spore info model.gguf --tp 4 --json",
         ],
     )
     options.add_model(parser)
@@ -58,6 +61,7 @@ def make_parser() -> Parser:
         "--image-size", type=parse_size, metavar="WxH", help="say how many tokens a picture of this size takes, too"
     )
     parser.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
+    rank_options.add_division(parser)
     options.add_json(parser)
     options.add_help(parser)
     return parser
@@ -81,6 +85,7 @@ def run(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name} is {value}: it must be at least 1")
     options.check_threads(args.threads)
     options.check_size("--device-memory", args.device_memory)
+    rank_options.select_ranks(args)
     path = store.resolve(args.model, fetch=False)
     if args.mmproj is not None:
         from sporelm.api.tower_loading import resolve_mmproj
@@ -105,15 +110,19 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
     from sporelm.api.image_text_encoder import is_image_encoder
     from sporelm.api.model_loader import ModelLoader
     from sporelm.api.open_device import open_device
+    from sporelm.api.parallel_options import ParallelOptions
+    from sporelm.api.rank_footprint import summarize_ranks
     from sporelm.api.split_loading import check_device_option, split_if_needed
     from sporelm.api.tower_loading import find_mmproj
     from sporelm.bench.resource_estimate import ResourceEstimate
     from sporelm.checkpoints import open_model
+    from sporelm.engine.kv.page_allocator import count_pages
     from sporelm.models import Encoder
 
-    failed = dict.fromkeys(("device_memory", "memory", "split", "speed", "vision", "mmproj_beside", "encoder")) | {
-        "runs": False
-    }
+    failed = dict.fromkeys(
+        ("device_memory", "memory", "split", "ranks", "speed", "vision", "mmproj_beside", "encoder")
+    ) | {"runs": False}
+    parallel = ParallelOptions(**rank_options.select_ranks(args))
     if is_image_encoder(path):
         try:
             return failed | summarize_encoder(path, args)
@@ -146,14 +155,10 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
         backend = open_device(name, device, threads, args.dtype)
         try:
             ResourceEstimate(source, backend, args.kv).memory(args.context, args.batch)  # checks both options
-            found = split_if_needed(
-                engine_options,
-                ModelLoader(source, backend, args.kv, dequantize=False),
-                None,
-                threads,
-                device=device,
-                measure=False,
-            )
+            loader = ModelLoader(source, backend, args.kv, dequantize=False)
+            found = None
+            if parallel.is_single:
+                found = split_if_needed(engine_options, loader, None, threads, device=device, measure=False)
             if found is not None:
                 backend = found.backend
             estimate = ResourceEstimate(source, backend, args.kv)
@@ -161,6 +166,8 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
             decodes = not issubclass(
                 source.schema.architecture, Encoder
             )  # the speed of an encoder is limited by compute
+            num_pages = count_pages(memory.context) * args.batch
+            ranks = summarize_ranks(loader, parallel, num_pages, args.batch, is_split=engine_options.wants_split)
             vision = summarize_vision(source, backend, args)
             if vision is None and args.image_size is not None:
                 sys.stderr.write("spore: --image-size is ignored: the model has no vision tower\n")
@@ -172,6 +179,7 @@ def estimate_memory_and_speed(path: "Path", args: argparse.Namespace) -> dict[st
                 "device_memory": read_memory(backend),
                 "memory": memory.as_json(),
                 "split": None if found is None else found.split.as_json() | {"text": str(found.split)},
+                "ranks": ranks,
                 "speed": speed,
                 "vision": vision,
                 "mmproj_beside": None if beside is None else str(beside),
@@ -315,6 +323,8 @@ def print_report(report: dict[str, Any]) -> None:
     print_device_memory(report["device_memory"])
     if report["split"] is not None:
         say("split", report["split"]["text"].partition(": ")[2])
+    if report["ranks"] is not None:
+        print_ranks(report["ranks"])
     if report["speed"] is not None:
         print_speed(report["speed"], report["memory"]["weights"])
 
@@ -404,6 +414,41 @@ def print_device_memory(memory: dict[str, Any]) -> None:
         return
     total = "" if memory["total"] is None else f" of {bytes_text(memory['total'])}"
     print_labelled(f"{memory['owner']} memory", f"{bytes_text(memory['free'])}{total} free")
+
+
+def print_ranks(ranks: dict[str, Any]) -> None:
+    """Print what each rank would hold, ranks that hold as much together; or why the model cannot be divided."""
+    from sporelm.cli.gguf_text import bytes_text
+
+    if not ranks["runs"]:
+        print_labelled("ranks", f"no: {escape_line(rank_options.name_flags(ranks['reason']))}")
+        return
+    members, whole = ranks["members"], ranks["whole"]
+    total = sum(member["weights"] for member in members)
+    again = total - whole
+    extra = f", {bytes_text(again)} of it more than once" if again else ""
+    print_labelled("ranks", f"{len(members)} ranks with {bytes_text(total)} of weights in all{extra}:")
+    texts: list[str] = []
+    for member in members:
+        first, end = member["layers"]
+        layers = f"layers {first} to {end - 1}, " if ranks["pp"] > 1 else ""
+        text = f"{layers}weights {bytes_text(member['weights'])} ({member['weights'] / whole:.1%})"
+        heads = ", ".join(f"{pair['rank']} of {pair['model']}" for pair in member["kv_heads"])
+        text += f", KV heads {heads}" if heads else ""
+        text += f", KV cache {bytes_text(member['kv'])}" if member["kv"] else ""
+        texts.append(text + (f", recurrent states {bytes_text(member['states'])}" if member["states"] else ""))
+    begin = 0
+    while begin < len(texts):
+        last = begin
+        while last + 1 < len(texts) and texts[last + 1] == texts[begin]:
+            last += 1
+        print_labelled(f"  rank {begin}" if begin == last else f"  ranks {begin}-{last}", texts[begin])
+        begin = last + 1
+    names = list(members[0]["replicated_weights"])
+    if names:
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        nbytes = bytes_text(members[0]["replicated"])
+        print_labelled("", f"  (replicated on each rank of a stage: {nbytes}, {', '.join(names[:MAX_NAMES])}{more})")
 
 
 def print_speed(speed: dict[str, Any], weight_bytes: int) -> None:

@@ -12,25 +12,13 @@ NAMES = (
 )  # fmt: skip
 
 
+TITLE = "several ranks (docs/distributed.md)"
+
+
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the options of several ranks."""
-    group = parser.add_argument_group("several ranks (docs/distributed.md)")
-    group.add_argument(
-        "--tp", type=int, metavar="N", help="tensor-parallel ranks, which have a shard of each weight; default: 1"
-    )
-    group.add_argument("--pp", type=int, metavar="N", help="pipeline stages, which have some layers each; default: 1")
-    group.add_argument(
-        "--ep", action="store_true", help="divide experts as a whole over the ranks, not each expert's matrices"
-    )
-    group.add_argument(
-        "--tp-shares",
-        type=parse_list,
-        metavar="N,..",
-        help="relative sizes of the shards, such as 1,1,2; default: equal",
-    )
-    group.add_argument(
-        "--pp-layers", type=parse_list, metavar="N,..", help="layers of each stage, such as 10,12; default: equal"
-    )
+    group = parser.add_argument_group(TITLE)
+    _add_division(group)
     group.add_argument(
         "--micro-batches",
         type=int,
@@ -61,6 +49,30 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
         "--rank-tls-cert", metavar="FILE", help="certificate in PEM format: encrypt the messages between hosts"
     )
     group.add_argument("--rank-tls-key", metavar="FILE", help="private key of --rank-tls-cert")
+
+
+def add_division(parser: argparse.ArgumentParser) -> None:
+    """Add the options that tell how a model is divided, for a command that does not run it."""
+    _add_division(parser.add_argument_group(TITLE))
+
+
+def _add_division(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--tp", type=int, metavar="N", help="tensor-parallel ranks, which have a shard of each weight; default: 1"
+    )
+    group.add_argument("--pp", type=int, metavar="N", help="pipeline stages, which have some layers each; default: 1")
+    group.add_argument(
+        "--ep", action="store_true", help="divide experts as a whole over the ranks, not each expert's matrices"
+    )
+    group.add_argument(
+        "--tp-shares",
+        type=parse_list,
+        metavar="N,..",
+        help="relative sizes of the shards, such as 1,1,2; default: equal",
+    )
+    group.add_argument(
+        "--pp-layers", type=parse_list, metavar="N,..", help="layers of each stage, such as 10,12; default: equal"
+    )
 
 
 def parse_list(text: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from sporelm.api.engine_limits import choose_limits
 from sporelm.api.engine_loader import EngineOptions
 from sporelm.api.model_loader import ModelLoader
 from sporelm.api.parallel_options import ParallelOptions
-from sporelm.api.rank_footprint import measure_rank
+from sporelm.api.rank_footprint import measure_rank, summarize_ranks
 from sporelm.api.rank_limits import RankMemory, choose_rank_limits
 from sporelm.backends.backend_registry import open_backend
 from sporelm.checkpoints import open_model
@@ -116,7 +116,17 @@ def test_what_a_rank_holds(model: ModelLoader) -> None:
     for pair in (ranks[:2], ranks[2:]):
         assert pair[0].replicated == pair[1].replicated
         assert all(each.name not in plan.weights for each in pair[0].replicated)
-        assert 0 < pair[0].replicated_bytes < pair[0].weight_bytes
-    held = sum(each.weight_bytes for each in ranks) - sum(each.replicated_bytes for each in ranks[::2])
-    assert held == pytest.approx(model.nbytes, rel=0.02)  # a quantized part may be padded
-    assert sum(len(each.memory) for each in ranks[::2]) == len(model.model.memory())
+        assert not any(name.startswith("layers.") for name in pair[0].replicated_bytes)
+    twice = sum(sum(each.replicated_bytes.values()) for each in ranks[::2])
+    assert 0 < twice < model.nbytes / 2
+    # Rows are padded to whole panels on each rank.
+    assert sum(each.weight_bytes for each in ranks) - twice == pytest.approx(model.nbytes, rel=0.01)
+    assert [each.kv_heads for each in ranks] == [[(1, 2)]] * 4
+
+
+def test_a_refusal_is_a_summary(model: ModelLoader) -> None:
+    found = summarize_ranks(model, ParallelOptions(pp=99), 1, 1, is_split=False)
+    assert found is not None
+    assert (found["runs"], found["members"]) == (False, [])
+    assert "the option pp: more stages than layers (got 99" in found["reason"]
+    assert summarize_ranks(model, ParallelOptions(), 1, 1, is_split=False) is None
