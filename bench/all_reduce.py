@@ -10,29 +10,25 @@ The first steps of each repetition are left out. Of the repetitions, all are sho
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+import numpy as np
+from benchmark_script import make_parser, print_json, run_script
 
-import numpy as np  # noqa: E402
-
-from sporelm import ops  # noqa: E402
-from sporelm.backends.cpu.cpu_backend import CpuBackend  # noqa: E402
-from sporelm.cli.doctor import read_cpu_model  # noqa: E402
-from sporelm.distributed.shared_memory_group import SharedMemoryGroup  # noqa: E402
-from sporelm.ops.spec import Spec  # noqa: E402
-from sporelm.plan import Plan  # noqa: E402
-from sporelm.quant import FORMATS  # noqa: E402
-from sporelm.quant.stored_tensor import StoredTensor  # noqa: E402
-from sporelm.tensor.dtype import F32  # noqa: E402
+from sporelm import ops
+from sporelm.backends.cpu.cpu_backend import CpuBackend
+from sporelm.cli.doctor import read_cpu_model
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
+from sporelm.ops.spec import Spec
+from sporelm.plan import Plan
+from sporelm.quant import FORMATS
+from sporelm.quant.stored_tensor import StoredTensor
+from sporelm.tensor.dtype import F32
 
 INNER = 64  # columns between the two products of a call
 WARM_UP = 20  # steps
@@ -110,23 +106,22 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    parser = make_parser(__doc__)
     for name, default in (("ranks", 2), ("threads", 1), ("width", 4096), ("tokens", 1), ("calls", 48), ("steps", 200)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--pin", action="store_true", help="give each rank cores of its own (Linux)")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = measure(options)
     if options.json:
-        print(json.dumps(rows, indent=1))
-        return
+        return print_json(rows)
     print(f"{rows[0]['cpu']}: {options.ranks} ranks of {options.threads} threads, {rows[0]['bytes']} bytes")
     print("| median us | p99 us | mean us | min us | calls |\n|---|---|---|---|---|")
     for row in rows:
         print(f"| {row['median_us']} | {row['p99_us']} | {row['mean_us']} | {row['min_us']} | {row['calls']} |")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

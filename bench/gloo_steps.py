@@ -33,27 +33,24 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / name) for name in ("src", "tests")]
+import numpy as np
+from benchmark_script import ROOT, describe_script, make_parser, run_script
 
-import numpy as np  # noqa: E402
-
-from network_namespaces import NetworkHost, linked_hosts, why_unavailable  # noqa: E402
-from sporelm import ops  # noqa: E402
-from sporelm.bench.scale.calibration import CalibrationResult, fit_efficiency, fit_link, summarize_errors  # noqa: E402
-from sporelm.bench.scale.cost_model import CostModel, ParallelLayout  # noqa: E402
-from sporelm.bench.scale.hardware import Link, Machine, Processor  # noqa: E402
-from sporelm.bench.scale.model_size import ModelSize  # noqa: E402
-from sporelm.bench.scale.scale_tables import format_percent, format_table  # noqa: E402
-from sporelm.bench.scale.step_measurement import (  # noqa: E402
+from network_namespaces import NetworkHost, linked_hosts, why_unavailable
+from sporelm import ops
+from sporelm.bench.scale.calibration import CalibrationResult, fit_efficiency, fit_link, summarize_errors
+from sporelm.bench.scale.cost_model import CostModel, ParallelLayout
+from sporelm.bench.scale.hardware import Link, Machine, Processor
+from sporelm.bench.scale.model_size import ModelSize
+from sporelm.bench.scale.scale_tables import format_percent, format_table
+from sporelm.bench.scale.step_measurement import (
     MeasuredStep,
     StepCase,
     decode_case,
     measure_steps,
     prompt_case,
 )
-from sporelm.engine.ranks.transport import read_or_create_token  # noqa: E402
-from sporelm.errors import SporeError  # noqa: E402
+from sporelm.engine.ranks.transport import read_or_create_token
 
 FIT_MODELS = "smollm2-360m:q4_0,llama-1b:q4_0"  # of two sizes: one cannot tell what a layer costs beside its weights
 CHECK_MODELS = "smollm2-135m:q4_0,qwen-0.5b:q4_0"
@@ -66,14 +63,13 @@ OPTIONS: dict[str, Any] = {"threads": 1, "max_batch": 16, "max_context": 1280}
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--fit", metavar="MODEL,..", help=f"SHAPE:FORMAT; default: {FIT_MODELS}, or those of --points")
     parser.add_argument("--check", default=CHECK_MODELS, metavar="MODEL,..", help=f"default: {CHECK_MODELS}")
     parser.add_argument("--mbit", default="0,1000", metavar="N,..", help="rates of the link; default: 0,1000")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="samples of each case; default: 3")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write everything measured, and the fit, as JSON")
     parser.add_argument("--points", type=Path, metavar="FILE", help="fit on a saved file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--role", choices=("collectives", "steps"), help=argparse.SUPPRESS)
     parser.add_argument("--options", type=json.loads, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -195,15 +191,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     if reason := why_unavailable():
         raise SystemExit(f"gloo_steps: {reason}")
     from sporelm.bench import synthetic_file
-    from sporelm.cli.bench import describe_run
 
     fitted_on = args.fit or FIT_MODELS
     models = [*fitted_on.split(","), *args.check.split(",")]
     for model in models:
         synthetic_file(f"synthetic:{model}")
     found: dict[str, Any] = {
-        **describe_run([], None),
-        "command": "python bench/gloo_steps.py " + " ".join(sys.argv[1:]),
+        **describe_script(),
     }
     found |= {"fitted_on": fitted_on, "models": models, "load_before": os.getloadavg()[0], "networks": {}}
     with linked_hosts() as hosts:
@@ -318,7 +312,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except SporeError as error:
-        raise SystemExit(f"gloo_steps: {error}") from None
+    run_script(main)

@@ -27,14 +27,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+import torch
+from benchmark_script import make_parser, print_json, run_script
+from torch import distributed
 
-import torch  # noqa: E402
-from torch import distributed  # noqa: E402
-
-from sporelm.bench.scale.calibration import fit_link  # noqa: E402
-from sporelm.bench.scale.scale_tables import format_percent, format_table  # noqa: E402
+from sporelm.bench.scale.calibration import fit_link
+from sporelm.bench.scale.scale_tables import format_percent, format_table
 
 MESSAGE_BYTES = (256, 1024, 2304, 8192, 36_864, 65_536, 262_144, 589_824, 1 << 20)
 CALLS = ("send", "all_gather", "all_reduce")
@@ -93,8 +91,7 @@ def run_rank(args: argparse.Namespace) -> int:
             rows.append({"call": name, "bytes": size, "us": seconds * 1e6, "error of the fit": error})
     values = {"latency_us": link.latency_seconds * 1e6, "gbit": link.bytes_per_second * 8 / 1e9}
     if args.json:
-        print(json.dumps({**values, "rows": rows}, indent=2))
-        return 0
+        return print_json({**values, "rows": rows})
     print(format_table([values]) + "\n")
     for row in rows:
         error = row["error of the fit"]
@@ -115,17 +112,16 @@ def run_both(words: list[str]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--call", choices=CALLS, default="all_gather")
     parser.add_argument("--rank", type=int, choices=(0, 1))
     parser.add_argument("--address", default="127.0.0.1:29517")
     parser.add_argument("--interface", help="network interface, such as eth0; default: gloo chooses")
     parser.add_argument("--repeat", type=int, default=50)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     return run_both(sys.argv[1:]) if args.rank is None else run_rank(args)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main)

@@ -14,24 +14,19 @@ lockstep N     the same begun at once: all reach the costly masks near the end o
 
 import argparse
 import gc
-import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+import numpy as np
+from benchmark_script import make_parser, print_json, run_script
 
-import numpy as np  # noqa: E402
-
-from sporelm import LLM, Grammar, SamplingParams  # noqa: E402
-from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Step  # noqa: E402
-from sporelm.engine.runner import InputArrays  # noqa: E402
-from sporelm.engine.sampling.device_sampler import DeviceSampler  # noqa: E402
-from sporelm.engine.step import UNKNOWN  # noqa: E402
+from sporelm import LLM, Grammar, SamplingParams
+from sporelm.engine import Engine, EngineConfig, ModelOutput, Request, Step
+from sporelm.engine.runner import InputArrays
+from sporelm.engine.sampling.device_sampler import DeviceSampler
+from sporelm.engine.step import UNKNOWN
 
 CONTEXT = 4096
 SCHEMA = {"type": "array", "items": {"type": "string", "minLength": 20, "maxLength": 200}, "minItems": 40}
@@ -164,12 +159,11 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--step-ms", type=float, default=5.0)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     rows = []
     with LLM(args.model, max_context=512) as llm:
@@ -194,9 +188,9 @@ def main() -> int:
             if not args.json:
                 print(f"{row['name']:12} idle {row['idle']:7.2%}   alone {row['alone']:7.2%}", flush=True)
     if args.json:
-        print(json.dumps(rows, indent=2))
+        return print_json(rows)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main)

@@ -7,19 +7,12 @@ reference (reference), and tensor-parallel ranks in threads (tp2, tp3) or stages
 dequantized to float32. The reference is slow: a model of 135M takes seconds.
 """
 
-import argparse
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+import numpy as np
+from benchmark_script import add_model, find_model, make_parser, print_json, run_script
 
-import numpy as np  # noqa: E402
-
-from sporelm import LLM  # noqa: E402
-from sporelm.errors import SporeError  # noqa: E402
+from sporelm import LLM
 
 TEXT = "The capital of France is Paris. The colour of the sky is blue, and"
 RUNS: dict[str, dict[str, Any]] = {
@@ -44,14 +37,13 @@ def kl_per_row(expected: np.ndarray, found: np.ndarray) -> np.ndarray:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="smollm2")
+    parser = make_parser(__doc__)
+    add_model(parser, "smollm2")
     parser.add_argument("--text", default=TEXT, help="text whose tokens are scored; default: two sentences")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
-    logits = {}
+    logits, path = {}, find_model(args.model)
     for name, options in RUNS.items():
-        with LLM(args.model, threads=2, max_context=256, **options) as llm:
+        with LLM(path, threads=2, max_context=256, **options) as llm:
             logits[name] = np.array(llm.logits(llm.tokenizer.encode(args.text)))
     rows = []
     for first, second in PAIRS:
@@ -59,8 +51,7 @@ def main() -> int:
         distance = float(np.abs(logits[first] - logits[second]).max())
         rows.append({"pair": f"{first} / {second}", "max_logit": distance, "kl_mean": kl.mean(), "kl_max": kl.max()})
     if args.json:
-        print(json.dumps(rows, indent=1))
-        return 0
+        return print_json(rows)
     for row in rows:
         kl = f"KL mean {row['kl_mean']:.2e}  max {row['kl_max']:.2e}"
         print(f"{row['pair']:>22}  logits {row['max_logit']:.2e}  {kl}")
@@ -68,7 +59,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except SporeError as error:
-        raise SystemExit(f"rank_agreement: {error}") from None
+    run_script(main)

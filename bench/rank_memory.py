@@ -21,21 +21,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+from benchmark_script import add_model, describe_script, find_model, make_parser, print_json, run_script
 
-from sporelm import LLM  # noqa: E402
-from sporelm.api.model_loader import ModelLoader  # noqa: E402
-from sporelm.api.open_device import open_device  # noqa: E402
-from sporelm.bench import is_synthetic, synthetic_file  # noqa: E402
-from sporelm.bench.scale.scale_tables import format_table  # noqa: E402
-from sporelm.checkpoints import open_model  # noqa: E402
-from sporelm.cli.bench import describe_run  # noqa: E402
-from sporelm.distributed.parallel_config import ParallelConfig  # noqa: E402
-from sporelm.distributed.shared_memory_group import SharedMemoryGroup  # noqa: E402
-from sporelm.errors import SporeError  # noqa: E402
-from sporelm.files import store  # noqa: E402
-from sporelm.models.sharded_model import RankPlace  # noqa: E402
+from sporelm import LLM
+from sporelm.api.model_loader import ModelLoader
+from sporelm.api.open_device import open_device
+from sporelm.bench.scale.scale_tables import format_table
+from sporelm.checkpoints import open_model
+from sporelm.distributed.parallel_config import ParallelConfig
+from sporelm.distributed.shared_memory_group import SharedMemoryGroup
+from sporelm.models.sharded_model import RankPlace
 
 TINY = "synthetic:tiny:Q4_0"
 OPTIONS: dict[str, Any] = {"max_context": 256, "max_batch": 1, "kv": "f16"}
@@ -43,17 +38,12 @@ KIBIBYTE = 1024
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="synthetic:llama-1b:Q4_0")
+    parser = make_parser(__doc__)
+    add_model(parser)
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="default: 4")
     parser.add_argument("--pp", action="store_true", help="stages of a pipeline instead of tensor-parallel ranks")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--load", action="store_true", help=argparse.SUPPRESS)  # in a process of its own
     return parser.parse_args()
-
-
-def find_model(name: str) -> Path:
-    return synthetic_file(name) if is_synthetic(name) else store.resolve(name)
 
 
 # ---- in the process that loads
@@ -158,11 +148,9 @@ def main() -> int:
         return 0
     found = measure(args)
     with closing(open_device("cpu", "cpu", 1)) as backend:
-        about = describe_run([], backend.probe())
-    about["command"] = "python bench/rank_memory.py " + " ".join(sys.argv[1:])
+        about = describe_script(backend.probe())
     if args.json:
-        print(json.dumps({**about, **found}, indent=1))
-        return 0
+        return print_json({**about, **found})
     print(f"{args.model}: {args.ranks} ranks; {about['machine']}")
     print(format_table([{key: value for key, value in found.items() if key != "rows"}]) + "\n")
     print(format_table(found["rows"]))
@@ -170,7 +158,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except SporeError as error:
-        raise SystemExit(f"rank_memory: {error}") from None
+    run_script(main)

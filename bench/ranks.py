@@ -8,33 +8,24 @@ the median speed of both and their ratio.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+from benchmark_script import add_model, describe_script, find_model, make_parser, print_json, run_script
 
-from sporelm import LLM  # noqa: E402
-from sporelm.bench import is_synthetic, synthetic_file  # noqa: E402
-from sporelm.cli.bench import describe_run  # noqa: E402
-from sporelm.errors import SporeError  # noqa: E402
-from sporelm.files import store  # noqa: E402
+from sporelm import LLM
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="synthetic:llama-1b:Q4_0")
+    parser = make_parser(__doc__)
+    add_model(parser)
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks, with one thread each; default: 2")
     parser.add_argument("--pp", action="store_true", help="stages of a pipeline instead of tensor-parallel ranks")
     parser.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of the prompt; default: 512")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens to decode; default: 64")
     parser.add_argument("--batch", default="1,8", metavar="N,..", help="sequences that decode together; default: 1,8")
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples of each; default: 5")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
 
@@ -64,7 +55,7 @@ def measure(one: LLM, several: LLM, args: argparse.Namespace) -> list[dict[str, 
 
 def main() -> int:
     args = parse_arguments()
-    path = synthetic_file(args.model) if is_synthetic(args.model) else store.resolve(args.model)
+    path = find_model(args.model)
     parallel: dict[str, Any] = {"pp": args.ranks} if args.pp else {"tp": args.ranks}
     options: dict[str, Any] = {"threads": args.ranks, "max_context": 1024, "max_batch": 16}
     one = LLM(str(path), **options)
@@ -72,14 +63,13 @@ def main() -> int:
         several = LLM(str(path), **options, **parallel)
         try:
             rows = measure(one, several, args)
-            about = describe_run(sys.argv[1:], one.backend.probe())
+            about = describe_script(one.backend.probe())
         finally:
             several.close()
     finally:
         one.close()
     if args.json:
-        print(json.dumps({"about": about, "rows": rows}, indent=1))
-        return 0
+        return print_json({"about": about, "rows": rows})
     print(f"{args.model}: one worker with {args.ranks} threads / {args.ranks} ranks; {about['machine']}")
     for row in rows:
         print(f"{row['test']:>10}  {row['one']:9.1f}  {row['several']:9.1f} tok/s  ratio {row['ratio']:.3f}")
@@ -87,7 +77,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except SporeError as error:
-        raise SystemExit(f"ranks: {error}") from None
+    run_script(main)

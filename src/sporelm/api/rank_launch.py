@@ -234,7 +234,12 @@ class RankLauncher:
             groups.close()
             rank_folder.close()
 
-        members = self._members(worker, list(ranks.values()), groups.abort, close)
+        def abort() -> None:
+            groups.abort()
+            if self._listener is not None:  # a worker that joins now takes a rank
+                self._listener.greet(None)
+
+        members = self._members(worker, list(ranks.values()), abort, close)
         is_started = True
         return members
 

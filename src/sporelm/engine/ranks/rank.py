@@ -17,6 +17,7 @@ from sporelm.engine.ranks.messages import (
     Failed,
     Heartbeat,
     Message,
+    RankReady,
     Reply,
     Request,
     decode_reply,
@@ -28,6 +29,7 @@ from sporelm.engine.ranks.transport import Connection, ConnectionLost
 from sporelm.errors import RankLost, SporeError
 
 STALL_SECONDS = 3.0  # without a sign of life: a process that is stopped, or a host that has vanished
+START_STALL_SECONDS = 30.0  # the same while it starts: no thread of it runs while it links a large library, as of torch
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 3.0
 
@@ -198,6 +200,7 @@ class ProcessRank(LosableRank):
         self.connection = connection
         self.phase = ""  # of loading
         self.has_ended = False  # in good order, after `close`
+        self._is_ready = False  # its weights are loaded
         self._sending = threading.Lock()  # replies come in the order of the messages
         self._on_lost: list[OnLost] = []
         self._closing: Future[Reply] | None = None
@@ -279,8 +282,9 @@ class ProcessRank(LosableRank):
                 else:  # a pause of this process, such as a suspended laptop, is not a silence of the other one
                     silent_seconds += min(now - checked, 2 * POLL_SECONDS)
                 checked = now
-                if silent_seconds > STALL_SECONDS:
-                    self.lose(f"no sign of life for {STALL_SECONDS:g} seconds")
+                max_seconds = STALL_SECONDS if self._is_ready else START_STALL_SECONDS
+                if silent_seconds > max_seconds:
+                    self.lose(f"no sign of life for {max_seconds:g} seconds")
                     return
         except ConnectionLost as reason:
             self._lose_connection(reason)
@@ -294,6 +298,7 @@ class ProcessRank(LosableRank):
         if isinstance(reply, Heartbeat):
             self.phase = reply.phase
             return
+        self._is_ready = self._is_ready or isinstance(reply, RankReady)
         with self._changing:
             future = self._replies.popleft() if self._replies else None
         if future is None:
