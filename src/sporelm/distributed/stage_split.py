@@ -1,4 +1,4 @@
-"""Splits a traced graph into the stages of a pipeline: each stage has the calls of some layers.
+"""Split a traced graph into the stages of a pipeline: each stage has the calls of some layers.
 
 A call belongs to the stage of its layer, or to the last stage of its arguments. Values that later stages need are sent
 by the stage that has them. A cache may be read in a later stage than the one that fills it (layers that share keys and

@@ -1,4 +1,4 @@
-"""Decides how a model's weights, caches and logits are sharded for the ranks of a stage.
+"""Decide how a model's weights, caches and logits are sharded for the ranks of a stage.
 
 The model is traced twice without weights. The first trace tells which ops read each weight; the second one, with the
 sharding rules, tells which caches are sharded. A weight that no rule can shard is copied to every rank (ADR 0056).

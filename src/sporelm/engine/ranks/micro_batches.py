@@ -1,4 +1,4 @@
-"""Splits a step into micro-batches, so that the stages of a pipeline compute at the same time (Huang et al. 2019)."""
+"""Split a step into micro-batches, so that the stages of a pipeline compute at the same time (Huang et al. 2019)."""
 
 from sporelm.engine.step import ScheduledSequence, Step
 
