@@ -110,6 +110,11 @@ OPTIONS = {
         "--no-speed",
         "--mmproj",
         "--image-size",
+        "--tp",
+        "--pp",
+        "--ep",
+        "--tp-shares",
+        "--pp-layers",
         "--json",
     }
     | EVERY,

@@ -1,4 +1,4 @@
-"""What each rank of a divided model holds: its weights, its KV heads, and the parts that several ranks have."""
+"""The part of a divided model that each rank holds: weights, KV heads, and the weights that several ranks have."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

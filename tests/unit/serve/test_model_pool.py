@@ -202,7 +202,7 @@ def test_a_slow_engine_counts_as_stalled_later_but_within_a_minute() -> None:
     assert model.problem(4) == "the engine of a did not finish a step in 60 s"
 
 
-def test_ranks_that_start_again_are_no_stall(opener: FakeOpener) -> None:
+def test_ranks_that_start_again_do_not_count_as_stalled(opener: FakeOpener) -> None:
     async def main() -> None:
         opener.may_open.set()
         pool = pool_with(opener)

@@ -386,7 +386,7 @@ class RankListener:
             return None
 
     def greet(self, payload: bytes | None) -> None:
-        """Send this to all peers that wait to be accepted, and to those that come from now on; None: to none."""
+        """Send this to each peer that waits to be accepted, or connects from now on; None: to none."""
         with self._changing:
             self._greeting = payload
             if payload is None:

@@ -160,7 +160,8 @@ def test_a_stalled_rank_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher(["remote"])
     made = launcher.engine()
     monkeypatch.setattr(rank_server, "BEAT_SECONDS", 0.1)
-    launcher.starts[0][1].on_run = lambda step: launcher.wait(launcher.rank_aborted[0])
+    aborted = launcher.rank_aborted[0]
+    launcher.starts[0][1].on_run = lambda step: launcher.wait(aborted)
     request = made.add(Request(PROMPTS[0], max_tokens=5))
     made.run([request])
     check_restart(launcher, made, request)
@@ -258,14 +259,17 @@ def test_an_error_of_another_rank_wakes_rank_0(kind: str, monkeypatch: pytest.Mo
 def test_a_lost_rank_wakes_a_rank_that_waits_for_it_in_another_group(kind: str) -> None:
     launcher = Launcher([kind, "remote"])
 
-    def die(step: Step) -> None:
-        launcher.cut_off()
-        launcher.wait(launcher.rank_aborted[1])
-
     def wait_in_stage(workers: list[FakeWorker]) -> None:
-        if len(launcher.starts) == 1:
-            workers[1].on_run = lambda step: launcher.wait(launcher.rank_aborted[0])
-            workers[2].on_run = die
+        if len(launcher.starts) != 1:
+            return
+        first, second = launcher.rank_aborted  # of these ranks: a late one may begin its step after the restart
+
+        def die(step: Step) -> None:
+            launcher.cut_off()
+            launcher.wait(second)
+
+        workers[1].on_run = lambda step: launcher.wait(first)
+        workers[2].on_run = die
 
     launcher.on_start = wait_in_stage
     run(launcher)
