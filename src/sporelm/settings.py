@@ -150,6 +150,16 @@ API_KEYS_FILE = setting(
 )
 
 
+def set_library_variable(name: str, value: str, *, replaced: str) -> None:
+    """Set a variable that a native library reads when it is loaded, unless the user has set it.
+
+    replaced   a value that begins so is not the user's: this program, as the parent of this process, set it
+    """
+    present = os.environ.get(name)
+    if not present or present.startswith(replaced):
+        os.environ[name] = value
+
+
 def allows_colors() -> bool:
     """Return whether the environment allows colours on a terminal.
 
