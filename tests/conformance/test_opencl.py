@@ -1,11 +1,12 @@
-"""OpenCL kernels against the ops' numpy references: in float32, with activations stored as halves, and in float32 with
-the vectors and groups of GPUs.
+"""OpenCL kernels against the ops' numpy references: in float32, with activations stored as halves, with sums in half
+precision too, and in float32 with the vectors and groups of GPUs.
 
-They run where there is an OpenCL driver, such as PoCL for the CPU. Without cl_khr_fp16 halves are only stored, and
-computed as floats: PoCL's CPU device has none, so that is tested here.
+They run where there is an OpenCL driver, such as PoCL for the CPU. Without cl_khr_fp16, as on PoCL, arithmetic in half
+precision is emulated: each operation is rounded to half.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from sporelm.ops import trace
 from sporelm.plan import Plan
 
 DTYPES = ("f32", "f16")
+HALVES = "f16 with sums in half precision"
 GROUPS = "groups of a gpu"
 
 
@@ -31,23 +33,30 @@ def kernel_cases() -> list[Any]:
     f32, fewer in others, since each shape of some ops is a program to compile; with --all all cases."""
     try:
         from sporelm.backends.opencl.op_lowering import op_lowerings
+        from sporelm.backends.opencl.opencl_backend import HALF_OPS
     except BackendError:
         return [pytest.param("f32", None, id="none")]
     short = [id(case) for case in sample_cases()]
-    chosen = {"f32": {*short[::8]}, "f16": {*short[1::24]}, GROUPS: {*short[2::24]}}
+    many = [id(case) for case in sample_cases() if case.op in HALF_OPS and str(case).endswith("x121")]
+    chosen = {"f32": {*short[::8]}, "f16": {*short[1::24]}, HALVES: {*many[::8]}, GROUPS: {*short[2::24]}}
     return [
         pytest.param(kind, case, id=f"{kind} {case}", marks=[] if id(case) in chosen[kind] else [pytest.mark.all])
-        for kind in (*DTYPES, GROUPS)
+        for kind in (*DTYPES, HALVES, GROUPS)
         for case in CASES
-        if case.op in op_lowerings()
+        if case.op in (HALF_OPS if kind == HALVES else op_lowerings())
     ]
 
 
 @pytest.fixture(scope="module")
 def backends() -> Iterator[dict[str, Any]]:
-    """The back-end with each type of activations, and with numbers of a GPU."""
+    """The back-end with each type of activations, with and without arithmetic in half precision, and with numbers of a
+    GPU."""
     opened = {dtype: open_available("opencl", dtype=dtype) for dtype in DTYPES}
-    opened[GROUPS] = open_available("opencl")
+    opened[HALVES], opened[GROUPS] = open_available("opencl", dtype="f16"), open_available("opencl")
+    opened["f16"].halves = None
+    opened[HALVES].halves = opened[HALVES].halves or "emulated"
+    fast_to_compile = {"tile_tokens": 3, "tile_vectors": 1}
+    opened[HALVES].tuning = replace(opened[HALVES].tuning, half_products=1, **fast_to_compile)
     from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
 
     opened[GROUPS].tuning = GPU_DEFAULTS

@@ -20,7 +20,9 @@ def list_opencl_candidates(torch_devices: Collection[str] = ()) -> list[str]:
         return []
     try:
         from sporelm.backends.opencl.device_selection import find_obstacle, list_opencl_devices
+        from sporelm.backends.opencl.driver_check import check_driver
 
+        check_driver(None)
         devices = list_opencl_devices()
     except BackendError:
         return []

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pyopencl as cl
 
+from sporelm.backends.opencl.pocl_folder import use_own_folder
 from sporelm.errors import BackendError
 
 KINDS = {"gpu": cl.device_type.GPU, "accelerator": cl.device_type.ACCELERATOR, "cpu": cl.device_type.CPU}
@@ -60,19 +62,22 @@ class OpenClDevice:
 def list_opencl_devices() -> list[OpenClDevice]:
     """Return all devices of all platforms, numbered in the order of the drivers. Raise BackendError without a driver.
 
-    A platform whose devices cannot be listed is passed over: a broken driver must not hide the others.
+    A platform whose devices cannot be listed is passed over, as is a device that cannot be described: a broken driver
+    must not hide the others.
     """
+    use_own_folder()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
         raise BackendError(f"no OpenCL driver ({explain_error(error)}). {DRIVER_REMEDY}.") from None
     found: list[OpenClDevice] = []
     for platform in platforms:
-        try:
-            for device in platform.get_devices():
+        devices: list[Any] = []
+        with suppress(cl.Error):
+            devices = platform.get_devices()
+        for device in devices:
+            with suppress(cl.Error):
                 found.append(_describe(len(found), device, platform))
-        except cl.Error:
-            continue
     if not found:
         raise BackendError(f"no OpenCL device ({len(platforms)} drivers list none). {DRIVER_REMEDY}.")
     return found

@@ -1,8 +1,11 @@
 """The storage of values and tensors in buffers of an OpenCL device."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import pyopencl as cl
 
 from sporelm.backends.context import Context, Resource
 from sporelm.backends.opencl.weight_formats import OVERREAD_BYTES, RUN, WeightFormat
@@ -60,7 +63,8 @@ class PoolBuffers(Resource):
     def release(self) -> None:
         self._finish()
         for buffer in self.buffers:
-            buffer.release()
+            with suppress(cl.Error):  # of a lost device: what it has is gone, and the others are freed
+                buffer.release()
         self.buffers = []
 
 

@@ -24,6 +24,8 @@ class DeviceTuning:
     tile_tokens     tokens of a work-item's tile of a product of many tokens
     tile_vectors    vectors of 16 outputs of that tile
     tile_group      work-items of a group in each direction of that product: outputs, tokens
+    half_products   1: products of many tokens are added in half precision, where the device computes in it and
+                    activations are stored in it
     slab_bytes      of unpacked weights at a time
     attention_rows  rows (a token of one head) that a work-group attends with at once
     attention_group work-items of that group
@@ -41,6 +43,7 @@ class DeviceTuning:
     tile_tokens: int = 8
     tile_vectors: int = 1
     tile_group: tuple[int, int] = (4, 8)
+    half_products: int = 1
     slab_bytes: int = 64 << 20
     attention_rows: int = 4
     attention_group: int = 64
@@ -60,6 +63,7 @@ CPU_DEFAULTS = DeviceTuning(
     tile_tokens=8,
     tile_vectors=2,
     tile_group=(1, 1),
+    half_products=1,
     slab_bytes=4 << 20,
     attention_rows=4,
     attention_group=1,

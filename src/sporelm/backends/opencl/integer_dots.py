@@ -46,9 +46,9 @@ def is_right(kind: str, compiler: ProgramCompiler, queue: Any) -> bool:
     x = random.integers(-127, 128, 16 * MAX_RUNS, np.int16).astype(np.int8)
     found = np.zeros(3, np.float32)
     flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-    buffers = [cl.Buffer(compiler.context, flags, hostbuf=array) for array in (weight, x)]
-    target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
     try:
+        buffers = [cl.Buffer(compiler.context, flags, hostbuf=array) for array in (weight, x)]
+        target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
         program = kernel_program("dot_probe", {"VEC": 4, "LOCAL": 1}, dot_snippets(kind))
         kernel = compiler.kernel(program, "multiply_probe")
         kernel.set_args(*buffers, target)

@@ -7,10 +7,12 @@ many processes, the least recently used files removed first.
 """
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +25,9 @@ from sporelm.errors import BackendError
 SOURCES = Path(__file__).parent / "kernels"
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 LANGUAGE = "-cl-std=CL1.2"
+# Some drivers have the functions of cl_khr_integer_dot_product only in a later language.
+DOT_FILE, EMULATED_DOT_FILE = "dots/packed.h", "dots/emulated.h"
+LATER_LANGUAGES = (((3, 0), "-cl-std=CL3.0"), ((2, 0), "-cl-std=CL2.0"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,11 @@ def read_source(name: str) -> str:
     return (SOURCES / name).read_text("utf-8")
 
 
+# Held while a driver compiles: in builds, and in launches that may compile too, which PoCL does in the first one with
+# each size. Threads of several models would compile in one folder, which it does not lock (`pocl_folder`).
+COMPILING = RLock()
+
+
 class ProgramCompiler:
     """Compiles programs for one device, each once."""
 
@@ -74,33 +84,48 @@ class ProgramCompiler:
         self._programs: dict[KernelProgram, Any] = {}
         self._unsaved: dict[str, Any] = {}
         has_division = device.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
-        self._flags = [LANGUAGE, *([EXACT_DIVISION] if has_division else [])]
+        self._flags = [EXACT_DIVISION] if has_division else []
 
     def kernel(self, program: KernelProgram, name: str) -> Any:
         """Return a new kernel object of a program. Raise BackendError if the driver does not compile it."""
         if program not in self._programs:
             began = perf_counter()
-            self._programs[program] = self._build(program)
+            with COMPILING:
+                self._programs[program] = self._build(program)
             self.compile_s += perf_counter() - began
         return cl.Kernel(self._programs[program], name)
 
-    def key(self, source: str) -> str:
-        """Return the name under which the binary of a source is kept."""
+    def flags(self, program: KernelProgram) -> list[str]:
+        """Return the options of the driver's compiler."""
+        language = LANGUAGE
+        if DOT_FILE in program.snippets and EMULATED_DOT_FILE not in program.snippets:
+            later = (name for version, name in LATER_LANGUAGES if self.device.version >= version)
+            language = next(later, LANGUAGE)
+        return [language, *self._flags]
+
+    def key(self, program: KernelProgram) -> str:
+        """Return the name under which the binary of a program is kept."""
         held = self.device.device
-        parts = (source, *self._flags, held.name, held.version, held.driver_version, held.platform.version)
+        parts = (
+            program.source,
+            *self.flags(program),
+            held.name,
+            held.version,
+            held.driver_version,
+            held.platform.version,
+        )
         return "cl-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
     def _build(self, program: KernelProgram) -> Any:
-        source = program.source
-        key = self.key(source)
+        key, flags = self.key(program), self.flags(program)
         binary = self.binaries.get(key)
         if binary is not None:
             try:
-                return self._compile(cl.Program(self.context, [self.device.device], [binary]))
+                return self._compile(cl.Program(self.context, [self.device.device], [binary]), flags)
             except cl.Error:  # of another build of the driver under the same version: compile again
                 pass
         try:
-            built = self._compile(cl.Program(self.context, source))
+            built = self._compile(cl.Program(self.context, program.source), flags)
         except cl.Error as error:
             raise BackendError(
                 f"device {self.device.label}: its driver does not compile {program}: {_first_error(str(error))}. "
@@ -110,14 +135,12 @@ class ProgramCompiler:
         self._unsaved[key] = built
         return built
 
-    def _compile(self, program: Any) -> Any:
-        """Build a program without the cache of pyopencl, which does not check its files."""
-        return program.build(self._flags, cache_dir=False)
-
-    @property
-    def has_unsaved(self) -> bool:
-        """Return whether there are programs whose binaries are not kept yet."""
-        return bool(self._unsaved)
+    def _compile(self, program: Any, flags: Sequence[str]) -> Any:
+        """Build a program without the cache of pyopencl, which does not check its files, and without its warning for
+        each log that is not empty."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return program.build(list(flags), cache_dir=False)
 
     def save_binaries(self) -> None:
         """Keep the binaries of programs that were compiled from source.

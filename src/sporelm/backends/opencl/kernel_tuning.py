@@ -51,9 +51,30 @@ def tune_device(backend: "OpenClBackend", progress: Progress | None = None) -> t
         if progress:
             progress("measure", done, len(workloads))
         rows.append(_choose(backend, name, candidates, run))
+    if backend.device.has_fp16:
+        rows.append(_tune_half_products(backend))
     if progress:
         progress("measure", len(workloads), len(workloads))
     return backend.tuning, rows
+
+
+def _tune_half_products(backend: "OpenClBackend") -> TuningRow:
+    """Measure products of many tokens in half precision and in float, on a back-end that stores halves."""
+    narrow = type(backend)(device=str(backend.device.number), dtype="f16")
+    narrow.tuning = backend.tuning
+    random = np.random.default_rng(0)
+    weight = _random_weight(narrow, random)
+    many = narrow.tensor(random.standard_normal((TOKENS, WIDTH), np.float32))
+    row = _choose(narrow, "half products", [{"half_products": 0}], lambda: ops.linear(many, weight))
+    backend.tuning = narrow.tuning
+    narrow.close()
+    return row
+
+
+def _random_weight(backend: "OpenClBackend", random: np.random.Generator) -> Tensor:
+    form = FORMATS[FORMAT]
+    blocks = random.integers(0, 60, (ROWS * WIDTH // form.values, form.nbytes), np.uint8)
+    return backend.pack(StoredTensor("weight", form, (ROWS, WIDTH), blocks))
 
 
 def _list_workloads(backend: "OpenClBackend") -> list[tuple[str, list[dict[str, Any]], Callable[[], Any]]]:
@@ -66,9 +87,7 @@ def _list_workloads(backend: "OpenClBackend") -> list[tuple[str, list[dict[str, 
     def rows(count: int, width: int) -> Tensor:
         return backend.tensor(random.standard_normal((count, width), np.float32))
 
-    form = FORMATS[FORMAT]
-    blocks = random.integers(0, 60, (ROWS * WIDTH // form.values, form.nbytes), np.uint8)
-    weight = backend.pack(StoredTensor("weight", form, (ROWS, WIDTH), blocks))
+    weight = _random_weight(backend, random)
     one, many, flat = rows(1, WIDTH), rows(TOKENS, WIDTH), rows(TOKENS, ROWS)
     scale = backend.tensor(np.ones(WIDTH, np.float32))
     cache = backend.allocate_pages(PAGES, [(HEADS, HEAD_DIM)], F16)[0]

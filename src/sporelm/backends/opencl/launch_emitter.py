@@ -37,12 +37,20 @@ class ScratchRegion(NamedTuple):
 class LaunchEmitter:
     """Collects the launches of a program's calls. Lowerings (`lowering/*.py`) use it."""
 
-    def __init__(self, memory: ValueMemory, activation: DType, tuning: DeviceTuning, dots: str | None = None) -> None:
+    def __init__(
+        self,
+        memory: ValueMemory,
+        activation: DType,
+        tuning: DeviceTuning,
+        dots: str | None = None,
+        halves: str | None = None,
+    ) -> None:
         """
         activation  the type in which activations are stored: F32 or F16
         dots        the kind of products of integers that the device has (`integer_dots`)
+        halves      the kind of arithmetic in half precision that it has (`half_arithmetic`)
         """
-        self.dots = dots
+        self.dots, self.halves = dots, halves
         self.memory, self.activation, self.tuning = memory, activation, tuning
         self.launches: list[KernelLaunch] = []
         self.following: Call | None = None

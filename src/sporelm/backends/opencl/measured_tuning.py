@@ -28,6 +28,7 @@ logged_messages: set[str] = set()  # messages that were logged already, once a p
 LIST_KEY = "sporelm opencl tuning"
 MAX_FILE_BYTES = 1 << 20
 MAX_NUMBER = 1 << 30
+SWITCHES = ("wide_scales", "half_products")  # numbers that may be 0
 WORDS = ("device", "driver", "kernels", "measured")
 
 
@@ -122,7 +123,8 @@ def _check_entry(entry: Any) -> dict[str, Any]:
         parts = value if name == "tile_group" else [value]
         if not isinstance(parts, list) or len(parts) != (2 if name == "tile_group" else 1):
             raise ValueError(f"an entry's {name} is not valid")
-        if not all(type(part) is int and (name == "wide_scales" or part > 0) and part <= MAX_NUMBER for part in parts):
+        least = 0 if name in SWITCHES else 1
+        if not all(type(part) is int and least <= part <= MAX_NUMBER for part in parts):
             raise ValueError(f"an entry's {name} is not valid")
     return entry
 

@@ -32,6 +32,8 @@ from sporelm.backends.opencl.device_storage import (
     RoundedRows,
 )
 from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.driver_check import check_driver
+from sporelm.backends.opencl.half_arithmetic import find_half_arithmetic
 from sporelm.backends.opencl.integer_dots import find_dots
 from sporelm.backends.opencl.kernel_program import ProgramCompiler
 from sporelm.backends.opencl.measured_tuning import tuning_in_use
@@ -68,6 +70,8 @@ from sporelm.units import in_units
 ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
 # Ops that decide something, or whose results weigh others: their results stay float32 (ADR 0044).
 F32_OPS = frozenset({"argmax", "top_k", "route"})
+# Ops whose products of many tokens are added in half precision, where the device computes in it.
+HALF_OPS = frozenset({"linear", "linear_group", "linear_silu_mul", "linear_activate_mul"})
 MAX_STEP_TOKENS = 512
 # One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
 NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")
@@ -103,54 +107,69 @@ class OpenClBackend:
         self.allocated_bytes = 0
         self._obstacle: str | None = None
         try:
+            check_driver(device)
             self.device: OpenClDevice = choose_device(device, list_opencl_devices())
             self._obstacle = find_obstacle(self.device)
             if self._obstacle is None:
                 self._open()
         except BackendError as error:
             self._obstacle = str(error)
-
-    def _open(self) -> None:
-        try:
-            self.cl_context = cl.Context([self.device.device])
-            self.queue = cl.CommandQueue(self.cl_context, self.device.device)
         except cl.Error as error:
-            raise BackendError(
+            self._obstacle = (
                 f"device {self.device.label} cannot be opened ({explain_error(error)}). Close other programs that use "
                 "it, or take another device with the option device."
-            ) from error
+            )
+
+    def _open(self) -> None:
+        self.cl_context = cl.Context([self.device.device])
+        self.queue = cl.CommandQueue(self.cl_context, self.device.device)
         active = tuning_in_use(self.device)
         self.tuning: DeviceTuning = active.tuning
         self._tuning_source = active.source
         self.compiler = ProgramCompiler(self.device, self.cl_context)
         self.dots = find_dots(self.device, self.compiler, self.queue)
+        self.halves: str | None = None
+        if self.activation is F16:
+            self.halves = find_half_arithmetic(self.device, self.compiler, self.queue)
 
     def probe(self) -> Ready | Missing:
         if self._obstacle is not None:
             return Missing(self._obstacle.rstrip("."))
+        try:
+            return Ready(self._describe())
+        except (cl.Error, BackendError) as error:
+            return Missing(f"device {self.device.label} failed after it was opened: {explain_error(error)}")
+
+    def _describe(self) -> dict[str, str]:
         held: Any = self.device.device
         binaries = self.compiler.binaries
-        return Ready(
-            {
-                "device": self.device.label,
-                "devices": "; ".join(each.label for each in list_opencl_devices()),
-                "driver": f"{self.device.driver}, OpenCL {'.'.join(map(str, self.device.version))}",
-                "memory": f"{in_units(held.global_mem_size)}, {in_units(held.max_mem_alloc_size)} in one buffer"
-                + (", shared with the host" if self.device.shares_host_memory else ""),
-                "units": str(held.max_compute_units),
-                "dtype": self.activation.name,
-                "fp16": "computes" if self.device.has_fp16 else "storage only: computed in f32",
-                "integer products": self.dots or "none: rounded rows are multiplied as floats",
-                "tuning": self._tuning_source,
-                "program cache": binaries.refusal or str(binaries.folder),
-            }
-        )
+        return {
+            "device": self.device.label,
+            "devices": "; ".join(each.label for each in list_opencl_devices()),
+            "driver": f"{self.device.driver}, OpenCL {'.'.join(map(str, self.device.version))}",
+            "memory": f"{in_units(held.global_mem_size)}, {in_units(held.max_mem_alloc_size)} in one buffer"
+            + (", shared with the host" if self.device.shares_host_memory else ""),
+            "units": str(held.max_compute_units),
+            "dtype": self.activation.name,
+            "fp16": self._describe_fp16(),
+            "integer products": self.dots or "none: rounded rows are multiplied as floats",
+            "tuning": self._tuning_source,
+            "program cache": binaries.refusal or str(binaries.folder),
+        }
+
+    def _describe_fp16(self) -> str:
+        if self.halves is not None:
+            return "computes products of many tokens"
+        if not self.device.has_fp16:
+            return "storage only: computed in f32"
+        return "products come out wrong: computed in f32" if self.activation is F16 else "with the option dtype f16"
 
     def missing_kernels(self) -> list[str]:
         return sorted(ALL.keys() - op_lowerings().keys())
 
     def number_types(self, op: Op) -> NumberTypes:
-        return NumberTypes(F32 if op.name in F32_OPS else self.activation, F32)
+        adds_halves = self.halves is not None and self.tuning.half_products and op.name in HALF_OPS
+        return NumberTypes(F32 if op.name in F32_OPS else self.activation, F16 if adds_halves else F32)
 
     def stored_type(self, op: Op, spec: Spec) -> Any:
         """Return the type in which a result of an op is stored."""

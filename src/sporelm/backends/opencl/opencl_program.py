@@ -15,6 +15,7 @@ from sporelm.backends.context import Resource
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.opencl.device_storage import DeviceArray, OutputHandle, RoundedRows
 from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, extent_of
+from sporelm.backends.opencl.kernel_program import COMPILING
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
 from sporelm.backends.opencl.op_lowering import find_lowering
 from sporelm.backends.protocol import Handle, Placement
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sporelm.backends.opencl.opencl_backend import OpenClBackend
 
 MAX_JOINT_INPUT_BYTES = 1 << 20  # of an input that goes up together with others
+BoundLaunch = tuple[int, Any, tuple[int, ...], tuple[int, ...]]  # its number, kernel, global size and group
 MAX_BOUND_STEPS = 64  # combinations of extents whose sizes are kept
 
 
@@ -60,7 +62,7 @@ class OpenClProgram(Resource):
         }
         self._arena = backend.allocate_buffer(placement.nbytes, "the values of a step") if placement.nbytes else None
         self._place_inputs()
-        emitter = LaunchEmitter(self, backend.activation, backend.tuning, backend.dots)
+        emitter = LaunchEmitter(self, backend.activation, backend.tuning, backend.dots, backend.halves)
         self._owners: list[int] = []  # of launches: the call's number
         following = [*graph.calls[1:], None]
         for number, call in enumerate(graph.calls):
@@ -78,8 +80,9 @@ class OpenClProgram(Resource):
         )
         self._launches = emitter.launches
         self._prepared: list[PreparedLaunch | None] = [None] * len(self._launches)
-        self._bound: dict[tuple[int, ...], list[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]] = {}
+        self._bound: dict[tuple[int, ...], list[BoundLaunch]] = {}
         self._last: tuple[int, ...] | None = None
+        self._launched: set[tuple[int, ...]] = set()  # combinations of extents that have run
         self._caches = [
             value.storage
             for call in graph.calls
@@ -142,8 +145,12 @@ class OpenClProgram(Resource):
     def run(self, arrays: Mapping[str, Handle], extents: Mapping[str, int]) -> dict[str, Handle]:
         """See `Program.run`. Outputs are valid until the next run."""
         self.check()
-        self._upload(arrays)
-        self._enqueue(extents)
+        try:
+            self._upload(arrays)
+            self._enqueue(extents)
+        except cl.Error:
+            self.backend.finish_quietly()  # the launches before the failure use buffers that the caller may free
+            raise
         return {
             name: OutputHandle(
                 array := self.array_of(value),
@@ -185,19 +192,26 @@ class OpenClProgram(Resource):
         key = tuple(extents.values())
         for cache in self._caches:
             cache.pool.check()
+        is_new = key not in self._launched
         bound = self._bind(key, extents)
-        queue, backend = self.backend.queue, self.backend
-        if backend.times is not None:
+        if self.backend.times is not None:
             self._enqueue_timed(bound)
-            return
+        elif is_new:
+            with COMPILING:
+                self._enqueue_bound(bound)
+                self.backend.queue.finish()
+                self.backend.compiler.save_binaries()
+            self._launched.add(key)
+        else:
+            self._enqueue_bound(bound)
+
+    def _enqueue_bound(self, bound: Sequence[BoundLaunch]) -> None:
+        queue = self.backend.queue
         for _, kernel, sizes, group in bound:
             cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
         queue.flush()
-        if backend.compiler.has_unsaved:
-            queue.finish()
-            backend.compiler.save_binaries()
 
-    def _enqueue_timed(self, bound: Sequence[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]) -> None:
+    def _enqueue_timed(self, bound: Sequence[BoundLaunch]) -> None:
         """Enqueue launch by launch, and record the time of each."""
         for number, kernel, sizes, group in bound:
             call = self.graph.calls[self._owners[number]]
@@ -207,9 +221,7 @@ class OpenClProgram(Resource):
 
             self.backend.timed(call, self._launches[number].name, launch)
 
-    def _bind(
-        self, key: tuple[int, ...], extents: Mapping[str, int]
-    ) -> list[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]:
+    def _bind(self, key: tuple[int, ...], extents: Mapping[str, int]) -> list[BoundLaunch]:
         """Return the kernels of a step with their sizes, their arguments set."""
         bound = self._bound.get(key)
         if bound is not None and key == self._last:

@@ -12,6 +12,7 @@ from sporelm.errors import BackendError
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
+from sporelm.backends.opencl.integer_dots import dot_snippets
 from sporelm.backends.opencl.kernel_program import SOURCES, ProgramCompiler, kernel_program
 
 PROGRAM = kernel_program("conversion", {"WIDEN": False, "VEC": 4, "LOCAL": 1})
@@ -64,16 +65,25 @@ def test_a_damaged_binary_is_compiled_again(opencl: Any, open_compiler: Any) -> 
 def test_a_binary_of_another_driver_is_compiled_again(opencl: Any, open_compiler: Any) -> None:
     """Its content is whole, but the driver refuses it."""
     compiler = open_compiler()
-    compiler.binaries.put(compiler.key(PROGRAM.source), b"not a program")
+    compiler.binaries.put(compiler.key(PROGRAM), b"not a program")
     run(opencl, compiler)
     assert compiler.num_compiled == 1
 
 
 def test_the_key_names_source_options_device_and_driver(opencl: Any, open_compiler: Any) -> None:
     compiler = open_compiler()
-    keys = {compiler.key(PROGRAM.source), compiler.key(PROGRAM.source + " ")}
+    keys = {compiler.key(PROGRAM), compiler.key(replace(PROGRAM, options=()))}
     compiler._flags = [*compiler._flags, "-D X=1"]
-    assert len(keys | {compiler.key(PROGRAM.source)}) == 3
+    assert len(keys | {compiler.key(PROGRAM)}) == 3
+
+
+def test_products_of_bytes_are_compiled_in_the_language_that_has_them(opencl: Any, open_compiler: Any) -> None:
+    compiler = open_compiler()
+    programs = [kernel_program("dot_probe", {}, dot_snippets(kind)) for kind in ("packed", "emulated", "x86")]
+    for version, language in (((1, 2), "CL1.2"), ((2, 1), "CL2.0"), ((3, 0), "CL3.0")):
+        compiler.device = replace(opencl.device, version=version)
+        languages = [compiler.flags(program)[0] for program in programs]
+        assert languages == [f"-cl-std={language}", "-cl-std=CL1.2", "-cl-std=CL1.2"]
 
 
 def test_an_error_of_the_drivers_compiler_is_one_line(opencl: Any, open_compiler: Any) -> None:

@@ -1,5 +1,8 @@
 // Products of many tokens with unpacked panels: y[token][first + row] = x panel^T + bias.
 // An item has TOKENS tokens and one panel of PANEL = 16 * VECTORS rows.
+// HALVES: runs of 32 products are added in half precision, their sums in float.
+#define RUN 32
+
 kernel __attribute__((reqd_work_group_size(GROUP_TOKENS, GROUP_PANELS, 1)))
 void multiply_tiles(global const real *x, global const real *panels, global const float *bias, global real *y,
                     int tokens, int width, int depth, int first, int rows, int y_width) {
@@ -15,6 +18,32 @@ void multiply_tiles(global const real *x, global const real *panels, global cons
     for (int t = 0; t < TOKENS; t++)
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) sums[t][v] = 0.0f;
+#ifdef HALVES
+    for (int first_column = 0; first_column < width; first_column += RUN) {
+        halves_t parts[TOKENS][VECTORS];
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++) parts[t][v] = HALF_ZERO;
+        int end = min(first_column + RUN, width);
+        for (int k = first_column; k < end; k++) {
+            halves_t row[VECTORS];
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++) row[v] = LOAD_HALVES(w + 16 * v);
+            w += PANEL;
+#pragma unroll
+            for (int t = 0; t < TOKENS; t++) {
+                halves_t number = SPREAD_HALF(from[t], k);
+#pragma unroll
+                for (int v = 0; v < VECTORS; v++) parts[t][v] = FMA_HALVES(number, row[v], parts[t][v]);
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++) sums[t][v] += WIDEN_HALVES(parts[t][v]);
+    }
+#else
     for (int k = 0; k < width; k++) {
         float16 row[VECTORS];
 #pragma unroll
@@ -27,6 +56,7 @@ void multiply_tiles(global const real *x, global const real *panels, global cons
             for (int v = 0; v < VECTORS; v++) sums[t][v] = fma(number, row[v], sums[t][v]);
         }
     }
+#endif
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
         if (token + t >= tokens) break;

@@ -11,6 +11,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.half_arithmetic import half_snippet
 from sporelm.backends.opencl.integer_dots import DOT_FORMATS, dot_snippets
 from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, number_of, rows_of
@@ -195,10 +196,16 @@ def format_snippet(weight: Any) -> str:
     return f"formats/{weight.storage.kind.name.lower()}.h"
 
 
-def tile_options(tuning: DeviceTuning) -> dict[str, Any]:
+def half_snippets(tuning: DeviceTuning, halves: str | None) -> list[str]:
+    """Return the file of the arithmetic in half precision that products of many tokens use; [] without."""
+    return [half_snippet(halves)] if halves is not None and tuning.half_products else []
+
+
+def tile_options(tuning: DeviceTuning, halves: str | None) -> dict[str, Any]:
     """Return the options of the product of many tokens."""
     group_panels, group_tokens = tuning.tile_group
     return {
+        "HALVES": bool(half_snippets(tuning, halves)),
         "TOKENS": tuning.tile_tokens,
         "VECTORS": tuning.tile_vectors,
         "PANEL": 16 * tuning.tile_vectors,
@@ -219,7 +226,8 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
     panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
     unpacking = emit.program("unpacked_panels", [format_snippet(weight)], {"PANEL": panel})
     group_panels, group_tokens = tuning.tile_group
-    product = emit.program("many_token_product", options=tile_options(tuning) | {"BIAS": bias is not None})
+    options = tile_options(tuning, emit.halves) | {"BIAS": bias is not None}
+    product = emit.program("many_token_product", half_snippets(tuning, emit.halves), options)
     condition = _is_many(emit, tokens)
     for first in range(0, rows, slab):
         count = min(slab, rows - first)

@@ -1,0 +1,51 @@
+"""Arithmetic in half precision: whether a device computes in it, for products of many tokens with `--dtype f16`.
+
+"native" is the arithmetic of cl_khr_fp16; "emulated" computes in float and rounds to half after each operation, for
+tests of the results on devices without it. Each is a file of `kernels/halves`. Runs of RUN products are added in half
+precision, their sums in float32. A device uses it only if a small product comes out right.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from sporelm.backends.opencl.device_selection import OpenClDevice
+from sporelm.backends.opencl.kernel_program import ProgramCompiler, kernel_program
+from sporelm.errors import BackendError
+
+KINDS = ("native", "emulated")
+TERMS = 4  # of the sums of the probe
+
+
+def half_snippet(kind: str) -> str:
+    """Return the file of `kernels` with the functions of a kind of arithmetic."""
+    return f"halves/{kind}.h"
+
+
+def find_half_arithmetic(device: OpenClDevice, compiler: ProgramCompiler, queue: Any) -> str | None:
+    """Return "native" for a device that computes in half precision, and right; else None."""
+    return "native" if device.has_fp16 and adds_halves(compiler, queue, "native") else None
+
+
+def adds_halves(compiler: ProgramCompiler, queue: Any, kind: str) -> bool:
+    """Return whether a kind of arithmetic compiles, and rounds a sum of products to half after each term."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal(TERMS).astype(np.float16)
+    weight = random.standard_normal((TERMS, 16)).astype(np.float16)
+    expected = np.zeros(16, np.float16)
+    for number, row in zip(x, weight, strict=True):
+        expected = (number.astype(np.float64) * row.astype(np.float64) + expected).astype(np.float16)
+    found = np.empty(16, np.float32)
+    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+    try:
+        buffers = [cl.Buffer(compiler.context, flags, hostbuf=array) for array in (x, weight)]
+        target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
+        program = kernel_program("half_probe", {"VEC": 4, "LOCAL": 1}, [half_snippet(kind)])
+        kernel = compiler.kernel(program, "add_products")
+        kernel.set_args(*buffers, target)
+        cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+        cl.enqueue_copy(queue, found, target, is_blocking=True)
+    except (BackendError, cl.Error):
+        return False
+    return bool(np.array_equal(found, expected.astype(np.float32)))
