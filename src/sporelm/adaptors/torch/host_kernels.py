@@ -10,7 +10,7 @@ from ctypes import c_uint8
 from functools import partial
 from math import prod
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sporelm import ops
+from sporelm.adaptors.torch.decoder_layer import KeyValuePages, PackedLayer, layer_graph
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.addressed_program import AddressedProgram
 from sporelm.backends.cpu.lowering.op_lowering import rowwise_ops
@@ -44,6 +45,7 @@ MAX_ROWS = 512  # of a run; longer inputs are cut
 MAX_PROGRAMS = 8192  # the one that ran longest ago is dropped
 ARENA_BYTES = 1 << 26  # untouched bytes cost nothing
 MAX_PAGES = 1 << 16  # of a cache of one call of attention
+TABLE_PAGES = (1 << 5, 1 << 9, 1 << 13, MAX_PAGES)  # sizes of a layer's page table; each has a program of its own
 ALIGNMENT = 64
 BuildGraph = Callable[[Symbol | int], Graph]
 
@@ -58,6 +60,7 @@ class HostKernels:
         self._arena = Region(ARENA_BYTES)
         self._programs: OrderedDict[Any, AddressedProgram] = OrderedDict()
         self._caches: OrderedDict[Any, Any] = OrderedDict()
+        self._last_step: LayerStep | None = None
 
     def close(self) -> None:
         """Free the programs and stop the threads."""
@@ -72,7 +75,7 @@ class HostKernels:
 
     # ---- programs
 
-    def _program(self, key: Any, build: Callable[[], Graph]) -> AddressedProgram:
+    def _program(self, key: Any, build: Callable[[], Graph], caches: Sequence[PackedTensor] = ()) -> AddressedProgram:
         found = self._programs.get(key)
         if found is not None:
             self._programs.move_to_end(key)
@@ -82,7 +85,8 @@ class HostKernels:
         if placement.nbytes > self._arena.array.size:
             self._arena = Region(2 * placement.nbytes)
         backend = self.backend
-        found = AddressedProgram(graph, placement, backend.compiler, backend.thread_pool, backend.context, self._arena)
+        owned = backend.compiler, backend.thread_pool, backend.context
+        found = AddressedProgram(graph, placement, *owned, self._arena, caches)
         backend.compiler.rest()
         self._programs[key] = found
         if len(self._programs) > MAX_PROGRAMS:
@@ -345,12 +349,85 @@ class HostKernels:
             )
         return out[:, :width]
 
+    def decoder_layer(self, layer: PackedLayer, x: Tensor, table: Tensor, pages: KeyValuePages | None) -> list[Tensor]:
+        """Run a layer on the next rows of a sequence: x [tokens, width] and the rotary table of these rows.
+
+        pages   hold the keys and values of the rows before, and get those of these rows; None: there are no rows
+                before, and these keys and values are dropped
+
+        Returns the layer's results, float32 [tokens, width]. A layer without an MLP returns two: the sum to which the
+        MLP's results are added, and the MLP's input.
+        """
+        shape, rows, tables = layer.shape, to_rows(x), to_rows(table)
+        count, begin, rotary = len(rows), 0 if pages is None else pages.length, table.shape[-1]
+        num_pages = next((size for size in TABLE_PAGES if size * PAGE >= begin + count), 0)
+        if not num_pages:
+            raise ValueError(f"layer: too many keys (got {begin + count}; at most {MAX_PAGES * PAGE}). Crop the cache.")
+        outs = [torch.empty(count, row_width(shape.width)) for _ in range(1 if shape.kind else 2)]
+        key, vectors = layer.key, [each.data_ptr() for each in layer.vectors.values()]
+        with self._lock:
+            cache = self._page_cache(num_pages, shape.kv_heads, shape.head_dim)
+            if pages is not None:
+                pages.reserve(begin + count)
+            memory = cache.storage.address if pages is None else pages.memory.data_ptr()
+            for start in range(0, count, MAX_ROWS):
+                number = min(count - start, MAX_ROWS)
+                single = number == 1
+
+                def build(single: bool = single) -> Graph:
+                    sizes = shape.matrices().items()
+                    weights = {name: self.weight(layer.matrices[name], shape.format, size) for name, size in sizes}
+                    tokens = 1 if single else Symbol("tokens", MAX_ROWS)
+                    return layer_graph(layer, weights, cache, tokens, rotary, num_pages)
+
+                program = self._program((key, single, rotary, num_pages), build, [cache])
+                step = self._step_of(begin + start, number, num_pages)
+                x_at, table_at, *out_at = (
+                    each.data_ptr() + 4 * start * each.stride(0) for each in (rows, tables, *outs)
+                )
+                addresses = [x_at, step.addresses[0], table_at, *step.addresses[1:], *vectors, *out_at, memory]
+                program.run_at(addresses, {} if single else {"tokens": number}, step.sequences)
+        if pages is not None:
+            pages.length = begin + count
+        return [out if out.shape[1] == shape.width else out[:, : shape.width] for out in outs]
+
+    def _step_of(self, begin: int, count: int, num_pages: int) -> "LayerStep":
+        """Return the arrays of a step of a layer; all layers of a model have the same ones."""
+        if self._last_step is None or self._last_step.key != (begin, count, num_pages):
+            self._last_step = LayerStep.of(begin, count, num_pages)
+        return self._last_step
+
     def _page_cache(self, num_pages: int, kv_heads: int, head_dim: int) -> Any:
         """Return pages that hold the keys and values of one call, used again by the next one."""
         key = (num_pages, kv_heads, head_dim)
         if key not in self._caches:
             self._caches[key] = self.backend.allocate_pages(num_pages, [(kv_heads, head_dim)], F32)[0]
         return self._caches[key]
+
+
+class LayerStep(NamedTuple):
+    """The arrays that say which rows of a sequence a step of a decoder layer computes.
+
+    addresses   of the rows' positions in the rotary table, their slots, `starts`, `lengths` and the page table
+    sequences   `starts` and `lengths`
+    """
+
+    key: tuple[int, int, int]
+    addresses: list[int]
+    sequences: dict[str, np.ndarray]
+    arrays: list[np.ndarray]  # keeps them alive
+
+    @classmethod
+    def of(cls, begin: int, count: int, num_pages: int) -> "LayerStep":
+        """Return the arrays for rows `begin` to `begin + count`, with a table of this many pages."""
+        starts, lengths = np.array([0, count], np.int32), np.array([begin + count], np.int32)
+        positions, slots, pages = (
+            np.arange(first, last, dtype=np.int32)
+            for first, last in ((0, count), (begin, begin + count), (0, num_pages))
+        )
+        arrays = [positions, slots, starts, lengths, pages]
+        addresses = [each.ctypes.data for each in arrays]
+        return cls((begin, count, num_pages), addresses, {"starts": starts, "lengths": lengths}, arrays)
 
 
 def place_inner_values(graph: Graph) -> Placement:
