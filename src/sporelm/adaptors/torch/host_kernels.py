@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from sporelm import ops
 from sporelm.adaptors.torch.decoder_layer import KeyValuePages, PackedLayer, layer_graph
+from sporelm.adaptors.torch.gated_weights import GatedWeights
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.addressed_program import AddressedProgram
 from sporelm.backends.cpu.lowering.op_lowering import rowwise_ops
@@ -183,73 +184,47 @@ class HostKernels:
         others = [] if bias is None else [to_vector(bias)]
         return self._run_rows(key, build, [to_rows(x)], others, [out])[0]
 
-    def gated_mlp(
-        self,
-        x: Tensor,
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
-        format_name: str,
-        down_format: str,
-        inner: int,
-        kind: str,
-    ) -> Tensor:
+    def _gated(self, weights: GatedWeights) -> list[PackedTensor]:
+        """Return gate, up and down as weights of the back-end."""
+        formats = (weights.format, weights.format, weights.down_format)
+        shapes = (weights.shape, weights.shape, weights.down_shape)
+        return [self.weight(*each) for each in zip(weights[:3], formats, shapes, strict=True)]
+
+    def gated_mlp(self, x: Tensor, weights: GatedWeights, kind: str) -> Tensor:
         """Return (activate(x @ gate.T) * (x @ up.T)) @ down.T for rows float32 [tokens, width]."""
         width = x.shape[-1]
 
         def build(tokens: Symbol | int) -> Graph:
-            left, right = (self.weight(each, format_name, (inner, width)) for each in (gate, up))
-            last = self.weight(down, down_format, (width, inner))
+            gate, up, down = self._gated(weights)
 
             def run(x: Any) -> dict[str, Any]:
                 if kind == "silu":
-                    return {"y": ops.linear(ops.linear_silu_mul(x, left, right), last)}
-                return {"y": ops.linear(ops.linear_activate_mul(x, left, right, kind=kind), last)}
+                    return {"y": ops.linear(ops.linear_silu_mul(x, gate, up), down)}
+                return {"y": ops.linear(ops.linear_activate_mul(x, gate, up, kind=kind), down)}
 
             return trace(run, {"x": Spec((tokens, width), F32)})
 
-        key = ("mlp", *(each.data_ptr() for each in (gate, up, down)), format_name, down_format, inner, width, kind)
-        return self._run_rows(key, build, [to_rows(x)], [], [width])[0]
+        return self._run_rows(("mlp", weights.key, kind), build, [to_rows(x)], [], [width])[0]
 
-    def experts(
-        self,
-        x: Tensor,
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-        format_name: str,
-        down_format: str,
-        shape: Sequence[int],
-    ) -> Tensor:
-        """Return the sum over each row's experts of weight * (silu(x @ gate.T) * (x @ up.T)) @ down.T.
+    def experts(self, x: Tensor, weights: GatedWeights, ids: Tensor, factors: Tensor) -> Tensor:
+        """Return the sum over each row's experts of factor * (silu(x @ gate.T) * (x @ up.T)) @ down.T.
 
-        x float32 [tokens, width], ids int32 and weights float32 [tokens, k], shape (experts, inner, width)
+        x float32 [tokens, width], ids int32 and factors float32 [tokens, k]
         """
-        experts, inner, width = shape
-        k = ids.shape[1]
+        width, k = x.shape[-1], ids.shape[1]
 
         def build(tokens: Symbol | int) -> Graph:
-            left, right = (self.weight(each, format_name, shape) for each in (gate, up))
-            last = self.weight(down, down_format, (experts, width, inner))
+            gate, up, down = self._gated(weights)
 
-            def run(x: Any, ids: Any, weights: Any) -> dict[str, Any]:
-                hidden = ops.linear_experts_silu_mul(x, left, right, ids)
-                return {"y": ops.combine_experts(ops.linear_experts(hidden, last, ids), weights)}
+            def run(x: Any, ids: Any, factors: Any) -> dict[str, Any]:
+                hidden = ops.linear_experts_silu_mul(x, gate, up, ids)
+                return {"y": ops.combine_experts(ops.linear_experts(hidden, down, ids), factors)}
 
-            return trace(
-                run,
-                {
-                    "x": Spec((tokens, width), F32),
-                    "ids": Spec((tokens, k), I32),
-                    "weights": Spec((tokens, k), F32),
-                },
-            )
+            specs = {"x": Spec((tokens, width), F32), "ids": Spec((tokens, k), I32)}
+            return trace(run, specs | {"factors": Spec((tokens, k), F32)})
 
-        key = ("experts", *(each.data_ptr() for each in (gate, up, down)), format_name, down_format, *shape, k)
-        rows = [to_rows(x), ids.to(torch.int32).contiguous(), to_rows(weights)]
-        return self._run_rows(key, build, rows, [], [width])[0]
+        rows = [to_rows(x), ids.to(torch.int32).contiguous(), to_rows(factors)]
+        return self._run_rows(("experts", weights.key, k), build, rows, [], [width])[0]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return rows float32 [tokens, width] divided by their root mean squares, times the weight [width]."""

@@ -63,7 +63,7 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
 
 
 def find_pages(cache: Any, number: int, kv_heads: int, head_dim: int, like: Tensor) -> KeyValuePages | None:
-    """Return the pages of a cache's layer; None unless it is a `DynamicLayer` with one sequence on the device of `like`.
+    """Return the pages of a cache's layer; None unless that is a `DynamicLayer` of one sequence on `like`'s device.
 
     A plain `DynamicLayer` is replaced by a `PagedLayer` in the cache.
     """
