@@ -167,8 +167,8 @@ def open_rank(
         def progress(phase: str, done: int, total: int) -> None:
             set_phase(f"{phase} {100 * done // max(1, total)} %")
 
+        loaded = model.load_decoder(options.limits.max_context, options.threads, progress)  # in threads that enter
         with backend.context.current():
-            loaded = model.load_decoder(options.limits.max_context, options.threads, progress)
             worker = model.create_worker(loaded, options.limits, progress, eager=options.eager)
         cleanup.callback(worker.close)
         ready = make_ready(options, worker)
