@@ -8,7 +8,6 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from available import open_available
 from close import assert_close, assert_near_in_nat
 from families import CASES, EVERY, POSITIONS, TOKENS, Case, write_case
+from family_references import GOLDENS, assert_like, reference
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.checkpoints.schema_registry import gguf_schema_for, schemas_for
 from sporelm.checkpoints.supported_models import MODELS
@@ -31,7 +31,6 @@ from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output_file import OutputFile, save_models
 from stepping import Stepper
 
-GOLDENS = Path(__file__).parent / "goldens" / "families"
 CONTEXT = 192
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 Run = tuple[Case, Stepper, np.ndarray]
@@ -64,25 +63,6 @@ def again(runner: Stepper) -> Stepper:
     """The runner with nothing kept."""
     runner.lengths = [0] * len(runner.lengths)
     return runner
-
-
-def assert_like(logits: np.ndarray, expected: np.ndarray) -> None:
-    """Within 1e-4 of the reference's range."""
-    span = float(expected.max() - expected.min())
-    assert_close(logits / span, expected / span, "logits")
-
-
-def reference(case: Case) -> np.ndarray:
-    """float32 [POSITIONS, vocab]."""
-    if case.numpy:
-        forward: Callable[..., np.ndarray] = import_module(f"models.paper.{case.numpy}").forward
-        return forward(case.config, case.tensors(), case.ids())[list(POSITIONS)]
-    golden = GOLDENS / f"{case.name}.npy"
-    assert golden.is_file(), (
-        f"{case.name} has no golden file: tests/models/make_family_goldens.py {case.name} writes it"
-    )
-    found: np.ndarray = np.load(golden)
-    return found
 
 
 def test_logits_are_the_references(run: Run) -> None:
