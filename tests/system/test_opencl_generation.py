@@ -1,5 +1,7 @@
 """Whole models on the OpenCL back-end give the CPU's greedy tokens."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from available import open_available
 from close import assert_near_in_nat
 from sporelm import LLM, SamplingParams
 from sporelm.errors import BackendError
+from system.processes import list_ranks
 
 OPTIONS = {"max_context": 512, "max_batch": 4}
 PROMPTS = ["Once upon a time", "The dog", "Lily and Tom were playing in the park. They", "One day, a big cat " * 5]
@@ -59,6 +62,28 @@ def test_a_device_that_is_lost_in_a_step_leaves_other_models_and_later_steps(
                 other.generate("The dog", params)
         assert llm.generate("The dog", params)[0].token_ids == expected
         assert other.generate("The dog", params)[0].token_ids == expected
+
+
+def test_ranks_on_one_device_give_the_tokens_of_one(llm: LLM, story: Path) -> None:
+    params = SamplingParams(max_tokens=16, temperature=0.0)
+    expected = llm.generate("The dog", params)[0].token_ids
+    with LLM(story, backend="opencl", tp=2, rank_executor="threads", **OPTIONS) as ranks:
+        assert ranks.generate("The dog", params)[0].token_ids == expected
+
+
+@pytest.mark.all
+def test_a_driver_that_ends_a_ranks_process_restarts_the_ranks(llm: LLM, story: Path) -> None:
+    """The request in flight is computed again."""
+    params = SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True)
+    expected = llm.generate("The dog", params)[0].token_ids
+    with LLM(story, backend="opencl", tp=2, rank_executor="processes", **OPTIONS) as ranks:
+        (number,) = list_ranks()
+        pieces = ranks.stream("The dog", params)
+        found = list(next(pieces).token_ids)
+        os.kill(number, signal.SIGKILL)  # a compiler inside the driver may handle other signals
+        found += [token for piece in pieces for token in piece.token_ids]
+        assert found == expected
+        assert list_ranks() != [number]
 
 
 @pytest.mark.all

@@ -1,9 +1,11 @@
 """The table of models, devices and formats, each cell with its evidence: generates docs/support.md."""
 
+from textwrap import fill
 from typing import NamedTuple
 
 from sporelm.checkpoints.supported_models import MODELS
 from sporelm.checkpoints.towers.supported_towers import TOWERS
+from sporelm.evals.opencl_families import OPENCL_FAMILIES
 
 REAL, TINY, INTERPRETER, META, STUB, NOT_RUN = (
     "real weights",
@@ -37,7 +39,7 @@ can change that with one command, `spore doctor --conformance --backend B --repo
 
 
 MIDDLE = """
-OpenCL devices have a section in [backends.md](backends.md). Text models beyond these rows are in
+OpenCL was run on drivers for CPUs only, not on a GPU ([backends.md](backends.md)). Text models beyond these rows are in
 [models.md](models.md), vision models in [vision.md](vision.md): on the CPU each has tiny weights, compared with the
 implementations named there.
 
@@ -111,6 +113,13 @@ DEVICES = (
         "CUDA graphs",
         ALL_FORMATS,
         {"": (INTERPRETER, INTERPRETER), **VISION_NOT_RUN},
+    ),
+    DeviceColumn(
+        "device with an OpenCL driver",
+        "opencl",
+        "a list of launches",
+        "F32, F16, BF16; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; others widened",
+        {"": (TINY, TINY), "llama": (REAL, REAL), "latent attention": (NO, NO), **VISION_NOT_RUN},
     ),
     DeviceColumn(
         "Ascend NPU",
@@ -222,6 +231,25 @@ def find_references(classes: tuple[str, ...]) -> tuple[str, ...] | None:
     return None
 
 
+OPENCL_HEAD = """\
+
+## Families on OpenCL
+
+{count} of {total} families of decoders run without a gap: a tiny model of each has the logits of its reference and the
+greedy tokens of the CPU back-end, on PoCL ({tiny}). The others have ops without a kernel, and the reference either
+splits their steps or cannot stand in ([backends.md](backends.md)).
+
+"""
+
+
+def list_opencl_families() -> str:
+    """Return the section on families that run on OpenCL."""
+    decoders = [model for model in MODELS if "encoder" not in model.title]
+    titles = [model.title for model in decoders if model.module in OPENCL_FAMILIES]
+    head = OPENCL_HEAD.format(count=len(titles), total=len(decoders), tiny=TINY)
+    return head + fill("; ".join(titles) + ".", 116, break_long_words=False, break_on_hyphens=False)
+
+
 def support_page() -> str:
     """Return docs/support.md."""
     lines = [HEAD, "## Devices", ""]
@@ -232,7 +260,7 @@ def support_page() -> str:
     lines += [MIDDLE]
     head = ("model", "compared with", *(each.title for each in DEVICES), "dlinfer: A2", "300I, A3", "MetaX, Cambricon")
     lines += _table(head, [_row(row) for row in (OWN_MODEL, *ROWS)])
-    return "\n".join([*lines, TAIL])
+    return "\n".join([*lines, TAIL.rstrip(), list_opencl_families(), ""])
 
 
 def _row(row: ModelRow) -> tuple[str, ...]:

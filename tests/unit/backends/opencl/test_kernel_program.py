@@ -1,5 +1,6 @@
 """Programs: compiled once, kept as binaries, compiled again when a binary is damaged; errors of the compiler."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sporelm.backends.file_cache import ObjectCache
+from sporelm.backends.file_cache import DIGEST_BYTES, ObjectCache
 from sporelm.errors import BackendError
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
@@ -53,13 +54,50 @@ def test_the_second_start_takes_the_binary(opencl: Any, open_compiler: Any) -> N
     assert second.num_compiled == 0
 
 
-def test_a_damaged_binary_is_compiled_again(opencl: Any, open_compiler: Any) -> None:
-    run(opencl, open_compiler())
-    (path,) = open_compiler().binaries.folder.glob("*.o")
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "shorter than its digest": lambda content: content[: DIGEST_BYTES - 1],
+    "without content": lambda content: content[:DIGEST_BYTES],
+    "truncated": lambda content: content[: len(content) // 2],
+    "longer": lambda content: content + b"x",
+    "with another byte": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "zeros": lambda content: bytes(len(content)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_binary_never_reaches_the_driver(opencl: Any, open_compiler: Any, damage: str) -> None:
+    """It is compiled again, and replaced."""
+    compiler = open_compiler()
+    run(opencl, compiler)
+    path = compiler.binaries.path(compiler.key(PROGRAM))
+    content = path.read_bytes()
+    path.write_bytes(DAMAGES[damage](content))
     again = open_compiler()
     run(opencl, again)
     assert again.num_compiled == 1
+    third = open_compiler()
+    run(opencl, third)
+    assert third.num_compiled == 0
+
+
+@pytest.mark.parametrize("place", ["folder", "dangling link", "folder without rights"])
+def test_a_place_that_cannot_be_read_or_written_costs_only_time(opencl: Any, open_compiler: Any, place: str) -> None:
+    compiler = open_compiler()
+    path = compiler.binaries.path(compiler.key(PROGRAM))
+    if place == "folder":
+        path.mkdir()
+    elif place == "dangling link":
+        path.symlink_to(path.parent / "nothing")
+    else:
+        path.parent.chmod(0o755)
+        compiler = open_compiler()
+        assert "must be 0700" in compiler.binaries.refusal
+    run(opencl, compiler)
+    assert compiler.num_compiled == 1
+    if place == "dangling link":
+        assert path.is_file(), "the link is replaced, not followed"
+        assert not path.is_symlink()
 
 
 def test_a_binary_of_another_driver_is_compiled_again(opencl: Any, open_compiler: Any) -> None:

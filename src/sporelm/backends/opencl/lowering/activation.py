@@ -1,7 +1,12 @@
 """Activation functions, alone and as gates, and other functions of single numbers."""
 
+from typing import Any
+
+import numpy as np
+
 from sporelm import ops
-from sporelm.backends.opencl.launch_emitter import LaunchEmitter
+from sporelm.backends.opencl.kernel_launch import Amount
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, columns_of, rows_of
 from sporelm.backends.opencl.lowering.elementwise import map_numbers
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
@@ -30,3 +35,21 @@ def lower_softcap(emit: LaunchEmitter, call: Call) -> None:
 @lowers(ops.clip)
 def lower_clip(emit: LaunchEmitter, call: Call) -> None:
     map_numbers(emit, call, "clip", a=call.options["limit"])
+
+
+@lowers(ops.scale_by)
+def lower_scale_by(emit: LaunchEmitter, call: Call) -> None:
+    _launch_with_parameters(emit, call, "scale_numbers")
+
+
+@lowers(ops.xielu)
+def lower_xielu(emit: LaunchEmitter, call: Call) -> None:
+    _launch_with_parameters(emit, call, "apply_xielu", np.int32(call.options["layer"]))
+
+
+def _launch_with_parameters(emit: LaunchEmitter, call: Call, kernel: str, *numbers: Any) -> None:
+    """Add the launch of a kernel whose parameters are tensors."""
+    x, *parameters = call.args
+    count = Amount(rows_of(x), columns_of(x))
+    arguments = [emit.real(x), *map(emit.wide, parameters), emit.result(call.results[0]), count, *numbers]
+    emit.launch(emit.program("activation"), kernel, arguments, [count])
