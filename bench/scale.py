@@ -38,22 +38,19 @@ from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
-CALIBRATION = RESULTS / "2026-11-27-scale-calibration.json"
-sys.path.insert(0, str(ROOT / "src"))
+from benchmark_script import ROOT, run_script
 
-from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates  # noqa: E402
-from sporelm.bench.scale.calibration import CalibrationResult, fit_efficiency, fit_link, summarize_errors  # noqa: E402
-from sporelm.bench.scale.cost_model import (  # noqa: E402
+from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates
+from sporelm.bench.scale.calibration import CalibrationResult, fit_efficiency, fit_link, summarize_errors
+from sporelm.bench.scale.cost_model import (
     GPU_EFFICIENCY,
     CostModel,
     Efficiency,
     ParallelLayout,
     StepLoad,
 )
-from sporelm.bench.scale.fleet import FleetPlan, ServiceObjective, find_capacity  # noqa: E402
-from sporelm.bench.scale.hardware import (  # noqa: E402
+from sporelm.bench.scale.fleet import FleetPlan, ServiceObjective, find_capacity
+from sporelm.bench.scale.hardware import (
     LINKS,
     MACHINES,
     PROCESSORS,
@@ -62,17 +59,17 @@ from sporelm.bench.scale.hardware import (  # noqa: E402
     Processor,
     find_preset,
 )
-from sporelm.bench.scale.model_size import ModelSize  # noqa: E402
-from sporelm.bench.scale.request_trace import (  # noqa: E402
+from sporelm.bench.scale.model_size import ModelSize
+from sporelm.bench.scale.request_trace import (
     LengthSpread,
     RequestMix,
     read_request_times,
     read_requests,
     write_request_times,
 )
-from sporelm.bench.scale.scale_tables import format_percent, format_table  # noqa: E402
-from sporelm.bench.scale.simulation import Simulation, SimulationResult, make_limits, percentile  # noqa: E402
-from sporelm.bench.scale.step_measurement import (  # noqa: E402
+from sporelm.bench.scale.scale_tables import format_percent, format_table
+from sporelm.bench.scale.simulation import Simulation, SimulationResult, make_limits, percentile
+from sporelm.bench.scale.step_measurement import (
     COLUMNS,
     FITTED_CASES,
     HELD_OUT_CASES,
@@ -83,8 +80,10 @@ from sporelm.bench.scale.step_measurement import (  # noqa: E402
     read_steps,
     to_cells,
 )
-from sporelm.errors import RequestError, SporeError  # noqa: E402
+from sporelm.errors import RequestError
 
+RESULTS = ROOT / "bench" / "results"
+CALIBRATION = RESULTS / "2026-11-27-scale-calibration.json"
 CPU_TOKEN_BUDGET = 512  # of a step, as the back-ends have it
 GPU_TOKEN_BUDGET = 8192
 FIT_MODEL = "smollm2-360m:q4_0"
@@ -634,14 +633,10 @@ COMMANDS = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(words)
-    try:
-        return args.run(args)
-    except SporeError as reason:
-        print(f"scale: {reason}", file=sys.stderr)
-        return 1
+def main() -> int:
+    args = make_parser().parse_args()
+    return int(args.run(args))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_script(main)
