@@ -62,6 +62,12 @@ def test_few_tokens_are_of_a_format_its_family_or_what_is_usual() -> None:
     assert parse_tiles(tiles.as_json()) == tiles
 
 
+def test_formats_of_16_bits_are_kept() -> None:
+    tiles = parse_tiles(GOOD | {"wide": ["Q8_0", "IQ4_NL"]})
+    assert tiles.wide == ("Q8_0", "IQ4_NL")
+    assert parse_tiles(json.loads(json.dumps(tiles.as_json()))) == tiles
+
+
 def test_tiles_of_a_format_come_before_its_family() -> None:
     tiles = parse_tiles({"attention_rows": 4, "few": TILES | {"Q6_K": [1, 6]}, "many": TILES})
     assert tiles.few_of(FORMATS["Q6_K"]) == (1, 6)  # type: ignore[arg-type]
@@ -82,6 +88,8 @@ GOOD = {"attention_rows": 4, "few": TILES, "many": TILES}
         GOOD | {"attention_rows": 0},
         GOOD | {"few_tokens": {"block": 0}},
         GOOD | {"few_tokens": [16]},
+        GOOD | {"wide": "Q8_0"},
+        GOOD | {"wide": [8]},
         GOOD | {"attention_rows": 10**30},
         GOOD | {"attention_rows": True},
         GOOD | {"attention_rows": 2.0},

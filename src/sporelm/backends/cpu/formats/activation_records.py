@@ -8,6 +8,10 @@ from sporelm.ops.quantize_rows import INT8_32, INT8_256
 RECORD = 48
 X_SCALE, X_SCALED_SUM, X_BIAS_FIRST, X_BIAS = 32, 36, 40, 44
 
+# 32 values widened to 16 bits: i16 q[0::2], then the last 16 bytes of the record at the same offset, then i16 q[1::2]
+WIDE_RECORD = 80
+WIDE_ODD = 48
+
 # 256 values: int8 q[256], then f32 scale, 28 bytes unused, i16 sums of 16 values [16], i16 sums of 32 values [8]
 SUPER_RECORD = 320
 SUPER_SCALE, SUPER_SUMS_16, SUPER_SUMS_32 = 256, 272, 304

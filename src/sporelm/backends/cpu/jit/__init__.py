@@ -5,13 +5,14 @@ from sporelm.backends.cpu.jit.builder import Builder
 from sporelm.backends.cpu.jit.compiler import Compiler
 from sporelm.backends.cpu.jit.emission import emit_assembly_for, emit_object_for
 from sporelm.backends.cpu.jit.kernel import Kernel, KernelField
-from sporelm.backends.cpu.jit.ssa_values import Val, Var, f16, f32, i8, i16, i32, i64, nbytes, vec
+from sporelm.backends.cpu.jit.ssa_values import StoredVector, Val, Var, f16, f32, i8, i16, i32, i64, nbytes, vec
 
 __all__ = [
     "Builder",
     "Compiler",
     "Kernel",
     "KernelField",
+    "StoredVector",
     "Val",
     "Var",
     "emit_assembly_for",

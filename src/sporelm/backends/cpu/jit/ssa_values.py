@@ -168,3 +168,19 @@ class Var:
 
     def set(self, value: Val) -> None:
         self.k.ir.store(value.raw, self.slot)
+
+
+class StoredVector:
+    """A vector in memory, aligned to its size, in place of a `Var`."""
+
+    __slots__ = ("address", "k", "type")
+
+    def __init__(self, k: Builder, kind: Any, address: Val) -> None:
+        self.k, self.type, self.address = k, kind, address
+
+    @property
+    def value(self) -> Val:
+        return self.k.load(self.type, self.address, align=nbytes(self.type))
+
+    def set(self, value: Val) -> None:
+        self.k.store(value, self.address, align=nbytes(self.type))

@@ -164,7 +164,7 @@ def _multiply_few(
     _, largest = k.target.tiles.few_of(shape.format)
     aheads = _prefetch_distances(k, places[0], later)
     done = k.var(k.index(0))
-    for size in tile_sizes(largest):
+    for size in tile_sizes(largest, k.target):
         with k.loop_while(partial(_remaining, done, size, count)):
             numbers = [_pair_at(k, pairs, done.value + t) for t in range(size)]
             rows = [_row_address(k, f, number) for number in numbers]
@@ -190,8 +190,7 @@ class _ExpertTile(LinearTile):
 
     def __init__(self, shape: LinearShape, target: Any) -> None:
         super().__init__(shape, target)
-        self._sums = self.unpacked
-        self._rows = self._sums + (TOKENS_PER_BLOCK + self.tokens) * self.row
+        self._rows = self.scratch
         self._outs = self._rows + 8 * (TOKENS_PER_BLOCK + self.tokens)
         self.scratch = self._outs + 8 * (TOKENS_PER_BLOCK + self.tokens)
 
@@ -204,7 +203,7 @@ class _ExpertTile(LinearTile):
         place |= {"rows": k.at(scratch, self._rows), "outs": k.at(scratch, self._outs)}
         if self.shape.bias:
             place["bias"] = k.at(f.bias, expert * f.bias_stride)
-        sums = k.at(scratch, self._sums)
+        sums = k.at(scratch, self.unpacked)
         with k.range(0, count, TOKENS_PER_BLOCK) as start:
             length = k.min(count - start, TOKENS_PER_BLOCK)
             with k.range(length + (self.tokens - 1)) as index:
@@ -213,12 +212,15 @@ class _ExpertTile(LinearTile):
                 k.store(k.at(f.out, pair * f.out_stride), place["outs"], index * 8, align=8)
             with k.range((length + (self.tokens - 1)) * self.panels) as line:
                 k.store(k.const(k.vf, 0), sums, line * self.vector, align=self.vector)
-            self.multiply(k, f, place, scratch, sums, k.index(0), length)
+            self.multiply(k, f, place, scratch, k.index(0), length)
             with k.range(length) as index:
                 self.write(k, f, place, k.at(sums, index * self.row), index)
 
     def rows(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> list[Val]:
-        return [k.at(k.load_pointer(place["rows"], (token + t) * 8), offset) for t in range(self.tokens)]
+        return [self.row_of(k, f, place, token + t, offset) for t in range(self.tokens)]
+
+    def row_of(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> Val:
+        return k.at(k.load_pointer(place["rows"], token * 8), offset)
 
     def out_row(self, k: Builder, place: dict[str, Any], token: Val) -> Val:
         return k.load_pointer(place["outs"], token * 8)

@@ -37,7 +37,7 @@ def linear_heads(target: Any, shape: LinearShape, *, one: bool, out: int) -> Ker
                 tile(k.index(0), 1)
                 return
             token = k.var(k.index(0))
-            for size in tile_sizes(largest):
+            for size in tile_sizes(largest, k.target):
                 with k.loop_while(lambda: token.value + size <= f.tokens):  # noqa: B023 - asked for at once
                     tile(token.value, size)
                     token.set(token.value + size)

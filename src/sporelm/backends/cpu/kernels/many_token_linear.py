@@ -7,7 +7,7 @@ that the order of reduction is that of the one-token kernel.
 
 from typing import Any
 
-from sporelm.backends.cpu.jit import Builder, Kernel, Val
+from sporelm.backends.cpu.jit import Builder, Kernel, StoredVector, Val
 from sporelm.backends.cpu.kernels.panel_products import PanelSums
 from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, finish_output
 from sporelm.backends.cpu.kernels.weight_chunks import make_chunk
@@ -29,12 +29,11 @@ def linear_many(target: Any, shape: LinearShape) -> Kernel:
             stop = k.min(f.tokens, start + TOKENS_PER_BLOCK)
             with k.range((stop - start + (tokens - 1)) * panels) as line:
                 k.store(k.const(k.vf, 0), sums, line * tile.vector, align=tile.vector)
-            tile.multiply(k, f, place, scratch, sums, start, stop)
+            tile.multiply(k, f, place, scratch, start, stop)
             with k.range(start, stop) as token:
                 tile.write(k, f, place, k.at(sums, (token - start) * tile.row), token)
 
-    scratch = tile.unpacked + (TOKENS_PER_BLOCK + tokens) * tile.row
-    return Kernel(f"linear_many_{shape.name}", shape.fields(), body, scratch=scratch)
+    return Kernel(f"linear_many_{shape.name}", shape.fields(), body, scratch=tile.scratch)
 
 
 def count_panel_tiles(shape: LinearShape, target: Any, panels: list[int]) -> int:
@@ -51,6 +50,9 @@ class LinearTile:
         self.panels, self.tokens = self.chunk.panels, self.chunk.tokens
         self.vector, self.row = self.chunk.vector, self.chunk.row
         self.unpacked = -(-self.chunk.nbytes // 4096) * 4096  # bytes of scratch for the unpacked chunk
+        lines = TOKENS_PER_BLOCK + self.tokens
+        self.widened = self.unpacked + lines * self.row  # offset in scratch, after the partial sums
+        self.scratch = self.widened + lines * self.chunk.widened_bytes
 
     def locate(self, k: Builder, f: Any, tile: Val) -> dict[str, Any]:
         """Return the addresses of the tile's panels; one past a segment's end repeats its last, and is not written."""
@@ -71,25 +73,43 @@ class LinearTile:
         panels = [k.at(weight, at * f.panel_bytes) for weight in weights for at in where]
         return {**chosen, "index": index, "addresses": panels, "group": group}
 
-    def multiply(self, k: Builder, f: Any, place: dict[str, Any], chunk: Val, sums: Val, start: Val, stop: Val) -> None:
+    def multiply(self, k: Builder, f: Any, place: dict[str, Any], scratch: Val, start: Val, stop: Val) -> None:
         """Process all chunks of k: unpack one, then run the tiles of tokens over it."""
         parts = self.chunk
-        total = parts.units(f.width)
-        with k.range(0, total, parts.step) as first:
-            count = k.min(total - first, parts.step)
+        total, sums = parts.units(f.width), k.at(scratch, self.unpacked)
+        step = parts.chunk_step(k, total)
+        with k.range(0, total, step) as first:
+            count = k.min(total - first, step)
             with k.range(count) as unit:
-                parts.unpack(k, place["addresses"], first + unit, chunk, unit)
+                parts.unpack(k, place["addresses"], first + unit, scratch, unit)
+            if parts.widened_bytes:
+                with k.range(start, stop) as token:
+                    row = self.row_of(k, f, place, token, first * parts.row_bytes)
+                    parts.widen(k, row, count, self._widened(k, scratch, token - start))
             with k.range(start, stop, self.tokens) as token:
-                rows = self.rows(k, f, place, token, first * parts.row_bytes)
-                held, at = self._load_sums(k, sums, token - start)
-                parts.add(k, held, chunk, rows, count)
-                self._put(k, held, at)
+                if parts.widened_bytes:
+                    rows = [self._widened(k, scratch, token - start + t) for t in range(self.tokens)]
+                else:
+                    rows = self.rows(k, f, place, token, first * parts.row_bytes)
+                at = k.at(sums, (token - start) * self.row)
+                if parts.keeps_sums:
+                    held = self._load_sums(k, at)
+                    parts.add(k, held, scratch, rows, count)
+                    self._put(k, held, at)
+                else:
+                    parts.add(k, self._stored_sums(k, at), scratch, rows, count)
 
-    def _load_sums(self, k: Builder, sums: Val, token: Val) -> tuple[PanelSums, Val]:
-        """Load the tile's partial sums into registers. Return them and their address."""
-        at = k.at(sums, token * self.row)
+    def _widened(self, k: Builder, scratch: Val, line: Val) -> Val:
+        return k.at(scratch, line * self.chunk.widened_bytes + self.widened)
+
+    def _load_sums(self, k: Builder, at: Val) -> PanelSums:
+        """Load the tile's partial sums into registers."""
+        return [[k.var(value.value) for value in row] for row in self._stored_sums(k, at)]
+
+    def _stored_sums(self, k: Builder, at: Val) -> list[list[StoredVector]]:
+        """Return the tile's partial sums in memory."""
         places = [[t * self.row + p * self.vector for p in range(self.panels)] for t in range(self.tokens)]
-        return [[k.var(k.load(k.vf, at, place, align=self.vector)) for place in row] for row in places], at
+        return [[StoredVector(k, k.vf, k.at(at, place)) for place in row] for row in places]
 
     def _put(self, k: Builder, held: PanelSums, at: Val) -> None:
         for t, row in enumerate(held):
@@ -99,7 +119,11 @@ class LinearTile:
     def rows(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> list[Val]:
         """Return the addresses in x of the tile's tokens; one past the last repeats it, and is not written."""
         last = f.tokens - 1
-        return [k.at(f.x, k.min(token + t, last) * f.x_stride + offset) for t in range(self.tokens)]
+        return [self.row_of(k, f, place, k.min(token + t, last), offset) for t in range(self.tokens)]
+
+    def row_of(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> Val:
+        """Return the address of a token in x, `offset` bytes on."""
+        return k.at(f.x, token * f.x_stride + offset)
 
     def out_row(self, k: Builder, place: dict[str, Any], token: Val) -> Val:
         """Return the address of a token's outputs."""

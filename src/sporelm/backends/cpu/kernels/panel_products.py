@@ -14,6 +14,8 @@ from sporelm.backends.cpu.formats.activation_records import (
     SUPER_SCALE,
     SUPER_SUMS_16,
     SUPER_SUMS_32,
+    WIDE_ODD,
+    WIDE_RECORD,
     X_BIAS,
     X_BIAS_FIRST,
     X_SCALE,
@@ -21,11 +23,12 @@ from sporelm.backends.cpu.formats.activation_records import (
 )
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels, Vector
 from sporelm.backends.cpu.formats.scaled_floats import ScaledPanels
-from sporelm.backends.cpu.jit import Builder, Val, Var
-from sporelm.backends.cpu.targets.cpu_target import Totals, Words
+from sporelm.backends.cpu.jit import Builder, StoredVector, Val, Var, i8, i16, vec
+from sporelm.backends.cpu.targets.cpu_target import SIGNED, Totals, Words
+from sporelm.backends.cpu.targets.tiles import registers
 
 PrefetchPart = Callable[[int, int], None]  # prefetches part n of m of the memory that is read later
-PanelSums = list[list[Var]]  # [token][panel], f32 or i32 vectors
+PanelSums = Sequence[Sequence[Var | StoredVector]]  # [token][panel], f32 or i32 vectors
 
 
 class Prefetch(NamedTuple):
@@ -40,33 +43,59 @@ def zeros(k: Builder, tokens: int, panels: int) -> PanelSums:
     return [[k.zero(k.vf) for _ in range(panels)] for _ in range(tokens)]
 
 
-def add_block(k: Builder, kind: BlockPanels, sums: PanelSums, blocks: list[Block], records: list[Val]) -> None:
-    """Add one block of 32 columns of each panel times each token's record to the sums."""
+def keeps_sums(kind: Any, panels: int, tokens: int) -> bool:
+    """Return whether the registers hold a tile's sums beside a block's integers of each."""
+    return not isinstance(kind, BlockPanels) or (2 * tokens + 1) * panels <= registers(kind.target)
+
+
+def add_block(
+    k: Builder, kind: BlockPanels, sums: PanelSums, blocks: list[Block], records: list[Val], *, is_wide: bool = False
+) -> None:
+    """Add one block of 32 columns of each panel times each token's record to the sums.
+
+    With `is_wide` records and blocks are of 16 bits; word n of a block is the pair of bytes 0 and 2 of its word n, and
+    word 8 + n that of bytes 1 and 3.
+    """
+    multiply = _wide_block_product if is_wide else _block_product
     tokens, panels = range(len(sums)), range(len(blocks))
+    in_memory = isinstance(sums[0][0], StoredVector)  # then they are read and written once, in the same order
     for p in panels:
-        make_offset = blocks[p].offset
-        if make_offset is not None:
-            offset = make_offset()
-            for t in tokens:
-                sums[t][p].set(k.fma(offset, k.broadcast(k.vf, records[t], X_SCALED_SUM), sums[t][p].value))
+        if not in_memory or kind.parts == 2:
+            _add_offset(k, blocks[p], [row[p] for row in sums], records)
     if kind.parts == 2:
-        _add_halves(k, kind, sums, blocks, records)
+        _add_halves(k, sums, blocks, records, [partial(multiply, k, kind, blocks, records, part) for part in range(2)])
         return
-    dots = _block_product(k, kind, blocks, records, 0)
+    dots = multiply(k, kind, blocks, records, 0)
+    factors = [k.broadcast(k.vf, record, X_SCALE) for record in records] if in_memory else []
     for p in panels:
+        held = [k.var(row[p].value) if in_memory else row[p] for row in sums]
+        if in_memory:
+            _add_offset(k, blocks[p], held, records)
         scale = blocks[p].scale(0)
         for t in tokens:
-            scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
-            sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+            factor = factors[t] if in_memory else k.broadcast(k.vf, records[t], X_SCALE)
+            scaled = dots[t][p].to_float() * factor
+            sums[t][p].set(k.fma(scaled, scale, held[t].value))
 
 
-def _add_halves(k: Builder, kind: BlockPanels, sums: PanelSums, blocks: list[Block], records: list[Val]) -> None:
-    """Add blocks whose halves have their own scales: both are summed, then multiplied by the token's."""
+def _add_offset(k: Builder, block: Block, sums: Sequence[Var | StoredVector], records: list[Val]) -> None:
+    """Add a block's offset, if it has one, times each token's sum of values to that token's sum."""
+    if block.offset is not None:
+        offset = block.offset()
+        for total, record in zip(sums, records, strict=True):
+            total.set(k.fma(offset, k.broadcast(k.vf, record, X_SCALED_SUM), total.value))
+
+
+def _add_halves(
+    k: Builder, sums: PanelSums, blocks: list[Block], records: list[Val], products: list[Callable[[], Totals]]
+) -> None:
+    """Add blocks whose halves have their own scales, given the products of each half: both are summed, then multiplied
+    by the token's."""
     tokens, panels = range(len(sums)), range(len(blocks))
-    dots = _block_product(k, kind, blocks, records, 0)
+    dots = products[0]()
     scales = [block.scale(0) for block in blocks]
     first = [[dots[t][p].to_float() * scales[p] for p in panels] for t in tokens]
-    dots = _block_product(k, kind, blocks, records, 1)
+    dots = products[1]()
     for p in panels:
         scale = blocks[p].scale(1)
         for t in tokens:
@@ -82,6 +111,49 @@ def _block_product(k: Builder, kind: BlockPanels, blocks: list[Block], records: 
     x = [k.at(record, 4 * first) for record in records]
     stored = [k.at(block.stored, 4 * k.lanes * first) for block in blocks if block.stored is not None]
     return _dot_product(k, lambda n: [b.word(first + n) for b in blocks], count, x, starts, kind.largest, stored)
+
+
+def _wide_block_product(k: Builder, kind: BlockPanels, blocks: list[Block], records: list[Val], part: int) -> Totals:
+    """Return the same, of pairs of 16 bits."""
+    count = 8 // kind.parts
+    totals = [[_zero_point_bias(k, kind, record, part)] * len(blocks) for record in records]
+    for number in range(count * part, count * (part + 1)):
+        for word, place in ((number, 4 * number), (8 + number, WIDE_ODD + 4 * number)):
+            weights = [block.word(word) for block in blocks]
+            for t, record in enumerate(records):
+                x = k.broadcast(k.vi, record, place)
+                totals[t] = [k.target.dot_pairs(k, *both, x) for both in zip(totals[t], weights, strict=True)]
+            totals = k.pin(totals)  # or LLVM would add pairs of products first, in registers that the totals need
+    return totals
+
+
+def widen_words(kind: BlockPanels, word: Callable[[int], Val]) -> Callable[[int], Val]:
+    """Return the words of a block widened to 16 bits, given its words: see `add_block`."""
+    words: dict[int, Val] = {}
+
+    def widened(number: int) -> Val:
+        place = number % 8
+        if place not in words:
+            words[place] = word(place)
+        halves = words[place].bits(vec(i16, 2 * kind.lanes))
+        if kind.largest == SIGNED:
+            pair = halves.arithmetic_shift(8) if number > 7 else (halves << 8).arithmetic_shift(8)
+        else:
+            pair = halves >> 8 if number > 7 else halves & 0xFF
+        return pair.bits(words[place].type)
+
+    return widened
+
+
+def widen_row(k: Builder, row: Val, count: Val, out: Val) -> None:
+    """Widen `count` records of a row of activations to 16 bits."""
+    halves = vec(i16, 16)
+    with k.range(count) as index:
+        record, wide = k.at(row, index * RECORD), k.at(out, index * WIDE_RECORD)
+        both = k.load(halves, record)
+        k.store((both << 8).arithmetic_shift(8), wide, align=16)
+        k.store(k.load(vec(i8, 16), record, X_SCALE), wide, X_SCALE, align=16)
+        k.store(both.arithmetic_shift(8), wide, WIDE_ODD, align=16)
 
 
 def _dot_product(
@@ -115,7 +187,7 @@ def add_super_block(
         fetch(run, 64 // count)
         k.keep_order()  # or LLVM would load the data of later runs early, into registers that the tokens need
         words = partial(_words, blocks, count * run)
-        scales = [partial(block.scale, run) if block.scale is not None else None for block in blocks]
+        scales = [partial(_prepared_scale, k, block, run) for block in blocks] if kind.scaled else []
         add_run(k, kind, totals, words, scales, [k.at(record, 4 * count * run) for record in records])
     finish_super_block(k, kind, sums, totals, blocks, records)
 
@@ -124,25 +196,30 @@ def _words(blocks: list[SuperBlock], first: int, number: int) -> list[Val]:
     return [block.word(first + number) for block in blocks]
 
 
+def _prepared_scale(k: Builder, block: SuperBlock, run: int) -> Val:
+    assert block.scale is not None
+    return k.target.prepare_scale(k, block.scale(run))
+
+
 def add_run(
     k: Builder,
     kind: SuperPanels,
     totals: PanelSums,
     words: Words,
-    scales: Sequence[Vector | None],
+    scales: Sequence[Vector],
     x: list[Val],
     stored: Sequence[Val] = (),
 ) -> None:
-    """Add one run's words of each panel times each token's bytes at `x`, times the run's scale, to the totals; all
-    i32."""
-    zero = k.const(k.vi, 0)
-    starts = [[zero if scale else total.value for total, scale in zip(row, scales, strict=True)] for row in totals]
-    dots = _dot_product(k, words, kind.words, x, starts, kind.largest, stored)
-    for p, make_scale in enumerate(scales):
-        scale = make_scale() if make_scale is not None else None
-        for t in range(len(x)):
-            dot = dots[t][p]
-            totals[t][p].set(dot if scale is None else totals[t][p].value + dot * scale)
+    """Add one run's words of each panel times each token's bytes at `x`, times the run's prepared scales, if there are
+    any, to the totals; all i32."""
+    starts = [[total.value for total in row] for row in totals]
+    if scales:
+        sums = k.target.multiply_scaled(k, words, stored, kind.words, x, starts, kind.largest, scales)
+    else:
+        sums = _dot_product(k, words, kind.words, x, starts, kind.largest, stored)
+    for row, values in zip(totals, sums, strict=True):
+        for total, value in zip(row, values, strict=True):
+            total.set(value)
 
 
 def finish_super_block(
@@ -172,9 +249,19 @@ def finish_super_block(
 
 
 def dot_panels(
-    k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int | Val | Prefetch = 0
+    k: Builder,
+    kind: Any,
+    panels: list[Val],
+    rows: list[Val],
+    width: Val,
+    ahead: int | Val | Prefetch = 0,
+    *,
+    is_wide: bool = False,
 ) -> PanelSums:
-    """Multiply each row by each whole panel. `width` counts columns; data `ahead` bytes on is prefetched."""
+    """Multiply each row by each whole panel. `width` counts columns; data `ahead` bytes on is prefetched.
+
+    With `is_wide` rows are of 16 bits, as `widen_row` writes them, and so are the products.
+    """
     sums = zeros(k, len(rows), len(panels))
     if isinstance(kind, FloatPanels):
         add_columns(k, kind, sums, panels, rows, width)
@@ -182,7 +269,8 @@ def dot_panels(
     if isinstance(kind, ScaledPanels):
         add_scaled(k, kind, sums, panels, rows, width)
         return sums
-    record = SUPER_RECORD if isinstance(kind, SuperPanels) else RECORD * kind.blocks
+    block_record = WIDE_RECORD if is_wide else RECORD
+    record = SUPER_RECORD if isinstance(kind, SuperPanels) else block_record * kind.blocks
     lines = range(0, kind.group_bytes if not isinstance(ahead, int) or ahead else 0, 64)
     groups = (width + (kind.k_step - 1)) // kind.k_step
     with k.range(groups) as group:
@@ -206,7 +294,9 @@ def dot_panels(
             for index in range(kind.blocks):
                 fetch(index, kind.blocks)
                 blocks = [kind.block(k, start, index) for start in here]
-                add_block(k, kind, sums, blocks, [k.at(r, RECORD * index) for r in records])
+                if is_wide:
+                    blocks = [block._replace(word=widen_words(kind, block.word)) for block in blocks]
+                add_block(k, kind, sums, blocks, [k.at(r, block_record * index) for r in records], is_wide=is_wide)
     return sums
 
 

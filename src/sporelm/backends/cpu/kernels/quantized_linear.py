@@ -5,13 +5,16 @@ panel stays in the nearest cache while all tokens use it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from sporelm.backends.cpu.formats import SuperPanels
+from sporelm.backends.cpu.formats.activation_records import WIDE_RECORD
 from sporelm.backends.cpu.jit import Builder, Kernel, KernelField, Val, Var
 from sporelm.backends.cpu.jit.kernel import parse_fields
 from sporelm.backends.cpu.kernels.activation import emit_activation
-from sporelm.backends.cpu.kernels.panel_products import PanelSums, Prefetch, dot_panels
+from sporelm.backends.cpu.kernels.panel_products import PanelSums, Prefetch, dot_panels, widen_row
+from sporelm.backends.cpu.targets.tiles import registers
 
 PREFETCH_BYTES = 4096  # bytes of blocks prefetched before one token reads them; else a whole panel (measured)
 
@@ -98,23 +101,50 @@ def linear_one(target: Any, shape: LinearShape) -> Kernel:
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
 
 
-def linear_few(target: Any, shape: LinearShape) -> Kernel:
-    """Multiply any number of tokens, in register tiles; fastest for a few. The next panel is prefetched."""
+def linear_few(target: Any, shape: LinearShape, width: int = 0) -> Kernel:
+    """Multiply any number of tokens, in register tiles; fastest for a few. The next panel is prefetched.
+
+    Rows of formats that are multiplied in 16 bits are widened in scratch memory first, once for all panels; its size
+    depends on the rows' `width`, the code does not.
+    """
     together, largest = target.tiles.few_of(shape.format)
+    is_wide = shape.format.name in target.tiles.wide
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        x, stride = f.x, f.x_stride
+        if is_wide:
+            records = (f.width + (shape.format.k_step - 1)) // shape.format.k_step * shape.format.blocks
+            x, stride = scratch, records * WIDE_RECORD
+            with k.range(f.tokens) as number:
+                widen_row(k, k.at(f.x, number * f.x_stride), records, k.at(x, number * stride))
         with k.range(first, last, together) as item:
             places = locate_panels(k, shape, f, item, last, together)
             token, aheads = k.var(k.index(0)), prefetch_distances(k, shape, f, places)
-            for size in tile_sizes(largest):
-                _emit_tiles(k, shape, f, places, aheads, token, size)
+            for size in tile_sizes(largest, target):
+                with k.loop_while(partial(_remain, f, token, size)):
+                    tokens = [token.value + t for t in range(size)]
+                    rows = [k.at(x, number * stride) for number in tokens]
+                    sums = multiply_panels(k, shape, places, rows, f.width, aheads, is_wide=is_wide)
+                    store_results(k, shape, places, sums, tokens)
+                    token.set(token.value + size)
 
-    return Kernel(f"linear_few_{shape.name}", shape.fields(), body)
+    tokens = target.tiles.few_tokens_of(shape.format)
+    scratch = tokens * shape.format.groups(width) * shape.format.blocks * WIDE_RECORD if is_wide else 0
+    return Kernel(f"linear_few_{shape.name}", shape.fields(), body, scratch=scratch)
 
 
-def tile_sizes(largest: int) -> list[int]:
-    """Return token counts of tiles, the largest first, that add up to any number."""
-    return sorted({largest, *(size for size in (8, 6, 4, 2, 1) if size < largest)}, reverse=True)
+def _remain(f: Any, token: Var, size: int) -> Val:
+    """Return whether `size` tokens remain."""
+    return token.value + size <= f.tokens
+
+
+def tile_sizes(largest: int, target: Any) -> list[int]:
+    """Return token counts of tiles, the largest first, that add up to any number.
+
+    With 16 registers tiles are long code for little gain, and take long to compile: there are fewer of them.
+    """
+    sizes = (8, 6, 4, 2, 1) if registers(target) > 16 else (4, 2, 1)
+    return sorted({largest, *(size for size in sizes if size < largest)}, reverse=True)
 
 
 def prefetch_distances(k: Builder, shape: LinearShape, f: Any, places: list[PanelOperands]) -> list[Val]:
@@ -129,17 +159,6 @@ def prefetch_distances(k: Builder, shape: LinearShape, f: Any, places: list[Pane
     return [apart, step - apart]
 
 
-def _emit_tiles(
-    k: Builder, shape: LinearShape, f: Any, places: list[PanelOperands], aheads: list[Val], token: Var, size: int
-) -> None:
-    """Multiply tiles of `size` tokens from `token` on, as long as enough tokens remain."""
-    with k.loop_while(lambda: token.value + size <= f.tokens):
-        tokens = [token.value + t for t in range(size)]
-        rows = [k.at(f.x, number * f.x_stride) for number in tokens]
-        store_results(k, shape, places, multiply_panels(k, shape, places, rows, f.width, aheads), tokens)
-        token.set(token.value + size)
-
-
 def locate_panels(k: Builder, shape: LinearShape, f: Any, item: Val, last: Val, count: int) -> list[PanelOperands]:
     """Return the panels of `count` items; past the last one it is repeated, and written twice with equal values."""
     return [locate_panel(k, shape, f, item if n == 0 else k.min(item + n, last - 1)) for n in range(count)]
@@ -152,10 +171,15 @@ def multiply_panels(
     rows: list[Val],
     width: Val,
     aheads: Sequence[Val | Prefetch],
+    *,
+    is_wide: bool = False,
 ) -> PanelSums:
     """Return [token][panel, or gate's and up's of each panel]. `aheads` gives what each of these parts prefetches."""
     # gate first, then up: both at once would halve the tokens that fit the registers
-    parts = [dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, at) for n, at in enumerate(aheads)]
+    parts = [
+        dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, at, is_wide=is_wide)
+        for n, at in enumerate(aheads)
+    ]
     if not shape.gated:
         return parts[0]
     return [[*gate, *up] for gate, up in zip(*parts, strict=True)]

@@ -6,19 +6,30 @@
 from functools import partial
 from typing import Any
 
-from sporelm.backends.cpu.formats.activation_records import RECORD, SUPER_RECORD
+from sporelm.backends.cpu.formats.activation_records import RECORD, SUPER_RECORD, WIDE_RECORD
 from sporelm.backends.cpu.formats.f32 import F32Panels
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels
 from sporelm.backends.cpu.formats.scaled_floats import ScaledPanels
 from sporelm.backends.cpu.jit import Builder, Val
-from sporelm.backends.cpu.kernels.panel_products import PanelSums, add_block, add_columns, add_run, finish_super_block
+from sporelm.backends.cpu.kernels.panel_products import (
+    PanelSums,
+    add_block,
+    add_columns,
+    add_run,
+    finish_super_block,
+    keeps_sums,
+    widen_row,
+    widen_words,
+)
 from sporelm.backends.cpu.targets.tiles import Tiles
 
 BLOCKS_PER_CHUNK = 8  # blocks of 32 columns in a chunk
 COLUMNS_PER_CHUNK = 128  # columns of a float format
 
 
-def make_chunk(kind: Any, tiles: Tiles) -> "FloatChunk | ScaledFloatChunk | BlockChunk | SuperBlockChunk":
+def make_chunk(
+    kind: Any, tiles: Tiles
+) -> "FloatChunk | ScaledFloatChunk | BlockChunk | WideBlockChunk | SuperBlockChunk":
     """Return the chunk class of a format."""
     panels, tokens = tiles.many_of(kind)
     if isinstance(kind, FloatPanels):
@@ -27,17 +38,39 @@ def make_chunk(kind: Any, tiles: Tiles) -> "FloatChunk | ScaledFloatChunk | Bloc
         return ScaledFloatChunk(kind, panels, tokens)
     if isinstance(kind, SuperPanels):
         return SuperBlockChunk(kind, panels, tokens)
-    return BlockChunk(kind, panels, tokens)
+    return (WideBlockChunk if kind.name in tiles.wide else BlockChunk)(kind, panels, tokens)
 
 
 class _WeightChunk:
-    """A tile of `panels` panels by `tokens` tokens. `vector` and `row` are bytes of one vector, and of one per
-    panel."""
+    """A tile of `panels` panels by `tokens` tokens. `vector` and `row` are bytes of one vector, and of one per panel.
+
+    `widened_bytes` are those of a row of activations for one chunk that `widen` writes, 0 if rows are read in place.
+    """
+
+    widened_bytes = 0
+
+    step: int
 
     def __init__(self, kind: Any, panels: int, tokens: int) -> None:
         self.kind, self.panels, self.tokens = kind, panels, tokens
         self.vector = 4 * kind.lanes
         self.row = panels * self.vector
+        self.keeps_sums = keeps_sums(kind, panels, tokens)
+
+    def chunk_step(self, k: Builder, total: Val) -> int | Val:
+        """Return the units of a chunk, at most `step`, given those of a row.
+
+        Chunks are equal where sums are in memory, as a small last chunk would cost nearly as much as a whole one.
+        Elsewhere LLVM would spill for the loop's variable step.
+        """
+        if self.keeps_sums:
+            return self.step
+        chunks = (total + (self.step - 1)) // self.step
+        return (total + (chunks - 1)) // chunks
+
+    def widen(self, k: Builder, row: Val, count: Val, out: Val) -> None:
+        """Write `count` units of a row of activations as `add` takes them."""
+        raise AttributeError(f"{type(self).__name__} reads rows in place")
 
     def put(self, k: Builder, value: Val, base: Val, offset: int | Val = 0) -> None:
         k.store(value, base, offset, align=self.vector)
@@ -114,11 +147,12 @@ class BlockChunk(_WeightChunk):
     """Blocks of 32: [block][panel][8 words], then [block][part][panel] scales, then all offsets."""
 
     kind: BlockPanels
+    vectors = 8  # of a block
 
     def __init__(self, kind: BlockPanels, panels: int, tokens: int) -> None:
         super().__init__(kind, panels, tokens)
         self.step, self.row_bytes = BLOCKS_PER_CHUNK // kind.blocks, RECORD * kind.blocks
-        self.scales = BLOCKS_PER_CHUNK * 8 * self.row
+        self.scales = BLOCKS_PER_CHUNK * self.vectors * self.row
         self.offsets = self.scales + BLOCKS_PER_CHUNK * kind.parts * self.row
 
     @property
@@ -138,24 +172,32 @@ class BlockChunk(_WeightChunk):
 
     def _unpack(self, k: Builder, block: Block, column: Val, at: Val, p: int) -> None:
         for w in range(8):
-            self.put(k, block.word(w), column, at * (8 * self.row) + (7 * p + w) * self.vector)
+            self._put_word(k, block.word(w), column, at, p, w)
         for part in range(self.kind.parts):
             self.put(k, block.scale(part), column, (at * self.kind.parts + part) * self.row + self.scales)
         if block.offset is not None:
             self.put(k, block.offset(), column, at * self.row + self.offsets)
 
+    def _put_word(self, k: Builder, word: Val, column: Val, at: Val, p: int, w: int) -> None:
+        """Store word `w` of block `at` of panel `p`; `column` is the address of the panel's first word."""
+        self.put(k, word, column, at * (8 * self.row) + (7 * p + w) * self.vector)
+
+    def _word_at(self, p: int, w: int) -> int:
+        return (8 * p + w) * self.vector
+
     def _unpacked(self, k: Builder, chunk: Val, index: Val) -> list[Block]:
         """Return block `index` of each panel."""
-        words = k.opaque(k.at(chunk, index * (8 * self.row)))
+        vectors = self.vectors
+        words = k.opaque(k.at(chunk, index * (vectors * self.row)))
         factors = k.opaque(k.at(chunk, index * (self.kind.parts * self.row) + self.scales))
 
         def block(p: int) -> Block:
             at = p * self.vector
             return Block(
-                lambda w: self.get(k, k.vi, words, (8 * p + w) * self.vector),
+                lambda w: self.get(k, k.vi, words, self._word_at(p, w)),
                 lambda part: self.get(k, k.vf, factors, at + part * self.row),
                 (lambda: self.get(k, k.vf, factors, at + self.offsets - self.scales)) if self.kind.has_offset else None,
-                k.at(words, 8 * p * self.vector),
+                k.at(words, vectors * p * self.vector),
             )
 
         return [block(p) for p in range(self.panels)]
@@ -164,6 +206,32 @@ class BlockChunk(_WeightChunk):
         with k.range(count * self.kind.blocks) as index:
             records = [k.opaque(k.at(row, index * RECORD)) for row in rows]
             add_block(k, self.kind, held, self._unpacked(k, chunk, index), records)
+
+
+class WideBlockChunk(BlockChunk):
+    """Blocks of 32 columns widened to 16 bits, as are the activations: [block][16 words][panel], scales, offsets.
+
+    AVX2 multiplies and adds pairs of 16 bits in one instruction, and weights of eight bits in three.
+    """
+
+    vectors = 16
+    widened_bytes = BLOCKS_PER_CHUNK * WIDE_RECORD
+
+    def _put_word(self, k: Builder, word: Val, column: Val, at: Val, p: int, w: int) -> None:
+        widened = widen_words(self.kind, lambda number: word)
+        for half in range(2):
+            self.put(k, widened(w + 8 * half), column, at * (16 * self.row) + (2 * w + half) * self.row)
+
+    def _word_at(self, p: int, w: int) -> int:
+        return (2 * w if w < 8 else 2 * w - 15) * self.row + p * self.vector
+
+    def widen(self, k: Builder, row: Val, count: Val, out: Val) -> None:
+        widen_row(k, row, count * self.kind.blocks, out)
+
+    def add(self, k: Builder, held: PanelSums, chunk: Val, rows: list[Val], count: Val) -> None:
+        with k.range(count * self.kind.blocks) as index:
+            records = [k.opaque(k.at(row, index * WIDE_RECORD)) for row in rows]
+            add_block(k, self.kind, held, self._unpacked(k, chunk, index), records, is_wide=True)
 
 
 class SuperBlockChunk(_WeightChunk):
@@ -197,7 +265,8 @@ class SuperBlockChunk(_WeightChunk):
                     place = run * self.words * self.row + (p * (self.words - 1) + w) * self.vector
                     self.put(k, block.word(run * self.words + w), column, place)
                 if block.scale is not None:
-                    self.put(k, block.scale(run), column, self.scales + run * self.row)
+                    scale = k.target.prepare_scale(k, block.scale(run))
+                    self.put(k, scale, column, self.scales + run * self.row)
             for number in range(self.kind.runs // 2):
                 self.put(k, block.pair(number), column, self.pairs + number * self.row)
             self.put(k, block.factor(), column, self.factors)
@@ -208,21 +277,31 @@ class SuperBlockChunk(_WeightChunk):
         """Multiply run by run in a loop: unrolled, a tile of panels by tokens would not fit the cache of decoded
         instructions."""
         totals = [[k.zero(k.vi) for _ in range(self.panels)] for _ in rows]
-        with k.range(64 // self.words) as run:
-            words = k.opaque(k.at(chunk, run * (self.words * self.row)))
-            scales = k.at(chunk, run * self.row + self.scales)
-            x = [k.opaque(k.at(row, run * (4 * self.words))) for row in rows]
-
-            def word(n: int) -> list[Val]:
-                return [self.get(k, k.vi, words, (p * self.words + n) * self.vector) for p in range(self.panels)]
-
-            def scale(p: int) -> Val:
-                return self.get(k, k.vi, scales, p * self.vector)
-
-            make_scales = [partial(scale, p) if self.kind.scaled else None for p in range(self.panels)]
-            stored = [k.at(words, p * self.words * self.vector) for p in range(self.panels)]
-            add_run(k, self.kind, totals, word, make_scales, x, stored)
+        turn = k.target.runs_per_turn
+        with k.range(64 // (turn * self.words)) as number:
+            words = k.opaque(k.at(chunk, number * (turn * self.words * self.row)))
+            scales = k.at(chunk, number * (turn * self.row) + self.scales)
+            x = [k.opaque(k.at(row, number * (4 * turn * self.words))) for row in rows]
+            for run in range(turn):
+                self._add_run(k, totals, words, scales, x, run)
         finish_super_block(k, self.kind, held, totals, [self._rest(k, chunk, p) for p in range(self.panels)], rows)
+
+    def _add_run(self, k: Builder, totals: PanelSums, words: Val, scales: Val, x: list[Val], run: int) -> None:
+        """Add run `run` of those at the addresses of words, scales and activations to the totals."""
+        starts = [k.at(words, (run * self.panels + p) * self.words * self.vector) for p in range(self.panels)]
+
+        def scale(p: int) -> Val:
+            return self.get(k, k.vi, scales, run * self.row + p * self.vector)
+
+        add_run(
+            k,
+            self.kind,
+            totals,
+            lambda n: [self.get(k, k.vi, start, n * self.vector) for start in starts],
+            [partial(scale, p) for p in range(self.panels)] if self.kind.scaled else [],
+            [k.at(row, 4 * self.words * run) for row in x],
+            starts,
+        )
 
     def _rest(self, k: Builder, chunk: Val, p: int) -> SuperBlock:
         """Return the data of a panel's super-block after its runs."""

@@ -67,7 +67,7 @@ def _emit_product(
     few, high = target.tiles.few_tokens_of(kind), max_extent(tokens)
     one, several, many = (
         quantized_linear.linear_one(target, shape),
-        quantized_linear.linear_few(target, shape),
+        quantized_linear.linear_few(target, shape, require_fixed(width)),
         many_token_linear.linear_many(target, shape),
     )
     if high == 1 or cell.name == "rows":

@@ -11,6 +11,7 @@ from sporelm.backends.cpu.targets.tiles import Tiles, shipped_tiles
 SIGNED = 128  # as the greatest magnitude of weight bytes: they are signed
 Words = Callable[[int], list[Val]]  # the n-th i32 vector of each panel, four weight bytes a lane
 Totals = list[list[Val]]  # [token][panel], i32 vectors
+Scale = Callable[[], Val]  # emits a vector of scales
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class CpuTarget:
     A panel of weights is `lanes` rows high: one row a lane. `signed_zero` is the byte that stands for 0 in panels of
     signed bytes: 128 if the dot product needs unsigned weights. `fused` says that the CPU has multiply-adds that round
     once. `folds_to` is the greatest byte with which many tokens may be multiplied instead of a smaller byte and a
-    scale: 0 where products of such bytes overflow 16 bits.
+    scale: 0 where products of such bytes overflow 16 bits. `runs_per_turn` are the runs of a super-block that one turn
+    of the many-token kernel's loop multiplies.
     """
 
     name: str = "generic"
@@ -30,6 +32,7 @@ class CpuTarget:
     signed_zero: int = 0
     fused: bool = False
     folds_to: int = 0
+    runs_per_turn: int = 1
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("generic"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
@@ -56,6 +59,36 @@ class CpuTarget:
     ) -> Totals:
         """Multiply words that are in memory, one vector after the other: those of panel p from `where[p]` on."""
         return self.multiply(k, words, count, x, totals, largest)
+
+    def prepare_scale(self, k: Builder, scale: Val) -> Val:
+        """Return the scales of a run, an i32 vector below 2**15, in the form that `multiply_scaled` takes."""
+        return scale
+
+    def multiply_scaled(
+        self,
+        k: Builder,
+        words: Words,
+        where: Sequence[Val],
+        count: int,
+        x: list[Val],
+        totals: Totals,
+        largest: int,
+        scales: Sequence[Scale],
+    ) -> Totals:
+        """Return totals + dot products times each panel's scales; `where` as in `multiply_stored`, or empty.
+
+        `scales` emit prepared scales, so that registers hold them only where they are used.
+        """
+        zeros = [[k.const(k.vi, 0)] * len(row) for row in totals]
+        if where:
+            dots = self.multiply_stored(k, words, where, count, x, zeros, largest)
+        else:
+            dots = self.multiply(k, words, count, x, zeros, largest)
+        columns = []
+        for p, make_scale in enumerate(scales):
+            scale = make_scale()
+            columns.append([row[p] + dot[p] * scale for row, dot in zip(totals, dots, strict=True)])
+        return [list(row) for row in zip(*columns, strict=True)]
 
     def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
         """Return total + the sum over the four bytes of each lane of weight * activation; all i32 vectors."""

@@ -39,6 +39,7 @@ class Tiles:
     ]  # by format or family: the few-token kernel's; the one-token kernel uses its panels
     many: tuple[tuple[str, TileSize], ...]
     few_tokens: tuple[tuple[str, int], ...] = ()  # by format or family
+    wide: tuple[str, ...] = ()  # formats that the many-token kernel multiplies in 16 bits
 
     def few_of(self, kind: TiledFormat) -> TileSize:
         return _find_tile(self.few, kind)
@@ -64,7 +65,8 @@ class Tiles:
         """Return the tiles in the form of tiles.json."""
         few, many = ({name: list(tile) for name, tile in tiles} for tiles in (self.few, self.many))
         tokens = {"few_tokens": dict(self.few_tokens)} if self.few_tokens else {}
-        return {"attention_rows": self.attention_rows, "few": few, "many": many} | tokens
+        wide = {"wide": list(self.wide)} if self.wide else {}
+        return {"attention_rows": self.attention_rows, "few": few, "many": many} | tokens | wide
 
 
 def registers(target: Any) -> int:
@@ -87,14 +89,17 @@ def _find_tile(tiles: tuple[tuple[str, TileSize], ...], kind: TiledFormat) -> Ti
 
 def parse_tiles(values: Mapping[str, Any]) -> Tiles:
     """Parse tiles in the form of tiles.json. Raise ValueError for an invalid tile, or for a family without one."""
-    if not isinstance(values, Mapping) or values.keys() - {"few_tokens"} != {"attention_rows", "few", "many"}:
-        raise ValueError("tiles are attention_rows, few, many and, where it was measured, few_tokens")
+    if not isinstance(values, Mapping) or values.keys() - {"few_tokens", "wide"} != {"attention_rows", "few", "many"}:
+        raise ValueError("tiles are attention_rows, few, many and, where they were measured, few_tokens and wide")
     few, many = (_parse_by_name(values[key], *TILE_CHOICES[key]) for key in ("few", "many"))
     tokens = values.get("few_tokens", {})
     if not isinstance(tokens, Mapping) or not all(isinstance(name, str) for name in tokens):
         raise ValueError("few_tokens are numbers by name")
     few_tokens = tuple((name, _parse_number(number, MAX_TOKENS)) for name, number in tokens.items())
-    return Tiles(_parse_number(values["attention_rows"], max(ATTENTION_ROWS)), few, many, few_tokens)
+    wide = values.get("wide", [])
+    if not isinstance(wide, list) or not all(isinstance(name, str) for name in wide):
+        raise ValueError("wide is a list of formats")
+    return Tiles(_parse_number(values["attention_rows"], max(ATTENTION_ROWS)), few, many, few_tokens, tuple(wide))
 
 
 def _parse_by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[tuple[str, TileSize], ...]:

@@ -7,7 +7,16 @@ from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
 from sporelm.backends.cpu.jit.ssa_values import Val, f16, f32, i8, i16, i64, vec
-from sporelm.backends.cpu.targets.cpu_target import SIGNED, CpuTarget, Totals, Words, byte_table, bytes_of, widen_type
+from sporelm.backends.cpu.targets.cpu_target import (
+    SIGNED,
+    CpuTarget,
+    Scale,
+    Totals,
+    Words,
+    byte_table,
+    bytes_of,
+    widen_type,
+)
 from sporelm.backends.cpu.targets.tiles import Tiles, shipped_tiles
 
 
@@ -38,9 +47,34 @@ class Avx2(GenericX86):
     features: str = "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe"
     lanes: int = 8
     fused: bool = True
+    runs_per_turn: int = 2
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        ones = k.const(k.vi, 0x00010001)
+        return self._multiply(k, words, count, x, totals, largest, [lambda: ones] * len(totals[0]))
+
+    def prepare_scale(self, k: Builder, scale: Val) -> Val:
+        """Return pairs of equal i16: VPMADDWD multiplies and adds the pairs of products, instead of adding alone."""
+        return (scale & 0xFFFF) | (scale << 16)
+
+    def multiply_scaled(
+        self,
+        k: Builder,
+        words: Words,
+        where: Sequence[Val],
+        count: int,
+        x: list[Val],
+        totals: Totals,
+        largest: int,
+        scales: Sequence[Scale],
+    ) -> Totals:
+        return k.pin(self._multiply(k, words, count, x, totals, largest, scales))
+
+    def _multiply(
+        self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int, scales: Sequence[Scale]
+    ) -> Totals:
+        """Return totals + dot products times each panel's scales, i32 vectors of two equal i16."""
         run = max(1, 32767 // (2 * 127 * largest))
         signed = largest == SIGNED
         for start in range(0, count, run):
@@ -51,8 +85,11 @@ class Avx2(GenericX86):
                 pairs = _add_totals(pairs, found) if pairs else found
                 if run > 1:  # otherwise LLVM multiplies all of one panel first, and keeps the activations on the stack
                     pairs = k.pin(pairs)
-            ones = k.const(vec(i16, 2 * self.lanes), 1)
-            sums = [[k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, pair, ones) for pair in row] for row in pairs]
+            factors = [make_scale().bits(vec(i16, 2 * self.lanes)) for make_scale in scales]
+            sums = [
+                [k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, *both) for both in zip(row, factors, strict=True)]
+                for row in pairs
+            ]
             totals = _add_totals(totals, sums)
         return totals
 
@@ -94,10 +131,12 @@ class AvxVnni(Avx2):
     name: str = "avx-vnni"
     signed_zero: int = 128
     folds_to: int = 255
+    runs_per_turn: int = 1
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx-vnni"))
 
-    def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
-        return CpuTarget.multiply(self, k, words, count, x, totals, largest)
+    multiply = CpuTarget.multiply
+    prepare_scale = CpuTarget.prepare_scale
+    multiply_scaled = CpuTarget.multiply_scaled
 
     def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
         bytes_ = vec(i8, 4 * self.lanes)
