@@ -39,6 +39,7 @@ from peer_experts import VARIANTS, PeerLayers  # noqa: E402
 from sporelm import ops  # noqa: E402
 from sporelm.backends.cpu import CpuBackend  # noqa: E402
 from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates as limits_of  # noqa: E402
+from sporelm.backends.dot_rates import dot_rate_of  # noqa: E402
 from sporelm.ops import Spec, Symbol, trace  # noqa: E402
 from sporelm.plan import Plan  # noqa: E402
 from sporelm.quant import FORMATS  # noqa: E402
@@ -147,7 +148,7 @@ def measure(backend: CpuBackend, args: argparse.Namespace, tokens: int, limits: 
         peer.close()
     values = 3 * args.ffn * args.width
     nbytes = groups * values / form.values * form.nbytes
-    rate = limits["f32_ops_s" if form.activation == "float" else "int8_dot_ops_s"]
+    rate = limits["f32_ops_s"] if form.activation == "float" else dot_rate_of(limits, form)
     row = {
         "tokens": tokens,
         "layer_us": round(layer * 1e6, 1),

@@ -30,6 +30,7 @@ from numpy.typing import NDArray  # noqa: E402
 from tower_files import write_tower  # noqa: E402
 
 from sporelm.backends.cpu import CpuBackend  # noqa: E402
+from sporelm.backends.dot_rates import dot_rate_of  # noqa: E402
 from sporelm.checkpoints.loader import load_parameters  # noqa: E402
 from sporelm.checkpoints.towers.open_tower import open_tower, tower_gguf_schema  # noqa: E402
 from sporelm.cli.doctor import read_cpu_model  # noqa: E402
@@ -110,8 +111,9 @@ def min_seconds(path: Path, rates: Mapping[str, float]) -> float:
     for name, info in source.files.tensors.items():
         if len(info.shape) < 2 or "position_embd" in name or "class_embd" in name:
             continue
-        is_integer = FORMATS[info.type_name].activation != "float"
-        seconds += 2 * rows * prod(info.shape) / rates["int8_dot_ops_s" if is_integer else "f32_ops_s"]
+        form = FORMATS[info.type_name]
+        rate = rates["f32_ops_s"] if form.activation == "float" else dot_rate_of(rates, form)
+        seconds += 2 * rows * prod(info.shape) / rate
     source.close()
     return seconds + config.layers * 4 * rows**2 * config.width / rates["f32_ops_s"]
 

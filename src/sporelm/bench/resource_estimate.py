@@ -134,8 +134,7 @@ class ResourceEstimate:
         """
         work = self.workload
         stream = work.limit(BenchCase(1, decode=True, batch=batch, depth=depth), machine)
-        peak = machine["int8_dot_ops_s" if work.integer else "f32_ops_s"]
-        compute = peak / (2 * (work.matrix_values + work.output_values))
+        compute = work.peak_rate(machine) / (2 * (work.matrix_values + work.output_values))
         if compute < stream.value:
             return SpeedEstimate(batch, depth, compute, "compute")
         return SpeedEstimate(batch, depth, stream.value, "stream")

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from sporelm.backends.dot_rates import dot_rate_of
 from sporelm.bench.bench_rows import SpeedLimit
 from sporelm.bench.driver import BenchCase
 from sporelm.ops.paged_attention import PAGE, page_shape
-from sporelm.quant import F32, FOLDER_FORMATS, FORMATS
+from sporelm.quant import F32, FOLDER_FORMATS, FORMATS, QuantFormat
 
 if TYPE_CHECKING:
     from sporelm.models.config import ModelConfig
@@ -31,6 +32,7 @@ class Workload:
     expert_bytes: int = 0  # the part of `weight_bytes` in expert matrices
     expert_share: float = 1.0  # share of the experts that one token uses
     state_bytes: int = 0  # of one sequence's recurrent state, which a step reads and writes
+    form: type[QuantFormat] = F32  # of most weights; the rate of integer products may depend on it
 
     def read_bytes(self, batch: int) -> float:
         """Return the weight bytes that a decode step of `batch` tokens reads, if each token selects experts evenly.
@@ -43,9 +45,10 @@ class Workload:
         """The fastest that a case can be.
 
         `machine` holds stream_bytes_s (bytes per second) and int8_dot_ops_s, f32_ops_s (a multiplication and an
-        addition count as two). A decode step reads every weight once (only the selected experts) and the keys and
-        values of each sequence, and reads and writes its recurrent state. A prompt multiplies each token with every
-        matrix (only the selected experts). The products inside attention are not counted.
+        addition count as two), and what `dot_rate_of` looks for. A decode step reads every weight once (only the
+        selected experts) and the keys and values of each sequence, and reads and writes its recurrent state. A prompt
+        multiplies each token with every matrix (only the selected experts). The products inside attention are not
+        counted.
         """
         if case.prompt:
             prompts = BenchCase(case.prompt, decode=False)
@@ -59,8 +62,11 @@ class Workload:
             step_bytes = self.read_bytes(case.batch) + case.batch * (kv_bytes + 2 * self.state_bytes)
             return SpeedLimit("stream", case.batch * machine["stream_bytes_s"] / step_bytes)
         operations = 2 * (case.tokens * self.matrix_values + self.output_values)
-        peak = machine["int8_dot_ops_s" if self.integer else "f32_ops_s"]
-        return SpeedLimit("compute", case.tokens * peak / operations)
+        return SpeedLimit("compute", case.tokens * self.peak_rate(machine) / operations)
+
+    def peak_rate(self, machine: Mapping[str, float]) -> float:
+        """Return the operations a second of products with the model's weights."""
+        return dot_rate_of(machine, self.form) if self.integer else machine["f32_ops_s"]
 
 
 def compute_workload(
@@ -102,6 +108,7 @@ def compute_workload(
         expert_bytes=expert_bytes,
         expert_share=expert_share,
         state_bytes=4 * sum(map(prod, states)),
+        form=main,
     )
 
 

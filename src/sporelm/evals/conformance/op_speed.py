@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
+from sporelm.backends.dot_rates import dot_rate_of
 from sporelm.backends.protocol import Backend
 from sporelm.evals.conformance.random_weights import blocks_of
 from sporelm.ops import Spec, trace
@@ -51,7 +52,8 @@ def time_products(backend: Backend) -> Iterator[dict[str, Any]]:
             is_stream = rows == 1
             reached = nbytes / seconds if is_stream else operations / seconds
             is_integer = form.activation != "float"
-            limit = limits["stream_bytes_s" if is_stream else "int8_dot_ops_s" if is_integer else "f32_ops_s"]
+            peak = dot_rate_of(limits, form) if is_integer else limits["f32_ops_s"]
+            limit = limits["stream_bytes_s"] if is_stream else peak
             yield {
                 "format": name,
                 "rows": rows,

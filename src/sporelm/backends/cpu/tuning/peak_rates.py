@@ -5,14 +5,28 @@ from statistics import median
 from time import perf_counter
 
 from sporelm.backends.cpu.cpu_program import CellTable, assemble
-from sporelm.backends.cpu.jit import Compiler
+from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.lowering.emitter import Cell, KernelEntry
 from sporelm.backends.cpu.runtime.host_memory import Region
 from sporelm.backends.cpu.runtime.thread_pool import ThreadPool
-from sporelm.backends.cpu.tuning.peak_kernels import BLOCK, CHAINS, WORDS, dots, fmas, stream
+from sporelm.backends.cpu.targets.cpu_target import SIGNED
+from sporelm.backends.cpu.targets.tiles import TileSize
+from sporelm.backends.cpu.tuning.peak_kernels import BLOCK, CHAINS, ROW_BYTES, WORDS, dots, fmas, stream
 
 STREAM_BYTES = 256 << 20  # exceeds any cache
 TURNS = 200_000
+DOT_OPERATIONS = 1 << 28  # in 32-bit lanes, of one measurement
+L1_BYTES = 8 << 10  # bytes of weights that the products of a measurement multiply, which the nearest cache holds
+DOT_TILES: tuple[TileSize, ...] = ((1, 10), (2, 4))
+PAIR_TILE: TileSize = (2, 4)  # of products of 16 bits
+# Rates by the bits of a weight, and the greatest bytes of such weights. Where a target multiplies all bytes by one
+# instruction, and 16 bits no faster, one rate serves for all.
+DOT_CLASSES = {
+    "int8_dot_ops_s": 15,
+    "int8_dot_5bit_ops_s": 31,
+    "int8_dot_6bit_ops_s": 63,
+    "int8_dot_8bit_ops_s": SIGNED,
+}
 REPEATS = 12  # of each measurement, each about 20 ms: other programs can slow one down but never speed it up
 
 
@@ -40,22 +54,35 @@ def measure_peak_rates(
             grain=blocks // (16 * thread_pool.threads),
         )
     )
-    share = TURNS // 16
-    rates = [
-        2
-        * CHAINS
-        * TURNS
-        * thread_pool.threads
-        * width
-        / min(times(KernelEntry(kernel, {"unused": 0}, Cell("turns", TURNS * thread_pool.threads), grain=share)))
-        for kernel, width in ((dots(target), WORDS * 4 * target.lanes), (fmas(target), target.lanes))
-    ]
-    return {
+    weights = Region(L1_BYTES)
+    rows = Region(ROW_BYTES * max(tokens for _, tokens in (*DOT_TILES, PAIR_TILE)))
+    for region in (weights, rows):
+        region.array[:] = 1  # untouched pages would share one page of zeros, which slows loads down
+    rates = {
         "stream_bytes_s": STREAM_BYTES / min(reads),
         "stream_median_bytes_s": STREAM_BYTES / median(reads),
-        "int8_dot_ops_s": rates[0],
-        "f32_ops_s": rates[1],
     }
+
+    def rate(kernel: Kernel, fields: dict[str, int], operations: int, turns: int) -> float:
+        """Return operations a second of all threads, given those of a turn."""
+        entry = KernelEntry(kernel, fields, Cell("turns", turns * thread_pool.threads), grain=max(1, turns // 16))
+        return operations * turns * thread_pool.threads / min(times(entry))
+
+    def dot_rate(largest: int, tile: TileSize, is_wide: bool) -> float:
+        panels, tokens = tile
+        block = panels * 4 * target.lanes * WORDS * (1 + is_wide)
+        blocks = L1_BYTES // block
+        operations = 2 * 32 * target.lanes * panels * tokens * blocks
+        fields = {"source": weights.address, "rows": rows.address, "blocks": blocks}
+        turns = max(1, DOT_OPERATIONS * target.lanes // operations)
+        return rate(dots(target, largest, tile, is_wide=is_wide), fields, operations, turns)
+
+    for name, largest in DOT_CLASSES.items():
+        if largest == 15 or target.folds_to == 0:
+            found = [dot_rate(largest, tile, False) for tile in DOT_TILES]
+            rates[name] = max(found + [dot_rate(largest, PAIR_TILE, True)] * (largest == SIGNED))
+    rates["f32_ops_s"] = rate(fmas(target), {"unused": 0}, 2 * CHAINS * target.lanes, TURNS)
+    return rates
 
 
 def _times(work: Callable[[], None], clock: Callable[[], float]) -> list[float]:

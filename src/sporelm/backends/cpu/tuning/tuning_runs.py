@@ -124,7 +124,7 @@ def few_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> It
     shape = quantized_linear.LinearShape(kind)
     panel = kind.panel_bytes(FEW_WIDTH)
     panels = max(1, TURN_BYTES // panel // 12) * 12  # a multiple of every tile's
-    fields = _fields(kind, FEW_WIDTH, panels, arena)
+    fields = linear_fields(kind, FEW_WIDTH, panels, arena)
     yield TuningWorkload(
         quantized_linear.linear_one(target, shape), fields | {"tokens": 1}, panels, ONE_WEIGHT, panels * panel
     )
@@ -138,7 +138,7 @@ def many_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> I
     kind = FORMATS[name](target)
     shape = quantized_linear.LinearShape(kind)
     panels = MANY_PANELS * max(1, 8 // target.lanes)
-    fields = _fields(kind, MANY_WIDTH, panels, arena)
+    fields = linear_fields(kind, MANY_WIDTH, panels, arena)
     kernel, items = (
         many_token_linear.linear_many(target, shape),
         many_token_linear.count_panel_tiles(shape, target, [panels]),
@@ -147,7 +147,8 @@ def many_token_workloads(target: CpuTarget, name: str, arena: TuningMemory) -> I
         yield TuningWorkload(kernel, fields | {"tokens": tokens}, items, weight)
 
 
-def _fields(kind: Any, width: int, panels: int, arena: TuningMemory) -> dict[str, Any]:
+def linear_fields(kind: Any, width: int, panels: int, arena: TuningMemory) -> dict[str, Any]:
+    """Return the fields of a product with panels at the start of the stream of weights."""
     integers = isinstance(kind, IntegerPanels)
     stride = row_bytes(width, ROW_FORMATS[kind.activation] if integers else F32)
     fields = {"x": (arena.rounded if integers else arena.floats).address, "x_stride": stride, "width": width}
