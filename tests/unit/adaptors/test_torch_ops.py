@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import sporelm.adaptors.torch as sporelm_torch  # noqa: E402
 from sporelm.adaptors.torch import device_kernels  # noqa: E402
+from sporelm.adaptors.torch.gated_weights import GatedWeights  # noqa: E402
 from sporelm.adaptors.torch.thread_choice import host_kernels  # noqa: E402
 from sporelm.errors import OpError  # noqa: E402
 
@@ -66,7 +67,8 @@ def test_each_op_is_that_of_plain_torch() -> None:
     stored = [device_kernels.pack(sporelm_torch.quantize(each, "F32"), "F32", each.shape) for each in (gate, up, down)]
     for kind in ("silu", "gelu", "gelu_tanh"):
         found = sporelm_torch.gated_mlp(x, *weights, "F32", inner, kind=kind)
-        assert_close(found.numpy(), device_kernels.gated_mlp(x, *stored, "F32", "F32", inner, kind).numpy(), "f32")
+        expected = device_kernels.gated_mlp(x, GatedWeights(*stored, "F32", "F32", (inner, width)), kind)
+        assert_close(found.numpy(), expected.numpy(), "f32")
     norm = random(width, seed=3)
     assert_close(sporelm_torch.rms_norm(x, norm, 1e-5).numpy(), device_kernels.rms_norm(x, norm, 1e-5).numpy(), "f32")
     halves = sporelm_torch.silu_and_mul(x)
@@ -82,7 +84,7 @@ def test_experts_are_the_weighted_sum_of_gated_mlps() -> None:
     matrices = [random(*shape, seed=seed) / 8 for seed, shape in ((2, (4, 32, 64)), (3, (4, 32, 64)), (4, (4, 64, 32)))]
     found = sporelm_torch.experts(x, *(packed(each, "F32") for each in matrices), ids, weights, "F32", (4, 32, 64))
     stored = [device_kernels.pack(sporelm_torch.quantize(each, "F32"), "F32", each.shape) for each in matrices]
-    expected = device_kernels.experts(x, *stored, ids, weights, "F32", "F32", (4, 32, 64))
+    expected = device_kernels.experts(x, GatedWeights(*stored, "F32", "F32", (4, 32, 64)), ids, weights)
     assert_close(found.numpy(), expected.numpy(), "f32")
 
 

@@ -35,13 +35,13 @@ MODELS = {
     "Qwen2Moe": SIZES | MOE,
     "Gemma2": SIZES | {"head_dim": 32},
 }
-COUNTS = {  # mlp, linear, norm, experts, attention, rope
-    "Llama": (2, 9, 5, 0, 1, 1),
-    "Qwen2": (2, 9, 5, 0, 1, 1),
-    "Mistral": (2, 9, 5, 0, 1, 1),
-    "Mixtral": (0, 9, 5, 2, 1, 1),
-    "Qwen2Moe": (2, 11, 5, 2, 1, 1),
-    "Gemma2": (2, 9, 9, 0, 0, 1),
+COUNTS = {  # mlp, linear, norm, experts, attention, rope, layer
+    "Llama": (2, 9, 5, 0, 1, 1, 2),
+    "Qwen2": (2, 9, 5, 0, 1, 1, 2),
+    "Mistral": (2, 9, 5, 0, 1, 1, 2),
+    "Mixtral": (0, 9, 5, 2, 1, 1, 2),
+    "Qwen2Moe": (2, 11, 5, 2, 1, 1, 2),
+    "Gemma2": (2, 9, 9, 0, 0, 1, 0),
 }
 
 
@@ -81,7 +81,7 @@ def test_logits_are_the_models_own_and_undo_brings_them_back(name: str) -> None:
         attention = model.config._attn_implementation
         threads = torch.get_num_threads()
         done = accelerate(model, "f32", keep_originals=True)
-        kinds = ("mlp", "linear", "norm", "experts", "attention", "rope")
+        kinds = ("mlp", "linear", "norm", "experts", "attention", "rope", "layer")
         assert tuple(done.count(kind) for kind in kinds) == COUNTS[name], str(done)
         assert torch.get_num_threads() == 1
         scale = alone.abs().max()
@@ -99,11 +99,24 @@ def test_logits_are_the_models_own_and_undo_brings_them_back(name: str) -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+@pytest.mark.parametrize("how", [{"cache_implementation": "static"}, {"prompt_lookup_num_tokens": 3}, {"num_beams": 3}])
+def test_generation_of_every_kind_is_the_models_own(name: str, how: dict[str, Any]) -> None:
+    model, ids = build(name), torch.randint(1, 256, (1, 12))
+    more: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "disable_compile": True} | how
+    with torch.no_grad():
+        expected = model.generate(ids, **more)
+        done = accelerate(model, "f32")
+        assert torch.equal(model.generate(ids, **more), expected)
+        done.close()
+
+
 def test_the_parts_that_stay_are_named_with_the_reason() -> None:
     model = build("Gemma2")
     done = accelerate(model, "f32")
-    assert [change.kind for change in done.refused] == ["attention"]
+    assert [change.kind for change in done.refused] == ["attention", "layer", "layer"]
     assert "attn_logit_softcapping" in str(done)
+    assert done.refused[1].reason == "its attention is not ours"
     done.close()
     narrow = build("Llama", intermediate_size=144, hidden_size=128)
     done = accelerate(narrow, "q8_0")

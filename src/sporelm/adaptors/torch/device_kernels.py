@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear as torch_linear
 from torch.nn.functional import scaled_dot_product_attention
 
+from sporelm.adaptors.torch.gated_weights import GatedWeights
 from sporelm.backends.torch.int8_blocks import UNPACKERS, Int8Blocks, can_pack, pack_blocks, packed_block_bytes
 from sporelm.quant import dequantize_tensor, format_of
 
@@ -65,43 +66,22 @@ def linear(x: Tensor, packed: Tensor, bias: Tensor | None, format_name: str, sha
     return torch_linear(x, unpack(packed, format_name, shape, x.dtype), None if bias is None else bias.to(x.dtype))
 
 
-def gated_mlp(
-    x: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    format_name: str,
-    down_format: str,
-    inner: int,
-    kind: str,
-) -> Tensor:
+def gated_mlp(x: Tensor, weights: GatedWeights, kind: str) -> Tensor:
     """Return (activate(x @ gate.T) * (x @ up.T)) @ down.T in x's type."""
-    shape = (inner, x.shape[-1])
-    left, right = (linear(x, each, None, format_name, shape) for each in (gate, up))
-    return linear(activate(left, kind) * right, down, None, down_format, shape[::-1])
+    left, right = (linear(x, each, None, weights.format, weights.shape) for each in (weights.gate, weights.up))
+    return linear(activate(left, kind) * right, weights.down, None, weights.down_format, weights.down_shape)
 
 
-def experts(
-    x: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    down: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    format_name: str,
-    down_format: str,
-    shape: Sequence[int],
-) -> Tensor:
+def experts(x: Tensor, weights: GatedWeights, ids: Tensor, factors: Tensor) -> Tensor:
     """Return each row's sum over its experts, see `HostKernels.experts`. Copies the matrices of each pair's expert."""
-    count, inner, width = shape
-    left, right = (unpack(each, format_name, shape, x.dtype) for each in (gate, up))
-    last = unpack(down, down_format, (count, width, inner), x.dtype)
+    left, right = (unpack(each, weights.format, weights.shape, x.dtype) for each in (weights.gate, weights.up))
+    last = unpack(weights.down, weights.down_format, weights.down_shape, x.dtype)
     total = torch.zeros_like(x)
     for slot in range(ids.shape[1]):
         chosen = ids[:, slot].long()
         wide = x.unsqueeze(2)
         hidden = torch.nn.functional.silu(left[chosen] @ wide) * (right[chosen] @ wide)
-        total = total + weights[:, slot, None].to(x.dtype) * (last[chosen] @ hidden).squeeze(2)
+        total = total + factors[:, slot, None].to(x.dtype) * (last[chosen] @ hidden).squeeze(2)
     return total
 
 

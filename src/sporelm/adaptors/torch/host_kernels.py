@@ -10,7 +10,7 @@ from ctypes import c_uint8
 from functools import partial
 from math import prod
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sporelm import ops
+from sporelm.adaptors.torch.decoder_layer import KeyValuePages, PackedLayer, layer_graph
+from sporelm.adaptors.torch.gated_weights import GatedWeights
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.addressed_program import AddressedProgram
 from sporelm.backends.cpu.lowering.op_lowering import rowwise_ops
@@ -44,6 +46,7 @@ MAX_ROWS = 512  # of a run; longer inputs are cut
 MAX_PROGRAMS = 8192  # the one that ran longest ago is dropped
 ARENA_BYTES = 1 << 26  # untouched bytes cost nothing
 MAX_PAGES = 1 << 16  # of a cache of one call of attention
+TABLE_PAGES = (1 << 5, 1 << 9, 1 << 13, MAX_PAGES)  # sizes of a layer's page table; each has a program of its own
 ALIGNMENT = 64
 BuildGraph = Callable[[Symbol | int], Graph]
 
@@ -58,6 +61,7 @@ class HostKernels:
         self._arena = Region(ARENA_BYTES)
         self._programs: OrderedDict[Any, AddressedProgram] = OrderedDict()
         self._caches: OrderedDict[Any, Any] = OrderedDict()
+        self._last_step: LayerStep | None = None
 
     def close(self) -> None:
         """Free the programs and stop the threads."""
@@ -72,7 +76,7 @@ class HostKernels:
 
     # ---- programs
 
-    def _program(self, key: Any, build: Callable[[], Graph]) -> AddressedProgram:
+    def _program(self, key: Any, build: Callable[[], Graph], caches: Sequence[PackedTensor] = ()) -> AddressedProgram:
         found = self._programs.get(key)
         if found is not None:
             self._programs.move_to_end(key)
@@ -82,7 +86,8 @@ class HostKernels:
         if placement.nbytes > self._arena.array.size:
             self._arena = Region(2 * placement.nbytes)
         backend = self.backend
-        found = AddressedProgram(graph, placement, backend.compiler, backend.thread_pool, backend.context, self._arena)
+        owned = backend.compiler, backend.thread_pool, backend.context
+        found = AddressedProgram(graph, placement, *owned, self._arena, caches)
         backend.compiler.rest()
         self._programs[key] = found
         if len(self._programs) > MAX_PROGRAMS:
@@ -179,73 +184,47 @@ class HostKernels:
         others = [] if bias is None else [to_vector(bias)]
         return self._run_rows(key, build, [to_rows(x)], others, [out])[0]
 
-    def gated_mlp(
-        self,
-        x: Tensor,
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
-        format_name: str,
-        down_format: str,
-        inner: int,
-        kind: str,
-    ) -> Tensor:
+    def _gated(self, weights: GatedWeights) -> list[PackedTensor]:
+        """Return gate, up and down as weights of the back-end."""
+        formats = (weights.format, weights.format, weights.down_format)
+        shapes = (weights.shape, weights.shape, weights.down_shape)
+        return [self.weight(*each) for each in zip(weights[:3], formats, shapes, strict=True)]
+
+    def gated_mlp(self, x: Tensor, weights: GatedWeights, kind: str) -> Tensor:
         """Return (activate(x @ gate.T) * (x @ up.T)) @ down.T for rows float32 [tokens, width]."""
         width = x.shape[-1]
 
         def build(tokens: Symbol | int) -> Graph:
-            left, right = (self.weight(each, format_name, (inner, width)) for each in (gate, up))
-            last = self.weight(down, down_format, (width, inner))
+            gate, up, down = self._gated(weights)
 
             def run(x: Any) -> dict[str, Any]:
                 if kind == "silu":
-                    return {"y": ops.linear(ops.linear_silu_mul(x, left, right), last)}
-                return {"y": ops.linear(ops.linear_activate_mul(x, left, right, kind=kind), last)}
+                    return {"y": ops.linear(ops.linear_silu_mul(x, gate, up), down)}
+                return {"y": ops.linear(ops.linear_activate_mul(x, gate, up, kind=kind), down)}
 
             return trace(run, {"x": Spec((tokens, width), F32)})
 
-        key = ("mlp", *(each.data_ptr() for each in (gate, up, down)), format_name, down_format, inner, width, kind)
-        return self._run_rows(key, build, [to_rows(x)], [], [width])[0]
+        return self._run_rows(("mlp", weights.key, kind), build, [to_rows(x)], [], [width])[0]
 
-    def experts(
-        self,
-        x: Tensor,
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-        format_name: str,
-        down_format: str,
-        shape: Sequence[int],
-    ) -> Tensor:
-        """Return the sum over each row's experts of weight * (silu(x @ gate.T) * (x @ up.T)) @ down.T.
+    def experts(self, x: Tensor, weights: GatedWeights, ids: Tensor, factors: Tensor) -> Tensor:
+        """Return the sum over each row's experts of factor * (silu(x @ gate.T) * (x @ up.T)) @ down.T.
 
-        x float32 [tokens, width], ids int32 and weights float32 [tokens, k], shape (experts, inner, width)
+        x float32 [tokens, width], ids int32 and factors float32 [tokens, k]
         """
-        experts, inner, width = shape
-        k = ids.shape[1]
+        width, k = x.shape[-1], ids.shape[1]
 
         def build(tokens: Symbol | int) -> Graph:
-            left, right = (self.weight(each, format_name, shape) for each in (gate, up))
-            last = self.weight(down, down_format, (experts, width, inner))
+            gate, up, down = self._gated(weights)
 
-            def run(x: Any, ids: Any, weights: Any) -> dict[str, Any]:
-                hidden = ops.linear_experts_silu_mul(x, left, right, ids)
-                return {"y": ops.combine_experts(ops.linear_experts(hidden, last, ids), weights)}
+            def run(x: Any, ids: Any, factors: Any) -> dict[str, Any]:
+                hidden = ops.linear_experts_silu_mul(x, gate, up, ids)
+                return {"y": ops.combine_experts(ops.linear_experts(hidden, down, ids), factors)}
 
-            return trace(
-                run,
-                {
-                    "x": Spec((tokens, width), F32),
-                    "ids": Spec((tokens, k), I32),
-                    "weights": Spec((tokens, k), F32),
-                },
-            )
+            specs = {"x": Spec((tokens, width), F32), "ids": Spec((tokens, k), I32)}
+            return trace(run, specs | {"factors": Spec((tokens, k), F32)})
 
-        key = ("experts", *(each.data_ptr() for each in (gate, up, down)), format_name, down_format, *shape, k)
-        rows = [to_rows(x), ids.to(torch.int32).contiguous(), to_rows(weights)]
-        return self._run_rows(key, build, rows, [], [width])[0]
+        rows = [to_rows(x), ids.to(torch.int32).contiguous(), to_rows(factors)]
+        return self._run_rows(("experts", weights.key, k), build, rows, [], [width])[0]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return rows float32 [tokens, width] divided by their root mean squares, times the weight [width]."""
@@ -345,12 +324,85 @@ class HostKernels:
             )
         return out[:, :width]
 
+    def decoder_layer(self, layer: PackedLayer, x: Tensor, table: Tensor, pages: KeyValuePages | None) -> list[Tensor]:
+        """Run a layer on the next rows of a sequence: x [tokens, width] and the rotary table of these rows.
+
+        pages   hold the keys and values of the rows before, and get those of these rows; None: there are no rows
+                before, and these keys and values are dropped
+
+        Returns the layer's results, float32 [tokens, width]. A layer without an MLP returns two: the sum to which the
+        MLP's results are added, and the MLP's input.
+        """
+        shape, rows, tables = layer.shape, to_rows(x), to_rows(table)
+        count, begin, rotary = len(rows), 0 if pages is None else pages.length, table.shape[-1]
+        num_pages = next((size for size in TABLE_PAGES if size * PAGE >= begin + count), 0)
+        if not num_pages:
+            raise ValueError(f"layer: too many keys (got {begin + count}; at most {MAX_PAGES * PAGE}). Crop the cache.")
+        outs = [torch.empty(count, row_width(shape.width)) for _ in range(1 if shape.kind else 2)]
+        key, vectors = layer.key, [each.data_ptr() for each in layer.vectors.values()]
+        with self._lock:
+            cache = self._page_cache(num_pages, shape.kv_heads, shape.head_dim)
+            if pages is not None:
+                pages.reserve(begin + count)
+            memory = cache.storage.address if pages is None else pages.memory.data_ptr()
+            for start in range(0, count, MAX_ROWS):
+                number = min(count - start, MAX_ROWS)
+                single = number == 1
+
+                def build(single: bool = single) -> Graph:
+                    sizes = shape.matrices().items()
+                    weights = {name: self.weight(layer.matrices[name], shape.format, size) for name, size in sizes}
+                    tokens = 1 if single else Symbol("tokens", MAX_ROWS)
+                    return layer_graph(layer, weights, cache, tokens, rotary, num_pages)
+
+                program = self._program((key, single, rotary, num_pages), build, [cache])
+                step = self._step_of(begin + start, number, num_pages)
+                x_at, table_at, *out_at = (
+                    each.data_ptr() + 4 * start * each.stride(0) for each in (rows, tables, *outs)
+                )
+                addresses = [x_at, step.addresses[0], table_at, *step.addresses[1:], *vectors, *out_at, memory]
+                program.run_at(addresses, {} if single else {"tokens": number}, step.sequences)
+        if pages is not None:
+            pages.length = begin + count
+        return [out if out.shape[1] == shape.width else out[:, : shape.width] for out in outs]
+
+    def _step_of(self, begin: int, count: int, num_pages: int) -> "LayerStep":
+        """Return the arrays of a step of a layer; all layers of a model have the same ones."""
+        if self._last_step is None or self._last_step.key != (begin, count, num_pages):
+            self._last_step = LayerStep.of(begin, count, num_pages)
+        return self._last_step
+
     def _page_cache(self, num_pages: int, kv_heads: int, head_dim: int) -> Any:
         """Return pages that hold the keys and values of one call, used again by the next one."""
         key = (num_pages, kv_heads, head_dim)
         if key not in self._caches:
             self._caches[key] = self.backend.allocate_pages(num_pages, [(kv_heads, head_dim)], F32)[0]
         return self._caches[key]
+
+
+class LayerStep(NamedTuple):
+    """The arrays that say which rows of a sequence a step of a decoder layer computes.
+
+    addresses   of the rows' positions in the rotary table, their slots, `starts`, `lengths` and the page table
+    sequences   `starts` and `lengths`
+    """
+
+    key: tuple[int, int, int]
+    addresses: list[int]
+    sequences: dict[str, np.ndarray]
+    arrays: list[np.ndarray]  # keeps them alive
+
+    @classmethod
+    def of(cls, begin: int, count: int, num_pages: int) -> "LayerStep":
+        """Return the arrays for rows `begin` to `begin + count`, with a table of this many pages."""
+        starts, lengths = np.array([0, count], np.int32), np.array([begin + count], np.int32)
+        positions, slots, pages = (
+            np.arange(first, last, dtype=np.int32)
+            for first, last in ((0, count), (begin, begin + count), (0, num_pages))
+        )
+        arrays = [positions, slots, starts, lengths, pages]
+        addresses = [each.ctypes.data for each in arrays]
+        return cls((begin, count, num_pages), addresses, {"starts": starts, "lengths": lengths}, arrays)
 
 
 def place_inner_values(graph: Graph) -> Placement:

@@ -4,6 +4,7 @@ Real arguments may have any floating type: kernels on the CPU compute in float32
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.library import Library, register_fake
 
 from sporelm.adaptors.torch import device_kernels
+from sporelm.adaptors.torch.gated_weights import GatedWeights
 from sporelm.adaptors.torch.thread_choice import host_kernels
 from sporelm.quant import dequantize_tensor, format_of
 
@@ -56,8 +58,9 @@ def _fake(name: str, function: Callable[..., Any]) -> None:
     register_fake(f"{NAMESPACE}::{name}", function, lib=_LIBRARY)
 
 
-def _flat(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+def _call_host(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function that takes kernels with those of the CPU."""
+    return function(host_kernels(), *args, **options)
 
 
 # ---- weights
@@ -118,20 +121,23 @@ _elsewhere("linear", device_kernels.linear)
 _fake("linear", lambda x, packed, bias, format, shape: x.new_empty((*x.shape[:-1], shape[0])))
 
 
-@_on_host("gated_mlp")
 def _gated_mlp(
-    x: Tensor, gate: Tensor, up: Tensor, down: Tensor, format: str, down_format: str, inner: int, kind: str
+    kernels: Any,
+    x: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    format: str,
+    down_format: str,
+    inner: int,
+    kind: str,
 ) -> Tensor:
-    y = host_kernels().gated_mlp(x, gate, up, down, format, down_format, inner, kind)
-    return _result(y, x, x.shape)
+    weights = GatedWeights(gate, up, down, format, down_format, (inner, x.shape[-1]))
+    return _result(kernels.gated_mlp(x, weights, kind), x, x.shape)
 
 
-_elsewhere("gated_mlp", device_kernels.gated_mlp)
-_fake("gated_mlp", lambda x, gate, up, down, format, down_format, inner, kind: x.new_empty(x.shape))
-
-
-@_on_host("experts")
 def _experts(
+    kernels: Any,
     x: Tensor,
     gate: Tensor,
     up: Tensor,
@@ -142,12 +148,14 @@ def _experts(
     down_format: str,
     shape: Sequence[int],
 ) -> Tensor:
-    y = host_kernels().experts(x, gate, up, down, ids, weights, format, down_format, shape)
-    return _result(y, x, x.shape)
+    packed = GatedWeights(gate, up, down, format, down_format, tuple(shape))
+    return _result(kernels.experts(x, packed, ids, weights), x, x.shape)
 
 
-_elsewhere("experts", device_kernels.experts)
-_fake("experts", lambda x, gate, up, down, ids, weights, format, down_format, shape: x.new_empty(x.shape))
+for _name, _function in (("gated_mlp", _gated_mlp), ("experts", _experts)):
+    _LIBRARY.impl(_name, partial(_call_host, _function), "CPU")
+    _elsewhere(_name, partial(_function, device_kernels))
+    _fake(_name, lambda x, *args, **options: x.new_empty(x.shape))
 
 
 # ---- rows

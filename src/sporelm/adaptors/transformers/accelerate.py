@@ -8,6 +8,7 @@ with the reason.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from sporelm.adaptors.torch import PackedLinear, get_num_threads, set_num_threads
 from sporelm.adaptors.transformers.attention_function import find_attention_obstacle, register_attention
+from sporelm.adaptors.transformers.decoder_layers import PROGRAM, RotaryTables, looks_like_layer, swap_layer
 from sporelm.adaptors.transformers.expert_function import find_expert_obstacle, pack_experts, register_experts
 from sporelm.adaptors.transformers.quantization_config import PackedQuantizer, SporelmConfig
 from sporelm.adaptors.transformers.rotary_function import swap_rotary
@@ -41,7 +43,7 @@ class ModuleChange:
     """A part of the model, and whether our kernels compute it now.
 
     name     of the module, or of the function
-    kind     linear, mlp, norm, rope, attention or experts
+    kind     linear, mlp, norm, rope, attention, experts, or layer: a whole decoder layer as one program
     reason   why it stays as it is; "" where it is ours
     """
 
@@ -143,6 +145,8 @@ def accelerate(
             for name, reason, restore in swap_rotary(model):
                 done.changes.append(ModuleChange(name, "rope", reason))
                 done._release.append(restore)
+            if device.type == "cpu":
+                _swap_layers(done, model)
             _refuse_saving(done, model)
     except BaseException:
         done._put_back()
@@ -253,3 +257,23 @@ def _swap_attention(done: Acceleration, model: Any) -> None:
         done.changes[-1] = ModuleChange(label, "attention", "the model does not let its attention be chosen")
         return
     done._restore.append(lambda: model.set_attn_implementation(before))
+
+
+def _swap_layers(done: Acceleration, model: nn.Module) -> None:
+    """Have decoder layers whose parts are all ours run as one program each."""
+    kept = next(
+        (f"its {change.kind} is not ours" for change in done.refused if change.kind in ("attention", "rope")), ""
+    )
+    tables = RotaryTables()
+    for name, layer in model.named_modules():
+        if not looks_like_layer(layer):
+            continue
+        reason = kept or swap_layer(layer, tables)
+        done.changes.append(ModuleChange(name, "layer", reason))
+        if not reason:
+            done._restore.append(partial(_restore_layer, layer))
+
+
+def _restore_layer(layer: Any) -> None:
+    delattr(layer, PROGRAM)
+    del layer.forward

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -16,7 +17,47 @@ FOREIGN_ARGUMENTS = ("softcap", "s_aux", "position_bias")
 def register_attention(name: str) -> None:
     """Register our attention, and the masks that it takes, under a name."""
     AttentionInterface.register(name, attend)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, create_mask)
+
+
+def create_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    **options: Any,
+) -> Tensor | None:
+    """Return the mask of transformers' `sdpa_mask`, or None where our attention needs none.
+
+    Without a mask, our rows are the last ones of the keys; those of torch are the first ones. So steps with several
+    rows after others need no mask here, and a static cache, whose keys go on behind the rows, needs one.
+    """
+    can_skip = allow_is_causal_skip
+    if can_skip and isinstance(q_offset, int):
+        can_skip = q_offset + q_length == kv_offset + kv_length
+        in_window = local_size is None or kv_length < local_size
+        if can_skip and in_window and not torch.compiler.is_compiling():
+            seen = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
+            if seen is None or (seen.shape[-1] == kv_length and bool(seen.all())):
+                return None
+    elif can_skip and not torch.compiler.is_compiling():
+        can_skip = int(q_offset) + q_length == kv_offset + kv_length
+    mask: Tensor | None = sdpa_mask(
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        allow_is_causal_skip=can_skip,
+        **options,
+    )
+    return mask
 
 
 def find_attention_obstacle(model: Any) -> str:

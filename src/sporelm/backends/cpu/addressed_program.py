@@ -16,6 +16,7 @@ from sporelm.backends.cpu.runtime.host_memory import Region
 from sporelm.backends.cpu.runtime.thread_pool import ThreadPool
 from sporelm.backends.protocol import Placement
 from sporelm.ops import Graph, Value
+from sporelm.tensor.tensor import Tensor
 
 PLACEHOLDER = (
     1 << 62
@@ -37,16 +38,18 @@ class AddressedProgram(CpuProgram):
         thread_pool: ThreadPool,
         context: Context,
         arena: Region,
+        caches: Sequence[Tensor] = (),
     ) -> None:
-        given = [*graph.inputs.values(), *graph.outputs.values()]
+        """`caches` are constants of the graph that stand for pages in the caller's memory."""
+        given = [*graph.inputs.values(), *graph.outputs.values(), *caches]
         self._numbers = {id(value): number for number, value in enumerate(given)}
         super().__init__(graph, placement, compiler, thread_pool, context, arena)
         self._patches = [patch for region in self._own if (patch := _find_placeholders(region)) is not None]
-        self._last_extents: dict[str, int] = {}
+        self._last_extents: dict[str, int] | None = None
         self._derived: list[tuple[int, str]] = []
 
     def address(self, value: Any) -> int:
-        number = self._numbers.get(id(value)) if isinstance(value, Value) else None
+        number = self._numbers.get(id(value))
         return super().address(value) if number is None else PLACEHOLDER + number * SPAN
 
     def _array(self, value: Value) -> np.ndarray:
@@ -57,7 +60,7 @@ class AddressedProgram(CpuProgram):
     ) -> None:
         """Run a step. The caller keeps the memory alive, and guarantees its sizes and the indices in it.
 
-        addresses   of the graph's inputs and then its outputs, in their order
+        addresses   of the graph's inputs, then its outputs and then its caches, in their order
         sequences   the inputs among them that say where sequences begin and how long they are, as arrays
         """
         if not self.bound:
