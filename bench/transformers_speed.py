@@ -1,6 +1,7 @@
 """Measure `accelerate`d transformers beside plain transformers and our own engine, on random weights of 1B shapes.
 
     python bench/transformers_speed.py --formats q4_0,q8_0      # one JSON object; takes minutes and 14 GB
+    python bench/transformers_speed.py --formats q4_0 --save FILE
     python bench/transformers_speed.py --layers 4 --vocab 32000 # a smaller model of the same widths
 
 Decoding is timed token by token after a prompt of 64 tokens, prefill on 512 tokens. All subjects are in one process and
@@ -12,7 +13,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from benchmark_script import describe_script
 
 from sporelm.adaptors.transformers import accelerate
 from sporelm.backends.backend_registry import open_backend
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--plain", default="f32,bf16", help="types of plain transformers to measure")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the JSON object, and every turn")
     args = parser.parse_args()
     config = transformers.LlamaConfig(
         hidden_size=2048,
@@ -81,7 +86,11 @@ def main() -> None:
     }
     ratios = {form: find_ratios(turns, form) for form in args.formats.split(",")}
     rows = {"layers": args.layers, "threads": threads, "accelerate_s": seconds, "tok_s": medians, "ratios": ratios}
-    print(json.dumps(rows, indent=2))
+    with closing(open_backend("cpu", threads=threads)) as backend:
+        about = describe_script(backend.probe())
+    print(json.dumps(about | rows, indent=2))
+    if args.save:
+        args.save.write_text(json.dumps(about | rows | {"turns": turns}, indent=1) + "\n", encoding="utf-8")
 
 
 def find_ratios(turns: list[dict[str, Speed]], form: str) -> dict[str, float]:

@@ -429,6 +429,8 @@ def row_width(width: int) -> int:
 
 def to_rows(x: Tensor) -> Tensor:
     """Return rows [..., width] as float32 [rows, row_width(width)]: the same memory where that fits."""
+    if x.dtype is torch.float32 and x.dim() == 2 and x.shape[1] % ROW_VALUES == 0 and x.is_contiguous():
+        return x
     table = x.detach().reshape(prod(x.shape[:-1]), x.shape[-1])
     missing = row_width(table.shape[1]) - table.shape[1]
     table = table.float()

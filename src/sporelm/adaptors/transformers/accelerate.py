@@ -261,14 +261,14 @@ def _swap_attention(done: Acceleration, model: Any) -> None:
 
 def _swap_layers(done: Acceleration, model: nn.Module) -> None:
     """Have decoder layers whose parts are all ours run as one program each."""
-    kept = next(
+    obstacle = next(
         (f"its {change.kind} is not ours" for change in done.refused if change.kind in ("attention", "rope")), ""
     )
     tables = RotaryTables()
     for name, layer in model.named_modules():
         if not looks_like_layer(layer):
             continue
-        reason = kept or swap_layer(layer, tables)
+        reason = obstacle or swap_layer(layer, tables)
         done.changes.append(ModuleChange(name, "layer", reason))
         if not reason:
             done._restore.append(partial(_restore_layer, layer))

@@ -77,9 +77,12 @@ class LayerProgram:
     def is_changed(self, layer: Any) -> bool:
         """Return whether a part was replaced or has a hook since."""
         parts = parts_of(layer)
-        if len(parts) != len(self.parts) or any(a is not b for a, b in zip(parts, self.parts, strict=True)):
+        if len(parts) != len(self.parts):
             return True
-        return any((part._forward_hooks or part._forward_pre_hooks) and _has_foreign_hook(part) for part in parts)
+        for part, known in zip(parts, self.parts, strict=True):
+            if part is not known or ((part._forward_hooks or part._forward_pre_hooks) and _has_foreign_hook(part)):
+                return True
+        return False
 
     def run(self, x: Tensor, cos: Tensor, sin: Tensor, cache: Any) -> Tensor | None:
         """Return the layer's results for rows [1, tokens, width]; None where the cache is not one that we can use."""
@@ -89,10 +92,8 @@ class LayerProgram:
             if pages is None:
                 return None
         y, *normed = host_kernels().decoder_layer(self.packed, x[0], self.tables.of(cos, sin), pages)
-        if not normed:
-            return y.unsqueeze(0).to(x.dtype)
-        added = self.mlp(normed[0].unsqueeze(0).to(x.dtype))
-        return y.unsqueeze(0).to(x.dtype) + added
+        result = y.unsqueeze(0).to(x.dtype)
+        return result if not normed else result + self.mlp(normed[0].unsqueeze(0).to(x.dtype))
 
 
 def parts_of(layer: Any) -> list[Any]:
@@ -163,9 +164,11 @@ def find_layer_obstacle(layer: Any) -> str:
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
         if type(norm) is not RmsNorm:
             return "its norms are not ours"
-    heads = [name for name in HEAD_NORMS if name in attention._modules]
-    if len(heads) == 1 or any(type(getattr(attention, name)) is not RmsNorm for name in heads):
+    heads: list[Any] = [attention._modules[name] for name in HEAD_NORMS if name in attention._modules]
+    if len(heads) == 1 or any(type(norm) is not RmsNorm for norm in heads):
         return "the norms of its queries and keys are not ours"
+    if len({norm.variance_epsilon for norm in heads}) > 1:
+        return "the norms of its queries and keys have different epsilons"
     for name in ("head_dim", "scaling", "layer_idx"):
         if not isinstance(getattr(attention, name, None), int | float):
             return f"its attention has no {name}"

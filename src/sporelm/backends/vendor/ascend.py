@@ -46,6 +46,7 @@ from sporelm.backends.vendor.vendor_backend import (
     fall_back,
     host_list,
     narrow_weight,
+    route_by_softmax,
 )
 from sporelm.ops import Graph
 from sporelm.ops.paged_attention import PAGE
@@ -609,37 +610,14 @@ def _fill_heads(x: Tensor) -> Tensor:
 
 
 @TABLE.fused(ops.route, GATING)
-def route(
-    logits: Tensor,
-    selection_bias: Tensor | None = None,
-    factors: Tensor | None = None,
-    *,
-    k: int,
-    scores: str = "softmax",
-    renormalize: bool = False,
-    epsilon: float = 0.0,
-    scale: float = 1.0,
-    groups: int = 1,
-    top_groups: int = 1,
-    group_score: str = "max",
-    near: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Take the softmax over all experts, then the k largest. The order of equal scores is the operator's.
+def route(logits: Tensor, selection_bias: Tensor | None = None, factors: Tensor | None = None, **how: Any) -> Any:
+    """Take the softmax over all experts, then the k largest. The order of equal scores is the operator's."""
+    return route_by_softmax(_select_experts, logits, selection_bias, factors, **how)
 
-    The softmax over the chosen ones alone is that over all, divided by the sum of the chosen ones' weights.
-    """
-    if scores not in ("softmax", "softmax_of_chosen") or selection_bias is not None or groups != top_groups:
-        how = {"k": k, "scores": scores, "renormalize": renormalize, "epsilon": epsilon, "scale": scale}
-        how |= {"groups": groups, "top_groups": top_groups, "group_score": group_score, "near": near}
-        reason = "scores other than softmax, biases or groups"
-        return fall_back(ops.route, reason, logits, selection_bias, factors, **how)
-    weights, ids, _ = torch.ops.npu.npu_moe_gating_top_k_softmax(logits.float(), None, k)
-    if scores == "softmax_of_chosen":
-        weights = weights / weights.sum(dim=1, keepdim=True)
-    if renormalize:
-        weights = weights / (weights.sum(dim=1, keepdim=True) + epsilon)
-    weights = weights * scale
-    return (weights if factors is None else weights * factors[ids.long()]), ids
+
+def _select_experts(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    weights, ids, _ = torch.ops.npu.npu_moe_gating_top_k_softmax(logits, None, k)
+    return weights, ids
 
 
 @TABLE.fused(ops.linear_experts, GROUPED_MATMUL)

@@ -6,6 +6,7 @@ names and shapes only. It has not run on an MLU. Steps are captured as `torch.ml
 CUDA's graphs.
 """
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,14 @@ from sporelm.backends.torch.quantized_linear import activation_values
 from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_pages import Cache
 from sporelm.backends.torch.torch_weight import TorchWeight, multiply_joined
-from sporelm.backends.vendor.vendor_backend import FusedTable, Operator, VendorBackend, fall_back, narrow_weight
+from sporelm.backends.vendor.vendor_backend import (
+    FusedTable,
+    Operator,
+    VendorBackend,
+    fall_back,
+    narrow_weight,
+    route_by_softmax,
+)
 from sporelm.ops.paged_attention import PAGE
 
 TABLE = FusedTable()
@@ -126,18 +134,7 @@ def attention(
 @TABLE.fused(ops.route, SOFTMAX_TOPK)
 def route(logits: Tensor, selection_bias: Tensor | None = None, factors: Tensor | None = None, **how: Any) -> Any:
     """Take the softmax over all experts, then the k largest."""
-    scores = how.get("scores", "softmax")
-    is_plain = scores in ("softmax", "softmax_of_chosen") and how.get("groups", 1) == how.get("top_groups", 1)
-    if selection_bias is not None or not is_plain:
-        reason = "scores other than softmax, biases or groups"
-        return fall_back(ops.route, reason, logits, selection_bias, factors, **how)
-    weights, ids = call(SOFTMAX_TOPK, logits.float(), how["k"])
-    if scores == "softmax_of_chosen":
-        weights = weights / weights.sum(dim=1, keepdim=True)
-    if how.get("renormalize"):
-        weights = weights / (weights.sum(dim=1, keepdim=True) + how.get("epsilon", 0.0))
-    weights = weights * how.get("scale", 1.0)
-    return (weights if factors is None else weights * factors[ids.long()]), ids.int()
+    return route_by_softmax(partial(call, SOFTMAX_TOPK), logits, selection_bias, factors, **how)
 
 
 class CambriconBackend(VendorBackend):

@@ -14,7 +14,14 @@ from sporelm import ops
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.quantized_linear import activation_values
 from sporelm.backends.torch.torch_weight import TorchWeight, multiply_joined
-from sporelm.backends.vendor.vendor_backend import FusedTable, Operator, VendorBackend, fall_back, narrow_weight
+from sporelm.backends.vendor.vendor_backend import (
+    FusedTable,
+    Operator,
+    VendorBackend,
+    fall_back,
+    narrow_weight,
+    route_by_softmax,
+)
 
 TABLE = FusedTable()
 FUSED_ADD_RMS_NORM = Operator("_C::fused_add_rms_norm", ())
@@ -44,20 +51,14 @@ def linear_silu_mul(x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight)
 @TABLE.fused(ops.route, TOPK_SOFTMAX)
 def route(logits: Tensor, selection_bias: Tensor | None = None, factors: Tensor | None = None, **how: Any) -> Any:
     """Take the softmax over all experts, then the k largest."""
-    scores = how.get("scores", "softmax")
-    is_plain = scores in ("softmax", "softmax_of_chosen") and how.get("groups", 1) == how.get("top_groups", 1)
-    if selection_bias is not None or not is_plain:
-        reason = "scores other than softmax, biases or groups"
-        return fall_back(ops.route, reason, logits, selection_bias, factors, **how)
-    weights = logits.new_empty(logits.shape[0], how["k"], dtype=torch.float32)
+    return route_by_softmax(_select_experts, logits, selection_bias, factors, **how)
+
+
+def _select_experts(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    weights = logits.new_empty(logits.shape[0], k)
     ids, rows = (torch.empty_like(weights, dtype=torch.int32) for _ in range(2))
-    torch.ops._moe_C.topk_softmax(weights, ids, rows, logits.float())
-    if scores == "softmax_of_chosen":
-        weights = weights / weights.sum(dim=1, keepdim=True)
-    if how.get("renormalize"):
-        weights = weights / (weights.sum(dim=1, keepdim=True) + how.get("epsilon", 0.0))
-    weights = weights * how.get("scale", 1.0)
-    return (weights if factors is None else weights * factors[ids.long()]), ids
+    torch.ops._moe_C.topk_softmax(weights, ids, rows, logits)
+    return weights, ids
 
 
 class MetaxBackend(VendorBackend):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from sporelm import ops
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.protocol import Handle, MemoryPlanner, Missing, Program, Ready
 from sporelm.backends.torch import TorchBackend
@@ -274,20 +275,48 @@ def narrow_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a weight in the type of activations, converted once: operators take one type for both."""
     if weight.dtype is dtype:
         return weight
-    kept: dict[torch.dtype, torch.Tensor] | None = getattr(weight, "narrow_copies", None)
-    if kept is None:
-        kept = weight.narrow_copies = {}  # type: ignore[attr-defined]
-    if dtype not in kept:
-        kept[dtype] = weight.to(dtype)
-    return kept[dtype]
+    copies: dict[torch.dtype, torch.Tensor] | None = getattr(weight, "narrow_copies", None)
+    if copies is None:
+        copies = weight.narrow_copies = {}  # type: ignore[attr-defined]
+    if dtype not in copies:
+        copies[dtype] = weight.to(dtype)
+    return copies[dtype]
+
+
+def route_by_softmax(
+    select: Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]],
+    logits: torch.Tensor,
+    selection_bias: torch.Tensor | None,
+    factors: torch.Tensor | None,
+    **how: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `ops.route` by an operator that takes the softmax over all experts, then the k largest.
+
+    select   returns weights and ids [tokens, k] of logits float32 [tokens, experts] and k
+
+    The softmax over the chosen ones alone is that over all, divided by the sum of the chosen ones' weights.
+    """
+    scores = how.get("scores", "softmax")
+    has_groups = how.get("groups", 1) != how.get("top_groups", 1)
+    if scores not in ("softmax", "softmax_of_chosen") or selection_bias is not None or has_groups:
+        reason = "scores other than softmax, biases or groups"
+        weights, ids = fall_back(ops.route, reason, logits, selection_bias, factors, **how)
+        return weights, ids
+    weights, ids = select(logits.float(), how["k"])
+    if scores == "softmax_of_chosen":
+        weights = weights / weights.sum(dim=1, keepdim=True)
+    if how.get("renormalize"):
+        weights = weights / (weights.sum(dim=1, keepdim=True) + how.get("epsilon", 0.0))
+    weights = weights * how.get("scale", 1.0)
+    return (weights if factors is None else weights * factors[ids.long()]), ids.int()
 
 
 def host_list(values: Any) -> list[int]:
-    """Return numbers that an operator takes as a list: of an array of the host, or of an upload that kept its numbers.
+    """Return numbers that an operator takes as a list: of an array of the host, or of an upload with `host_values`.
 
     Raises RuntimeError for a tensor whose numbers are on the device only.
     """
-    kept = getattr(values, "host_values", values)
-    if isinstance(kept, torch.Tensor):
+    numbers = getattr(values, "host_values", values)
+    if isinstance(numbers, torch.Tensor):
         raise RuntimeError("lengths: only on the device, and an operator takes them as a list. Upload them as int32.")
-    return [int(each) for each in kept]
+    return [int(each) for each in numbers]
