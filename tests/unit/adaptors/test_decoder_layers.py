@@ -157,6 +157,21 @@ def test_hooks_and_replaced_parts_are_heeded(counted: list[int]) -> None:
     done.close()
 
 
+def test_attention_in_both_directions_goes_part_by_part(counted: list[int]) -> None:
+    model, ids = build("Llama"), torch.randint(1, 256, (1, 9))
+    with torch.no_grad():
+        expected = model(ids, use_cache=False, is_causal=False).logits
+        assert not is_near(model(ids, use_cache=False).logits, expected, 1e-2)
+        done = accelerate(model, "f32")
+        counted.clear()
+        assert is_near(model(ids, use_cache=False, is_causal=False).logits, expected)
+        for layer in model.model.layers:
+            layer.self_attn.is_causal = False
+        assert is_near(model(ids, use_cache=False).logits, expected)
+        assert counted == []
+    done.close()
+
+
 def test_a_copy_of_a_model_has_weights_of_its_own() -> None:
     model, ids = build("Llama"), torch.randint(1, 256, (1, 9))
     with torch.no_grad():

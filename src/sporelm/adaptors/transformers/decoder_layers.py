@@ -22,7 +22,9 @@ PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 HEAD_NORMS = ("q_norm", "k_norm")
 # Arguments of a layer that change nothing for one sequence without a mask.
-IGNORED_ARGUMENTS = frozenset({"past_key_values", "cache_position", "output_attentions", "output_router_logits"})
+IGNORED_ARGUMENTS = frozenset(
+    {"past_key_values", "cache_position", "output_attentions", "output_router_logits"}
+)  # hooks record outputs
 OWN_HOOKS = "transformers.utils.output_capturing"  # they record attention's weights, which our kernels do not have
 
 
@@ -30,15 +32,16 @@ class RotaryTables:
     """The rotary table of the step that runs: its cosines and sines next to each other, once for all layers."""
 
     def __init__(self) -> None:
-        self._cos: Tensor | None = None
-        self._table: Tensor | None = None
+        self._last: tuple[Tensor | None, Tensor] = (None, torch.empty(0))  # one object: threads may share a model
 
     def of(self, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the table float32 [rows, head_dim] of cosines and sines [1, rows, head_dim] whose halves are equal."""
-        if self._cos is not cos or self._table is None:
+        last = self._last
+        if last[0] is not cos:
             half = cos.shape[-1] // 2
-            self._cos, self._table = cos, torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1).float()
-        return self._table
+            last = cos, torch.cat((cos[0, :, :half], sin[0, :, :half]), dim=-1).float()
+            self._last = last
+        return last[1]
 
 
 class LayerProgram:
@@ -75,9 +78,9 @@ class LayerProgram:
         self.packed = PackedLayer(shape, matrices, vectors)
 
     def is_changed(self, layer: Any) -> bool:
-        """Return whether a part was replaced or has a hook since."""
+        """Return whether a part was replaced, has a hook, or attends in both directions since."""
         parts = parts_of(layer)
-        if len(parts) != len(self.parts):
+        if len(parts) != len(self.parts) or not getattr(layer.self_attn, "is_causal", True):
             return True
         for part, known in zip(parts, self.parts, strict=True):
             if part is not known or ((part._forward_hooks or part._forward_pre_hooks) and _has_foreign_hook(part)):
@@ -138,9 +141,7 @@ def _run_program(layer: Any, x: Tensor, mask: Any, cache: Any, tables: Any, opti
         return None
     if layer.training or program.is_changed(layer):
         return None
-    if any(
-        value is not None and value is not False for name, value in options.items() if name not in IGNORED_ARGUMENTS
-    ):
+    if any(value is not None and name not in IGNORED_ARGUMENTS for name, value in options.items()):
         return None
     return program.run(x, cos, sin, cache)
 
