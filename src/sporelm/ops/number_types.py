@@ -17,14 +17,18 @@ ROUNDINGS = 3  # of a result: of the op, and of the two values that a fused gate
 
 @dataclass(frozen=True)
 class NumberTypes:
-    """The types of one op: `activation` of its results, `accumulation` of the sums inside it."""
+    """The types of one op: `activation` of its results, `accumulation` of the sums inside it.
+
+    sum_roundings   of such a sum, as a multiple of one: about the square root of the terms that are added in that type
+    """
 
     activation: DType = F32
     accumulation: DType = F32
+    sum_roundings: int = ROUNDINGS
 
     @property
     def tolerance(self) -> float:
         """Return the error allowed against the reference on the same inputs, as a share of the greatest result."""
         kept = 0.0 if self.activation is F32 else ROUNDINGS * UNIT_ROUNDOFF[self.activation]
-        added = 0.0 if self.accumulation is F32 else ROUNDINGS * UNIT_ROUNDOFF[self.accumulation]
+        added = 0.0 if self.accumulation is F32 else self.sum_roundings * UNIT_ROUNDOFF[self.accumulation]
         return max(ORDER_TOLERANCE, kept, added)

@@ -1,0 +1,57 @@
+"""Conformance where a back-end's number type is narrow: its tolerance, and results that the type cannot hold."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm.evals.conformance.all_cases import CASES
+from sporelm.evals.conformance.check import check_case, is_within_types, leave_out_beyond
+from sporelm.ops.number_types import NumberTypes
+from sporelm.tensor.dtype import BF16, F16, F32
+
+
+class Narrow:
+    """The reference with another declared type."""
+
+    def __init__(self, reference: Any, types: NumberTypes) -> None:
+        self._reference, self._types = reference, types
+
+    def number_types(self, op: Any) -> NumberTypes:
+        return self._types
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reference, name)
+
+
+def open_narrow(activation: Any) -> Narrow:
+    from available import open_available
+
+    return Narrow(open_available("reference"), NumberTypes(activation))
+
+
+def test_results_beyond_a_limit_are_left_out() -> None:
+    expected = [np.array([1.0, -7.0, np.nan, np.inf, 5.0], np.float32), np.array([9, 1])]
+    found = [np.array([2.0, np.inf, 0.0, 3.0, np.nan], np.float32), np.array([9, 1])]
+    arrays, count = leave_out_beyond(found, expected, 4.0)
+    assert count == 2
+    assert np.array_equal(arrays[0], np.array([2.0, -7.0, 0.0, 3.0, 5.0]), equal_nan=True)
+    assert arrays[1] is found[1]
+
+
+def test_cases_with_weights_that_a_type_cannot_hold_are_left_out() -> None:
+    (case,) = (case for case in CASES if str(case) == "linear Q8_0 any block x121")
+    assert [is_within_types(case, open_narrow(dtype)) for dtype in (F32, BF16, F16)] == [True, True, False]
+
+
+def test_rows_count_the_results_that_were_not_compared() -> None:
+    (case,) = (case for case in CASES if str(case) == "linear F16 scales 10000 1 x121")
+    backend = open_narrow(F16)
+    row = check_case("narrow", case, backend, backend._reference)
+    assert row["state"] == "equal"
+    assert row["beyond_type"] > 0
+    assert "beyond_type" not in check_case("wide", case, backend._reference, backend._reference)
+
+
+def test_sums_in_a_narrow_type_have_more_tolerance() -> None:
+    assert NumberTypes(F16, F16).tolerance == NumberTypes(F16).tolerance
+    assert NumberTypes(F16, F16, 4).tolerance == 4 * 2.0**-11
