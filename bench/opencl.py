@@ -32,10 +32,9 @@ from sporelm.engine import Request  # noqa: E402
 
 PROMPT, LONG_PROMPT, CONTEXT = 32, 512, 1024
 START = """
-import sys, time
+import sys
 from sporelm import LLM, SamplingParams
-llm = LLM(sys.argv[1], backend="opencl", device=sys.argv[2] or None, dtype=sys.argv[3], max_context=1024, max_batch=1)
-loaded = time.perf_counter()
+llm = LLM(sys.argv[1], backend="opencl", device=sys.argv[2], dtype=sys.argv[3], max_context=1024, max_batch=1)
 llm.generate("Once upon a time", SamplingParams(max_tokens=1, temperature=0.0))
 llm.close()
 """
@@ -102,7 +101,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--device")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="f32", choices=("f32", "f16"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
@@ -113,7 +112,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     if not args.skip_start:
         with tempfile.TemporaryDirectory() as folder:
-            seconds = [time_start(args.model, args.device or "", args.dtype, folder) for _ in range(3)]
+            seconds = [time_start(args.model, args.device, args.dtype, folder) for _ in range(3)]
         rows.append(
             {
                 "what": "start",

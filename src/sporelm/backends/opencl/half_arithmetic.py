@@ -1,8 +1,8 @@
 """Arithmetic in half precision: whether a device computes in it, for products of many tokens with `--dtype f16`.
 
 "native" is the arithmetic of cl_khr_fp16; "emulated" computes in float and rounds to half after each operation, for
-tests of the results on devices without it. Each is a file of `kernels/halves`. Runs of RUN products are added in half
-precision, their sums in float32. A device uses it only if a small product comes out right.
+tests of the results on devices without it. Each is a file of `kernels/halves`. Sums of 16 products are added in half
+precision, and these sums in float32. A device uses it only if a small product comes out right.
 """
 
 from typing import Any

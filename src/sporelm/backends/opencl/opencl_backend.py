@@ -72,6 +72,7 @@ ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
 F32_OPS = frozenset({"argmax", "top_k", "route"})
 # Ops whose products of many tokens are added in half precision, where the device computes in it.
 HALF_OPS = frozenset({"linear", "linear_group", "linear_silu_mul", "linear_activate_mul"})
+HALF_SUM_ROUNDINGS = 4  # of the 16 products that kernels/many_token_product.cl adds in half precision
 MAX_STEP_TOKENS = 512
 # One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
 NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")
@@ -168,8 +169,9 @@ class OpenClBackend:
         return sorted(ALL.keys() - op_lowerings().keys())
 
     def number_types(self, op: Op) -> NumberTypes:
-        adds_halves = self.halves is not None and self.tuning.half_products and op.name in HALF_OPS
-        return NumberTypes(F32 if op.name in F32_OPS else self.activation, F16 if adds_halves else F32)
+        if self.halves is not None and self.tuning.half_products and op.name in HALF_OPS:
+            return NumberTypes(self.activation, F16, HALF_SUM_ROUNDINGS)
+        return NumberTypes(F32 if op.name in F32_OPS else self.activation, F32)
 
     def stored_type(self, op: Op, spec: Spec) -> Any:
         """Return the type in which a result of an op is stored."""

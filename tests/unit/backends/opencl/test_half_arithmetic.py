@@ -33,6 +33,7 @@ def test_emulated_arithmetic_rounds_each_operation(opencl: Any) -> None:
     assert adds_halves(opencl.compiler, opencl.queue, "emulated")
 
 
+@pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")
 def test_a_device_with_fp16_has_to_get_a_sum_right(opencl: Any) -> None:
     """One without it is not asked."""
     narrow, wide = stand_in(0, "gpu", "Some", extensions=""), stand_in(0, "gpu", "Some")
@@ -63,11 +64,21 @@ def narrow() -> Any:
 
 
 def test_long_sums_are_added_in_float32(narrow: Any) -> None:
-    """Sums of 32 products are halves, sums of these are not: a half counts in ones to 2048 only."""
+    """Sums of 16 products are halves, sums of these are not: a half counts in ones to 2048 only."""
     ones = np.ones((TOKENS, WIDTH), np.float32)
     blocks = np.ones((16, WIDTH), np.float16).view(np.uint8)
     weight = narrow.pack(StoredTensor("ones", FORMATS["F16"], (16, WIDTH), blocks))
     assert (ops.linear(narrow.tensor(ones), weight).numpy() == WIDTH).all()
+
+
+def test_sums_beyond_the_range_of_halves_are_added_in_float32(narrow: Any) -> None:
+    """1000 times 1000 is beyond it. The signs alternate, so that the result is not."""
+    x = np.full((TOKENS, 33), 1000, np.float32)
+    signs = np.where(np.arange(33) % 2, -1000, 1000)
+    blocks = np.tile(signs, (16, 1)).astype(np.float16).view(np.uint8)
+    weight = narrow.pack(StoredTensor("signs", FORMATS["F16"], (16, 33), blocks))
+    bias = narrow.tensor(np.full(16, -1e6, np.float32))
+    assert (ops.linear(narrow.tensor(x), weight, bias).numpy() == 0).all()
 
 
 def test_sums_in_half_precision_are_used_and_can_be_switched_off(narrow: Any) -> None:

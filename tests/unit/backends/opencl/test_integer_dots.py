@@ -18,7 +18,8 @@ from sporelm.backends.opencl.kernel_program import SOURCES
 from sporelm.evals.conformance.conformance_case import On
 from unit.backends.opencl.stand_in_device import stand_in
 
-KINDS = ("emulated", "x86", None)
+KINDS = ("packed", "emulated", "x86", None)
+LACKS = {"packed": DOT_EXTENSION, "x86": "built-in functions for AVX2 or AVX-512"}
 # PoCL takes seconds to compile the groups of a GPU.
 PROGRAMS = [("cpu", name) for name in sorted(DOT_FORMATS)]
 PROGRAMS += [pytest.param("gpu", name, marks=pytest.mark.all) for name in sorted(DOT_FORMATS)]
@@ -27,9 +28,9 @@ ROWS = 21  # not a multiple of the rows that are multiplied at once
 
 @pytest.fixture(params=KINDS, ids=str)
 def dots(request: pytest.FixtureRequest, opencl: Any) -> Any:
-    """The back-end with each kind of products; x86 where the driver has it."""
-    if request.param == "x86" and not is_right("x86", opencl.compiler, opencl.queue):
-        pytest.skip("the driver has no built-in functions for AVX2 or AVX-512")
+    """The back-end with each kind of products, where the driver has it."""
+    if request.param in LACKS and not is_right(request.param, opencl.compiler, opencl.queue):
+        pytest.skip(f"the driver has no {LACKS[request.param]}")
     opencl.dots = request.param
     return opencl
 
@@ -72,6 +73,7 @@ def test_a_device_without_the_instructions_multiplies_floats(opencl: Any, monkey
     assert find_dots(extended, opencl.compiler, opencl.queue) == "packed"
 
 
+@pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")
 def test_wrong_products_are_detected(opencl: Any) -> None:
     source = "kernel void f(global const uchar *w, global const uchar *x, global float *y) { y[2] = 1.0f; }"
     wrong = cl.Kernel(cl.Program(opencl.cl_context, source).build(cache_dir=False), "f")

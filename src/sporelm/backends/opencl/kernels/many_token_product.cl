@@ -1,7 +1,7 @@
 // Products of many tokens with unpacked panels: y[token][first + row] = x panel^T + bias.
 // An item has TOKENS tokens and one panel of PANEL = 16 * VECTORS rows.
-// HALVES: runs of 32 products are added in half precision, their sums in float.
-#define RUN 32
+// HALVES: HALF_TERMS products at a time are added in half precision, and these sums in float.
+#define HALF_TERMS 16
 
 kernel __attribute__((reqd_work_group_size(GROUP_TOKENS, GROUP_PANELS, 1)))
 void multiply_tiles(global const real *x, global const real *panels, global const float *bias, global real *y,
@@ -19,24 +19,37 @@ void multiply_tiles(global const real *x, global const real *panels, global cons
 #pragma unroll
         for (int v = 0; v < VECTORS; v++) sums[t][v] = 0.0f;
 #ifdef HALVES
-    for (int first_column = 0; first_column < width; first_column += RUN) {
+    for (int first_column = 0; first_column < width; first_column += HALF_TERMS) {
         halves_t parts[TOKENS][VECTORS];
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
 #pragma unroll
             for (int v = 0; v < VECTORS; v++) parts[t][v] = HALF_ZERO;
-        int end = min(first_column + RUN, width);
+        int end = min(first_column + HALF_TERMS, width);
         for (int k = first_column; k < end; k++) {
             halves_t row[VECTORS];
 #pragma unroll
-            for (int v = 0; v < VECTORS; v++) row[v] = LOAD_HALVES(w + 16 * v);
-            w += PANEL;
+            for (int v = 0; v < VECTORS; v++) row[v] = LOAD_HALVES(w + (size_t)k * PANEL + 16 * v);
 #pragma unroll
             for (int t = 0; t < TOKENS; t++) {
                 halves_t number = SPREAD_HALF(from[t], k);
 #pragma unroll
                 for (int v = 0; v < VECTORS; v++) parts[t][v] = FMA_HALVES(number, row[v], parts[t][v]);
             }
+        }
+        float16 zeros = 0.0f; // NaN where a sum is not finite
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+#pragma unroll
+            for (int v = 0; v < VECTORS; v++) zeros += WIDEN_HALVES(parts[t][v]) * 0.0f;
+        if (any(isnan(zeros))) { // beyond the range of half: these products are added in float
+            for (int k = first_column; k < end; k++)
+                for (int v = 0; v < VECTORS; v++) {
+                    float16 row = LOAD16(w + (size_t)k * PANEL + 16 * v);
+#pragma unroll
+                    for (int t = 0; t < TOKENS; t++) sums[t][v] = fma((float16)LOAD(from[t], k), row, sums[t][v]);
+                }
+            continue;
         }
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
