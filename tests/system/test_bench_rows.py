@@ -37,6 +37,7 @@ from sporelm.models.architectures.nanbeige import NanbeigeConfig
 from sporelm.models.blocks.block_memory import State
 from sporelm.models.config import Experts, ModelConfig
 from sporelm.models.latent_config import SparseConfig
+from sporelm.quant import FORMATS
 
 
 class SteadyEngine:
@@ -150,6 +151,18 @@ def test_decode_limit_counts_weights_once_and_kv_per_sequence() -> None:
     )
     assert whole.value == pytest.approx(512 / (8 * 128 / prompts.value + 512 / tokens.value))
     assert work.limit(BenchCase(10, False), machine) == SpeedLimit("compute", 10 * 1e9 / (2 * (100 + 5)))
+
+
+def test_prompt_limit_is_the_rate_for_the_bits_of_the_weights() -> None:
+    work = Workload(
+        weight_bytes=1000, kv_bytes=2, matrix_values=10, output_values=0, integer=True, form=FORMATS["Q8_0"]
+    )
+    machine = {"stream_bytes_s": 1e6, "int8_dot_ops_s": 1e9, "f32_ops_s": 1e8, "int8_dot_8bit_ops_s": 4e8}
+    assert work.limit(BenchCase(10, False), machine).value == pytest.approx(4e8 / 20)
+    for name in ("Q6_K", "Q4_0", "IQ2_XS"):
+        assert replace(work, form=FORMATS[name]).limit(BenchCase(10, False), machine).value == pytest.approx(1e9 / 20)
+    floats = replace(work, form=FORMATS["F16"], integer=False)
+    assert floats.limit(BenchCase(10, False), machine).value == pytest.approx(1e8 / 20)
 
 
 def test_work_of_a_model() -> None:

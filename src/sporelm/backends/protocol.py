@@ -300,8 +300,9 @@ class Backend(Protocol):
 
     def measure_limits(self) -> Mapping[str, float]:
         """Measure the peak rates now, the best of several times: stream_bytes_s, int8_dot_ops_s, f32_ops_s; also the
-        median stream_median_bytes_s. token_bytes_s, if given, are the bytes of weights that a product of one token
-        reads: `--backend auto` takes it where kernels may be far from the peak."""
+        median stream_median_bytes_s, and int8_dot_8bit_ops_s and the like where `dot_rate_of` needs them.
+        token_bytes_s, if given, are the bytes of weights that a product of one token reads: `--backend auto` takes it
+        where kernels may be far from the peak."""
 
     def synchronize(self) -> None:
         """Wait until all work is done."""

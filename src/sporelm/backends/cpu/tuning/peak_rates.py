@@ -17,10 +17,10 @@ STREAM_BYTES = 256 << 20  # exceeds any cache
 TURNS = 200_000
 DOT_OPERATIONS = 1 << 28  # in 32-bit lanes, of one measurement
 L1_BYTES = 8 << 10  # bytes of weights that the products of a measurement multiply, which the nearest cache holds
-DOT_TILES: tuple[TileSize, ...] = ((1, 10), (2, 4))
+DOT_TILES: tuple[TileSize, ...] = ((1, 10), (2, 2), (2, 4))
 PAIR_TILE: TileSize = (2, 4)  # of products of 16 bits
-# Rates by the bits of a weight, and the greatest bytes of such weights. Where a target multiplies all bytes by one
-# instruction, and 16 bits no faster, one rate serves for all.
+# Rates by the bits of a weight, and the greatest bytes of such weights. The first serves for all where a target
+# multiplies all bytes by one instruction, and on the portable target.
 DOT_CLASSES = {
     "int8_dot_ops_s": 15,
     "int8_dot_5bit_ops_s": 31,
@@ -78,7 +78,7 @@ def measure_peak_rates(
         return rate(dots(target, largest, tile, is_wide=is_wide), fields, operations, turns)
 
     for name, largest in DOT_CLASSES.items():
-        if largest == 15 or target.folds_to == 0:
+        if largest == 15 or (target.folds_to == 0 and target.fused):
             found = [dot_rate(largest, tile, False) for tile in DOT_TILES]
             rates[name] = max(found + [dot_rate(largest, PAIR_TILE, True)] * (largest == SIGNED))
     rates["f32_ops_s"] = rate(fmas(target), {"unused": 0}, 2 * CHAINS * target.lanes, TURNS)
