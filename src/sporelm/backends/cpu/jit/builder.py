@@ -45,6 +45,14 @@ class Builder:
         if not self.ir.block.is_terminated:
             self.ir.ret_void()
 
+    def align_stack(self) -> None:
+        """Align the stack to vectors, which takes a register.
+
+        Otherwise LLVM spills to addresses aligned to 16 bytes only, which differ from one process to the next, and
+        half of the spilled vectors may cross cache lines.
+        """
+        _add_attributes(self.function, '"stackrealign"')
+
     # ---- constants and variables
 
     def const(self, kind: Any, value: Number) -> Val:

@@ -20,6 +20,7 @@ from sporelm.backends.cpu.kernels.quantized_linear import (
     PREFETCH_BYTES,
     LinearShape,
     PanelOperands,
+    align_spills,
     multiply_panels,
     store_results,
     tile_sizes,
@@ -102,6 +103,7 @@ def experts_few(target: Any, shape: LinearShape) -> Kernel:
     together, _ = target.tiles.few_of(shape.format)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        align_spills(k, shape)
         tiles = (f.panels + (together - 1)) // together
         with k.range(first, last) as item:
             expert, pairs, count = _read_group(k, f, item // tiles)
@@ -125,6 +127,7 @@ def experts_many(target: Any, shape: LinearShape) -> Kernel:
     group_panels = tile.panels // (1 + shape.gated)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        align_spills(k, shape)
         tiles = (f.panels + (group_panels - 1)) // group_panels
         with k.range(first, last) as item:
             expert, pairs, count = _read_group(k, f, item // tiles)

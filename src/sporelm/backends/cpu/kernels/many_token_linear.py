@@ -9,7 +9,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, StoredVector, Val
 from sporelm.backends.cpu.kernels.panel_products import PanelSums
-from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, finish_output
+from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, align_spills, finish_output
 from sporelm.backends.cpu.kernels.weight_chunks import make_chunk
 
 TOKENS_PER_BLOCK = 120  # tokens an item, a multiple of every tile
@@ -21,6 +21,7 @@ def linear_many(target: Any, shape: LinearShape) -> Kernel:
     panels, tokens = tile.chunk.panels, tile.chunk.tokens
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        align_spills(k, shape)
         token_blocks = (f.tokens + (TOKENS_PER_BLOCK - 1)) // TOKENS_PER_BLOCK
         sums = k.at(scratch, tile.unpacked)
         with k.range(first, last) as item:

@@ -107,10 +107,16 @@ def _block_product(k: Builder, kind: BlockPanels, blocks: list[Block], records: 
     """Return [token][panel]: products of the integers of one part of a block."""
     count = 8 // kind.parts
     first = count * part
-    starts = [[_zero_point_bias(k, kind, record, part)] * len(blocks) for record in records]
+    zeros_first = k.target.adds_starts_last and kind.zero != 0
+    none = k.const(k.vi, 0)
+    starts = [[none if zeros_first else _zero_point_bias(k, kind, record, part)] * len(blocks) for record in records]
     x = [k.at(record, 4 * first) for record in records]
     stored = [k.at(block.stored, 4 * k.lanes * first) for block in blocks if block.stored is not None]
-    return _dot_product(k, lambda n: [b.word(first + n) for b in blocks], count, x, starts, kind.largest, stored)
+    dots = _dot_product(k, lambda n: [b.word(first + n) for b in blocks], count, x, starts, kind.largest, stored)
+    if not zeros_first:
+        return dots
+    biases = [_zero_point_bias(k, kind, record, part) for record in records]
+    return [[dot + bias for dot in row] for row, bias in zip(dots, biases, strict=True)]
 
 
 def _wide_block_product(k: Builder, kind: BlockPanels, blocks: list[Block], records: list[Val], part: int) -> Totals:

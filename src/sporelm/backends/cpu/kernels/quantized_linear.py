@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sporelm.backends.cpu.formats import SuperPanels
+from sporelm.backends.cpu.formats import IntegerPanels, SuperPanels
 from sporelm.backends.cpu.formats.activation_records import WIDE_RECORD
 from sporelm.backends.cpu.jit import Builder, Kernel, KernelField, Val, Var
 from sporelm.backends.cpu.jit.kernel import parse_fields
@@ -111,6 +111,7 @@ def linear_few(target: Any, shape: LinearShape, width: int = 0) -> Kernel:
     is_wide = shape.format.name in target.tiles.wide
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        align_spills(k, shape)
         x, stride = f.x, f.x_stride
         if is_wide:
             records = (f.width + (shape.format.k_step - 1)) // shape.format.k_step * shape.format.blocks
@@ -131,6 +132,12 @@ def linear_few(target: Any, shape: LinearShape, width: int = 0) -> Kernel:
     tokens = target.tiles.few_tokens_of(shape.format)
     scratch = tokens * shape.format.groups(width) * shape.format.blocks * WIDE_RECORD if is_wide else 0
     return Kernel(f"linear_few_{shape.name}", shape.fields(), body, scratch=scratch)
+
+
+def align_spills(k: Builder, shape: LinearShape) -> None:
+    """Align the stack where a target's integer products of several tokens spill."""
+    if k.target.aligns_spills and isinstance(shape.format, IntegerPanels):
+        k.align_stack()
 
 
 def _remain(f: Any, token: Var, size: int) -> Val:
