@@ -65,6 +65,14 @@ export PATH="$dir/venv/bin:$PATH"
 
 if [ -n "$is_ik" ]; then
     build="$dir/build-ik${build#"$dir/build"}"
+    case "${attention[*]-}" in
+    *FLASH_ATTENTION*) # its own option does not link: ggml calls both functions, and takes its own way where they return 0
+        mkdir -p "$build"
+        printf '%s\n' 'unsigned long iqk_fa_work_buffer_size() { return 0; }' \
+            'int iqk_flash_attn_noalibi() { return 0; }' | cc -x c -c - -o "$build/no_flash_attention.o"
+        attention+=("-DCMAKE_EXE_LINKER_FLAGS=$build/no_flash_attention.o")
+        ;;
+    esac
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${flags[@]}" ${attention[@]+"${attention[@]}"} \
         -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DGGML_CCACHE=OFF
     cmake --build "$build" --target "${tools[@]}"
