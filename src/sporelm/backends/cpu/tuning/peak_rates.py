@@ -63,10 +63,10 @@ def measure_peak_rates(
         "stream_median_bytes_s": STREAM_BYTES / median(reads),
     }
 
-    def rate(kernel: Kernel, fields: dict[str, int], operations: int, turns: int) -> float:
-        """Return operations a second of all threads, given those of a turn."""
-        entry = KernelEntry(kernel, fields, Cell("turns", turns * thread_pool.threads), grain=max(1, turns // 16))
-        return operations * turns * thread_pool.threads / min(times(entry))
+    def rate(kernel: Kernel, fields: dict[str, int], operations: int, count: int) -> float:
+        """Return operations a second of all threads, given those of one of `count` turns of each thread."""
+        entry = KernelEntry(kernel, fields, Cell("turns", count * thread_pool.threads), grain=max(1, count // 16))
+        return operations * count * thread_pool.threads / min(times(entry))
 
     def dot_rate(largest: int, tile: TileSize, is_wide: bool) -> float:
         panels, tokens = tile
