@@ -29,13 +29,21 @@ def open_narrow(activation: Any) -> Narrow:
     return Narrow(open_available("reference"), NumberTypes(activation))
 
 
-def test_results_beyond_a_limit_are_left_out() -> None:
-    expected = [np.array([1.0, -7.0, np.nan, np.inf, 5.0], np.float32), np.array([9, 1])]
+def test_results_that_a_type_cannot_hold_are_left_out() -> None:
+    expected = [np.array([1.0, -7e4, np.nan, np.inf, 65504.0], np.float32), np.array([9, 70000])]
     found = [np.array([2.0, np.inf, 0.0, 3.0, np.nan], np.float32), np.array([9, 1])]
-    arrays, count = leave_out_beyond(found, expected, 4.0)
+    arrays, count = leave_out_beyond(found, expected, NumberTypes(F16))
     assert count == 2
-    assert np.array_equal(arrays[0], np.array([2.0, -7.0, 0.0, 3.0, 5.0]), equal_nan=True)
+    assert np.array_equal(arrays[0], np.array([2.0, -7e4, 0.0, 3.0, 65504.0], np.float32), equal_nan=True)
     assert arrays[1] is found[1]
+
+
+def test_small_results_are_left_out_only_beside_no_larger_ones() -> None:
+    small = np.array([-1.7e-14, 0.0], np.float32)
+    assert leave_out_beyond([small * 0], [small], NumberTypes(F16))[1] == 1
+    assert leave_out_beyond([small * 0], [small], NumberTypes(BF16))[1] == 0
+    mixed = np.array([-1.7e-14, 1.0], np.float32)
+    assert leave_out_beyond([mixed * 0], [mixed], NumberTypes(F16))[1] == 0
 
 
 def test_cases_with_weights_that_a_type_cannot_hold_are_left_out() -> None:

@@ -13,10 +13,12 @@ from sporelm.backends.protocol import Backend, Missing
 from sporelm.errors import BackendError, UnsupportedOp
 from sporelm.evals.conformance.all_cases import CASES, sample_cases
 from sporelm.evals.conformance.conformance_case import Arrays, Case
+from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import BF16, F16, F32, DType
 
 HOST_DEVICE = "cpu"
-GREATEST = {F16: 65504.0, BF16: 3.3895313892515355e38}  # finite numbers of narrow types
+# The least number that a narrow type holds with all of its bits, and its greatest finite one.
+RANGES = {F16: (2.0**-14, 65504.0), BF16: (2.0**-126, 3.3895313892515355e38)}
 # Cases with weights that a 16-bit type cannot hold: infinite or NaN in F16, subnormal in BF16.
 BEYOND_NARROW_TYPES = ("blocks of 0xff", "least scales")
 BEYOND_F16 = ("any block",)  # random scales: some weights are beyond 65504
@@ -113,20 +115,24 @@ def check_case(name: str, case: Case, backend: Backend, reference: Backend, *, t
         message = " ".join(f"{type(error).__name__}: {error}".split())
         return row | {"state": "fails", "error": message}
     if types.activation is not F32:
-        limit = GREATEST[types.activation] * (1 - types.tolerance)
-        found, num_beyond = leave_out_beyond(found, expected, limit)
+        found, num_beyond = leave_out_beyond(found, expected, types)
         row |= {"beyond_type": num_beyond} if num_beyond else {}
     error_share = largest_error(found, expected, exact=case.exact and types.activation is F32)
     state = "equal" if error_share <= types.tolerance else "differs"
     return row | {"state": state, "error": f"{error_share:.1e}"}
 
 
-def leave_out_beyond(found: Arrays, expected: Arrays, limit: float) -> tuple[list[np.ndarray], int]:
-    """Return the results with the expected values where these are beyond a limit, and how many."""
+def leave_out_beyond(found: Arrays, expected: Arrays, types: NumberTypes) -> tuple[list[np.ndarray], int]:
+    """Return the results with the expected values where a narrow type cannot hold these, and how many: values beyond
+    its range, and arrays without a value that it holds with all of its bits."""
+    low, high = RANGES[types.activation]
     arrays, count = [], 0
     for actual, wanted in zip(found, expected, strict=True):
         if wanted.dtype.kind == "f" and actual.shape == wanted.shape:
-            beyond = np.isfinite(wanted) & (np.abs(wanted) > limit)
+            size = np.abs(wanted)
+            beyond = np.isfinite(wanted) & (size > high * (1 - types.tolerance))
+            if not (size >= low).any():
+                beyond |= (size < low) & (size > 0)
             count += int(beyond.sum())
             actual = np.where(beyond, wanted, actual)
         arrays.append(actual)
