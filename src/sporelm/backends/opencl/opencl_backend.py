@@ -163,7 +163,7 @@ class OpenClBackend:
             return "computes products of many tokens"
         if not self.device.has_fp16:
             return "storage only: computed in f32"
-        return "products come out wrong: computed in f32" if self.activation is F16 else "with the option dtype f16"
+        return "a small product fails: computed in f32" if self.activation is F16 else "with the option dtype f16"
 
     def missing_kernels(self) -> list[str]:
         return sorted(ALL.keys() - op_lowerings().keys())

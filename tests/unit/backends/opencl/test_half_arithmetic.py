@@ -14,7 +14,14 @@ import pyopencl as cl
 from available import open_available
 from sporelm import ops
 from sporelm.backends.opencl.device_selection import OpenClDevice
-from sporelm.backends.opencl.half_arithmetic import KINDS, adds_halves, find_half_arithmetic, half_snippet
+from sporelm.backends.opencl.half_arithmetic import (
+    KINDS,
+    add_probe,
+    adds_halves,
+    find_half_arithmetic,
+    half_snippet,
+    probe_inputs,
+)
 from sporelm.backends.opencl.kernel_program import SOURCES
 from sporelm.evals.conformance.conformance_case import On
 from sporelm.quant import FORMATS
@@ -31,6 +38,13 @@ def test_every_kind_has_its_file() -> None:
 
 def test_emulated_arithmetic_rounds_each_operation(opencl: Any) -> None:
     assert adds_halves(opencl.compiler, opencl.queue, "emulated")
+    x, weight = probe_inputs()
+    expected = np.zeros(16, np.float16)
+    for number, row in zip(x, weight, strict=True):
+        expected = (number.astype(np.float64) * row.astype(np.float64) + expected).astype(np.float16)
+    found = add_probe(opencl.compiler, opencl.queue, "emulated")
+    assert found is not None
+    assert np.array_equal(found, expected.astype(np.float32))
 
 
 @pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")
