@@ -80,7 +80,9 @@ def measure_peak_rates(
     for name, largest in DOT_CLASSES.items():
         if largest == 15 or (target.folds_to == 0 and target.fused):
             found = [dot_rate(largest, tile, False) for tile in DOT_TILES]
-            rates[name] = max(found + [dot_rate(largest, PAIR_TILE, True)] * (largest == SIGNED))
+            if largest == SIGNED:
+                found.append(dot_rate(largest, PAIR_TILE, True))
+            rates[name] = max(found)
     rates["f32_ops_s"] = rate(fmas(target), {"unused": 0}, 2 * CHAINS * target.lanes, TURNS)
     return rates
 
