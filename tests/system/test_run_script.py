@@ -52,10 +52,21 @@ def test_scripts_are_executable_and_parse(root: Path, script: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["--only", "avx2"], ["d", "--only"], ["d", "--only", "sse"], ["d", "e"], ["d", "--mtmd", "e"]],
+    [
+        *([], ["--only", "avx2"], ["d", "--only"], ["d", "--only", "sse"], ["d", "e"], ["d", "--mtmd", "e"]),
+        *(["d", "--f16-cache"], ["d", "--source", "s"], ["d", "--only", "ik", "--mtmd", "--source", "s"]),
+    ],
     ids=str,
 )
 def test_peer_script_wants_a_folder(root: Path, tmp_path: Path, words: list[str]) -> None:
     done = shell(root / "bench" / "peer.sh", *words, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "usage: bench/peer.sh DIR [--only avx2] [--mtmd]\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: bench/peer.sh DIR [--only avx2] [--mtmd]\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_peer_script_wants_the_source_of_ik_llama_cpp(root: Path, tmp_path: Path) -> None:
+    done = shell(root / "bench" / "peer.sh", "d", "--only", "ik", "--source", ".", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("peer.sh: --source '.' does not hold the source of ik_llama.cpp: give a folder")
     assert not list(tmp_path.iterdir())
