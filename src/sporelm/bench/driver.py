@@ -13,6 +13,7 @@ from sporelm.errors import RequestError, UsageError
 BATCH_PROMPT = 128
 BATCH_TOKENS = 64
 
+VariantSamples = dict[PeerVariant, list[float]]
 Announce = Callable[[str, int, int], None]  # phase, done, total
 
 
@@ -142,8 +143,9 @@ def measure_cases(
     if repeat < 1:
         raise RequestError(f"--repeat is {repeat}: it must be at least 1")
     ours: dict[BenchCase, list[float]] = {case: [] for case in wanted}
-    tries = [(peer, variant) for peer in peers for variant in peer.variants]
-    theirs: dict[BenchCase, list[list[float]]] = {case: [[] for _ in tries] for case in wanted}
+    theirs: dict[BenchCase, list[VariantSamples]] = {
+        case: [{variant: [] for variant in peer.variants} for peer in peers] for case in wanted
+    }
     rounds = 1 + repeat
     for turn in range(rounds):
         for index, case in enumerate(wanted):
@@ -155,9 +157,10 @@ def measure_cases(
             if turn == 0:
                 continue
             ours[case].append(sample)
-            for (peer, variant), samples in zip(tries, theirs[case], strict=True):
-                announce(f"{case.label}: {peer.name} {variant.name}, sample {turn} of {repeat}", done, total)
-                samples.append(case.sample_peer(peer, variant))
+            for peer, variants in zip(peers, theirs[case], strict=True):
+                for variant, samples in variants.items():
+                    announce(f"{case.label}: {peer.name} {variant.name}, sample {turn} of {repeat}", done, total)
+                    samples.append(case.sample_peer(peer, variant))
     announce("the machine's limits", 1, 1)
     return [
         BenchRow(
@@ -166,18 +169,13 @@ def measure_cases(
             case.depth,
             tuple(ours[case]),
             limit(case),
-            tuple(
-                pick_best_variant(
-                    peer, [samples for (of, _), samples in zip(tries, theirs[case], strict=True) if of is peer]
-                )
-                for peer in peers
-            ),
+            tuple(map(pick_best_variant, peers, theirs[case])),
         )
         for case in wanted
     ]
 
 
-def pick_best_variant(peer: LlamaPeer, samples: Sequence[Sequence[float]]) -> PeerFigure:
-    """Return the variant with the highest median; `samples` has one list for each of the peer's variants."""
-    best = max(range(len(samples)), key=lambda index: median(samples[index]))
-    return PeerFigure(f"{peer.name} {peer.variants[best].name}", tuple(samples[best]))
+def pick_best_variant(peer: LlamaPeer, variants: VariantSamples) -> PeerFigure:
+    """Return the peer's variant with the highest median."""
+    best = max(variants, key=lambda variant: median(variants[variant]))
+    return PeerFigure(f"{peer.name} {best.name}", tuple(variants[best]))
