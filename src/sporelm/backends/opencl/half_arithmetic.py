@@ -8,11 +8,9 @@ precision, and these sums in float32. A device uses it only if a small product c
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 
 from sporelm.backends.opencl.device_selection import OpenClDevice
-from sporelm.backends.opencl.kernel_program import ProgramCompiler, kernel_program
-from sporelm.errors import BackendError
+from sporelm.backends.opencl.kernel_program import ProgramCompiler, kernel_program, run_probe
 from sporelm.ops.number_types import UNIT_ROUNDOFF
 from sporelm.tensor.dtype import F16
 
@@ -50,15 +48,5 @@ def probe_inputs() -> tuple[np.ndarray, np.ndarray]:
 def add_probe(compiler: ProgramCompiler, queue: Any, kind: str) -> np.ndarray | None:
     """Return the sums of the probe, or None if it does not compile or run."""
     found = np.empty(16, np.float32)
-    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-    try:
-        buffers = [cl.Buffer(compiler.context, flags, hostbuf=array) for array in probe_inputs()]
-        target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
-        program = kernel_program("half_probe", {"VEC": 4, "LOCAL": 1}, [half_snippet(kind)])
-        kernel = compiler.kernel(program, "add_products")
-        kernel.set_args(*buffers, target)
-        cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
-        cl.enqueue_copy(queue, found, target, is_blocking=True)
-    except (BackendError, cl.Error):
-        return None
-    return found
+    program = kernel_program("half_probe", {"VEC": 4, "LOCAL": 1}, [half_snippet(kind)])
+    return found if run_probe(compiler, queue, program, "add_products", probe_inputs(), found) else None

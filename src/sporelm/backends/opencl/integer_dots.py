@@ -9,11 +9,9 @@ floats that they stand for.
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 
 from sporelm.backends.opencl.device_selection import OpenClDevice
-from sporelm.backends.opencl.kernel_program import ProgramCompiler, kernel_program
-from sporelm.errors import BackendError
+from sporelm.backends.opencl.kernel_program import ProgramCompiler, kernel_program, run_probe
 
 DOT_EXTENSION = "cl_khr_integer_dot_product"
 DOT_FORMATS = frozenset({"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"})  # with a file in `kernels/dots`
@@ -45,16 +43,8 @@ def is_right(kind: str, compiler: ProgramCompiler, queue: Any) -> bool:
     weight = random.integers(0, 256, 16 * MAX_RUNS, np.uint8)
     x = random.integers(-127, 128, 16 * MAX_RUNS, np.int16).astype(np.int8)
     found = np.zeros(3, np.float32)
-    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
-    try:
-        buffers = [cl.Buffer(compiler.context, flags, hostbuf=array) for array in (weight, x)]
-        target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
-        program = kernel_program("dot_probe", {"VEC": 4, "LOCAL": 1}, dot_snippets(kind))
-        kernel = compiler.kernel(program, "multiply_probe")
-        kernel.set_args(*buffers, target)
-        cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
-        cl.enqueue_copy(queue, found, target, is_blocking=True)
-    except (BackendError, cl.Error):
+    program = kernel_program("dot_probe", {"VEC": 4, "LOCAL": 1}, dot_snippets(kind))
+    if not run_probe(compiler, queue, program, "multiply_probe", (weight, x), found):
         return False
     codes = 16 * int(found[2])
     if not 0 < codes <= len(weight):

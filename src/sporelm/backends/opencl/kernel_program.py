@@ -162,3 +162,21 @@ def _first_error(log: str) -> str:
     lines = log.splitlines()
     errors = [line.partition("error:")[2] for line in lines if "error:" in line]
     return one_line(next(iter(errors + lines), "no reason")).rstrip(".")
+
+
+def run_probe(
+    compiler: ProgramCompiler, queue: Any, program: KernelProgram, name: str, inputs: Sequence[Any], found: Any
+) -> bool:
+    """Run one work-item of a kernel on arrays, and read its results into the array `found`. Return whether the driver
+    compiles and runs it."""
+    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+    try:
+        buffers = [cl.Buffer(compiler.context, flags, hostbuf=array) for array in inputs]
+        target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
+        kernel = compiler.kernel(program, name)
+        kernel.set_args(*buffers, target)
+        cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+        cl.enqueue_copy(queue, found, target, is_blocking=True)
+    except (BackendError, cl.Error):
+        return False
+    return True

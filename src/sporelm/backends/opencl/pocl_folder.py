@@ -68,7 +68,7 @@ def _lock_path(folder: Path) -> Path:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """Lock a file, if no other process has it. False where there are no such locks: then nothing is removed."""
+    """Lock a file, if no other process has it. False on systems without such locks, where nothing is removed."""
     try:
         import fcntl
     except ImportError:
