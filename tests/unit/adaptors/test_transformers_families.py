@@ -1,6 +1,5 @@
 """Families of Hugging Face models, accelerated without loss: their logits, their tokens, and what stays as it is."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -74,12 +73,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(level)
+pytestmark = pytest.mark.usefixtures("quiet_transformers")
 
 
 def build(name: str) -> Any:

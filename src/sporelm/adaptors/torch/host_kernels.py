@@ -327,7 +327,7 @@ class HostKernels:
     def decoder_layer(self, layer: PackedLayer, x: Tensor, table: Tensor, pages: KeyValuePages | None) -> list[Tensor]:
         """Run a layer on the next rows of a sequence: x [tokens, width] and the rotary table of these rows.
 
-        pages   hold the keys and values of the rows before, and get those of these rows; None: there are no rows
+        pages   hold the keys and values of the rows before, and get those of these rows; None: no rows
                 before, and these keys and values are dropped
 
         Returns the layer's results, float32 [tokens, width]. A layer without an MLP returns two: the sum to which the

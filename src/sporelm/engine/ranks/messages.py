@@ -146,7 +146,7 @@ class Prepare(Message):
 
 
 class WaitAsSpare(Message):
-    """No rank is free: wait until one is lost. There is no answer; MeetRanks, OpenRank or Close follow."""
+    """No rank is free: wait until one is lost. It is not answered; MeetRanks, OpenRank or Close follow."""
 
 
 class Close(Message):
