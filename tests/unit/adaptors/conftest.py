@@ -1,4 +1,4 @@
-"""What the tests of adaptors share."""
+"""Fixtures of the tests of adaptors."""
 
 from collections.abc import Iterator
 
