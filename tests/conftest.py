@@ -62,6 +62,25 @@ def choose_examples(config: pytest.Config) -> None:
     settings.load_profile("sporelm")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Leave out parameter sets marked `all` before items are made of them: a hundred thousand in tests/conformance."""
+    if metafunc.config.getoption("--all"):
+        return
+    marks = metafunc.definition.own_markers
+    for index, mark in enumerate(marks):
+        if mark.name != "parametrize" or len(mark.args) != 2 or "ids" in mark.kwargs:
+            continue
+        sets = list(mark.args[1])
+        kept = [each for each in sets if not is_marked_all(each)]
+        if kept and len(kept) < len(sets):  # without any, the items are deselected below
+            marks[index] = pytest.mark.parametrize(mark.args[0], kept, **mark.kwargs).mark
+
+
+def is_marked_all(parameters: Any) -> bool:
+    return any(mark.name == "all" for mark in getattr(parameters, "marks", ()))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all"):
         return
