@@ -101,6 +101,11 @@ OPENCL_TUNING = setting(
     default=lambda: str(Path(user_folder("cache")) / "opencl_tuning.json"),
     doc="File of the numbers that `spore bench tune --backend opencl` measured for devices of this machine.",
 )
+OPENCL_VENDORS = setting(
+    "OCL_ICD_VENDORS",
+    default="/etc/OpenCL/vendors",
+    doc="Folder in which the ICD loader of OpenCL finds a file for each driver; the loader itself reads this variable.",
+)
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",
     default=lambda: str(Path(user_folder("data")) / "models"),

@@ -56,7 +56,8 @@ def test_files_and_machines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, tm
         check_fits(plain, 20)
         piped = run(monkeypatch, 20, *words, terminal=False)
         assert max(map(len, piped)) > 20
-        assert set(re.findall(r"\w+", "\n".join(piped))) <= set(re.findall(r"\w+", "\n".join(plain)))
+        said, folded = (set(re.findall(r"[^\W\d]+", "\n".join(lines))) for lines in (piped, plain))
+        assert said <= folded  # figures of free memory differ between two calls
 
 
 def test_figures_keep_their_units() -> None:

@@ -15,16 +15,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import date
-from pathlib import Path
 
-from sporelm import __version__
+from sporelm import __version__, settings
 from sporelm.backends.file_cache import ObjectCache
 from sporelm.errors import BackendError
-from sporelm.settings import Setting
 
 CHECK_SECONDS = 60.0
 REMEDY = "Update or remove the driver, or take another device with the option device."
-VENDORS = Setting("OCL_ICD_VENDORS", lambda: "/etc/OpenCL/vendors", "Folder of the ICD loader: a file for each driver.")
 NUM_FIXED_PARTS = 4  # of a key
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -51,9 +48,9 @@ def check_driver(device: str | None, successes: ObjectCache | None = None) -> No
 
 def driver_key(device: str | None) -> str:
     """Return the name under which a success is kept."""
-    parts = [__version__, sys.version, str(device), VENDORS.value]
+    parts = [__version__, sys.version, str(device), settings.OPENCL_VENDORS.value]
     try:
-        for path in sorted(Path(VENDORS.value).glob("*.icd")):
+        for path in sorted(settings.OPENCL_VENDORS.path.glob("*.icd")):
             parts += [path.name, str(path.stat().st_mtime_ns), path.read_bytes().hex()]
     except OSError as error:
         parts.append(str(error))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sporelm import settings
 from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.opencl_detection import list_opencl_candidates
 from sporelm.backends.protocol import Missing
@@ -82,8 +83,7 @@ def test_a_success_is_kept(unchecked: ObjectCache, tmp_path: Path, monkeypatch: 
 
 
 def test_the_key_names_the_installed_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = SimpleNamespace(value=str(tmp_path))
-    monkeypatch.setattr(driver_check, "VENDORS", folder)
+    monkeypatch.setattr(settings, "OPENCL_VENDORS", SimpleNamespace(value=str(tmp_path), path=tmp_path))
     keys = []
     for content in (None, "libone.so", "libtwo.so"):
         if content is not None:
