@@ -73,7 +73,7 @@ class EngineOptions:
     num_states  recurrent states, as in the recorded run
     dtype       the number type of activations, an option of the back-end
     strict      refuse to run ops by the reference where the back-end has no kernel
-    batch_invariant  compute products in one order of sums, whatever runs beside a row
+    batch_invariant  make results independent of the batch: every product adds in a fixed order
     device_memory  bytes of the device for weights, caches and a step's values; None: all that is free
     experts_on  "cpu": experts' matrices are on the CPU, everything else on the device
     parallel    the ranks that the model is divided over

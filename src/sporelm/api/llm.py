@@ -44,7 +44,7 @@ class LLM(LoadedLLM):
     dtype         number type of activations: "auto", "f32", "f16" or "bf16"; the cpu and reference back-ends take
                   "auto" and "f32"
     strict        raise BackendError where the reference would run an op for which the back-end has no kernel
-    batch_invariant  compute products in one order of sums, whatever runs beside a row; always so on the CPU back-end
+    batch_invariant  make results independent of the batch: every product adds in a fixed order; always on for cpu
     eager         run op by op, without a plan
     progress      called with (phase, done, total) during loading
     max_batch     maximum number of requests in a batch; more wait. None: as many as suit the device, 16 on a CPU

@@ -29,7 +29,7 @@ class Context:
     def check(self) -> None:
         """Raise ContextError where this context's resources may not be used."""
         if self.closed:
-            raise ContextError(f"context {self.name} is closed; open a new back-end")
+            raise ContextError(f"context {self.name}: closed. Open a new back-end.")
 
     def current(self) -> AbstractContextManager[None]:
         """Make the context current in this thread for a block. Here nothing is to be done."""

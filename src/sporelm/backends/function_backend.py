@@ -158,7 +158,7 @@ class FunctionBackend(ABC):
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         self.context.check()
         if not self.is_plain(tensor):
-            raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
+            raise BackendError(f"{tensor}: cannot be read as an array. Use export_pages or export_states.")
         array = self.copy_out(tensor.storage)
         shown = array if is_whole(tensor) else strided_view(np.ascontiguousarray(array).reshape(-1), tensor.layout)
         return shown.copy()

@@ -63,7 +63,7 @@ def check_fallback(backend: Backend, op: Op, args: Sequence[Any]) -> None:
         raise UnsupportedOp(f"{wanted}: it changes an argument in place; {remedy}")
     for value in leaves(args):
         if isinstance(value, Tensor) and not backend.is_plain(value):
-            raise UnsupportedOp(f"{wanted}: {value} has a layout of its own; {remedy}")
+            raise UnsupportedOp(f"{wanted}: {value} cannot be read as an array; {remedy}")
 
 
 def run_fallback(backend: Backend, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:

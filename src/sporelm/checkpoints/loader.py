@@ -282,14 +282,14 @@ def device_shortage(source: ModelSource, needed: int, available: int) -> MemoryS
     """Return the error of weights that do not fit into the device's memory."""
     return MemoryShortage(
         f"the weights of {source.path.name} need {in_units(needed)} of the device's memory, {in_units(available)} are "
-        "available: free some, set the option backend to cpu or auto, or take a smaller or more quantized model"
+        "available: free some, set the option backend to cpu or auto, or use a smaller or more quantized model"
     )
 
 
 def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
     return MemoryShortage(
         f"the weights of {source.path.name} need {in_units(needed)} of memory, {in_units(available)} are available:"
-        " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
+        " close other programs, raise the container's limit, or use a smaller or more strongly quantized model"
     )
 
 

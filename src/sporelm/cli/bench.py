@@ -30,8 +30,8 @@ def make_parser() -> Parser:
     parser = Parser(
         "bench",
         "Measure the speed of the whole engine, as llama-bench does: pp is prompt processing, tg is text generation. "
-        "Each row has the limit of this machine, measured in the same run (memory bandwidth for tg, compute for pp), "
-        "and with --peer the speed of llama.cpp or ik_llama.cpp on the same file, with alternating samples.",
+        "Each row shows the roofline limit of this machine, measured in the same run (memory bandwidth for tg, compute "
+        "for pp), and with --peer the speed of llama.cpp or ik_llama.cpp on the same file, with alternating samples.",
         "[MODEL] [options]",
         [
             "spore bench -p 512 -n 128 -b 1,8",
@@ -60,9 +60,7 @@ def make_parser() -> Parser:
         metavar="N,..",
         help="batch sizes for decoding; above 1: 128 + 64 tokens per sequence; default: 1",
     )
-    parser.add_argument(
-        "--whole", action="store_true", help="for every -b also a row that includes the time of the prompts"
-    )
+    parser.add_argument("--whole", action="store_true", help="for every -b, add a row whose time includes prefill")
     parser.add_argument(
         "-d", type=numbers, default=[0], metavar="N,..", help="tokens in the context before decoding; default: 0"
     )

@@ -18,8 +18,8 @@ def make_parser() -> Parser:
         "bench tune",
         "Measure which register tiles (panels of rows by tokens) of the CPU kernels are fastest on this machine, and "
         "save them for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in use). Tiles change the speed, not "
-        "the results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: the tiles, "
-        "vectors and groups of an OpenCL device (SPORE_OPENCL_TUNING).",
+        "the results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: the tile "
+        "sizes, vector widths and work-group sizes of an OpenCL device (SPORE_OPENCL_TUNING).",
         "[options]",
         [
             "spore bench tune",
@@ -28,9 +28,15 @@ def make_parser() -> Parser:
         ],
     )
     parser.add_argument("--backend", choices=("cpu", "opencl"), default="cpu", help="cpu (default) or opencl")
-    parser.add_argument("--device", metavar="D", help="the OpenCL device; default: the first GPU, else CPU")
+    parser.add_argument(
+        "--device",
+        metavar="D",
+        help="the OpenCL device; default: the first GPU, else the first accelerator, else the CPU",
+    )
     parser.add_argument("--target", metavar="NAME", help="the CPU target; default: the one in use (SPORE_CPU_TARGET)")
-    parser.add_argument("--format", metavar="F,..", help="number formats to measure; default: all, and attention")
+    parser.add_argument(
+        "--format", metavar="F,..", help="number formats to measure; default: all formats and attention"
+    )
     parser.add_argument("--quick", action="store_true", help="one format of each kind, and fewer samples")
     options.add_json(parser)
     options.add_help(parser)
@@ -40,11 +46,11 @@ def make_parser() -> Parser:
 def run(args: argparse.Namespace) -> None:
     if args.backend == "opencl":
         if args.target is not None or args.format is not None or args.quick:
-            raise UsageError("--target, --format and --quick are of the CPU: leave them out with --backend opencl")
+            raise UsageError("--target, --format, --quick: only for the CPU. Leave them out with --backend opencl.")
         tune_opencl(args.device, is_json=args.json)
         return
     if args.device is not None:
-        raise UsageError("--device is of OpenCL: give --backend opencl too")
+        raise UsageError("--device: needs --backend opencl. Add it.")
     from dataclasses import replace
 
     from sporelm.backends.cpu import targets

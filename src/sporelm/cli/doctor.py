@@ -29,11 +29,11 @@ PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "hugg
 def make_parser() -> Parser:
     parser = Parser(
         "doctor",
-        "Show hardware, back-ends (and why one is missing), the ops for which each has no kernel of its own, the "
+        "Show hardware, back-ends (and why one is unavailable), the ops for which each has no kernel of its own, the "
         "kernel cache and the model store. With --conformance, compare each back-end's ops with their numpy reference; "
-        "with --models, list the supported model families, and what each is verified against. With --device meta, run "
-        "the shapes of every step on that device of torch, which has no values: a program that reads one on the host "
-        "fails.",
+        "with --models, list the supported model families, and what each is verified against. With --device meta, "
+        "trace the shapes of every step on torch's meta device, where tensors hold no data: reading a value on the "
+        "host is an error.",
         "[options]",
         [
             "spore doctor",
@@ -49,25 +49,29 @@ def make_parser() -> Parser:
         "--conformance",
         action="store_true",
         help="compare every op with its reference, and time it: a sample of the tests' cases; exit 1 if one differs. "
-        "An op is run by itself on small inputs, so its time shows what is out of line, not how fast a model is",
+        "An op is run by itself on small inputs, so its time reveals outliers, not the speed of a model",
     )
-    parser.add_argument("--all", action="store_true", help="every case of --conformance, or shape of --device meta")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="run all cases of --conformance, or all shapes of --device meta, instead of a sample",
+    )
     parser.add_argument(
         "--report",
         metavar="FILE",
-        help="with --conformance and --backend: write all about this back-end to a page (.html) or JSON (.json): every "
-        "op, three tiny models end to end, its speed beside the device's limits, and what is missing",
+        help="with --conformance and --backend: write a full report on this back-end as HTML (.html) or JSON (.json): "
+        "every op, three tiny models end to end, its speed compared with the device's roofline, and missing kernels",
     )
     parser.add_argument(
         "--models", action="store_true", help="list the model families instead, and what tests compare each with"
     )
     parser.add_argument("--backend", metavar="NAME", help="with --conformance or --device meta: only this back-end")
-    parser.add_argument("--device", metavar="D", help="show and check back-ends with a choice of devices on this one")
+    parser.add_argument("--device", metavar="D", help="device to check, for back-ends that have several")
     parser.add_argument(
         "--dtype",
         choices=options.DTYPE_CHOICES,
         metavar="TYPE",
-        help="number type of activations: auto, f32, f16 or bf16, for back-ends that have a choice",
+        help="data type of activations: auto, f32, f16 or bf16, for back-ends that have a choice",
     )
     options.add_help(parser)
     return parser

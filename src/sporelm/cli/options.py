@@ -94,7 +94,7 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
         choices=DTYPE_CHOICES,
         default="auto",
         metavar="TYPE",
-        help="number type of activations: auto, f32, f16 or bf16; cpu and reference compute in f32; default: auto",
+        help="data type of activations: auto, f32, f16 or bf16; cpu and reference compute in f32; default: auto",
     )
     if computes:
         parser.add_argument(
@@ -135,7 +135,8 @@ def add_engine(parser: argparse.ArgumentParser, *, generates: bool = True) -> No
     parser.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="compute products in one order of sums, whatever runs beside a row; slower on torch, always so on cpu",
+        help="make results independent of the batch: every product adds in a fixed order; slower on torch, always on "
+        "for cpu",
     )
     parser.add_argument(
         "--max-context",

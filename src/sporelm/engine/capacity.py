@@ -78,7 +78,7 @@ def choose_states(state_bytes: int, room: int | None, max_batch: int, *, shared:
     if room < state_bytes:
         raise MemoryShortage(
             f"a recurrent state needs {in_units(state_bytes)}, {in_units(max(0, room))} are available: "
-            "close other programs, raise the option kv_memory, or take a smaller model"
+            "close other programs, raise the option kv_memory, or use a smaller model"
         )
     return min(wanted, max(1, room // (2 if shared else 1) // state_bytes))
 
@@ -136,7 +136,7 @@ def choose(
             raise MemoryShortage(
                 f"a context of {context} positions needs {in_units(needed)} for keys and values, "
                 f"{in_units(limit)} ({part} of the available memory) can be used: "
-                f"{smaller if num_affordable else 'close other programs, or take a smaller model'}"
+                f"{smaller if num_affordable else 'close other programs, or use a smaller model'}"
             )
         context = num_affordable * PAGE
     return context, min(wanted, num_affordable)

@@ -72,7 +72,7 @@ def test_a_closed_context_takes_and_lends_nothing() -> None:
     freed.free()
     context.close()
     for use in (context.check, lambda: Stream(context)):
-        with pytest.raises(ContextError, match="context device 0 is closed"):
+        with pytest.raises(ContextError, match="context device 0: closed"):
             use()
     for resource in (detached, freed):
         with pytest.raises(ContextError, match="was freed"):

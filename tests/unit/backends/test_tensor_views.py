@@ -149,6 +149,6 @@ def test_packed_weights_caches_and_rounded_rows_are_taken_whole(backend: Any) ->
         ),
     ]
     for use in uses:
-        with pytest.raises(BackendError, match=r"is (a view|not a whole cache)|which is a view"):
+        with pytest.raises(BackendError, match=r"is a view|: not a whole cache|which is a view"):
             use()
     assert not backend.export_pages(cache, range(4)).any()

@@ -234,7 +234,7 @@ def test_too_little_memory_is_a_shortage() -> None:
     backend = open_available("torch")
     import torch
 
-    remedy = r"\. Lower the option max_context, or take a smaller model\.$"
+    remedy = r"\. Lower the option max_context, or use a smaller model\.$"
     with pytest.raises(MemoryShortage, match=r"^device cpu: 2 GB are needed" + remedy), backend.on_device():
         raise torch.OutOfMemoryError("2 GB are needed.\nand more")
     with pytest.raises(MemoryShortage, match="can't allocate memory.*" + remedy), backend.on_device():

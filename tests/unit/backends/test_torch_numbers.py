@@ -47,9 +47,9 @@ def stored(format_name: str, *shape: int, seed: int = 0) -> StoredTensor:
 
 def test_an_unknown_option_is_reported_in_one_line() -> None:
     open_available("torch").close()
-    with pytest.raises(BackendError, match="dtype is 'f64'; it must be one of auto, f32, f16, bf16"):
+    with pytest.raises(BackendError, match=r"dtype: .* \(got 'f64'; allowed auto, f32, f16, bf16\)"):
         open_backend("torch", dtype="f64")
-    with pytest.raises(BackendError, match="weights is 'tiny'; it must be one of auto, packed, dense"):
+    with pytest.raises(BackendError, match=r"weights: .* \(got 'tiny'; allowed auto, packed, dense\)"):
         open_backend("torch", weights="tiny")
 
 

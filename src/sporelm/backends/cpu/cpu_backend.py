@@ -144,7 +144,7 @@ class CpuBackend:
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         self.context.check()
         if not self.is_plain(tensor):
-            raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
+            raise BackendError(f"{tensor}: cannot be read as an array. Use export_pages or export_states.")
         assert isinstance(tensor.dtype, DType)
         values = self._values(tensor.storage, tensor.dtype)
         if not is_view(tensor):

@@ -115,7 +115,7 @@ def choose_device(wanted: str | None, devices: Sequence[OpenClDevice]) -> OpenCl
     else:
         fitting = [each for each in devices if name and name in f"{each.name} {each.platform} {each.aliases}".lower()]
     if len(fitting) != 1:
-        problem = "no such device" if not fitting else f"{len(fitting)} devices have this in their names"
+        problem = "no such device" if not fitting else f"ambiguous device, {len(fitting)} match"
         allowed = "; ".join(each.label for each in devices)
         raise BackendError(
             f"{problem} (got {str(wanted)[:80]!r}; allowed {allowed}). Set the option device to a number or a name."
@@ -126,7 +126,7 @@ def choose_device(wanted: str | None, devices: Sequence[OpenClDevice]) -> OpenCl
 def find_obstacle(device: OpenClDevice) -> str | None:
     """Return why a device cannot run the kernels, with a remedy; None if it can."""
     held: Any = device.device
-    remedy = "Take another device with the option device"
+    remedy = "Choose another device with the option device"
     if not held.available or not held.compiler_available:
         return f"device {device.label} is not available, or has no compiler for OpenCL C. {remedy}"
     checks: tuple[tuple[str, Any, Any], ...] = (
@@ -138,7 +138,9 @@ def find_obstacle(device: OpenClDevice) -> str | None:
     for quantity, value, least in checks:
         if value < least:
             shown = [".".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in (value, least)]
-            return f"device {device.label} is too small: {quantity} (got {shown[0]}; at least {shown[1]}). {remedy}"
+            return (
+                f"device {device.label}: not capable enough, {quantity} (got {shown[0]}; at least {shown[1]}). {remedy}"
+            )
     if not held.endian_little:
         return f"device {device.label} is big-endian, and model files are little-endian. {remedy}"
     return None

@@ -21,7 +21,7 @@ from sporelm.backends.file_cache import ObjectCache
 from sporelm.errors import BackendError
 
 CHECK_SECONDS = 60.0
-REMEDY = "Update or remove the driver, or take another device with the option device."
+REMEDY = "Update or remove the driver, or choose another device with the option device."
 NUM_FIXED_PARTS = 4  # of a key
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "

@@ -129,7 +129,7 @@ class ProgramCompiler:
         except cl.Error as error:
             raise BackendError(
                 f"device {self.device.label}: its driver does not compile {program}: {_first_error(str(error))}. "
-                "Update the driver, or take another device with the option device."
+                "Update the driver, or choose another device with the option device."
             ) from error
         self.num_compiled += 1
         self._unsaved[key] = built

@@ -62,11 +62,13 @@ def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTunin
             logged_messages.add(message)
             log.warning("%s", message)
         return ActiveTuning(defaults, f"defaults; {path} is ignored: {reason}")
-    remedy = f"'spore bench tune --backend opencl --device {device.number}' measures on this machine"
+    remedy = f"run 'spore bench tune --backend opencl --device {device.number}' to measure this machine"
     if entry is None:
-        return ActiveTuning(defaults, f"defaults of a {device.kind}; {remedy}")
+        return ActiveTuning(defaults, f"defaults for a {device.kind}; {remedy}")
     if entry["kernels"] != kernels_digest():
-        return ActiveTuning(defaults, f"defaults; those of {entry['measured']} are of other kernels: {remedy}")
+        return ActiveTuning(
+            defaults, f"defaults; the kernels have changed since those of {entry['measured']} were measured: {remedy}"
+        )
     return ActiveTuning(_tuning_of(entry["tuning"], defaults), f"measured here {entry['measured']} ({path})")
 
 
@@ -112,10 +114,10 @@ def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def _check_entry(entry: Any) -> dict[str, Any]:
     """Return an entry that has all its parts, with numbers within their limits. Raise ValueError."""
     if not isinstance(entry, dict) or entry.keys() != {*WORDS, "tuning"}:
-        raise ValueError(f"an entry has other parts than {', '.join(WORDS)} and tuning")
+        raise ValueError(f"an entry must have exactly {', '.join(WORDS)} and tuning")
     for word in WORDS:
         if not isinstance(entry[word], str) or len(entry[word]) > 200 or not entry[word].isprintable():
-            raise ValueError(f"an entry's {word} is not a short text")
+            raise ValueError(f"an entry's {word} is not a printable string of at most 200 characters")
     numbers = entry["tuning"]
     if not isinstance(numbers, dict) or not numbers.keys() <= {field.name for field in fields(DeviceTuning)}:
         raise ValueError("an entry's tuning has unknown names")

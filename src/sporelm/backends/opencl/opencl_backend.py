@@ -100,7 +100,8 @@ class OpenClBackend:
     def __init__(self, threads: int | None = None, device: str | None = None, dtype: str = "auto") -> None:
         if dtype not in ACTIVATION_TYPES:
             raise BackendError(
-                f"back-end 'opencl': dtype is {dtype!r}; it must be one of {', '.join(ACTIVATION_TYPES)}"
+                f"dtype: not supported by opencl (got {dtype!r}; allowed {', '.join(ACTIVATION_TYPES)}). Change the "
+                "option dtype."
             )
         self.requested_device, self.activation = device, ACTIVATION_TYPES[dtype]
         self.context: Context = DeviceContext(self.name, translate_error=self.translate_error)
@@ -118,7 +119,7 @@ class OpenClBackend:
         except cl.Error as error:
             self._obstacle = (
                 f"device {self.device.label} cannot be opened ({explain_error(error)}). Close other programs that use "
-                "it, or take another device with the option device."
+                "it, or choose another device with the option device."
             )
 
     def _open(self) -> None:
@@ -150,20 +151,20 @@ class OpenClBackend:
             "driver": f"{self.device.driver}, OpenCL {'.'.join(map(str, self.device.version))}",
             "memory": f"{in_units(held.global_mem_size)}, {in_units(held.max_mem_alloc_size)} in one buffer"
             + (", shared with the host" if self.device.shares_host_memory else ""),
-            "units": str(held.max_compute_units),
+            "compute units": str(held.max_compute_units),
             "dtype": self.activation.name,
             "fp16": self._describe_fp16(),
-            "integer products": self.dots or "none: rounded rows are multiplied as floats",
+            "int8 dot product": self.dots or "none: int8 activations are multiplied as f32",
             "tuning": self._tuning_source,
             "program cache": binaries.refusal or str(binaries.folder),
         }
 
     def _describe_fp16(self) -> str:
         if self.halves is not None:
-            return "computes products of many tokens"
+            return "used for the products of prefill"
         if not self.device.has_fp16:
             return "storage only: computed in f32"
-        return "a small product fails: computed in f32" if self.activation is F16 else "with the option dtype f16"
+        return "self-test failed: computed in f32" if self.activation is F16 else "available with the option dtype f16"
 
     def missing_kernels(self) -> list[str]:
         return sorted(ALL.keys() - op_lowerings().keys())
@@ -186,11 +187,11 @@ class OpenClBackend:
         label = self.device.label
         if getattr(error, "code", None) in SHORTAGE_CODES:
             return MemoryShortage(
-                f"device {label}: {explain_error(error)}. Lower the option max_context, or take a smaller model."
+                f"device {label}: {explain_error(error)}. Lower the option max_context, or use a smaller model."
             )
         return BackendError(
             f"device {label} failed: {explain_error(error)}. Load the model again; if that fails too, restart the "
-            "program or take another device with the option device."
+            "program or choose another device with the option device."
         )
 
     # ---- buffers
@@ -200,8 +201,8 @@ class OpenClBackend:
         limit = int(self.device.device.max_mem_alloc_size)
         if nbytes > limit:
             raise MemoryShortage(
-                f"device {self.device.label}: {purpose} needs {nbytes} bytes; it allows {limit} in one buffer. Lower "
-                "the option max_context, or take a smaller model."
+                f"device {self.device.label}: buffer too large for {purpose} (got {nbytes} bytes; allowed {limit}). "
+                "Lower the option max_context, or use a smaller model."
             )
         flags: Any = cl.mem_flags.READ_WRITE
         if self.device.shares_host_memory:
@@ -241,7 +242,7 @@ class OpenClBackend:
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         self.context.check()
         if not self.is_plain(tensor):
-            raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
+            raise BackendError(f"{tensor}: cannot be read as an array. Use export_pages or export_states.")
         array = self._read(tensor.storage, tensor.storage.shape)
         if not _is_whole(tensor):
             array = strided_view(array.reshape(-1), tensor.layout).copy()

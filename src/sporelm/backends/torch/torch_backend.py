@@ -90,7 +90,10 @@ class TorchBackend(FunctionBackend):
         super().__init__()
         for name, value, allowed in (("dtype", dtype, DTYPE_CHOICES), ("weights", weights, WEIGHT_STORAGE)):
             if value not in allowed:
-                raise BackendError(f"back-end 'torch': {name} is {value!r}; it must be one of {', '.join(allowed)}")
+                raise BackendError(
+                    f"{name}: not supported by torch (got {value!r}; allowed {', '.join(allowed)}). Change the option "
+                    f"{name}."
+                )
         self.threads, self.requested_device, self.batch_invariant = threads, device, batch_invariant
         self._requested_dtype, self._requested_weights = dtype, weights
         self._rounded: dict[str, Callable[..., Any]] = {}  # functions by the op's name, for 16-bit activations
@@ -325,7 +328,7 @@ class TorchBackend(FunctionBackend):
         if not is_shortage:
             return None
         return MemoryShortage(
-            f"device {self.device}: {reason.rstrip('. ')}. Lower the option max_context, or take a smaller model."
+            f"device {self.device}: {reason.rstrip('. ')}. Lower the option max_context, or use a smaller model."
         )
 
     def _num_threads(self) -> int:

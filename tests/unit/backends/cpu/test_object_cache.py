@@ -208,7 +208,7 @@ def test_two_kernels_of_one_name_in_one_process_are_the_same_code(cache: ObjectC
 
 
 def test_an_unknown_target_is_named_with_those_there_are() -> None:
-    with pytest.raises(SporeError, match=r"no CPU target 'z80'.*generic.*SPORE_CPU_TARGET"):
+    with pytest.raises(SporeError, match=r"CPU target: .*'z80'.*generic.*SPORE_CPU_TARGET"):
         targets.select_target("z80")
 
 

@@ -104,7 +104,9 @@ def test_a_target_the_cpu_lacks_is_refused_in_one_line(monkeypatch: pytest.Monke
     on(monkeypatch, "x86_64", HASWELL)
     with pytest.raises(BackendError) as found:
         targets.select_target(name)
-    assert str(found.value) == f"no CPU target {name!r} on this CPU; there are avx2, generic (SPORE_CPU_TARGET)"
+    assert str(found.value) == (
+        f"CPU target: not supported on this CPU (got {name!r}; allowed avx2, generic). Change SPORE_CPU_TARGET."
+    )
 
 
 def test_a_system_that_refuses_tiles_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_devices_are_chosen_by_number_kind_and_name(wanted: str | None, number: 
         ("3", "no such device"),
         ("gpu:2", "no such device"),
         ("accelerator", "no such device"),
-        ("a", "3 devices have"),
+        ("a", "ambiguous device, 3 match"),
     ],
 )
 def test_a_missing_device_is_an_error_with_the_list(wanted: str, problem: str) -> None:

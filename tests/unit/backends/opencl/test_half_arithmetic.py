@@ -111,6 +111,6 @@ def test_doctor_says_where_halves_are_computed(opencl: Any, monkeypatch: pytest.
     monkeypatch.setattr(OpenClDevice, "has_fp16", False)
     assert opencl.probe().details["fp16"] == "storage only: computed in f32"
     monkeypatch.setattr(OpenClDevice, "has_fp16", True)
-    assert opencl.probe().details["fp16"] == "with the option dtype f16"
+    assert opencl.probe().details["fp16"] == "available with the option dtype f16"
     opencl.halves = "native"
-    assert opencl.probe().details["fp16"] == "computes products of many tokens"
+    assert opencl.probe().details["fp16"] == "used for the products of prefill"

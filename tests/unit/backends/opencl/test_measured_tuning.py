@@ -22,7 +22,9 @@ def test_defaults_are_those_of_the_kind(tmp_path: Path) -> None:
     assert default_tuning(DEVICE) == GPU_DEFAULTS
     active = tuning_in_use(OTHER, tmp_path / "missing.json")
     assert active.tuning == CPU_DEFAULTS
-    assert active.source == "defaults of a cpu; 'spore bench tune --backend opencl --device 1' measures on this machine"
+    assert active.source == (
+        "defaults for a cpu; run 'spore bench tune --backend opencl --device 1' to measure this machine"
+    )
 
 
 def test_each_device_has_its_own_numbers(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_numbers_of_other_kernels_are_not_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(measured_tuning, "kernels_digest", lambda: "others")
     active = tuning_in_use(DEVICE, path)
     assert active.tuning == GPU_DEFAULTS
-    assert "of other kernels" in active.source
+    assert "the kernels have changed" in active.source
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_numbers_of_other_kernels_are_not_used(tmp_path: Path, monkeypatch: pyte
         ({"tuning": {"few_rows": "8"}}, "few_rows is not valid"),
         ({"tuning": {"tile_group": [4]}}, "tile_group is not valid"),
         ({"tuning": {"unknown": 4}}, "unknown names"),
-        ({"device": "a\nb"}, "device is not a short text"),
-        ({"more": 1}, "other parts"),
+        ({"device": "a\nb"}, "device is not a printable string"),
+        ({"more": 1}, "must have exactly"),
     ],
 )
 def test_an_invalid_file_is_ignored_with_the_reason(tmp_path: Path, change: dict[str, Any], reason: str) -> None:

@@ -63,11 +63,11 @@ class CodePanels(SuperPanels):
 
     def unpack(self, k: Builder, block: Val, codes: Val) -> None:
         """Write the 256 codes of a block of the file, a byte each, to `codes`."""
-        raise AttributeError(f"{type(self).__name__} must say where its codes are")
+        raise NotImplementedError(f"{type(self).__name__} does not implement unpack")
 
     def stored_scale(self, k: Builder, block: Val, run: Val) -> Val:
         """Return the byte, as i32, that panels store for run `run` (i64) of a block of the file."""
-        raise AttributeError(f"{type(self).__name__} must say where its scales are")
+        raise NotImplementedError(f"{type(self).__name__} does not implement stored_scale")
 
     def stored_factors(self, k: Builder, block: Val) -> list[Val]:
         """Return the halves that panels store for a block of the file, the factor first."""
@@ -171,7 +171,7 @@ class CodePanels(SuperPanels):
 
     def minimum_factor_of(self, k: Builder, halves: Callable[[int], Val]) -> Val:
         """Return the factor of minima, f32, given the panel's halves; `halves(n)` loads the nth ones."""
-        raise AttributeError(f"{type(self).__name__} must say how minima are scaled")
+        raise NotImplementedError(f"{type(self).__name__} does not implement minimum_factor_of")
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         start = k.at(panel, group * self.group_bytes)

@@ -23,7 +23,7 @@ class Panels:
     @property
     def group_bytes(self) -> int:
         """Return the bytes of one group of a panel."""
-        raise AttributeError(f"{type(self).__name__} must say how large its groups are")
+        raise NotImplementedError(f"{type(self).__name__} does not implement group_bytes")
 
     def groups(self, width: int) -> int:
         """Return the number of groups in a row of `width` columns."""
@@ -40,18 +40,18 @@ class Panels:
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
         """Move one group of every row (addresses `rows`, existing where `present`) to `target`."""
-        raise AttributeError(f"{type(self).__name__} must say how it is packed")
+        raise NotImplementedError(f"{type(self).__name__} does not implement pack_group")
 
     def pack_row(self, k: Builder, block: Val, present: Val, lane: Val, group: Val, scratch: Val) -> None:
         """Move one row's part of a group, at `block`, to its lane; zeros for a row that is not `present`.
 
         `scratch` is memory of `k_step` bytes.
         """
-        raise AttributeError(f"{type(self).__name__} must say how a row is packed")
+        raise NotImplementedError(f"{type(self).__name__} does not implement pack_row")
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         """Return the `k_step` values of one row's group as f32 vectors of `lanes`; for `k_step` 1 one scalar."""
-        raise AttributeError(f"{type(self).__name__} must say how a row is read")
+        raise NotImplementedError(f"{type(self).__name__} does not implement row_values")
 
 
 class FloatPanels(Panels):
@@ -66,7 +66,7 @@ class FloatPanels(Panels):
 
     def widened(self, k: Builder, stored: Val) -> Val:
         """Widen a stored value to f32, a scalar or a vector."""
-        raise AttributeError(f"{type(self).__name__} must say how its values become f32")
+        raise NotImplementedError(f"{type(self).__name__} does not implement widened")
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
         k.store(gather(k, self.element, rows, present, group * nbytes(self.element)), target)
@@ -133,7 +133,7 @@ class BlockPanels(IntegerPanels):
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
         """Return block `index` of the group at `group`."""
-        raise AttributeError(f"{type(self).__name__} must say how a block is read")
+        raise NotImplementedError(f"{type(self).__name__} does not implement block")
 
 
 class SuperBlock(NamedTuple):
@@ -174,7 +174,7 @@ class SuperPanels(IntegerPanels):
 
     def super_block(self, k: Builder, group: Val) -> SuperBlock:
         """Return the super-block at `group`."""
-        raise AttributeError(f"{type(self).__name__} must say how a super-block is read")
+        raise NotImplementedError(f"{type(self).__name__} does not implement super_block")
 
 
 def gather(k: Builder, kind: object, rows: list[Val], present: list[Val], offset: Val) -> Val:

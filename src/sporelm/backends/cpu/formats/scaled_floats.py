@@ -29,7 +29,7 @@ class ScaledPanels(Panels):
 
     def halves(self, bytes_: Val, kind: object) -> Val:
         """Convert bytes (i8, scalar or vector) to the bits of float16, i16, each number divided by `half_unit`."""
-        raise AttributeError(f"{type(self).__name__} must say how its bytes become float16")
+        raise NotImplementedError(f"{type(self).__name__} does not implement halves")
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
         start = group * (HEAD + self.columns // self.each)

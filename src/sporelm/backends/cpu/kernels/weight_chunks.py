@@ -70,7 +70,7 @@ class _WeightChunk:
 
     def widen(self, k: Builder, row: Val, count: Val, out: Val) -> None:
         """Write `count` units of a row of activations as `add` takes them."""
-        raise AttributeError(f"{type(self).__name__} reads rows in place")
+        raise NotImplementedError(f"{type(self).__name__} does not implement widen")
 
     def put(self, k: Builder, value: Val, base: Val, offset: int | Val = 0) -> None:
         k.store(value, base, offset, align=self.vector)

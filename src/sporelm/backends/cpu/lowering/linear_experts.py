@@ -70,7 +70,9 @@ def _emit_product(emitter: Emitter, call: Call, x: Any, weights: list[Any], ids:
     first, target, threads = packed[0], emitter.context.target, emitter.context.threads
     kind, given = first.kind, spec_of(x)
     if given.dtype.name != (kind.activation if isinstance(kind, IntegerPanels) else F32.name):
-        raise BackendError(f"weights in {kind.name} panels do not multiply {given}; apply the rule quantize_rows")
+        raise BackendError(
+            f"weights in {kind.name} need activations rounded to int8 (got {given}). Apply the rule quantize_rows."
+        )
     (tokens, slots), (out,) = spec_of(ids).shape, call.results
     each, shape = (
         len(given.shape) == 3,

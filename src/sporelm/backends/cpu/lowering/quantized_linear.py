@@ -41,7 +41,9 @@ def _emit_product(
     tokens, width = spec_of(x).shape
     target, kind = emitter.context.target, packed[0].kind
     if spec_of(x).dtype.name != (kind.activation if isinstance(kind, IntegerPanels) else F32.name):
-        raise BackendError(f"weights in {kind.name} panels do not multiply {spec_of(x)}; apply the rule quantize_rows")
+        raise BackendError(
+            f"weights in {kind.name} need activations rounded to int8 (got {spec_of(x)}). Apply the rule quantize_rows."
+        )
     gated, shape = bool(gate), quantized_linear.LinearShape(kind, len(weights), bool(biases), gate)
     cell = extent_cell(tokens)
     fields: dict[str, Any] = {

@@ -57,7 +57,7 @@ def _lower_topk_indexer(emitter: Emitter, call: Call) -> None:
         if kernel.scratch > SCRATCH_BYTES:
             room = positions - (kernel.scratch - SCRATCH_BYTES + 3) // 4
             raise BackendError(
-                f"an indexer scores at most {room} positions, not {positions}; lower the option max_context"
+                f"topk_indexer: too many positions (got {positions}; at most {room}). Lower the option max_context."
             )
         emitter.emit(kernel, fields | to, extent_cell(tokens))
         return

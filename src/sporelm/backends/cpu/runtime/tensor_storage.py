@@ -100,8 +100,9 @@ def page_store(cache: Tensor) -> PageStore:
     freed."""
     store = cache.storage
     if not isinstance(store, PageStore) or cache.layout != Layout.contiguous(store.shape):
-        made = "allocate_pages() or allocate_states()"
-        raise BackendError(f"{cache} is not a whole cache; make caches with {made} and pass them as they are")
+        raise BackendError(
+            f"{cache}: not a whole cache. Pass what allocate_pages() or allocate_states() returned, not a view of it."
+        )
     store.memory.check()
     return store
 

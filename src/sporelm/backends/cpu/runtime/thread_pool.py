@@ -42,8 +42,11 @@ from sporelm.ops import Call
 WAIT_POLICY = WaitPolicy()
 RATE_SECONDS = 0.0005  # the time in which the rate of the CPU's counter is measured
 SCRATCH_BYTES = 16 << 20  # bytes of scratch memory per thread; untouched pages cost nothing
-CLOSED_MESSAGE = "the thread thread_pool is closed; open a new back-end"
-FORKED_MESSAGE = "the threads of this back-end stayed in the process that was forked; open the model in this process"
+CLOSED_MESSAGE = "thread pool: closed. Open a new back-end."
+FORKED_MESSAGE = (
+    "thread pool: not usable after a fork, because a child process has none of its parent's threads. Load the model in "
+    "the child process."
+)
 
 
 def _address(function: Any) -> int:

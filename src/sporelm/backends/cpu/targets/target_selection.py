@@ -34,7 +34,10 @@ def select_target(name: str | None = None) -> CpuTarget:
     if not wanted:
         return next(iter(targets.values()))
     if wanted not in targets:
-        raise BackendError(f"no CPU target {wanted!r} on this CPU; there are {', '.join(targets)} (SPORE_CPU_TARGET)")
+        raise BackendError(
+            f"CPU target: not supported on this CPU (got {wanted!r}; allowed {', '.join(targets)}). Change "
+            "SPORE_CPU_TARGET."
+        )
     if isinstance(targets[wanted], Amx):
         request_tiles()
     return targets[wanted]

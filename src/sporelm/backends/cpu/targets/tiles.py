@@ -90,11 +90,11 @@ def _find_tile(tiles: tuple[tuple[str, TileSize], ...], kind: TiledFormat) -> Ti
 def parse_tiles(values: Mapping[str, Any]) -> Tiles:
     """Parse tiles in the form of tiles.json. Raise ValueError for an invalid tile, or for a family without one."""
     if not isinstance(values, Mapping) or values.keys() - {"few_tokens", "wide"} != {"attention_rows", "few", "many"}:
-        raise ValueError("tiles are attention_rows, few, many and, where they were measured, few_tokens and wide")
+        raise ValueError("tiles must have attention_rows, few and many, and may have few_tokens and wide")
     few, many = (_parse_by_name(values[key], *TILE_CHOICES[key]) for key in ("few", "many"))
     tokens = values.get("few_tokens", {})
     if not isinstance(tokens, Mapping) or not all(isinstance(name, str) for name in tokens):
-        raise ValueError("few_tokens are numbers by name")
+        raise ValueError("few_tokens must map names of formats to integers")
     few_tokens = tuple((name, _parse_number(number, MAX_TOKENS)) for name, number in tokens.items())
     wide = values.get("wide", [])
     if not isinstance(wide, list) or not all(isinstance(name, str) for name in wide):

@@ -62,9 +62,9 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
         return ActiveTiles(shipped, f"shipped; {path} is ignored: {reason}")
     entry = entries.get((target.name, llvm.get_host_cpu_name()))
     if entry is None:
-        return ActiveTiles(shipped, "shipped; 'spore bench tune' measures on this machine")
+        return ActiveTiles(shipped, "shipped; run 'spore bench tune' to measure this machine")
     if entry["kernels"] != kernels_digest():
-        when = f"those measured here {entry['measured']} are of other kernels"
+        when = f"the kernels have changed since tiles were measured here {entry['measured']}"
         return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures again")
     tiles = parse_tiles(entry["tiles"])
     if not _fits_target(target, tiles):
@@ -142,10 +142,10 @@ def _check_entry(entry: Any) -> dict[str, Any]:
     """Return an entry that has all its parts. Raise ValueError."""
     words = ("target", "cpu", "kernels", "measured")
     if not isinstance(entry, dict) or entry.keys() != {*words, "tiles"}:
-        raise ValueError(f"an entry has other parts than {', '.join(words)} and tiles")
+        raise ValueError(f"an entry must have exactly {', '.join(words)} and tiles")
     for word in words:
         if not isinstance(entry[word], str) or len(entry[word]) > 80 or not entry[word].isprintable():
-            raise ValueError(f"an entry's {word} is not a short text")
+            raise ValueError(f"an entry's {word} is not a printable string of at most 80 characters")
     tiles = parse_tiles(entry["tiles"])
     unknown = {name for name, _ in (*tiles.few, *tiles.many)} - {*FORMATS, *FAMILIES}
     if unknown:
