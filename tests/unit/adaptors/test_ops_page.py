@@ -35,14 +35,14 @@ def names_in(cell: str) -> list[str]:
     [
         ("dlinfer", set(dlinfer.OPS)),
         ("InfiniLM's operators (Rust)", set(RUST.split())),
-        ("The course's operators", set(COURSE.split())),
+        ("Operators of learning-lm-rs", set(COURSE.split())),
     ],
 )
 def test_every_op_has_a_row(root: Path, heading: str, expected: set[str]) -> None:
     assert {name for row in read_rows(root, heading) for name in names_in(row[0])} == expected
 
 
-@pytest.mark.parametrize("heading", ["dlinfer", "InfiniLM's operators (Rust)", "The course's operators"])
+@pytest.mark.parametrize("heading", ["dlinfer", "InfiniLM's operators (Rust)", "Operators of learning-lm-rs"])
 def test_named_ops_exist(root: Path, heading: str) -> None:
     for row in read_rows(root, heading):
         unknown = [name for name in names_in(row[1]) if name not in ops.ALL]
@@ -54,7 +54,7 @@ def test_named_tests_exist(root: Path) -> None:
     for row in read_rows(root, "dlinfer"):
         (name,) = names_in(row[2])
         assert f"def {name}(" in tests, row
-    for heading in ("InfiniLM's operators (Rust)", "The course's operators"):
+    for heading in ("InfiniLM's operators (Rust)", "Operators of learning-lm-rs"):
         for row in read_rows(root, heading):
             for path in re.findall(r"`(tests/[\w/.]+)`", row[2]):
                 assert (root / path).exists(), row

@@ -88,7 +88,7 @@ class HostKernels:
         backend = self.backend
         owned = backend.compiler, backend.thread_pool, backend.context
         found = AddressedProgram(graph, placement, *owned, self._arena, caches)
-        backend.compiler.rest()
+        backend.compiler.release_llvm_memory()
         self._programs[key] = found
         if len(self._programs) > MAX_PROGRAMS:
             self._programs.popitem(last=False)[1].free()

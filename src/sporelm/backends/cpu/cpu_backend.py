@@ -75,7 +75,7 @@ FEW_TOKENS = 16  # max tokens of decoding steps; tiles.py holds the measured lim
 class CpuBackend:
     """Tensors in this process's memory. `threads` counts the threads, including the caller's.
 
-    shares_arena   programs keep their values in the same memory: the outputs of one are valid until any other runs
+    shares_arena   programs share one arena: a program's outputs are valid until another program runs
     """
 
     name = "cpu"
@@ -304,7 +304,7 @@ class CpuBackend:
         placement = plan_memory(value_bytes, rowwise_ops())
         arena = self._shared_arena(placement.nbytes) if self._shares_arena else None
         program = CpuProgram(graph, placement, self.compiler, self.thread_pool, self.context, arena)
-        self.compiler.rest()
+        self.compiler.release_llvm_memory()
         return program
 
     def sharing_arena(self) -> "CpuBackend":

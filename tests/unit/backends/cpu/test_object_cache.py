@@ -185,11 +185,11 @@ def test_resting_needs_no_map_of_the_process(cache: ObjectCache, monkeypatch: py
     monkeypatch.setattr(compiler_module, "open", hidden, raising=False)
     monkeypatch.setattr(compiler_module.sys, "platform", "linux")
     compiler = Compiler(best(), cache)
-    compiler.rest()
-    compiler.rest()
+    compiler.release_llvm_memory()
+    compiler.release_llvm_memory()
     assert len(asked) == 1
     compiler.address(kernel())
-    compiler.rest()
+    compiler.release_llvm_memory()
     assert len(asked) == 2
 
 

@@ -41,7 +41,7 @@ class GroupedPanels(BlockPanels):
         """Return the offset of a vector of integers of block `index` in a group."""
         return (HEAD + 4 * (self.vectors * index + vector)) * self.lanes
 
-    def _moved(self, words: Val) -> Val:
+    def _flip_sign_bits(self, words: Val) -> Val:
         """Convert signed bytes to those of the panel, or back."""
         return words ^ ADD_128 if self.zero else words
 
@@ -54,7 +54,7 @@ class GroupedPanels(BlockPanels):
             k.store(gather(k, f32, rows, present, start), target)
         with k.range(self.vectors * self.blocks) as vector:
             values = gather(k, i32, rows, present, start + HEAD + vector * 4)
-            k.store(self._moved(values), target, (vector + 1) * (4 * self.lanes))
+            k.store(self._flip_sign_bits(values), target, (vector + 1) * (4 * self.lanes))
 
     def _word(self, stored: Val, number: int) -> Val:
         """Return word `number` of 32 columns, given a vector of them, as the target multiplies it."""
@@ -88,7 +88,7 @@ class GroupedPanels(BlockPanels):
         values: list[Val] = []
         for index in range(self.blocks):
             places = [self._at(index, vector) for vector in range(self.vectors)]
-            held = [self._moved(k.load(i32, start, lane * 4 + place)) for place in places]
+            held = [self._flip_sign_bits(k.load(i32, start, lane * 4 + place)) for place in places]
             words = [self._word(held[number % self.vectors], number) for number in range(8)]
             bytes_ = byte_values(k, words, signed=self.bits == 8)
             values += [(value - k.splat(zero)) * k.splat(scale) for value in bytes_]

@@ -26,7 +26,7 @@ class Q8_0Panels(BlockPanels):
     def zero(self) -> int:
         return self.target.signed_zero
 
-    def _moved(self, words: Val) -> Val:
+    def _flip_sign_bits(self, words: Val) -> Val:
         """Convert signed bytes to those of the panel, or back."""
         return words ^ ADD_128 if self.zero else words
 
@@ -44,7 +44,7 @@ class Q8_0Panels(BlockPanels):
             k.store(gather(k, i16, rows, there, start), target, 2 * self.lanes * index)
             for word in range(8):
                 values = gather(k, i32, rows, there, start + (2 + 4 * word))
-                k.store(self._moved(values), target, self._at(index, word))
+                k.store(self._flip_sign_bits(values), target, self._at(index, word))
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
         return Block(
@@ -56,7 +56,7 @@ class Q8_0Panels(BlockPanels):
         start = k.at(panel, group * self.group_bytes)
         values = []
         for index in range(2):
-            words = [self._moved(k.load(i32, start, lane * 4 + self._at(index, word))) for word in range(8)]
+            words = [self._flip_sign_bits(k.load(i32, start, lane * 4 + self._at(index, word))) for word in range(8)]
             scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + 2 * self.lanes * index)))
             values += [value * scale for value in byte_values(k, words, signed=True)]
         return values

@@ -85,8 +85,9 @@ class Compiler:
         """Return the native address of another function of a loaded module."""
         return int(self._engine.get_function_address(name))
 
-    def rest(self) -> None:
-        """Release the memory of LLVM's code, tens of megabytes that only compilation needs. It returns when used.
+    def release_llvm_memory(self) -> None:
+        """Release the pages of LLVM's own code, tens of megabytes that only compilation needs. They are read again when
+        used.
 
         On Linux only, where a process can do so for a mapped library. Does nothing if the process may not read its
         maps, or if no kernel was loaded since.

@@ -7,7 +7,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import parse_fields
-from sporelm.backends.cpu.kernels.norm import own_lanes
+from sporelm.backends.cpu.kernels.norm import valid_lanes
 
 
 def _sum_row(k: Builder, f: Any, row: Val, own: Val, squares: bool, less: Val | None = None) -> Val:
@@ -28,7 +28,7 @@ def _sum_row(k: Builder, f: Any, row: Val, own: Val, squares: bool, less: Val | 
 
 def _magnitude_factors(k: Builder, f: Any, token: Val, others: int) -> list[Val]:
     """Return the factors that scale each other row to the root mean square of x's."""
-    own = own_lanes(k, f)
+    own = valid_lanes(k, f)
     target = k.sqrt(_sum_row(k, f, k.at(f.x, token * f.stride), own, True) / f.width)
     found = []
     for number in range(others):
@@ -135,7 +135,7 @@ def altup_correct(target: Any, streams: int) -> Kernel:
 
 def gaussian_topk(target: Any) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        own = own_lanes(k, f)
+        own = valid_lanes(k, f)
         with k.range(first, last) as token:
             row = k.at(f.x, token * f.stride)
             mean = _sum_row(k, f, row, own, False) / f.width

@@ -109,7 +109,7 @@ class AttentionRows:
             for at in range(0, self.wide, 4 * k.lanes):
                 k.store(k.const(k.vf, 0), self.sums, row * self.wide + at)
 
-    def start(self) -> None:
+    def reset(self) -> None:
         """Begin a new set of rows."""
         k = self.k
         with k.range(self.count) as row:

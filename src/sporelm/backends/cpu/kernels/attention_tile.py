@@ -32,7 +32,7 @@ def attention_tile(target: Any, heads: AttentionShape) -> Kernel:
             sequence, token, stop = locate_tile(k, f, tile)
             q_at = k.at(f.q, head * (4 * pages.head_dim * group))
             gather_queries(k, f, q_at, queries, token, stop, pages, group)
-            rows.start()
+            rows.reset()
             end = k.load(i32, f.starts, sequence * 4 + 4).sext(i64)
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
             lowest = heads.lowest(k, f, token + shift)

@@ -76,7 +76,7 @@ def _quantize_rows(
 
 
 def _weigh(k: Builder, x: Column, weights: Column, mean: Val) -> None:
-    """Turn importance into weights, as `quant.rounding.weigh_by_row` does."""
+    """Turn importance into weights, as `quant.block_rounding.weigh_by_row` does."""
     with k.range(x.count) as at:
         value = x[at]
         weights[at] = weights[at] * k.sqrt(mean + value * value)

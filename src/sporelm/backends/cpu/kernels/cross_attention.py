@@ -80,7 +80,7 @@ def cross_attention(target: Any, head_dim: int) -> Kernel:
                 present = k.min(end - key, size)
                 rows.load_keys(k.at(f.k, key * f.kv_stride + shared), f.kv_stride, rows.keys, present)
                 rows.load_keys(k.at(f.v, key * f.kv_stride + shared), f.kv_stride, rows.values, present)
-                rows.see(present)
+                rows.attend(present)
             rows.write_out(k.at(f.out, row * f.q_stride + columns), f.q_stride)
 
     text = "q:p q_stride:i k:p v:p kv_stride:i spans:p tiles:p heads:i group:i scale:f out:p"
@@ -161,18 +161,18 @@ class SpanRows:
                     at = 4 * min(column, tile.head_dim - k.lanes)
                     k.store(k.load(k.vf, row, at), out, at)
 
-    def see(self, count: Val) -> None:
+    def attend(self, count: Val) -> None:
         """Attend to the copied block of `count` keys."""
         k, tile = self.k, self.tile
         with k.range(self.chunks) as chunk:
             peak = self._score(k.at(self.queries, chunk * self.chunk), count)
-            self._weigh(chunk * tile.line, peak, count)
+            self._update_softmax(chunk * tile.line, peak, count)
             sums = k.at(self.sums, chunk * self.chunk)
             whole = tile.head_dim // tile.columns * tile.columns
             with k.range(0, whole, tile.columns) as column:
-                self._mix(sums, column, tile.columns, count)
+                self._accumulate_values(sums, column, tile.columns, count)
             if whole < tile.head_dim:
-                self._mix(sums, k.index(whole), tile.head_dim - whole, count)
+                self._accumulate_values(sums, k.index(whole), tile.head_dim - whole, count)
 
     def _score(self, queries: Val, count: Val) -> list[Val]:
         """Compute the scores of a chunk, and return their maxima in this block."""
@@ -189,7 +189,7 @@ class SpanRows:
                     tops[part].set(k.fmax(total.value, tops[part].value))  # of repeated keys as well: no other maximum
         return [top.value for top in tops]
 
-    def _weigh(self, at: Val, tops: list[Val], count: Val) -> None:
+    def _update_softmax(self, at: Val, tops: list[Val], count: Val) -> None:
         """Turn the scores of a chunk into weights, and update the maximum, factor and sum of its rows."""
         k, tile = self.k, self.tile
         peaks, totals = [], []
@@ -210,7 +210,7 @@ class SpanRows:
         for part, total in enumerate(totals):
             k.store(total.value, self.totals, at + part * (4 * k.lanes))
 
-    def _mix(self, sums: Val, column: Val, columns: int, count: Val) -> None:
+    def _accumulate_values(self, sums: Val, column: Val, columns: int, count: Val) -> None:
         """Add weighted values to the sums of a chunk's rows, in some columns."""
         k, tile = self.k, self.tile
         sums = k.at(sums, column * tile.line)

@@ -56,7 +56,7 @@ def encoder_attention(target: Any, heads: AttentionShape, *, windowed: bool) -> 
             length = k.load(i32, f.starts, text * 4 + 4).sext(i64) - begin
             q_at = k.at(f.q, head * (4 * pages.head_dim * group))
             gather_queries(k, f, q_at, queries, token, stop, pages, group)
-            rows.start()
+            rows.reset()
             used = ((stop - token) * group + (largest - 1)) // largest * largest
             lowest, end = k.const(i64, 0), length
             if windowed:

@@ -79,7 +79,7 @@ def route(target: Any, choice: RoutingShape) -> Kernel:
     return Kernel(choice.name, parse_fields(text), body, scratch=3 * nbytes)
 
 
-def _inside(k: Builder, f: Any, v: Val) -> Val:
+def _valid_lanes(k: Builder, f: Any, v: Val) -> Val:
     """Return the lanes of a row's vector that are experts."""
     return k.iota(k.vi) < k.splat((f.experts - v * k.lanes).trunc(i32))
 
@@ -89,13 +89,13 @@ def _softmax_parts(k: Builder, f: Any, row: Val, scratch: Val) -> tuple[Val, Val
     wide = 4 * k.lanes
     peaks, total = k.var(k.const(k.vf, float("-inf"))), k.zero(k.vf)
     with k.range(f.vectors) as v:
-        x = k.select(_inside(k, f, v), k.load(k.vf, row, v * wide), k.const(k.vf, float("-inf")))
+        x = k.select(_valid_lanes(k, f, v), k.load(k.vf, row, v * wide), k.const(k.vf, float("-inf")))
         k.store(x, scratch, v * wide)
         peaks.set(k.fmax(x, peaks.value))
     peak = k.fold(peaks.value, k.fmax)
     with k.range(f.vectors) as v:
         powers = k.exp(k.load(k.vf, scratch, v * wide) - k.splat(peak))
-        total.set(total.value + k.select(_inside(k, f, v), powers, k.const(k.vf, 0)))
+        total.set(total.value + k.select(_valid_lanes(k, f, v), powers, k.const(k.vf, 0)))
     return peak, k.sum(total.value)
 
 
@@ -152,7 +152,7 @@ def _write_keys(
             x = _score(k, choice, x, peak, total)
         if choice.biased:
             x = x + k.load(k.vf, f.bias, v * wide)
-        k.store(k.select(_inside(k, f, v), order_key(k, x), k.const(k.vi, SELECTED_KEY)), keys, v * wide)
+        k.store(k.select(_valid_lanes(k, f, v), order_key(k, x), k.const(k.vi, SELECTED_KEY)), keys, v * wide)
 
 
 def _exclude_groups(k: Builder, f: Any, choice: RoutingShape, keys: Val, groups: Val) -> None:
@@ -184,7 +184,7 @@ def _exclude_groups(k: Builder, f: Any, choice: RoutingShape, keys: Val, groups:
 
 
 def _select_greatest(k: Builder, f: Any, keys: Val) -> Val:
-    """Select the expert with the greatest key, the lowest among equals; set its key to TAKEN."""
+    """Select the expert with the greatest key, the lowest among equals; set its key to SELECTED_KEY."""
     wide = 4 * k.lanes
     best, where = k.var(k.const(k.vi, SELECTED_KEY)), k.var(k.const(k.vi, 0))
     with k.range(f.vectors) as v:
@@ -224,8 +224,8 @@ def _scale(k: Builder, f: Any, choice: RoutingShape, weights: Val) -> None:
 
 
 def valid_expert(k: Builder, f: Any, pair: Val) -> Val:
-    """Return the expert of a pair. Clamp an invalid id, which does not occur in a step, so that foreign memory is never
-    read."""
+    """Return the expert of a pair. Clamp an invalid id, which does not occur in a step, so that no memory out of
+    bounds is read."""
     expert = k.load(i32, f.ids, pair * 4).sext(i64)
     return k.max(k.min(expert, f.experts - 1), 0)
 
@@ -246,7 +246,7 @@ def group_pairs(target: Any, *, is_part: bool = False) -> Kernel:
     """Sort the pairs by expert, in one item: pair numbers rise within each expert. List the experts with pairs as
     groups and count them. Pairs of a part of the experts may have none, -1: they come last, in no group.
 
-    Fields: ids [tokens, k]; `pairs` i32 for each, `groups` of GROUP bytes for each expert and one more, `count` i64.
+    Fields: ids [tokens, k]; `pairs` i32 for each, `groups` of GROUP_BYTES for each expert and one more, `count` i64.
     """
 
     def expert_of(k: Builder, f: Any, pair: Val) -> Val:

@@ -116,7 +116,7 @@ class KvPages:
     def _store_blocks(self, k: Builder, source: Val, scales: Val, numbers: Val, step: int) -> None:
         """Round a head's f32 values at `source` to blocks, a byte every `step` bytes from `numbers` on."""
         for group in range(self.groups):
-            parts = [self._present(k, source, group * BLOCK_VALUES + at) for at in range(0, BLOCK_VALUES, k.lanes)]
+            parts = [self._load_padded(k, source, group * BLOCK_VALUES + at) for at in range(0, BLOCK_VALUES, k.lanes)]
             scale, integers = round_block(k, parts)
             k.store(k.target.to_half(k, scale), scales, group * (PAGE * 2))
             for number, part in enumerate(integers):
@@ -127,7 +127,7 @@ class KvPages:
                 for lane in range(k.lanes):
                     k.store(narrow.lane(lane), numbers, (at + lane) * step)
 
-    def _present(self, k: Builder, source: Val, start: int) -> Val:
+    def _load_padded(self, k: Builder, source: Val, start: int) -> Val:
         """Load a vector of f32 from column `start` on, zero past the last column."""
         if start + k.lanes <= self.head_dim:
             return k.load(k.vf, source, 4 * start)

@@ -113,7 +113,7 @@ class LatentRows:
                 for which, vector in enumerate(transpose(k, held)):
                     k.store(vector, self.queries, (column + which) * self.line + start * 4)
 
-    def stand(self, first: Val, used: Val) -> None:
+    def set_positions(self, first: Val, used: Val) -> None:
         """Set the rows' positions; the first token's is `first`."""
         k = self.k
         with k.range(0, used, k.lanes) as row:
@@ -128,7 +128,7 @@ class LatentRows:
             k.store(k.const(k.vf, 0), self.totals, row * 4)
         self._clear(self.sums, used)
 
-    def start(self, used: Val) -> None:
+    def reset(self, used: Val) -> None:
         """Begin a new set of splits."""
         k = self.k
         with k.range(used) as row:
@@ -156,19 +156,19 @@ class LatentRows:
         k, pages = self.k, self.shape.pages
         with k.range(positions) as position:
             pages.widen(k, k.at(page, position * pages.row_bytes), k.at(self.page, position * self.row))
-        self.see(base, positions, used, following)
+        self.attend(base, positions, used, following)
 
-    def see(self, base: Val, positions: Val, used: Val, following: Val | None = None) -> None:
+    def attend(self, base: Val, positions: Val, used: Val, following: Val | None = None) -> None:
         """Attend to the widened page."""
         k, pages = self.k, self.shape.pages
         for start in range(0, pages.width, SCORE_COLUMNS):
             self._score(start, min(start + SCORE_COLUMNS, pages.width), positions, used)
-        self._weigh(base, positions, used)
+        self._update_softmax(base, positions, used)
         whole = self.shape.values.padded // (4 * k.lanes) * (4 * k.lanes)
         with k.range(0, whole, 4 * k.lanes) as column:
-            self._mix(column, 4, positions, used, following)
+            self._accumulate_values(column, 4, positions, used, following)
         if rest := (self.shape.values.padded - whole) // k.lanes:
-            self._mix(k.index(whole), rest, positions, used, None if whole else following)
+            self._accumulate_values(k.index(whole), rest, positions, used, None if whole else following)
 
     def _score(self, start: int, stop: int, positions: Val, used: Val) -> None:
         """Add products of the numbers start .. stop to the scores, a tile of positions at a time."""
@@ -186,7 +186,7 @@ class LatentRows:
                 before = k.load(k.vf, held, number * self.line) if start else None
                 k.store(total.value if before is None else before + total.value, held, number * self.line)
 
-    def _weigh(self, base: Val, positions: Val, used: Val) -> None:
+    def _update_softmax(self, base: Val, positions: Val, used: Val) -> None:
         """Turn scores into weights, and update the maximum, factor and sum of the rows."""
         k = self.k
         with k.range(0, used, k.lanes) as row:
@@ -212,7 +212,7 @@ class LatentRows:
             for value, place in ((peak, self.peaks), (factor, self.factors), (total.value, self.totals)):
                 k.store(value, place, row * 4)
 
-    def _mix(self, column: Val, vectors: int, positions: Val, used: Val, following: Val | None) -> None:
+    def _accumulate_values(self, column: Val, vectors: int, positions: Val, used: Val, following: Val | None) -> None:
         """Add weighted values of a few vectors of columns to the sums, a tile of rows at a time."""
         k = self.k
         blocks = max(1, self.shape.values.padded // (4 * k.lanes))

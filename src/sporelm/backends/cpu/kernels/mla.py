@@ -34,7 +34,7 @@ def latent_split(target: Any, shape: LatentShape) -> Kernel:
             token = k.load(i32, f.starts, sequence * 4).sext(i64)
             with k.when(split * SPLIT < length):
                 rows.gather(f, token, head, used)
-                rows.stand(length - 1, used)
+                rows.set_positions(length - 1, used)
                 rows.start_split(used)
                 stop = k.min(length, split * SPLIT + SPLIT)
                 with k.range(split * SPLIT, stop, PAGE) as base:
@@ -73,8 +73,8 @@ def latent_tile(target: Any, shape: LatentShape) -> Kernel:
             end = k.load(i32, f.starts, sequence * 4 + 4).sext(i64)
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
             rows.gather(f, token, head, used)
-            rows.stand(token + shift, used)
-            rows.start(used)
+            rows.set_positions(token + shift, used)
+            rows.reset(used)
             with k.range(0, stop + shift, SPLIT) as split:
                 rows.start_split(used)
                 split_stop = k.min(stop + shift, split + SPLIT)

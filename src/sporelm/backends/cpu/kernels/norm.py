@@ -20,7 +20,7 @@ def add_rms_norm(target: Any) -> Kernel:
     return Kernel("add_rms_norm", parse_fields(text), _body(True))
 
 
-def own_lanes(k: Builder, f: Any) -> Val:
+def valid_lanes(k: Builder, f: Any) -> Val:
     """Return which lanes of a row's last vector belong to the row."""
     return (k.iota(k.vi) + k.splat(((f.vectors - 1) * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
 
@@ -45,7 +45,7 @@ def _body(adds: bool) -> Any:
             with k.range(end) as v:
                 x = column(v)
                 squares.set(k.fma(x, x, squares.value))
-            x = k.select(own_lanes(k, f), column(end), k.const(k.vf, 0))
+            x = k.select(valid_lanes(k, f), column(end), k.const(k.vf, 0))
             squares.set(k.fma(x, x, squares.value))
             mean = k.sum(squares.value) / f.width
             scale = k.splat(k.const(f32, 1.0) / k.sqrt(mean + f.eps))
@@ -153,7 +153,7 @@ def layer_norm(target: Any, *, adds: bool, weight: bool, bias: bool) -> Kernel:
 def _layer_norm_body(adds: bool, weight: bool, bias: bool) -> Any:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide, end = 4 * k.lanes, f.vectors - 1
-        own, nothing = own_lanes(k, f), k.const(k.vf, 0)
+        own, nothing = valid_lanes(k, f), k.const(k.vf, 0)
         with k.range(first, last) as token:
             row, out = k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride)
             source = k.at(f.total, token * f.x_stride) if adds else row

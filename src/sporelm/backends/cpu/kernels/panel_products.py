@@ -107,7 +107,7 @@ def _block_product(k: Builder, kind: BlockPanels, blocks: list[Block], records: 
     """Return [token][panel]: products of the integers of one part of a block."""
     count = 8 // kind.parts
     first = count * part
-    zeros_first = k.target.adds_starts_last and kind.zero != 0
+    zeros_first = k.target.adds_accumulator_last and kind.zero != 0
     none = k.const(k.vi, 0)
     starts = [[none if zeros_first else _zero_point_bias(k, kind, record, part)] * len(blocks) for record in records]
     x = [k.at(record, 4 * first) for record in records]

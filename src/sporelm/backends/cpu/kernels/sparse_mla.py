@@ -37,7 +37,7 @@ def sparse_mla_split(target: Any, shape: LatentShape) -> Kernel:
             count = _count_slots(k, slots, start, k.min(start + SPLIT, f.k))
             with k.when(count > 0):
                 rows.gather(f, token, head, used)
-                rows.stand(f.k, used)
+                rows.set_positions(f.k, used)
                 _attend_split(k, f, rows, slots, start, start + count, used)
                 parts = k.at(f.parts, (rest * shape.heads + head) * record)
                 with k.range(k.min(k.const(i64, shape.heads) - head, shape.each)) as row:
@@ -84,8 +84,8 @@ def sparse_mla_whole(target: Any, shape: LatentShape) -> Kernel:
             token, head = item // shape.chunks, item % shape.chunks * shape.each
             slots = k.at(f.chosen, token * f.chosen_stride)
             rows.gather(f, token, head, used)
-            rows.stand(f.k, used)
-            rows.start(used)
+            rows.set_positions(f.k, used)
+            rows.reset(used)
             with k.range(0, f.k, SPLIT) as start:
                 count = _count_slots(k, slots, start, k.min(start + SPLIT, f.k))
                 with k.when(count > 0):
@@ -126,4 +126,4 @@ def _attend_split(k: Builder, f: Any, rows: LatentRows, slots: Val, start: Val, 
             for line in range(0, pages.row_bytes, 64):
                 k.prefetch(ahead, line)
             pages.widen(k, row_at(base + position), k.at(rows.page, position * rows.row))
-        rows.see(base, positions, used)
+        rows.attend(base, positions, used)

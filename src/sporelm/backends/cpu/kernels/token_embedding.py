@@ -10,8 +10,8 @@ from sporelm.backends.cpu.kernels.row_selection import _pad
 
 def embedding(target: Any, kind: Panels, fills: bool = False, is_part: bool = False) -> Kernel:
     """Look up embeddings. An item is one token; its row is read from the panels. An id past the table gives NaN, or the
-    first row with `fills`, and never foreign memory. A part of a table, with the rows of ids from `first` on, gives
-    zeros."""
+    first row with `fills`; no memory out of bounds is read. In a part of a table, which has the rows of ids from
+    `first` on, an id outside the part gives zeros."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:

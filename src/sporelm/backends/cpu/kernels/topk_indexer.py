@@ -123,7 +123,7 @@ class IndexScorer:
                     k.store(vector, self.queries, (column + which) * self.line + start * 4)
             k.store(k.load(k.vf, f.weights, token * f.weights_stride + start * 4), self.weights, start * 4)
 
-    def _there(self, start: Val) -> Val:
+    def _valid_lanes(self, start: Val) -> Val:
         """Return which lanes from head `start` on are heads."""
         k = self.k
         return k.iota(k.vi) < k.splat((k.const(i64, self.index.heads) - start).trunc(i32))
@@ -155,7 +155,7 @@ class IndexScorer:
                 x, line = k.load(k.vf, queries, column * self.line), k.opaque(k.at(held, column * 4))
                 for number, total in enumerate(sums):
                     total.set(k.fma(x, k.broadcast(k.vf, line, number * self.row), total.value))
-            weight, zero, there = k.load(k.vf, self.weights, head * 4), k.const(k.vf, 0), self._there(head)
+            weight, zero, there = k.load(k.vf, self.weights, head * 4), k.const(k.vf, 0), self._valid_lanes(head)
             for total, found in zip(totals, sums, strict=True):
                 above = k.select(found.value < zero, zero, found.value)
                 total.set(k.select(there, k.fma(weight, above, total.value), total.value))

@@ -72,7 +72,8 @@ def wkv7(target: Any, shape: StateShape) -> Kernel:
 
 
 def _rows(k: Builder, f: Any, item: StateTile) -> None:
-    known, said, taken, values = (zero_vectors(k, item.count) for _ in range(4))  # the last two of the previous row
+    removals, readouts = (zero_vectors(k, item.count) for _ in range(2))
+    previous_removals, values = (zero_vectors(k, item.count) for _ in range(2))  # of the previous row
 
     def vectors(token: Val) -> list[Val]:
         base = k.at(f.prepared, token * f.prepared_stride + item.head * (4 * item.shape.rows))
@@ -81,17 +82,18 @@ def _rows(k: Builder, f: Any, item: StateTile) -> None:
     def settled(at: Val, state: list[Val], prepared: list[Val]) -> list[Val]:
         decay, _, less, more, _ = (broadcast(k, place, at) for place in prepared)
         return [
-            k.fma(s, decay, k.fma(less, u.value, more * v.value)) for s, u, v in zip(state, taken, values, strict=True)
+            k.fma(s, decay, k.fma(less, u.value, more * v.value))
+            for s, u, v in zip(state, previous_removals, values, strict=True)
         ]
 
     def row(token: Val, begins: bool) -> None:
         own, before = vectors(token), [] if begins else vectors(token - 1)
-        for total in (*known, *said):
+        for total in (*removals, *readouts):
             total.set(k.const(k.vf, 0))
 
         def change(at: Val, state: list[Val]) -> list[Val] | None:
             found = state if begins else settled(at, state, before)
-            for totals, place in ((known, own[1]), (said, own[4])):
+            for totals, place in ((removals, own[1]), (readouts, own[4])):
                 factor = broadcast(k, place, at)
                 for total, s in zip(totals, found, strict=True):
                     total.set(k.fma(factor, s, total.value))
@@ -103,9 +105,9 @@ def _rows(k: Builder, f: Any, item: StateTile) -> None:
         place = token * f.v_stride + item.head * (4 * item.shape.columns) + item.at
         for v, value in zip(values, item.load(k.at(f.v, place)), strict=True):
             v.set(value)
-        for u, total in zip(taken, known, strict=True):
+        for u, total in zip(previous_removals, removals, strict=True):
             u.set(total.value)
-        made = zip(said, taken, values, strict=True)
+        made = zip(readouts, previous_removals, values, strict=True)
         item.store([k.fma(more, v.value, k.fma(less, u.value, s.value)) for s, u, v in made], k.at(f.out, place))
 
     row(item.start, True)

@@ -38,7 +38,7 @@ class ChunkCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A number that is known at each step.
+    """An i64 that kernels read and that each step sets.
 
     It is a symbol's extent, a number derived from extents, a constant, or an i64 that a kernel of the step writes to
     `address`. With `chunks` it is the number of chunks of as many rows.

@@ -1,4 +1,4 @@
-"""Integers of a block above its minimum with one scale: `quant.rounding` has the meaning."""
+"""Integers of a block above its minimum with one scale: see `quant.block_rounding`."""
 
 from sporelm.backends.cpu.jit import Val
 from sporelm.backends.cpu.quantizers.affine_search import FINE_CANDIDATES, AffineOptions, LaneGroup, search_affine

@@ -11,7 +11,7 @@ UNROLL = 4
 
 
 class ScaleCandidates(NamedTuple):
-    """The inverse scales tried, see quant.search.Tries."""
+    """The inverse scales tried, see `quant.scale_search.ScaleCandidates`."""
 
     first: float
     delta: float
@@ -30,7 +30,7 @@ class LaneGroup(NamedTuple):
 
 
 class AffineResult(NamedTuple):
-    """Vectors; see quant.search.AboveMinimum."""
+    """Vectors; see `quant.scale_search.AffineFit`."""
 
     scale: Val
     drop: Val

@@ -20,7 +20,7 @@ SIX_BITS = 63
 
 
 class GroupResults(NamedTuple):
-    """[groups] each; see quant.search.AboveMinimum."""
+    """[groups] each; see `quant.scale_search.AffineFit`."""
 
     scale: Column
     drop: Column

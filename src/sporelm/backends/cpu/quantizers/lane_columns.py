@@ -139,7 +139,7 @@ class BlockAddresses:
 
 
 def transpose(k: Builder, lines: list[Val]) -> list[Val]:
-    """Transpose a square of vectors: ever larger squares change places across the diagonal."""
+    """Transpose a square of vectors by swapping off-diagonal blocks of doubling size."""
     size, step = len(lines), 1
     while step < size:
         low = [lane if not lane & step else size + lane - step for lane in range(size)]

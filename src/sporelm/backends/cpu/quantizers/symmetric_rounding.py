@@ -1,4 +1,4 @@
-"""Integers of a block around zero with one scale: `quant.rounding` and `quant.search` have the meaning."""
+"""Integers of a block around zero with one scale: see `quant.block_rounding` and `quant.scale_search`."""
 
 from sporelm.backends.cpu.jit import Builder, Val, i32
 from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, inverse_or_zero, nearest_between

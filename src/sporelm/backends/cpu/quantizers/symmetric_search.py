@@ -13,7 +13,7 @@ CANDIDATES = 18  # after the first one
 
 
 class SymmetricResult(NamedTuple):
-    """Vectors; see quant.search.AroundZero."""
+    """Vectors; see `quant.scale_search.SignedFit`."""
 
     scale: Val
     inverse: Val

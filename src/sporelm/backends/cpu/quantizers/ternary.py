@@ -1,4 +1,4 @@
-"""Integers -1, 0 and 1 of a block times its largest magnitude: `quant.ternary` has the meaning."""
+"""Integers -1, 0 and 1 of a block times its largest magnitude: see `quant.ternary_rounding`."""
 
 from sporelm.backends.cpu.jit import Val
 from sporelm.backends.cpu.quantizers.lane_columns import Column, QuantizerWorkspace, inverse_or_zero

@@ -192,21 +192,21 @@ class StepLoops:
 
     def _chunk(self, k: Builder, pool: Val, thread: Val, scratch: Val, entry: Val, first: Val, last: Val) -> None:
         """Run an entry, and its chained entries, over the items first..last."""
-        times = self._entered(k, pool, thread, entry)
+        times = self._record_chunk_start(k, pool, thread, entry)
         with k.range(k.load(i64, entry, CHAIN) + 1) as link:
             at = k.at(entry, link * ENTRY)
             kernel = k.load(i64, at, FN), k.load_pointer(at, DESC)
-            self._called(k, times, link, partial(k.call_address, *kernel, first, last, scratch))
+            self._record_call(k, times, link, partial(k.call_address, *kernel, first, last, scratch))
         self._record_chunk(k, times)
 
-    def _entered(self, k: Builder, pool: Val, thread: Val, entry: Val) -> Any:
+    def _record_chunk_start(self, k: Builder, pool: Val, thread: Val, entry: Val) -> Any:
         """Note that a thread begins a chunk of an entry and its chained entries, and return where it records the
         times."""
 
     def _record_chunk(self, k: Builder, times: Any) -> None:
         """Note that a thread has finished a chunk."""
 
-    def _called(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:
+    def _record_call(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:
         """Emit a call of the kernel that is `link` positions further in a chain."""
         call()
 
@@ -294,7 +294,7 @@ class StepLoops:
         All happens in one call: a Python exception (Ctrl-C) comes before the step or after it, never in between.
         """
         pool, first = k.arguments["pool"], k.index(0)
-        self._launched(k, pool, ended=False)
+        self._record_launch(k, pool, ended=False)
         for name, place in (("table", JOB_TABLE), ("entries", JOB_ENTRIES)):
             k.store(k.arguments[name], pool, place)
         k.ir.call(post, [pool.raw, first.raw])
@@ -307,7 +307,7 @@ class StepLoops:
                 with busy:
                     k.ir.call(work, [pool.raw, first.raw, k.arguments["scratch"].raw, epoch.raw])
                     self._wait(k, pool, first, epoch, idle=False)
-        self._launched(k, pool, ended=True)
+        self._record_launch(k, pool, ended=True)
 
-    def _launched(self, k: Builder, pool: Val, *, ended: bool) -> None:
+    def _record_launch(self, k: Builder, pool: Val, *, ended: bool) -> None:
         """Note the start or the end of a step."""

@@ -25,7 +25,7 @@ class TimedLoops(StepLoops):
     kind = "timed_steps"
     is_timed = True
 
-    def _entered(self, k: Builder, pool: Val, thread: Val, entry: Val) -> Val:
+    def _record_chunk_start(self, k: Builder, pool: Val, thread: Val, entry: Val) -> Val:
         index = k.distance(k.load_pointer(pool, JOB_TABLE), entry) // ENTRY
         place = (thread * k.load(i64, pool, JOB_ENTRIES) + index) * RECORD + HEAD
         times = k.at(k.load_pointer(pool, JOB_TIMES), place)
@@ -36,10 +36,10 @@ class TimedLoops(StepLoops):
     def _record_chunk(self, k: Builder, times: Any) -> None:
         k.store(k.target.ticks(k), times, LEFT)
 
-    def _called(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:
+    def _record_call(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:
         before, record = k.target.ticks(k), k.at(times, link * RECORD)
         call()
         k.store(k.load(i64, record, SPENT) + (k.target.ticks(k) - before), record, SPENT)
 
-    def _launched(self, k: Builder, pool: Val, *, ended: bool) -> None:
+    def _record_launch(self, k: Builder, pool: Val, *, ended: bool) -> None:
         k.store(k.target.ticks(k), k.load_pointer(pool, JOB_TIMES), STEP_ENDED if ended else STEP_BEGAN)

@@ -23,8 +23,8 @@ class CpuTarget:
     once. `folds_to` is the greatest byte with which many tokens may be multiplied instead of a smaller byte and a
     scale: 0 where products of such bytes overflow 16 bits. `runs_per_turn` are the runs of a super-block that one turn
     of the many-token kernel's loop multiplies. `aligns_spills` says that integer products of several tokens align the
-    stack, since their tiles spill. `adds_starts_last` says that the first totals of a product are added at its end,
-    so that they should not be loaded before.
+    stack, since their tiles spill. `adds_accumulator_last` says that the incoming accumulator of a product is
+    added at its end, so that it should not be loaded before.
     """
 
     name: str = "generic"
@@ -36,7 +36,7 @@ class CpuTarget:
     folds_to: int = 0
     runs_per_turn: int = 1
     aligns_spills: bool = False
-    adds_starts_last: bool = False
+    adds_accumulator_last: bool = False
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("generic"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:

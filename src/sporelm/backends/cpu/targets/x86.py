@@ -49,7 +49,7 @@ class Avx2(GenericX86):
     fused: bool = True
     runs_per_turn: int = 2
     aligns_spills: bool = True
-    adds_starts_last: bool = True
+    adds_accumulator_last: bool = True
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
@@ -135,7 +135,7 @@ class AvxVnni(Avx2):
     folds_to: int = 255
     runs_per_turn: int = 1
     aligns_spills: bool = False
-    adds_starts_last: bool = False
+    adds_accumulator_last: bool = False
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx-vnni"))
 
     multiply = CpuTarget.multiply

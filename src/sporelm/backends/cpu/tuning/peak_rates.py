@@ -88,7 +88,7 @@ def measure_peak_rates(
 
 
 def _times(work: Callable[[], None], clock: Callable[[], float]) -> list[float]:
-    """Return the seconds that each of several repetitions takes, after one that does not count."""
+    """Return the seconds that each of several repetitions takes, after an untimed warm-up run."""
     work()
     times = []
     for _ in range(REPEATS):

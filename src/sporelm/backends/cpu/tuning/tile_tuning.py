@@ -2,7 +2,7 @@
 
 For each format and kernel the tiles whose sums the registers could hold are compiled. Candidates that spill in inner
 loops are dropped, the others run in turn, and slow ones stop early. A family of formats gets the tile that is best for
-most of its formats. A format gets its own tile only if that is clearly faster: within `CLEAR` nothing changes.
+most of its formats. A format gets its own tile only if that is clearly faster: within `CLEAR_SPEEDUP` nothing changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
