@@ -62,7 +62,7 @@ class Recorder:
         self.kernels[kernel.name] = kernel
         return 64
 
-    def rest(self) -> None:
+    def release_llvm_memory(self) -> None:
         return None
 
 
