@@ -60,6 +60,6 @@ def test_contexts_without_room_for_scores_are_refused(cpu: Any) -> None:
     (cache,) = cpu.allocate_pages(1, [(8,)], KV_TYPES["f16"])
     places = (on.ints([0, 20]), on.ints([20]), on.ints(np.zeros((1, pages), np.int32)))
     with pytest.raises(
-        BackendError, match=r"scores at most 41[0-9]* positions, not 8388608; lower the option max_context"
+        BackendError, match=r"too many positions \(got 8388608; at most 41[0-9]*\). Lower the option max_context"
     ):
         ops.topk_indexer(on.rows(20, 16), on.rows(20, 2), cache, *places, k=5)
