@@ -68,7 +68,7 @@ def backends() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(("kind", "case"), kernel_cases())
 def test_kernels_agree_with_the_reference(backends: dict[str, Any], reference: Any, kind: str, case: Case) -> None:
     if not is_within_types(case, backends[kind]):
-        pytest.skip("its weights are beyond the range of the type")
+        pytest.skip("its weights or inputs are beyond the range of the type")
     row = check_case("opencl", case, backends[kind], reference)
     assert row["state"] == "equal", row
 

@@ -68,10 +68,6 @@ class MetaxBackend(VendorBackend):
     vendor = "MetaX"
     kind = "cuda"
     extension = "mcoplib"
+    follows_torch = False  # mcoplib has version numbers of its own
     table = TABLE
     graph_class = "CUDAGraph"
-
-    def find_extension_obstacle(self) -> str:
-        """Return why mcoplib cannot be used. Its version is its own: torch's does not follow from it."""
-        reason = super().find_extension_obstacle()
-        return "" if "is for another torch" in reason else reason

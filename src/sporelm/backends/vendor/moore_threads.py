@@ -17,10 +17,6 @@ class MooreThreadsBackend(VendorBackend):
     vendor = "Moore Threads"
     kind = "musa"
     extension = "torch_musa"
+    follows_torch = False  # torch_musa has version numbers of its own (1.3, 2.0, ...)
     table = TABLE
     graph_class = "MUSAGraph"
-
-    def find_extension_obstacle(self) -> str:
-        """Return why torch_musa cannot be used. Its versions are its own (1.3, 2.0, ...): torch's does not follow."""
-        reason = super().find_extension_obstacle()
-        return "" if "is for another torch" in reason else reason

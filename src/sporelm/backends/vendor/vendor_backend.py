@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from textwrap import shorten
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -134,6 +135,7 @@ class VendorBackend(TorchBackend):
 
     kind        of its device in torch, such as "npu"
     extension   the package that adds the device to torch, and its operators; "": a build of torch has them
+    follows_torch  whether the extension's version begins with that of torch for which it is built
     vendor      its name, for messages
     table       its fused functions
     graph_class the class of captured graphs in torch's module for the device; "": programs run call by call
@@ -141,6 +143,7 @@ class VendorBackend(TorchBackend):
 
     kind: ClassVar[str]
     extension: ClassVar[str]
+    follows_torch: ClassVar[bool] = True
     vendor: ClassVar[str]
     table: ClassVar[FusedTable]
     graph_class: ClassVar[str] = ""
@@ -195,19 +198,22 @@ class VendorBackend(TorchBackend):
         """Return why the extension cannot be used; "" if it can. Imports it."""
         if not self.extension:
             return ""
+        found = find_version(self.extension)
+        if found and self.follows_torch and not matches_torch(found):
+            own, wanted = release_of(found), release_of(torch.__version__)
+            return (
+                f"{self.extension} {found} is for another torch (got torch {torch.__version__}; allowed {own})."
+                f" Install {self.extension} {wanted} or torch {own}"
+            )
         try:
             import_module(self.extension)
-        except Exception as error:  # each vendor's extension has errors of its own
-            found = find_version(self.extension)
+        except (Exception, SystemExit) as error:  # each vendor's extension has errors of its own
             if found is None:
                 return f"{self.extension} is not installed. Install it, with the driver of {self.vendor}"
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            return f"{self.extension} {found} does not load with torch {torch.__version__} ({reason}). Install others"
-        found = find_version(self.extension) or ""
-        if not matches_torch(found):
+            reason = shorten(f"{type(error).__name__}: {error}", 200)
             return (
-                f"{self.extension} {found} is for another torch (got torch {torch.__version__}). Install torch"
-                f" {release_of(found)}"
+                f"{self.extension} {found} does not load with torch {torch.__version__} ({reason}). Check the driver of"
+                f" {self.vendor}, install another version of {self.extension}"
             )
         return ""
 
@@ -268,7 +274,7 @@ def release_of(found: str) -> str:
 
 def matches_torch(found: str) -> bool:
     """Return whether an extension's version begins with that of the installed torch, as vendors number them."""
-    return not found or release_of(found) == release_of(torch.__version__)
+    return release_of(found) == release_of(torch.__version__)
 
 
 def narrow_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -294,7 +300,8 @@ def route_by_softmax(
 
     select   returns weights and ids [tokens, k] of logits float32 [tokens, experts] and k
 
-    The softmax over the chosen ones alone is that over all, divided by the sum of the chosen ones' weights.
+    The softmax over the chosen ones alone is that over all, divided by the sum of the chosen ones' weights. The
+    operator gets minus infinity in place of NaN, which it would spread over the row: such experts are chosen last.
     """
     scores = how.get("scores", "softmax")
     has_groups = how.get("groups", 1) != how.get("top_groups", 1)
@@ -302,9 +309,12 @@ def route_by_softmax(
         reason = "scores other than softmax, biases or groups"
         weights, ids = fall_back(ops.route, reason, logits, selection_bias, factors, **how)
         return weights, ids
-    weights, ids = select(logits.float(), how["k"])
+    logits = logits.float()
+    is_nan = logits.isnan()
+    weights, ids = select(logits.masked_fill(is_nan, -torch.inf), how["k"])
     if scores == "softmax_of_chosen":
-        weights = weights / weights.sum(dim=1, keepdim=True)
+        weights, is_nan = weights / weights.sum(dim=1, keepdim=True), is_nan.gather(1, ids.long())
+    weights = weights.masked_fill(is_nan.any(dim=1, keepdim=True), torch.nan)
     if how.get("renormalize"):
         weights = weights / (weights.sum(dim=1, keepdim=True) + how.get("epsilon", 0.0))
     weights = weights * how.get("scale", 1.0)

@@ -46,9 +46,19 @@ def partly_biased(on: On, format_name: str, tokens: int) -> Any:
 
 
 def gated(on: On, format_name: str, out: int, width: int, tokens: int) -> Any:
-    return ops.linear_silu_mul(
-        on.rows(tokens, width), on.weight(format_name, out, width), on.weight(format_name, out, width)
-    )
+    """Multiply by two matrices. If each row has one result, no factors are negative: roundings of a narrow type are
+    small beside the terms of a sum, but not beside a result in which these cancel."""
+
+    x = on.values(tokens, width)
+    change = _drop_signs if out == 1 else None
+    if change:
+        change(x)
+    gate, up = (on.weight(format_name, out, width, change) for _ in range(2))
+    return ops.linear_silu_mul(on.tensor(x), gate, up)
+
+
+def _drop_signs(values: np.ndarray) -> None:
+    np.abs(values, out=values)
 
 
 def gelu_gated(on: On, format_name: str, tokens: int) -> Any:

@@ -1,5 +1,6 @@
 """The Ascend back-end, with torch_npu's operators as its documentation describes them, on the CPU."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -65,7 +66,7 @@ def list_cases() -> list[Any]:
 @pytest.mark.parametrize("case", list_cases())
 def test_agrees_with_the_reference(ascend: Any, reference: Any, case: Case) -> None:
     if not is_within_types(case, ascend):
-        pytest.skip("weights beyond the number type")
+        pytest.skip("its weights or inputs are beyond the range of the type")
     row = check_case("ascend", case, ascend, reference)
     assert row["state"] == "equal", row
 
@@ -318,14 +319,50 @@ def test_a_missing_extension_is_named_with_the_remedy(monkeypatch: pytest.Monkey
     assert "not a device of Huawei Ascend (got device 'cuda:1'; allowed npu)" in state.reason
 
 
-def test_an_extension_for_another_torch_is_named_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vendor_backend, "import_module", lambda name: ModuleType(name))
+def test_an_extension_for_another_torch_is_named_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor_backend, "import_module", lambda name: pytest.fail("imported"))
     monkeypatch.setattr(vendor_backend, "version", lambda name: "2.1.0.post8")
     state = AscendBackend().probe()
     assert isinstance(state, Missing)
-    assert (
-        f"torch_npu 2.1.0.post8 is for another torch (got torch {torch.__version__}). Install torch 2.1" in state.reason
+    ours = ".".join(torch.__version__.split(".")[:2])
+    assert state.reason == (
+        f"torch_npu 2.1.0.post8 is for another torch (got torch {torch.__version__}; allowed 2.1). Install torch_npu"
+        f" {ours} or torch 2.1, or set the option backend to torch"
     )
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no driver\nmore"), SystemExit("no driver\nmore")])
+def test_an_extension_that_does_not_load_is_named_with_its_error(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(vendor_backend, "import_module", refuse)
+    monkeypatch.setattr(vendor_backend, "version", lambda name: torch.__version__)
+    state = AscendBackend().probe()
+    assert isinstance(state, Missing)
+    assert state.reason == (
+        f"torch_npu {torch.__version__} does not load with torch {torch.__version__} ({type(error).__name__}: no driver"
+        " more). Check the driver of Huawei Ascend, install another version of torch_npu, or set the option backend to"
+        " torch"
+    )
+
+
+def test_an_extension_without_a_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads, but does not add the device to torch; or it adds one, and another is asked for."""
+    monkeypatch.setattr(vendor_backend, "import_module", lambda name: ModuleType(name))
+    monkeypatch.setattr(vendor_backend, "version", lambda name: torch.__version__)
+    monkeypatch.setitem(sys.modules, "torch_npu", ModuleType("torch_npu"))
+    state = AscendBackend().probe()
+    assert isinstance(state, Missing)
+    assert "has no device 'npu' here: torch_npu did not add it to torch. Install it again" in state.reason
+    module = type("Module", (), {"device_count": staticmethod(lambda: 2)})
+    monkeypatch.setattr(torch, "npu", module, raising=False)
+    for device, remedy in (("npu:3", "Set the option device to npu:1"), ("npu:1", "Check the driver")):
+        state = AscendBackend(device=device).probe()
+        assert isinstance(state, Missing)
+        assert f". {remedy}, or set the option backend to torch" in state.reason
 
 
 def test_versions_are_compared_by_their_first_two_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from conformance.padded_steps import pad_step, padded_specs  # noqa: E402
 from conformance.tiny_decoder import Steps, TinyDecoder, extents_of  # noqa: E402
 from sporelm.backends.backend_registry import VENDOR_OF_KIND, VENDORS, backend_names, open_backend  # noqa: E402
 from sporelm.backends.protocol import Missing, Ready  # noqa: E402
+from sporelm.backends.vendor import vendor_backend  # noqa: E402
 from sporelm.backends.vendor.cambricon import CambriconBackend  # noqa: E402
 from sporelm.backends.vendor.iluvatar import IluvatarBackend  # noqa: E402
 from sporelm.backends.vendor.metax import MetaxBackend  # noqa: E402
@@ -147,6 +148,7 @@ def list_cases() -> list[Case]:
     found: list[Case] = []
     for op in OPS:
         found += [case for case in CASES if case.op == op and not case.rare][:10]
+        found += [case for case in CASES if case.op == op == "route" and case.name.endswith("NaN")]
     return found
 
 
@@ -154,7 +156,7 @@ def list_cases() -> list[Case]:
 def test_agrees_with_the_reference(vendor: Any, case: Case) -> None:
     reference = open_backend("reference")
     if not is_within_types(case, vendor):
-        pytest.skip("weights beyond the number type")
+        pytest.skip("its weights or inputs are beyond the range of the type")
     row = check_case(vendor.name, case, vendor, reference)
     assert row["state"] == "equal", row
 
@@ -255,6 +257,17 @@ def test_each_vendor_says_what_is_missing() -> None:
     for name in VENDORS:
         with pytest.raises(BackendError, match=f"back-end '{name}' cannot run here: .*(not installed|not a build)"):
             open_backend(name)
+
+
+@pytest.mark.parametrize("constructor", [MetaxBackend, MooreThreadsBackend])
+def test_extensions_with_version_numbers_of_their_own_are_loaded(
+    constructor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(vendor_backend, "import_module", loaded.append)
+    monkeypatch.setattr(vendor_backend, "version", lambda name: "0.7")
+    assert constructor().find_extension_obstacle() == ""
+    assert loaded == [constructor.extension]
 
 
 def test_a_vendor_without_operators_is_plain_torch() -> None:
