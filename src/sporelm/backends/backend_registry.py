@@ -9,7 +9,7 @@ from typing import Any
 
 from sporelm.backends.opencl_detection import list_opencl_candidates
 from sporelm.backends.protocol import Backend, Missing, Ready
-from sporelm.backends.torch_detection import list_torch_devices
+from sporelm.backends.torch_detection import list_torch_devices, load_torch
 from sporelm.errors import BackendError, SporeError
 
 HOST_BACKENDS = ("cpu", "reference")  # with one device and one number type
@@ -28,6 +28,7 @@ VENDORS = {
     "moorethreads": "sporelm.backends.vendor.moore_threads:MooreThreadsBackend",
     "iluvatar": "sporelm.backends.vendor.iluvatar:IluvatarBackend",
 }
+TORCH_BACKENDS = ("torch", "cuda", *VENDORS)
 VENDOR_OF_KIND = {"npu": "ascend", "mlu": "cambricon", "musa": "moorethreads"}
 # Kinds of torch's devices, without importing torch; "meta" has shapes and no values.
 DEVICE_KINDS = ("cpu", "cuda", "mps", "xpu", "npu", "mlu", "musa", "meta")
@@ -91,6 +92,8 @@ def open_backend(name: str, **options: Any) -> Backend:
         raise BackendError(f"no back-end {name!r}; there are {', '.join(backend_names())}")
     with _name_errors(name):
         if name in OWN or name in VENDORS:
+            if name in TORCH_BACKENDS:
+                load_torch()
             constructor = _load((OWN | VENDORS)[name])
         else:
             points = {point.name: point for point in entry_points(group="sporelm.backends")}

@@ -3,16 +3,42 @@
 import ctypes
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from sporelm.errors import BackendError
+
 PLATFORMS = re.compile(r"^(cuda|hip|xpu)\b[^=]*= *['\"]", re.MULTILINE)  # set in torch/version.py, not None
+
+
+_failures: list[str] = []  # why torch did not load
+
+
+def load_torch() -> None:
+    """Import torch. Raise BackendError if it does not load; if it is not installed, each back-end names its remedy.
+
+    Torch is not imported again after a failure: that fails for another reason.
+    """
+    if _failures:
+        raise BackendError(_failures[0])
+    try:
+        import_module("sporelm.backends.torch")
+    except BackendError as error:
+        if error.__cause__ is None:  # not installed
+            return
+        _failures.append(str(error))
+        raise
 
 
 def list_torch_devices() -> list[str]:
     """Return the names of torch's devices other than the CPU: "cuda:0", "mps", ..."""
     if not can_have_devices():
+        return []
+    try:
+        load_torch()
+    except BackendError:  # `describe_backend` says why
         return []
     from sporelm.backends.torch.device_queries import list_devices
 

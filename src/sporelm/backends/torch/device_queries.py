@@ -1,5 +1,8 @@
 """Questions to a device of torch: its memory, and why it is missing."""
 
+import sys
+from textwrap import shorten
+
 import torch
 
 PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}  # packages that add a device to torch
@@ -41,17 +44,20 @@ def release_cached_memory(device: torch.device) -> None:
 
 def explain_missing_device(name: str, error: Exception, remedy: str) -> str:
     """Return in one line why a device is missing, and what to do; `remedy` helps on any machine."""
-    kind = name.partition(":")[0]
-    reason = " ".join(str(error).partition("\n")[0].split())[:200]
+    kind, _, number = name.partition(":")
+    reason = shorten(str(error).partition("\n")[0], 200)
     prefix = f"torch {torch.__version__} has no device {name!r} here: "
     if kind not in KNOWN and ("Expected one of" in reason or "device string" in reason.lower()):
         allowed = f"{', '.join(KNOWN)}, with a number as in cuda:1"
         return f"{prefix}not a device name (allowed: {allowed}). Correct it, or {remedy}"
     if kind in PLUGINS and not hasattr(torch, kind):
+        if PLUGINS[kind] in sys.modules:
+            return f"{prefix}{PLUGINS[kind]} did not add it to torch. Install it again, or {remedy}"
         return f"{prefix}it needs the vendor's plug-in. Install {PLUGINS[kind]} and its driver, or {remedy}"
     count_devices = getattr(getattr(torch, kind, None), "device_count", None)
     count = count_devices() if count_devices else 0
-    if count:
+    is_there = not number or (number.isdecimal() and int(number) < count)
+    if count and not is_there:
         last = f"{kind}:{count - 1}"
         return f"{prefix}{reason} (the last one is {last!r}). Set the option device to {last}, or {remedy}"
     if (kind == "mps" and not torch.backends.mps.is_built()) or "not compiled with" in reason:
