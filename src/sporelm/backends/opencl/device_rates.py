@@ -63,7 +63,7 @@ def _time_reads(backend: "OpenClBackend") -> list[float]:
     kernel = backend.compiler.kernel(kernel_program("streamed_sums", options), "sum_stream")
     target = backend.allocate_buffer(items * 4, "a measurement")  # a kernel does not keep its arguments alive
     kernel.set_args(source, target, np.int32(items))
-    group = min(64, items) if backend.device.kind != "cpu" else 1
+    group = backend.tuning.elements_group if backend.device.kind != "cpu" else 1
     return time_repeats(backend, lambda: cl.enqueue_nd_range_kernel(backend.queue, kernel, (items,), (group,)))
 
 

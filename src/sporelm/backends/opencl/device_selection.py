@@ -54,6 +54,16 @@ class OpenClDevice:
         return bool(self.device.host_unified_memory)
 
     @property
+    def max_group_size(self) -> int:
+        """Return the work-items that a work-group may have."""
+        return int(self.device.max_work_group_size)
+
+    @property
+    def max_group_sizes(self) -> Sequence[int]:
+        """Return the work-items that a work-group may have in each dimension: three at least."""
+        return [int(size) for size in self.device.max_work_item_sizes]
+
+    @property
     def alignment(self) -> int:
         """Return the bytes to which parts of a buffer must be aligned."""
         return max(64, int(self.device.mem_base_addr_align) // 8)

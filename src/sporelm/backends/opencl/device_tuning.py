@@ -1,9 +1,10 @@
-"""Numbers that are measured per device: vector widths, sizes of work-groups, tiles.
+"""The tuning parameters of a device: vector widths, sizes of work-groups, tiles. They are measured per device.
 
 They change the speed, and of results only the order of sums.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from sporelm.backends.opencl.device_selection import OpenClDevice
 
@@ -49,7 +50,9 @@ class DeviceTuning:
     attention_group: int = 64
 
 
-# Of a CPU one work-item is a thread's loop over whole vectors, and a group has no more than that one.
+GROUPS = ("elements_group", "row_group", "few_group", "attention_group")  # work-items of groups of one dimension
+
+# On a CPU a work-group is one work-item: a thread that loops over whole vectors.
 CPU_DEFAULTS = DeviceTuning(
     vector=16,
     elements_group=128,
@@ -72,5 +75,22 @@ GPU_DEFAULTS = DeviceTuning()
 
 
 def default_tuning(device: OpenClDevice) -> DeviceTuning:
-    """Return the numbers of a device that was not measured."""
+    """Return the tuning parameters of a device that was not measured."""
     return CPU_DEFAULTS if device.kind == "cpu" else GPU_DEFAULTS
+
+
+def fit_groups(tuning: DeviceTuning, device: OpenClDevice) -> DeviceTuning:
+    """Return tuning parameters with no work-group larger than the device allows."""
+    limit, (first, second, *_) = device.max_group_size, device.max_group_sizes
+    changes = {name: _power_of_two(min(getattr(tuning, name), limit, first)) for name in GROUPS}
+    panels, tokens = tuning.tile_group
+    panels, tokens = _power_of_two(min(panels, second)), _power_of_two(min(tokens, first))
+    while prod((panels, tokens)) > limit:
+        panels, tokens = (panels // 2, tokens) if panels > tokens else (panels, tokens // 2)
+    slab_bytes = min(tuning.slab_bytes, int(device.device.max_mem_alloc_size) // 4)
+    return replace(tuning, tile_group=(panels, tokens), slab_bytes=slab_bytes, **changes)
+
+
+def _power_of_two(limit: int) -> int:
+    """Return the greatest power of two that is not above a limit."""
+    return 1 << limit.bit_length() - 1

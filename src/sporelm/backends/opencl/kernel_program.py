@@ -56,9 +56,8 @@ class KernelProgram:
 
 def kernel_program(file: str, options: Mapping[str, Any], snippets: Sequence[str] = ()) -> KernelProgram:
     """Return a program. Options that are false or None are left out, true ones are 1."""
-    macros = {
-        name: "1" if value is True else str(value) for name, value in options.items() if value not in (None, False)
-    }
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    macros = {name: "1" if value is True else str(value) for name, value in given.items()}
     return KernelProgram(file, tuple(sorted(macros.items())), tuple(snippets))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.device_tuning import DeviceTuning, fit_groups
 from sporelm.errors import SporeError
 from sporelm.quant import FORMATS
 from sporelm.quant.stored_tensor import StoredTensor
@@ -133,12 +133,18 @@ def _combine(**numbers: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(numbers, values, strict=True)) for values in product(*numbers.values())]
 
 
+def _fits(tuning: DeviceTuning, backend: "OpenClBackend") -> bool:
+    """Return whether no work-group or slab is larger than the device allows."""
+    return fit_groups(tuning, backend.device) == tuning
+
+
 def _choose(backend: "OpenClBackend", name: str, candidates: list[dict[str, Any]], run: Callable[[], Any]) -> TuningRow:
     """Measure candidates in turn. Put the fastest one in use, if it is clearly faster."""
     before = backend.tuning
     current = {number: getattr(before, number) for number in candidates[0]}
     seconds: dict[int, list[float]] = {}
-    every = [current, *(each for each in candidates if each != current)]
+    fitting = [each for each in candidates if _fits(replace(before, **each), backend)]
+    every = [current, *(each for each in fitting if each != current)]
     for _ in range(SAMPLES + 1):
         for index, candidate in enumerate(every):
             if index in seconds and not seconds[index]:

@@ -141,7 +141,6 @@ class LaunchEmitter:
     ) -> KernelProgram:
         """Return a program with the options that all kernels share."""
         shared = {"VEC": self.tuning.vector, "LOCAL": local, "NARROW": self.activation is F16}
-        shared["WIDE_SCALES"] = bool(self.tuning.wide_scales)
         return kernel_program(file, shared | dict(options or {}), snippets)
 
     def launch(

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import tempfile
+from collections.abc import Container
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from functools import cache
@@ -19,7 +20,7 @@ from typing import Any
 
 from sporelm import settings
 from sporelm.backends.opencl.device_selection import OpenClDevice
-from sporelm.backends.opencl.device_tuning import DeviceTuning, default_tuning
+from sporelm.backends.opencl.device_tuning import GROUPS, DeviceTuning, default_tuning
 from sporelm.backends.opencl.kernel_program import SOURCES
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,11 @@ logged_messages: set[str] = set()  # messages that were logged already, once a p
 
 LIST_KEY = "sporelm opencl tuning"
 MAX_FILE_BYTES = 1 << 20
-MAX_NUMBER = 1 << 30
-SWITCHES = ("wide_scales", "half_products")  # numbers that may be 0
+VECTORS = frozenset({2, 4, 8, 16})
+GROUP_SIZES = frozenset(1 << shift for shift in range(11))  # kernels halve a group step by step
+MAX_SLAB_BYTES = 1 << 30
+MAX_COUNT = 64  # of rows, blocks and tokens: each has registers of its own
+SWITCHES = ("wide_scales", "half_products")
 WORDS = ("device", "driver", "kernels", "measured")
 
 
@@ -125,10 +129,20 @@ def _check_entry(entry: Any) -> dict[str, Any]:
         parts = value if name == "tile_group" else [value]
         if not isinstance(parts, list) or len(parts) != (2 if name == "tile_group" else 1):
             raise ValueError(f"an entry's {name} is not valid")
-        least = 0 if name in SWITCHES else 1
-        if not all(type(part) is int and least <= part <= MAX_NUMBER for part in parts):
+        if not all(type(part) is int and part in _allowed_values(name) for part in parts):
             raise ValueError(f"an entry's {name} is not valid")
     return entry
+
+
+def _allowed_values(name: str) -> Container[int]:
+    """Return the values that a tuning parameter may have."""
+    if name in SWITCHES:
+        return (0, 1)
+    if name == "vector":
+        return VECTORS
+    if name == "slab_bytes":
+        return range(1, MAX_SLAB_BYTES + 1)
+    return GROUP_SIZES if name in (*GROUPS, "tile_group") else range(1, MAX_COUNT + 1)
 
 
 def _tuning_of(numbers: dict[str, Any], defaults: DeviceTuning) -> DeviceTuning:

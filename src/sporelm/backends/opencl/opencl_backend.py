@@ -31,10 +31,11 @@ from sporelm.backends.opencl.device_storage import (
     PooledArray,
     RoundedRows,
 )
-from sporelm.backends.opencl.device_tuning import DeviceTuning
+from sporelm.backends.opencl.device_tuning import DeviceTuning, fit_groups
 from sporelm.backends.opencl.driver_check import check_driver
 from sporelm.backends.opencl.half_arithmetic import find_half_arithmetic
 from sporelm.backends.opencl.integer_dots import find_dots
+from sporelm.backends.opencl.kernel_launch import KernelLaunch
 from sporelm.backends.opencl.kernel_program import ProgramCompiler
 from sporelm.backends.opencl.measured_tuning import tuning_in_use
 from sporelm.backends.opencl.op_lowering import find_lowering, op_lowerings
@@ -126,7 +127,7 @@ class OpenClBackend:
         self.cl_context = cl.Context([self.device.device])
         self.queue = cl.CommandQueue(self.cl_context, self.device.device)
         active = tuning_in_use(self.device)
-        self.tuning: DeviceTuning = active.tuning
+        self.tuning: DeviceTuning = fit_groups(active.tuning, self.device)
         self._tuning_source = active.source
         self.compiler = ProgramCompiler(self.device, self.cl_context)
         self.dots = find_dots(self.device, self.compiler, self.queue)
@@ -193,6 +194,17 @@ class OpenClBackend:
             f"device {label} failed: {explain_error(error)}. Load the model again; if that fails too, restart the "
             "program or choose another device with the option device."
         )
+
+    def check_group(self, launch: KernelLaunch, kernel: Any) -> None:
+        """Raise BackendError if the device cannot run so many work-items of a kernel in one group."""
+        size = prod(launch.group)
+        limit = int(kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.device))
+        if size > limit:
+            raise BackendError(
+                f"device {self.device.label}: work-group of {launch.name} too large (got {size}; allowed {limit}). Run "
+                f"'spore bench tune --backend opencl --device {self.device.number}', or choose another device with the "
+                "option device."
+            )
 
     # ---- buffers
 

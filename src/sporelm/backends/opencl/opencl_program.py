@@ -245,6 +245,7 @@ class OpenClProgram(Resource):
 
     def _prepare(self, launch: KernelLaunch) -> PreparedLaunch:
         kernel = self.backend.compiler.kernel(launch.program, launch.name)
+        self.backend.check_group(launch, kernel)
         arguments = [self._resolve(argument) for argument in launch.arguments]
         resolved = KernelLaunch(launch.program, launch.name, arguments, launch.sizes, launch.group, launch.condition)
         return PreparedLaunch(resolved, kernel)

@@ -26,7 +26,9 @@ from sporelm.quant.packing import (
 RUN = 32  # values that a kernel unpacks at once
 PLANE_ALIGNMENT = 64  # bytes
 MAX_PLANES = 4
-OVERREAD_BYTES = 64  # that a kernel may read after the last run of a weight or of rounded rows
+# That a kernel may read after the last run of a weight or of rounded rows: for the last run of Q8_0, of 32 bytes,
+# load_bytes of kernels/dots/x86.h loads 4 runs of 32 bytes, so 96 bytes beyond it.
+OVERREAD_BYTES = 128
 
 Bytes = NDArray[np.uint8]
 SplitBlocks = Callable[[Bytes], tuple[NDArray[Any], ...]]  # blocks [n, nbytes] -> planes [n, bytes of a block]

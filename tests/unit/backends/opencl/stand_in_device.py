@@ -9,6 +9,7 @@ LARGE = {
     "available": True,
     "compiler_available": True,
     "max_work_group_size": 256,
+    "max_work_item_sizes": (256, 256, 256),
     "local_mem_size": 1 << 16,
     "max_mem_alloc_size": 1 << 30,
     "endian_little": True,

@@ -13,8 +13,9 @@ import pyopencl as cl
 from sporelm import ops
 from sporelm.backends.opencl import integer_dots
 from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
-from sporelm.backends.opencl.integer_dots import DOT_EXTENSION, DOT_FORMATS, find_dots, is_right
+from sporelm.backends.opencl.integer_dots import DOT_EXTENSION, DOT_FORMATS, MAX_RUNS, find_dots, is_right
 from sporelm.backends.opencl.kernel_program import SOURCES
+from sporelm.backends.opencl.weight_formats import OVERREAD_BYTES, find_weight_format
 from sporelm.evals.conformance.conformance_case import On
 from unit.backends.opencl.stand_in_device import stand_in
 
@@ -51,6 +52,20 @@ def test_products_agree_with_the_reference(dots: Any, reference: Any, name: str,
         results.append([*found, ops.linear_silu_mul(rows[1], weight, gate).numpy()])
     for found, expected in zip(*results, strict=True):
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_loads_beyond_the_last_run_stay_within_the_buffer(dots: Any, reference: Any) -> None:
+    """The smallest weight whose last loads reach beyond its planes: 2 x 32 numbers of Q8_0."""
+    last_run, load = 1, 2 * 16 * MAX_RUNS  # load_bytes of kernels/dots/x86.h
+    for is_wide in (False, True):
+        nbytes = find_weight_format("Q8_0", is_wide=is_wide).nbytes((2, 32))
+        assert last_run * 32 + load <= nbytes + OVERREAD_BYTES
+    results = []
+    for backend in (dots, reference):
+        on = On(backend, "small")
+        weight = on.weight("Q8_0", 2, 32)
+        results.append(ops.linear(backend.tensor(on.values(3, 32)), weight).numpy())
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
 
 
 def test_a_group_that_is_not_a_number_spoils_only_its_token(dots: Any) -> None:

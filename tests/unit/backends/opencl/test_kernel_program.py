@@ -44,6 +44,28 @@ def test_options_are_macros_in_order() -> None:
     assert program == kernel_program("conversion", {"A": 3, "B": True})
 
 
+def test_zero_is_a_value_of_an_option() -> None:
+    assert kernel_program("conversion", {"ZERO": 0, "OFF": False}).source.startswith("#define ZERO 0\n//")
+
+
+def test_products_and_sums_are_not_joined_in_any_file() -> None:
+    """Formats unpack to the bits of a file: the pragma stands before the first function."""
+    source = kernel_program("token_embedding", {}, ["formats/q4_k.h"]).source
+    assert source.index("#pragma OPENCL FP_CONTRACT OFF") < source.index("static inline")
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.*")), ids=lambda path: path.relative_to(SOURCES).as_posix())
+def test_inline_functions_are_static(path: Path) -> None:
+    """Else a compiler may take the function of another file, which does not exist."""
+    lines = path.read_text("utf-8").splitlines()
+    assert [line for line in lines if "inline" in line.split() and not line.startswith(("static inline", "//"))] == []
+
+
+def test_a_group_that_is_not_a_power_of_two_does_not_compile(open_compiler: Any) -> None:
+    with pytest.raises(BackendError, match="LOCAL is not a power of two"):
+        open_compiler().kernel(kernel_program("norm", {"VEC": 4, "LOCAL": 3}), "norm_rows")
+
+
 def test_the_second_start_takes_the_binary(opencl: Any, open_compiler: Any) -> None:
     first = open_compiler()
     for _ in range(2):

@@ -1,6 +1,8 @@
 """The back-end's memory, pages, states and programs; what it says of failures of the device."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ import pyopencl as cl
 
 from available import open_available
 from sporelm import ops
-from sporelm.backends.opencl import opencl_program
+from sporelm.backends.opencl import opencl_backend, opencl_program
 from sporelm.backends.opencl.device_selection import OpenClDevice
+from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
+from sporelm.backends.opencl.measured_tuning import ActiveTuning
 from sporelm.backends.protocol import Ready
 from sporelm.errors import BackendError, ContextError, MemoryShortage
 from sporelm.evals.conformance.all_cases import CASES
@@ -231,6 +235,76 @@ def test_rates_are_positive(opencl: Any) -> None:
     rates = opencl.measure_limits()
     assert rates.keys() == {"stream_bytes_s", "stream_median_bytes_s", "int8_dot_ops_s", "f32_ops_s", "token_bytes_s"}
     assert min(rates.values()) > 1e8
+
+
+def test_rates_of_a_gpu_are_measured_with_its_groups(opencl: Any) -> None:
+    opencl.device, opencl.tuning = replace(opencl.device, kind="gpu"), GPU_DEFAULTS
+    assert min(opencl.measure_limits().values()) > 1e7
+
+
+@pytest.mark.parametrize(("head_dim", "name"), [(64, "Q4_K"), (80, "Q8_0"), (32, "Q8_0")])
+def test_heads_that_are_not_whole_groups_are_rounded_apart(opencl: Any, head_dim: int, name: str) -> None:
+    """The norm of heads and the rounding of its result are one launch only where each head has whole groups."""
+    width = head_dim * 4
+    on = On(opencl, "heads")
+    weight, scale = on.weight(name, 16, width), on.tensor(on.values(head_dim))
+
+    def function(x: Any) -> Mapping[str, Any]:
+        return {"y": ops.linear(ops.rms_norm(x, scale, eps=1e-5), weight)}
+
+    plan = Plan(trace(function, {"x": Spec((Symbol("tokens", 8), width), F32)}), opencl)
+    x = on.values(7, width)
+    expected = function(opencl.tensor(x))["y"].numpy()
+    assert np.array_equal(plan.run({"x": x}, {"tokens": 7})["y"], expected)
+    program: Any = plan.bucket_programs["any"].program
+    assert [launch.name for launch in program._launches].count("quantize_groups") == (head_dim != 32)
+    plan.close()
+    reference = open_available("reference")
+    on = On(reference, "heads")
+    weight, scale = on.weight(name, 16, width), on.tensor(on.values(head_dim))
+    found = function(reference.tensor(x))["y"].numpy()
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(found).max()
+    reference.close()
+
+
+@pytest.mark.parametrize("limit", [16, 24])
+def test_no_group_is_larger_than_the_device_allows(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """The defaults of a GPU on a device with small groups: each launch fits."""
+    monkeypatch.setattr(OpenClDevice, "max_group_size", limit)
+    monkeypatch.setattr(opencl_backend, "tuning_in_use", lambda device: ActiveTuning(GPU_DEFAULTS, "defaults"))
+    backend, reference = open_available("opencl"), open_available("reference")
+    groups: list[int] = []
+    enqueue = cl.enqueue_nd_range_kernel
+
+    def record(queue: Any, kernel: Any, sizes: Any, group: Any) -> Any:
+        groups.append(prod(group))
+        return enqueue(queue, kernel, sizes, group)
+
+    monkeypatch.setattr(opencl_program.cl, "enqueue_nd_range_kernel", record)
+    results = []
+    for each in (backend, reference):
+        on = On(each, "small groups")
+        weight, scale, x = on.weight("Q8_0", 40, 64), on.tensor(on.values(64)), each.tensor(on.values(20, 64))
+        normed = ops.linear(ops.rms_norm(x, scale, eps=1e-5), weight)
+        results.append([normed.numpy(), ops.add(x, x).numpy(), ops.argmax(normed).numpy()])
+        each.close()
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    assert max(groups) == 16
+
+
+def test_a_group_that_a_kernel_does_not_allow_is_an_error(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = opencl.tensor(np.ones((2, 8), np.float32))
+    monkeypatch.setattr(opencl_backend.cl, "Kernel", lambda *arguments: SmallKernel(*arguments))
+    with pytest.raises(BackendError, match=r"work-group of map_numbers too large \(got 128; allowed 3\)\. Run 'spore"):
+        ops.add(x, x)
+
+
+class SmallKernel(cl.Kernel):
+    """A kernel that needs so many registers that few work-items of it fit."""
+
+    def get_work_group_info(self, what: Any, device: Any) -> int:
+        return 3
 
 
 def test_times_are_recorded_per_kernel(opencl: Any) -> None:

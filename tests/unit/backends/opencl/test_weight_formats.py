@@ -1,5 +1,6 @@
 """Planes of weights: their bytes, and that kernels unpack from them the bits that the formats dequantize to."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
 from sporelm import ops
 from sporelm.backends.opencl.weight_formats import PLANE_ALIGNMENT, WEIGHT_FORMATS, find_weight_format
+from sporelm.evals.conformance.conformance_case import On
 from sporelm.evals.conformance.random_weights import blocks_of
 from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.quant.stored_tensor import StoredTensor
@@ -31,6 +33,18 @@ def test_a_format_without_planes_is_widened() -> None:
 
 def test_rows_of_plain_numbers_are_filled_to_whole_runs() -> None:
     assert find_weight_format("F16").nbytes((3, 33)) == 3 * 64 * 2
+
+
+def test_a_weight_is_read_as_it_was_packed(opencl: Any) -> None:
+    """Its scales are halves or floats; the device's tuning may be another by the time it is read."""
+    wide = bool(opencl.tuning.wide_scales)
+    on = On(opencl, "scales")
+    weight, ids = on.weight("Q4_1", 5, 64), opencl.tensor(np.arange(5, dtype=np.int32))
+    x, expected = opencl.tensor(on.values(2, 64)), ops.embedding(ids, weight).numpy()
+    product = ops.linear(x, weight).numpy()
+    opencl.tuning = replace(opencl.tuning, wide_scales=int(not wide))
+    assert np.array_equal(ops.embedding(ids, weight).numpy(), expected)
+    assert np.array_equal(ops.linear(x, weight).numpy(), product)
 
 
 @pytest.mark.parametrize("name", [*WEIGHT_FORMATS, "IQ4_NL"])

@@ -1,12 +1,11 @@
 // Functions of numbers with parameters that tensors hold.
-#pragma OPENCL FP_CONTRACT OFF
 
 kernel void scale_numbers(global const real *x, global const float *factor, global real *y, int n) {
     int i = get_global_id(0);
     if (i < n) STORE(y, i, LOAD(x, i) * factor[0]);
 }
 
-inline float softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
+static inline float softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
 
 // xIELU; the parameters have a number for each layer.
 kernel void apply_xielu(global const real *x, global const float *alpha_p, global const float *alpha_n,

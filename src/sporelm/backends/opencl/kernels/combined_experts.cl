@@ -1,5 +1,4 @@
 // The sum of each token's rows, each times its weight, in their order, and a bias: y[token] = sum w[slot] x[slot].
-#pragma OPENCL FP_CONTRACT OFF
 kernel void combine_rows(global const real *x, global const float *weights, global const float *bias, global real *y,
                          int tokens, int slots, int width) {
     int i = get_global_id(0);

@@ -2,9 +2,8 @@
 // SCORES_...: how experts are scored. EXPERTS in GROUPS groups, of which TOP_GROUPS are eligible. `choice` and `scored`
 // have EXPERTS numbers for each token.
 #define SIZE (EXPERTS / GROUPS)
-#pragma OPENCL FP_CONTRACT OFF
 
-inline float sigmoid_of(float v) { return 1.0f / (1.0f + exp(-v)); }
+static inline float sigmoid_of(float v) { return 1.0f / (1.0f + exp(-v)); }
 
 kernel void route_tokens(global const real *logits, global const float *selection_bias, global const float *factors,
                          global float *choices, global float *scores, global float *weights, global int *ids,

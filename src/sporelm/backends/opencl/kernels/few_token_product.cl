@@ -6,17 +6,17 @@
 // each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
 // DOTS: x are rows rounded to int8, of `numbers` numbers in all, and are multiplied as integers (dots/rounded_rows.h).
 #ifdef GATED
-inline float act_linear(float v) { return v; }
-inline float act_gelu(float v) { return v * 0.5f * (1.0f + erf(v * 0.70710678118654752f)); }
-inline float act_gelu_tanh(float v) {
+static inline float act_linear(float v) { return v; }
+static inline float act_gelu(float v) { return v * 0.5f * (1.0f + erf(v * 0.70710678118654752f)); }
+static inline float act_gelu_tanh(float v) {
     return v * 0.5f * (1.0f + tanh(0.79788456080286536f * (v + 0.044715f * v * v * v)));
 }
-inline float act_gelu_quick(float v) { return v / (1.0f + exp(-1.702f * v)); }
-inline float act_relu(float v) { return isnan(v) ? v : fmax(v, 0.0f); }
-inline float act_relu_squared(float v) { return act_relu(v) * act_relu(v); }
-inline float act_sigmoid(float v) { return 1.0f / (1.0f + exp(-v)); }
-inline float act_silu(float v) { return v / (1.0f + exp(-v)); }
-inline float act_softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
+static inline float act_gelu_quick(float v) { return v / (1.0f + exp(-1.702f * v)); }
+static inline float act_relu(float v) { return isnan(v) ? v : fmax(v, 0.0f); }
+static inline float act_relu_squared(float v) { return act_relu(v) * act_relu(v); }
+static inline float act_sigmoid(float v) { return 1.0f / (1.0f + exp(-v)); }
+static inline float act_silu(float v) { return v / (1.0f + exp(-v)); }
+static inline float act_softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
 #endif
 
 #ifdef DOTS
@@ -25,12 +25,12 @@ typedef dot_sums sums_of_row;
 #else
 typedef float16 sums_of_row;
 #define NO_SUM (0.0f)
-inline float total_of(const float16 *sums) { return sum16(*sums); }
+static inline float total_of(const float16 *sums) { return sum16(*sums); }
 #endif
 
 #define OWN_ROWS (ROWS * BLOCKS)
 
-inline void load_run(global const real *x, int left, float16 *low, float16 *high) {
+static inline void load_run(global const real *x, int left, float16 *low, float16 *high) {
 #ifdef RAGGED
     if (left < 32) { // rows of the weight are filled with zeros, those of x are not
         float v[32];
@@ -133,11 +133,11 @@ void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float
                 float16 a, b;
                 unpack(PASS(w), place, &a, &b);
 #pragma unroll
-                for (int t = 0; t < TOKENS; t++) sums[r][t] = fma(b, high[t], fma(a, low[t], sums[r][t]));
+                for (int t = 0; t < TOKENS; t++) sums[r][t] = MULTIPLY_ADD(b, high[t], MULTIPLY_ADD(a, low[t], sums[r][t]));
 #ifdef GATED
                 unpack(PASS(u), place, &a, &b);
 #pragma unroll
-                for (int t = 0; t < TOKENS; t++) others[r][t] = fma(b, high[t], fma(a, low[t], others[r][t]));
+                for (int t = 0; t < TOKENS; t++) others[r][t] = MULTIPLY_ADD(b, high[t], MULTIPLY_ADD(a, low[t], others[r][t]));
 #endif
             }
         }

@@ -1,6 +1,6 @@
 // The K greatest numbers of each row in falling order and their indices, lower ones first among equals, NaN last.
 // A group has one row. Each round finds the greatest key below the last one.
-inline ulong key_of(float v, uint index) {
+static inline ulong key_of(float v, uint index) {
     uint bits = as_uint(v == 0.0f ? 0.0f : v);
     uint order = isnan(v) ? 0u : bits >> 31 ? ~bits : bits | 0x80000000u;
     return (ulong)order << 32 | (0xffffffffu - index);

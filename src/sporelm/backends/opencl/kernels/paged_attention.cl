@@ -89,7 +89,7 @@ void attend_rows(global const real *q, global const page_t *pages, global const 
             for (int p = 0; p < PARTS; p++) {
                 floath part = load_part(keys, p * HEAD_VEC);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) dots[r] = fma(LOADH(queries[r] + p * HEAD_VEC), part, dots[r]);
+                for (int r = 0; r < ROWS; r++) dots[r] = MULTIPLY_ADD(LOADH(queries[r] + p * HEAD_VEC), part, dots[r]);
             }
             int where = page * PAGE + key;
 #pragma unroll
@@ -148,7 +148,7 @@ void attend_rows(global const real *q, global const page_t *pages, global const 
                 if (own >= PARTS) continue;
                 floath part = load_part(values, own * HEAD_VEC);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) sums[r][p] = fma((floath)scores[r][key], part, sums[r][p]);
+                for (int r = 0; r < ROWS; r++) sums[r][p] = MULTIPLY_ADD((floath)scores[r][key], part, sums[r][p]);
             }
         }
 #if LOCAL > 1

@@ -1,6 +1,19 @@
 // Types and loads that all kernels share. Options of the compiler:
 //   NARROW   activations are stored as half, and computed in float
 //   VEC      numbers that a work-item loads at once: 2, 4, 8 or 16
+//   LOCAL    work-items of a group that share a row, a power of two: sums are halved step by step
+// Products and sums are rounded one by one, so that formats unpack to the bits that a file stands for.
+#pragma OPENCL FP_CONTRACT OFF
+#if LOCAL & (LOCAL - 1)
+#error LOCAL is not a power of two
+#endif
+
+// a * b + c, rounded once where that is fast; only for sums of products.
+#if defined(FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA) // PoCL does not define the first
+#define MULTIPLY_ADD(a, b, c) fma(a, b, c)
+#else
+#define MULTIPLY_ADD(a, b, c) mad(a, b, c)
+#endif
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -30,14 +43,14 @@ typedef float real;
 #define STOREV(p, v) vstorev(v, 0, p)
 #endif
 
-inline float sum16(float16 v) {
+static inline float sum16(float16 v) {
     float8 a = v.lo + v.hi;
     float4 b = a.lo + a.hi;
     float2 c = b.lo + b.hi;
     return c.x + c.y;
 }
 
-inline float max16(float16 v) {
+static inline float max16(float16 v) {
     float8 a = fmax(v.lo, v.hi);
     float4 b = fmax(a.lo, a.hi);
     float2 c = fmax(b.lo, b.hi);
@@ -59,7 +72,7 @@ inline float max16(float16 v) {
 
 // Sums and maxima of the LOCAL work-items of a group, in one order. All of them must call, with `shared` of LOCAL floats.
 #if LOCAL > 1
-inline float group_sum(float v, local float *shared) {
+static inline float group_sum(float v, local float *shared) {
     int item = get_local_id(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     shared[item] = v;
@@ -70,7 +83,7 @@ inline float group_sum(float v, local float *shared) {
     }
     return shared[0];
 }
-inline float group_max(float v, local float *shared) {
+static inline float group_max(float v, local float *shared) {
     int item = get_local_id(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     shared[item] = v;
@@ -91,10 +104,10 @@ inline float group_max(float v, local float *shared) {
 #endif
 
 #define SUMV JOIN(sum, VEC)
-inline float sum8(float8 v) {
+static inline float sum8(float8 v) {
     float4 b = v.lo + v.hi;
     float2 c = b.lo + b.hi;
     return c.x + c.y;
 }
-inline float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
-inline float sum2(float2 v) { return v.x + v.y; }
+static inline float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+static inline float sum2(float2 v) { return v.x + v.y; }

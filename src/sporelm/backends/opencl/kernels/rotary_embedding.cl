@@ -1,9 +1,8 @@
 // Rotary embedding of rows of heads: out of place (y), or into a cache (STORE_KV), where values are stored as well.
 // ROTARY numbers of a head are rotated in pairs (STYLE_HALF, STYLE_ADJACENT, STYLE_HALVES); `table` has the cosines and
 // then the sines of each position. STREAMS: a row has so many positions, and pair i uses that of streams[i].
-#pragma OPENCL FP_CONTRACT OFF
 
-inline int2 pair_of(int i) {
+static inline int2 pair_of(int i) {
 #if defined(STYLE_HALF)
     return (int2)(i, i + ROTARY / 2);
 #elif defined(STYLE_ADJACENT)
@@ -14,8 +13,8 @@ inline int2 pair_of(int i) {
 #endif
 }
 
-inline void rotate_head(global const real *x, float *head, global const int *positions, global const float *table,
-                        global const int *streams) {
+static inline void rotate_head(global const real *x, float *head, global const int *positions,
+                               global const float *table, global const int *streams) {
     for (int c = 0; c < HEAD_DIM; c++) head[c] = LOAD(x, c);
     for (int i = 0; i < ROTARY / 2; i++) {
 #ifdef STREAMS

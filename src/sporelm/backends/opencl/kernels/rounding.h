@@ -3,7 +3,7 @@
 // With CODES integers are stored as well, for products of integers (dots/rounded_rows.h). After room for the numbers as
 // floats there are for each run of 32: 16 bytes of its lower half, of its upper half, and two floats, namely the scale
 // and the sum of its integers times the scale.
-inline void round_group(global const real *x, global real *rows, size_t first, ulong numbers) {
+static inline void round_group(global const real *x, global real *rows, size_t first, ulong numbers) {
     global real *y = rows + first;
     float16 largest = 0.0f, bad = 0.0f;
     for (int c = 0; c < GROUP; c += 16) {

@@ -21,7 +21,7 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
     weight, bias = (*rest, None, None)[:2]
     width, groups, period = _group_rows(width_of(x), weight)
     local = min(emit.tuning.row_group, 256)
-    rounded, group = _find_rounding(emit, call)
+    rounded, group = _find_rounding(emit, call, width)
     options = {
         "GROUP": group,
         "CODES": bool(emit.dots),
@@ -47,11 +47,13 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
     emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])
 
 
-def _find_rounding(emit: LaunchEmitter, call: Call) -> tuple[Any, int | None]:
+def _find_rounding(emit: LaunchEmitter, call: Call, width: int) -> tuple[Any, int | None]:
     """Return the rounded rows' buffer and the numbers of a group, if the next call rounds the result: one launch does
-    both."""
+    both. Heads of `width` numbers that are not whole groups are rounded by a launch of their own."""
     after = emit.following
     if after is None or after.op is not ops.quantize_rows or after.args[0] is not call.results[0]:
+        return None, None
+    if width % rounded_group(after):
         return None, None
     emit.take_following()
     return emit.result(after.results[0]), rounded_group(after)

@@ -156,7 +156,7 @@ def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Conditio
 def few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[str, Any], kind: str) -> Any:
     """Return the program of a product of few tokens with weights of one format."""
     shared: dict[str, Any] = {"ROWS": rows_at_once(emit, x, weights, options["TOKENS"])}
-    shared["BLOCKS"] = emit.tuning.row_blocks
+    shared |= {"BLOCKS": emit.tuning.row_blocks} | scale_options(weights[0])
     shared |= {"GATED": True, "ACT": f"act_{kind}"} if len(weights) > 1 else {}
     snippets = [format_snippet(weights[0])]
     if emit.dots is not None and uses_dots(emit, x, weights):
@@ -196,6 +196,11 @@ def format_snippet(weight: Any) -> str:
     return f"formats/{weight.storage.kind.name.lower()}.h"
 
 
+def scale_options(weight: Any) -> dict[str, Any]:
+    """Return the option of programs that read a packed weight: whether its scales of blocks are float32."""
+    return {"WIDE_SCALES": weight.storage.kind.is_wide}
+
+
 def half_snippets(tuning: DeviceTuning, halves: str | None) -> list[str]:
     """Return the file of the arithmetic in half precision that products of many tokens use; [] without."""
     return [half_snippet(halves)] if halves is not None and tuning.half_products else []
@@ -224,7 +229,7 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
     panel_bytes = panel * runs * RUN * emit.activation.nbytes
     slab = max(1, min(tuning.slab_bytes // panel_bytes, -(-rows // panel))) * panel
     panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
-    unpacking = emit.program("unpacked_panels", [format_snippet(weight)], {"PANEL": panel})
+    unpacking = emit.program("unpacked_panels", [format_snippet(weight)], {"PANEL": panel} | scale_options(weight))
     group_panels, group_tokens = tuning.tile_group
     options = tile_options(tuning, emit.halves) | {"BIAS": bias is not None}
     product = emit.program("many_token_product", half_snippets(tuning, emit.halves), options)

@@ -1,5 +1,5 @@
 // Q6_K as integers. Planes: nibbles, upper pairs of bits, scales of both halves, scales for 8 runs.
-inline void multiply_runs(WEIGHT(w), size_t run, int left, const dot_rows *x, dot_sums *sums) {
+static inline void multiply_runs(WEIGHT(w), size_t run, int left, const dot_rows *x, dot_sums *sums) {
     codes_t codes = load_codes(w, run), low, high;
     load_pairs(w + w_1, run, &low, &high);
     LOAD_BYTE_PAIRS(char, w + w_2, run, low_scale, high_scale);

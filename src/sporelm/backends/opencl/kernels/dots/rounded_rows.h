@@ -9,7 +9,7 @@ typedef struct {
     scales_t offsets; // what minima of weights add
 } dot_sums;
 
-inline dot_rows load_rounded(global const real *rows, ulong numbers, size_t run, int left) {
+static inline dot_rows load_rounded(global const real *rows, ulong numbers, size_t run, int left) {
     global const uchar *codes = (global const uchar *)rows + numbers * 4;
     global const float *scales = (global const float *)(codes + numbers);
     size_t runs = numbers / 32;
@@ -28,14 +28,14 @@ inline dot_rows load_rounded(global const real *rows, ulong numbers, size_t run,
 #define LOAD_NUMBERS(n, p) JOIN(vload_half, n)(0, (global const half *)(p))
 #define NUMBER_BYTES 2
 #endif
-inline scales_t load_scales(global const uchar *p, size_t run, int left) {
+static inline scales_t load_scales(global const uchar *p, size_t run, int left) {
 #if DOT_RUNS == 1
     return LOAD_SCALE(p, run);
 #else
     return within_row(LOAD_NUMBERS(DOT_RUNS, p + run * NUMBER_BYTES), left);
 #endif
 }
-inline void load_scale_pairs(global const uchar *p, size_t run, int left, scales_t *scale, scales_t *minimum) {
+static inline void load_scale_pairs(global const uchar *p, size_t run, int left, scales_t *scale, scales_t *minimum) {
 #if DOT_RUNS == 1
     float2 pair = LOAD_SCALES(p, run);
     *scale = pair.x;
@@ -64,7 +64,7 @@ inline void load_scale_pairs(global const uchar *p, size_t run, int left, scales
     float8 pairs = convert_float8(vload8(0, (global const type *)(p) + 2 * (run))); \
     scales_t first = pairs.even, second = pairs.odd
 #endif
-inline void add_products(sums_t products, scales_t scale, dot_sums *sums) {
-    sums->products = fma(products, SPREAD(scale), sums->products);
+static inline void add_products(sums_t products, scales_t scale, dot_sums *sums) {
+    sums->products = MULTIPLY_ADD(products, SPREAD(scale), sums->products);
 }
-inline float total_of(const dot_sums *sums) { return SUM_PRODUCTS(sums->products) + SUM_SCALES(sums->offsets); }
+static inline float total_of(const dot_sums *sums) { return SUM_PRODUCTS(sums->products) + SUM_SCALES(sums->offsets); }

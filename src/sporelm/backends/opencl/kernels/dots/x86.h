@@ -39,52 +39,52 @@ typedef float sums_t __attribute__((ext_vector_type(4 * DOT_RUNS)));
 typedef int sums_int_t __attribute__((ext_vector_type(4 * DOT_RUNS)));
 #define LOAD_FLOATS JOIN(vload, DOT_RUNS)
 
-inline codes_t load_codes(global const void *p, size_t run) {
+static inline codes_t load_codes(global const void *p, size_t run) {
     return ((global const unaligned_codes_t *)((global const char *)p + run * 16))->value;
 }
-inline codes_t low_nibbles(codes_t codes) { return codes & 15; }
-inline codes_t high_nibbles(codes_t codes) { return (codes_t)((unsigned_codes_t)codes >> 4); }
+static inline codes_t low_nibbles(codes_t codes) { return codes & 15; }
+static inline codes_t high_nibbles(codes_t codes) { return (codes_t)((unsigned_codes_t)codes >> 4); }
 // Runs of 32 signed bytes as the codes of both halves.
-inline void load_bytes(global const uchar *p, size_t run, codes_t *low, codes_t *high) {
+static inline void load_bytes(global const uchar *p, size_t run, codes_t *low, codes_t *high) {
     words_t first = (words_t)load_codes(p, 2 * run), second = (words_t)load_codes(p, 2 * run + DOT_RUNS);
     *low = (codes_t)__builtin_shufflevector(first, second, EACH_HALF);
     *high = (codes_t)__builtin_shufflevector(first, second, OTHER_HALF);
 }
 // Upper pairs of bits (see formats/q6_k.h), moved to bits 4 and 5.
-inline void load_pairs(global const uchar *p, size_t run, codes_t *low, codes_t *high) {
+static inline void load_pairs(global const uchar *p, size_t run, codes_t *low, codes_t *high) {
     half_words_t packed = ((global const unaligned_half_t *)(p + run * 8))->value;
     words_t pairs = __builtin_shufflevector(packed, packed, TWICE);
     *low = (codes_t)(pairs >> (words_t){IN_TURN(0, 2)} & 0x0303030303030303ul) << 4;
     *high = (codes_t)(pairs >> (words_t){IN_TURN(4, 6)} & 0x0303030303030303ul) << 4;
 }
 // Numbers of the runs of a row; zero beyond its last run, of which `left` are left.
-inline scales_t within_row(scales_t v, int left) {
+static inline scales_t within_row(scales_t v, int left) {
     return select((scales_t)0.0f, v, RUN_NUMBERS < left);
 }
 
-inline sums_t sums_of(ints_t v) { return __builtin_convertvector(__builtin_astype(v, sums_int_t), sums_t); }
+static inline sums_t sums_of(ints_t v) { return __builtin_convertvector(__builtin_astype(v, sums_int_t), sums_t); }
 // Sums of two products of (code - center).
-inline dots_t dot_pairs(codes_t codes, codes_t x, char center) {
+static inline dots_t dot_pairs(codes_t codes, codes_t x, char center) {
     dots_t dots = (dots_t)MULTIPLY_BYTES(codes, x);
     return center ? dots - (dots_t)MULTIPLY_BYTES((codes_t){} + center, x) : dots;
 }
 // Products of one half of each run with (code - center): four numbers of a run, whose sum is the product.
-inline sums_t multiply_half(codes_t codes, codes_t x, char center) {
+static inline sums_t multiply_half(codes_t codes, codes_t x, char center) {
     dots_t ones = (dots_t){} + (short)1;
     return sums_of((ints_t)ADD_PAIRS(dot_pairs(codes, x, center), ones));
 }
 // Products of whole runs with (code - center). Codes are below 64, so that the sum of four products is a short.
-inline sums_t multiply_codes(codes_t low, codes_t high, codes_t x_low, codes_t x_high, char center) {
+static inline sums_t multiply_codes(codes_t low, codes_t high, codes_t x_low, codes_t x_high, char center) {
     dots_t ones = (dots_t){} + (short)1;
     return sums_of((ints_t)ADD_PAIRS(dot_pairs(low, x_low, center) + dot_pairs(high, x_high, center), ones));
 }
-inline ints_t dot_signed(codes_t codes, codes_t x) {
+static inline ints_t dot_signed(codes_t codes, codes_t x) {
     dots_t w = (dots_t)codes, v = (dots_t)x;
     ints_t even = (ints_t)ADD_PAIRS(w << 8 >> 8, v << 8 >> 8);
     return even + (ints_t)ADD_PAIRS(w >> 8, v >> 8);
 }
 // Products of whole runs of signed codes.
-inline sums_t multiply_signed(codes_t low, codes_t high, codes_t x_low, codes_t x_high) {
+static inline sums_t multiply_signed(codes_t low, codes_t high, codes_t x_low, codes_t x_high) {
     return sums_of(dot_signed(low, x_low) + dot_signed(high, x_high));
 }
 #if DOT_RUNS == 4

@@ -1,5 +1,5 @@
 // Q5_0: value = (fifth bit * 16 + nibble - 16) * scale. Planes: nibbles, words of fifth bits, scales.
-inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
+static inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
     uchar16 codes = vload16(run, w);
     int bits = ((global const int *)(w + w_1))[run];
     float scale = LOAD_SCALE(w + w_2, run);

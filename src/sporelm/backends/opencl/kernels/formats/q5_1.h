@@ -1,5 +1,5 @@
 // Q5_1: value = (fifth bit * 16 + nibble) * scale + minimum. Planes: nibbles, words of fifth bits, pairs of both.
-inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
+static inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
     uchar16 codes = vload16(run, w);
     int bits = ((global const int *)(w + w_1))[run];
     float2 scale = LOAD_SCALES(w + w_2, run);

@@ -1,6 +1,6 @@
 // Q5_K: value = (fifth bit * 16 + nibble) * (scale * group scale) - minimum * group minimum, in groups of one run.
 // Planes: nibbles, words of fifth bits, bytes of group scale and group minimum, for each 8 runs a pair of both.
-inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
+static inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
     uchar16 codes = vload16(run, w);
     int bits = ((global const int *)(w + w_1))[run];
     uchar2 group = vload2(run, w + w_2);

@@ -1,6 +1,6 @@
 // Q6_K: value = (pair * 16 + nibble - 32) * (scale * group scale), in groups of 16, the halves of a run.
 // Planes: nibbles, upper pairs of bits, group scales, for each 8 runs a scale.
-inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
+static inline void unpack(WEIGHT(w), size_t run, float16 *low, float16 *high) {
     uchar16 codes = vload16(run, w);
     uchar8 pairs = vload8(run, w + w_1);
     char2 group = vload2(run, (global const char *)(w + w_2));

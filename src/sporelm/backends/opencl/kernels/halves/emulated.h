@@ -1,7 +1,7 @@
 // Arithmetic in half precision in float, rounded to half after each operation: for tests of its results on devices
 // without cl_khr_fp16.
 typedef float16 halves_t;
-inline float16 round_to_half(float16 v) {
+static inline float16 round_to_half(float16 v) {
     ushort bits[16];
     vstore_half16_rte(v, 0, (half *)bits);
     return vload_half16(0, (const half *)bits);

@@ -2,12 +2,12 @@
 typedef uchar page_t;
 #define BLOCKS ((HEAD_DIM + 31) / 32)
 #define ROW_UNITS (BLOCKS * 34)
-inline floath load_part(global const page_t *row, int c) {
+static inline floath load_part(global const page_t *row, int c) {
     global const page_t *block = row + c / 32 * 34;
     float scale = vload_half(0, (global const half *)block);
     return JOIN(convert_, floath_name)(JOIN(vload, HEAD_VEC)(0, (global const char *)block + 2 + c % 32)) * scale;
 }
-inline void store_row(global page_t *row, const float *values) {
+static inline void store_row(global page_t *row, const float *values) {
     for (int b = 0; b < BLOCKS; b++) {
         global page_t *block = row + b * 34;
         float largest = 0.0f, bad = 0.0f;
