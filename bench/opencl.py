@@ -8,11 +8,13 @@ the rounds' ratios.
 
 decode   one token at a time after a prompt of 32 tokens
 pp512    a prompt of 512 tokens, with the logits of its last one
-start    seconds from the beginning of a process to its first token, with an empty program cache, and again with it
+start    seconds from the beginning of a process to its end after one token: with an empty program cache, and the lower
+         of two with it
+
+--json also shows the origin of the figures: time, machine, commit and command.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np  # noqa: E402
+from benchmark_script import describe_script, print_json  # noqa: E402
 
 from sporelm import LLM  # noqa: E402
 from sporelm.engine import Request  # noqa: E402
@@ -68,8 +71,8 @@ def decode(llm: LLM, ids: list[int], count: int) -> float:
     return perf_counter() - began
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return a row for each figure."""
+def measure(args: argparse.Namespace) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return the origin of the figures, and a row for each."""
     shared: dict[str, Any] = {"threads": args.threads, "max_context": CONTEXT, "max_batch": 1}
     sides = {
         "opencl": LLM(args.model, backend="opencl", device=args.device, dtype=args.dtype, **shared),
@@ -77,9 +80,10 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         "torch": LLM(args.model, backend="torch", device="cpu", **shared),
     }
     speeds: dict[tuple[str, str], list[float]] = {(kind, name): [] for kind in ("decode", "pp512") for name in sides}
-    random = np.random.default_rng(0)
+    about = describe_script(sides["opencl"].backend.probe())
+    random, vocab = np.random.default_rng(0), sides["opencl"].config.vocab
     for turn in range(args.repeat + 1):  # the first round warms up
-        long, short = (random.integers(10, 40000, size).tolist() for size in (LONG_PROMPT, PROMPT))
+        long, short = (random.integers(0, vocab, size).tolist() for size in (LONG_PROMPT, PROMPT))
         for name, llm in sides.items():
             seconds = {"pp512": prefill(llm, long), "decode": decode(llm, short, args.tokens)}
             if turn:
@@ -95,7 +99,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append(row)
     for llm in sides.values():
         llm.close()
-    return rows
+    return about, rows
 
 
 def main() -> int:
@@ -121,8 +125,11 @@ def main() -> int:
                 "again_s": round(min(seconds[1:]), 2),
             }
         )
-    rows += measure(args)
-    print(json.dumps(rows, indent=2) if args.json else "\n".join(map(str, rows)))
+    about, measured = measure(args)
+    rows += measured
+    if args.json:
+        return print_json({"about": about, "rows": rows})
+    print("\n".join(map(str, rows)))
     return 0
 
 

@@ -52,11 +52,24 @@ def can_have_devices() -> bool:
         return False
     if sys.platform == "darwin" or entry_points(group="torch.backends"):
         return True
-    try:
-        platforms = set(PLATFORMS.findall((Path(spec.origin).parent / "version.py").read_text("utf-8")))
-    except OSError:
+    platforms = _read_platforms(spec.origin)
+    if platforms is None:
         return True  # only torch itself can tell
     return bool(platforms - {"cuda"}) or ("cuda" in platforms and has_cuda_driver())
+
+
+def is_hip_build() -> bool:
+    """Return whether an installed torch was built for AMD's GPUs. It calls them "cuda" as well."""
+    spec = find_spec("torch")
+    return spec is not None and spec.origin is not None and "hip" in (_read_platforms(spec.origin) or ())
+
+
+def _read_platforms(torch_origin: str) -> set[str] | None:
+    """Return the platforms that torch was built for; None if they cannot be read."""
+    try:
+        return set(PLATFORMS.findall((Path(torch_origin).parent / "version.py").read_text("utf-8")))
+    except OSError:
+        return None
 
 
 def has_cuda_driver() -> bool:

@@ -17,9 +17,10 @@ def make_parser() -> Parser:
     parser = Parser(
         "bench tune",
         "Measure which register tiles (panels of rows by tokens) of the CPU kernels are fastest on this machine, and "
-        "save them for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in use). Tiles change the speed, not "
-        "the results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: the tile "
-        "sizes, vector widths and work-group sizes of an OpenCL device (SPORE_OPENCL_TUNING).",
+        "save them for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in use). These tiles change the "
+        "speed, not the results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: "
+        "the tile sizes, vector widths and work-group sizes of an OpenCL device (SPORE_OPENCL_TUNING); they also "
+        "change the order of sums, so the last bits of results.",
         "[options]",
         [
             "spore bench tune",

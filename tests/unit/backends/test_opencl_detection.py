@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
+import pyopencl as cl
+
 from sporelm.backends import backend_registry, opencl_detection
 from sporelm.backends.opencl import device_selection
 from sporelm.backends.opencl_detection import list_opencl_candidates
@@ -30,13 +32,27 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> None:
     ("of_torch", "expected"),
     [
         ([], ["opencl:1", "opencl:2", "opencl:4"]),
-        (["cuda:0", "cuda:1"], ["opencl:2", "opencl:4"]),
+        (["cuda:0", "cuda:1"], ["opencl:1", "opencl:2", "opencl:4"]),
         (["xpu"], ["opencl:1", "opencl:4"]),
         (["npu:0"], ["opencl:1", "opencl:2", "opencl:4"]),
     ],
 )
 def test_gpus_that_torch_has_not_are_candidates(of_torch: list[str], expected: list[str]) -> None:
     assert list_opencl_candidates(of_torch) == expected
+
+
+def test_a_torch_for_amd_has_the_gpus_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It calls them cuda too."""
+    monkeypatch.setattr(opencl_detection, "is_hip_build", lambda: True)
+    assert list_opencl_candidates(["cuda:0"]) == ["opencl:2", "opencl:4"]
+
+
+def test_a_device_that_was_lost_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: Any) -> Any:
+        raise cl.LogicError("clGetDeviceInfo failed: DEVICE_NOT_AVAILABLE")
+
+    monkeypatch.setattr(device_selection, "find_obstacle", fail)
+    assert list_opencl_candidates() == []
 
 
 def test_the_registry_lists_them_after_the_devices_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_program import kernel_program
+from sporelm.backends.opencl.kernel_program import LaunchVariant, kernel_program, launch_variant
 from sporelm.backends.opencl.lowering.quantized_linear import half_snippets, tile_options
 from sporelm.quant import Q4_0
 from sporelm.quant.stored_tensor import StoredTensor
@@ -43,7 +43,7 @@ def measure_peak_rates(backend: "OpenClBackend") -> Mapping[str, float]:
 
 
 def time_repeats(backend: "OpenClBackend", launch: Callable[[], Any], repeats: int = REPEATS) -> list[float]:
-    """Return the seconds of each of several launches, after one that does not count."""
+    """Return the seconds of each of several launches, after an untimed warm-up run."""
     seconds = []
     for number in range(repeats + 1):
         backend.queue.finish()
@@ -60,11 +60,23 @@ def _time_reads(backend: "OpenClBackend") -> list[float]:
     source = backend.allocate_buffer(STREAM_BYTES, "a measurement")
     cl.enqueue_fill_buffer(backend.queue, source, np.zeros(1, np.uint8), 0, STREAM_BYTES)
     options = {"VEC": 4, "LOCAL": 1, "COUNT": VECTORS_PER_ITEM, "PER_ITEM": int(backend.device.kind == "cpu")}
-    kernel = backend.compiler.kernel(kernel_program("streamed_sums", options), "sum_stream")
+    program = kernel_program("streamed_sums", options)
+    kernel = backend.compiler.kernel(program, "sum_stream")
     target = backend.allocate_buffer(items * 4, "a measurement")  # a kernel does not keep its arguments alive
     kernel.set_args(source, target, np.int32(items))
     group = backend.tuning.elements_group if backend.device.kind != "cpu" else 1
-    return time_repeats(backend, lambda: cl.enqueue_nd_range_kernel(backend.queue, kernel, (items,), (group,)))
+    return _time_kernel(backend, launch_variant(program, "sum_stream", (items,), (group,)), kernel, (items,))
+
+
+def _time_kernel(backend: "OpenClBackend", variant: LaunchVariant, kernel: Any, sizes: tuple[int, ...]) -> list[float]:
+    """Return the seconds of launches of a kernel whose arguments are set."""
+
+    def launch() -> None:
+        cl.enqueue_nd_range_kernel(backend.queue, kernel, sizes, variant.group)
+
+    with backend.compiler.guard_compilation(backend.queue, [variant]):
+        launch()
+    return time_repeats(backend, launch)
 
 
 def _token_weight_bytes() -> int:
@@ -100,6 +112,5 @@ def _time_products(backend: "OpenClBackend") -> list[float]:
     group_panels, group_tokens = tuning.tile_group
     sizes = [(-(-TOKENS // tuning.tile_tokens), group_tokens), (-(-ROWS // panel), group_panels)]
     work = tuple(-(-size // group) * group for size, group in sizes)
-    return time_repeats(
-        backend, lambda: cl.enqueue_nd_range_kernel(backend.queue, kernel, work, (group_tokens, group_panels))
-    )
+    variant = launch_variant(program, "multiply_tiles", work, (group_tokens, group_panels))
+    return _time_kernel(backend, variant, kernel, work)

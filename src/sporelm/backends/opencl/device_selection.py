@@ -19,6 +19,8 @@ MIN_VERSION = (1, 2)  # of OpenCL: images are not used, sub-buffers and fills ar
 MIN_GROUP_SIZE = 16  # work-items in a work-group
 MIN_LOCAL_BYTES = 16 << 10  # of local memory: OpenCL's least for a full profile is 32 KiB
 MIN_ALLOC_BYTES = 64 << 20  # of one buffer
+POCL_PLATFORM = "Portable Computing Language"
+FULL_PROFILE = "FULL_PROFILE"
 FP16_EXTENSION = "cl_khr_fp16"
 
 
@@ -52,6 +54,11 @@ class OpenClDevice:
     def shares_host_memory(self) -> bool:
         """Return whether its memory is the host's, as that of integrated GPUs and of CPUs is."""
         return bool(self.device.host_unified_memory)
+
+    @property
+    def is_pocl(self) -> bool:
+        """Return whether its driver is PoCL, which compiles kernels in their first launches too."""
+        return self.platform == POCL_PLATFORM
 
     @property
     def max_group_size(self) -> int:
@@ -110,12 +117,13 @@ def _describe(number: int, device: Any, platform: Any) -> OpenClDevice:
 def choose_device(wanted: str | None, devices: Sequence[OpenClDevice]) -> OpenClDevice:
     """Return the device of a name. Raise BackendError with the list of devices if there is none, or several fit.
 
-    wanted   None: the first GPU, else the first accelerator, else the first CPU; a number; a kind ("gpu"), perhaps with
-             a number among those of the kind ("gpu:1"); or a part of one device's name or platform. Case-insensitive
+    wanted   None: the first GPU that can run the kernels, else the first such accelerator, else the first such CPU; a
+             number; a kind ("gpu"), perhaps with a number among those of the kind ("gpu:1"); or a part of one device's
+             name or platform. Case-insensitive
     """
     name = "opencl" if wanted is None else wanted.strip().lower().removeprefix("opencl:")
     if name == "opencl":
-        return min(devices, key=lambda each: [*KINDS, "custom"].index(each.kind))
+        return min(devices, key=lambda each: (not can_run(each), [*KINDS, "custom"].index(each.kind)))
     if name.isdecimal():
         fitting = [each for each in devices if each.number == int(name)]
     elif (kind := name.partition(":"))[0] in KINDS and (kind[2].isdecimal() or not kind[1]):
@@ -139,6 +147,8 @@ def find_obstacle(device: OpenClDevice) -> str | None:
     remedy = "Choose another device with the option device"
     if not held.available or not held.compiler_available:
         return f"device {device.label} is not available, or has no compiler for OpenCL C. {remedy}"
+    if held.profile != FULL_PROFILE:
+        return f"device {device.label} has only the embedded profile, with other rounding ({held.profile}). {remedy}"
     checks: tuple[tuple[str, Any, Any], ...] = (
         ("OpenCL version", device.version, MIN_VERSION),
         ("work-items in a work-group", held.max_work_group_size, MIN_GROUP_SIZE),
@@ -154,6 +164,14 @@ def find_obstacle(device: OpenClDevice) -> str | None:
     if not held.endian_little:
         return f"device {device.label} is big-endian, and model files are little-endian. {remedy}"
     return None
+
+
+def can_run(device: OpenClDevice) -> bool:
+    """Return whether a device can run the kernels. One that was lost cannot."""
+    try:
+        return find_obstacle(device) is None
+    except cl.Error:
+        return False
 
 
 def explain_error(error: BaseException) -> str:

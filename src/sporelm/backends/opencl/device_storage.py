@@ -65,6 +65,7 @@ class PoolBuffers(Resource):
         for buffer in self.buffers:
             with suppress(cl.Error):  # of a lost device: what it has is gone, and the others are freed
                 buffer.release()
+            buffer.count_freed()
         self.buffers = []
 
 

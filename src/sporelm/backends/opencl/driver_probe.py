@@ -1,4 +1,5 @@
-"""The child process of `driver_check`: it uses a driver as the back-end will, and ends with 0 if it lives to tell."""
+"""The child process of `driver_check`: it uses the driver as the back-end will, and exits with 0 unless the driver
+crashes it."""
 
 import os
 from contextlib import suppress
@@ -8,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 
 from sporelm.backends.opencl.device_selection import choose_device, find_obstacle, list_opencl_devices
-from sporelm.backends.opencl.kernel_program import LANGUAGE, KernelProgram, kernel_program
+from sporelm.backends.opencl.kernel_program import LANGUAGE, KernelProgram, build_program, kernel_program
 from sporelm.backends.opencl.pocl_folder import remove_own_folder
 from sporelm.errors import BackendError
 
@@ -34,7 +35,7 @@ def _use(wanted: str | None) -> None:
     source = cl.Buffer(context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=numbers)
     target = cl.Buffer(context, cl.mem_flags.READ_WRITE, 16)
     program: Any = cl.Program(context, PROGRAM.source)
-    kernel = cl.Kernel(program.build([LANGUAGE], cache_dir=False), "convert_numbers")
+    kernel = cl.Kernel(build_program(program, [LANGUAGE]), "convert_numbers")
     kernel.set_args(source, target, np.int32(4))
     cl.enqueue_nd_range_kernel(queue, kernel, (4,), (1,))
     cl.enqueue_copy(queue, np.empty(4, np.float32), target, is_blocking=True)

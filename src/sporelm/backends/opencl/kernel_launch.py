@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from sporelm.backends.opencl.kernel_program import KernelProgram
+from sporelm.errors import OpError
 from sporelm.ops import Symbol
 from sporelm.ops.spec import Extent
 
 Extents = Mapping[str, int]
+MAX_INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -77,5 +79,11 @@ class PreparedLaunch:
         if 0 in sizes:
             return ()
         for index, amount in self._varying:
-            self.kernel.set_arg(index, np.int32(amount.value(extents)))
+            number = amount.value(extents)
+            if number > MAX_INT32:
+                raise OpError(
+                    f"{self.launch.name}: a step has too many numbers (got {number}; allowed {MAX_INT32}). Lower the "
+                    "option max_batch."
+                )
+            self.kernel.set_arg(index, np.int32(number))
         return tuple(-(-size // group) * group for size, group in zip(sizes, self.group, strict=True))

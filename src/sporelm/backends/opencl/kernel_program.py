@@ -8,13 +8,14 @@ many processes, the least recently used files removed first.
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import RLock
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyopencl as cl
 
@@ -67,9 +68,24 @@ def read_source(name: str) -> str:
     return (SOURCES / name).read_text("utf-8")
 
 
-# Held while a driver compiles: in builds, and in launches that may compile too, which PoCL does in the first one with
-# each size. Threads of several models would compile in one folder, which it does not lock (`pocl_folder`).
-COMPILING = RLock()
+# Held while a driver compiles: in builds, and in launches that make PoCL compile. Threads of several models would
+# compile in one folder, which it does not lock (`pocl_folder`).
+COMPILE_LOCK = RLock()
+POCL_SMALL_GRID = 65535  # PoCL compiles a kernel once more for more work-items than this in a dimension
+
+
+class LaunchVariant(NamedTuple):
+    """What PoCL compiles in a first launch: a kernel for a size of work-groups, and for small or large grids."""
+
+    program: KernelProgram
+    name: str
+    group: tuple[int, ...]
+    is_small: bool
+
+
+def launch_variant(program: KernelProgram, name: str, sizes: Sequence[int], group: Sequence[int]) -> LaunchVariant:
+    """Return the variant of a launch with these work-items in each dimension."""
+    return LaunchVariant(program, name, tuple(group), max(sizes) < POCL_SMALL_GRID)
 
 
 class ProgramCompiler:
@@ -82,6 +98,7 @@ class ProgramCompiler:
         self.compile_s = 0.0
         self._programs: dict[KernelProgram, Any] = {}
         self._unsaved: dict[str, Any] = {}
+        self._launched: set[LaunchVariant] = set()
         has_division = device.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         self._flags = [EXACT_DIVISION] if has_division else []
 
@@ -89,7 +106,7 @@ class ProgramCompiler:
         """Return a new kernel object of a program. Raise BackendError if the driver does not compile it."""
         if program not in self._programs:
             began = perf_counter()
-            with COMPILING:
+            with COMPILE_LOCK:
                 self._programs[program] = self._build(program)
             self.compile_s += perf_counter() - began
         return cl.Kernel(self._programs[program], name)
@@ -120,11 +137,11 @@ class ProgramCompiler:
         binary = self.binaries.get(key)
         if binary is not None:
             try:
-                return self._compile(cl.Program(self.context, [self.device.device], [binary]), flags)
+                return build_program(cl.Program(self.context, [self.device.device], [binary]), flags)
             except cl.Error:  # of another build of the driver under the same version: compile again
                 pass
         try:
-            built = self._compile(cl.Program(self.context, program.source), flags)
+            built = build_program(cl.Program(self.context, program.source), flags)
         except cl.Error as error:
             raise BackendError(
                 f"device {self.device.label}: its driver does not compile {program}: {_first_error(str(error))}. "
@@ -134,12 +151,19 @@ class ProgramCompiler:
         self._unsaved[key] = built
         return built
 
-    def _compile(self, program: Any, flags: Sequence[str]) -> Any:
-        """Build a program without the cache of pyopencl, which does not check its files, and without its warning for
-        each log that is not empty."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            return program.build(list(flags), cache_dir=False)
+    @contextmanager
+    def guard_compilation(self, queue: Any, variants: Iterable[LaunchVariant]) -> Iterator[None]:
+        """Launch these variants in the block. If PoCL compiles one of them, no other thread compiles meanwhile."""
+        new = set(variants) - self._launched
+        if not new:
+            yield
+            return
+        with COMPILE_LOCK if self.device.is_pocl else nullcontext():
+            yield
+            if self.device.is_pocl:
+                queue.finish()
+            self.save_binaries()
+        self._launched |= new
 
     def save_binaries(self) -> None:
         """Keep the binaries of programs that were compiled from source.
@@ -154,6 +178,17 @@ class ProgramCompiler:
             if binary:
                 self.binaries.put(key, binary)
         self._unsaved.clear()
+
+
+def build_program(program: Any, flags: Sequence[str]) -> Any:
+    """Build a program of pyopencl without pyopencl's cache, and without its warning for each log that is not empty.
+
+    That cache does not check its files, and leaves the source of a program that does not compile in a temporary file.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program.get_info(cl.program_info.REFERENCE_COUNT)  # creates the driver's program: then it is built directly
+        return program.build(list(flags), cache_dir=False)
 
 
 def _first_error(log: str) -> str:
@@ -174,7 +209,8 @@ def run_probe(
         target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
         kernel = compiler.kernel(program, name)
         kernel.set_args(*buffers, target)
-        cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+        with compiler.guard_compilation(queue, [launch_variant(program, name, (1,), (1,))]):
+            cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
         cl.enqueue_copy(queue, found, target, is_blocking=True)
     except (BackendError, cl.Error):
         return False

@@ -61,13 +61,15 @@ def tune_device(backend: "OpenClBackend", progress: Progress | None = None) -> t
 def _tune_half_products(backend: "OpenClBackend") -> TuningRow:
     """Measure products of many tokens in half precision and in float, on a back-end that stores halves."""
     narrow = type(backend)(device=str(backend.device.number), dtype="f16")
-    narrow.tuning = backend.tuning
-    random = np.random.default_rng(0)
-    weight = _random_weight(narrow, random)
-    many = narrow.tensor(random.standard_normal((TOKENS, WIDTH), np.float32))
-    row = _choose(narrow, "half products", [{"half_products": 0}], lambda: ops.linear(many, weight))
-    backend.tuning = narrow.tuning
-    narrow.close()
+    try:
+        narrow.tuning = backend.tuning
+        random = np.random.default_rng(0)
+        weight = _random_weight(narrow, random)
+        many = narrow.tensor(random.standard_normal((TOKENS, WIDTH), np.float32))
+        row = _choose(narrow, "half products", [{"half_products": 0}], lambda: ops.linear(many, weight))
+        backend.tuning = narrow.tuning
+    finally:
+        narrow.close()
     return row
 
 

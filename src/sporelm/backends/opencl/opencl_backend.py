@@ -77,6 +77,8 @@ HALF_SUM_ROUNDINGS = 4  # of the 16 products that kernels/many_token_product.cl 
 MAX_STEP_TOKENS = 512
 # One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
 NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")
+SMALLER_MODEL = "Use a smaller model or a shorter number format, or choose another device with the option device."
+SHORTER_CONTEXT = "Lower the option max_context or max_batch, or use a smaller model."
 SHORTAGE_CODES = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
 
 
@@ -108,6 +110,7 @@ class OpenClBackend:
         self.context: Context = DeviceContext(self.name, translate_error=self.translate_error)
         self.times: list[CallTime] | None = None  # of launches, if they are recorded
         self.allocated_bytes = 0
+        self.last_launch: Any = None  # the event of the last launch: reads fail if it failed
         self._obstacle: str | None = None
         try:
             check_driver(device)
@@ -187,11 +190,12 @@ class OpenClBackend:
             return None
         label = self.device.label
         if getattr(error, "code", None) in SHORTAGE_CODES:
-            return MemoryShortage(
-                f"device {label}: {explain_error(error)}. Lower the option max_context, or use a smaller model."
-            )
-        return BackendError(
-            f"device {label} failed: {explain_error(error)}. Load the model again; if that fails too, restart the "
+            return MemoryShortage(f"device {label}: {explain_error(error)}. {SHORTER_CONTEXT}")
+        return BackendError(self._describe_failure(explain_error(error)))
+
+    def _describe_failure(self, reason: str) -> str:
+        return (
+            f"device {self.device.label} failed: {reason}. Load the model again; if that fails too, restart the "
             "program or choose another device with the option device."
         )
 
@@ -208,20 +212,28 @@ class OpenClBackend:
 
     # ---- buffers
 
-    def allocate_buffer(self, nbytes: int, purpose: str) -> Any:
-        """Return a buffer. Raise MemoryShortage if the device has no room for it, or for none so large."""
+    def allocate_buffer(self, nbytes: int, purpose: str, remedy: str = SMALLER_MODEL) -> Any:
+        """Return a buffer. Raise MemoryShortage with the remedy if the device has no room for it, or none so large."""
         limit = int(self.device.device.max_mem_alloc_size)
         if nbytes > limit:
             raise MemoryShortage(
                 f"device {self.device.label}: buffer too large for {purpose} (got {nbytes} bytes; allowed {limit}). "
-                "Lower the option max_context, or use a smaller model."
+                + remedy
             )
         flags: Any = cl.mem_flags.READ_WRITE
         if self.device.shares_host_memory:
             flags |= cl.mem_flags.ALLOC_HOST_PTR
-        buffer = CountedBuffer(self.cl_context, flags, max(nbytes, 1))
+        try:
+            buffer = CountedBuffer(self.cl_context, flags, max(nbytes, 1))
+        except cl.Error as error:
+            if getattr(error, "code", None) not in SHORTAGE_CODES:
+                raise
+            raise MemoryShortage(
+                f"device {self.device.label}: no memory for {purpose} of {nbytes} bytes ({explain_error(error)}). "
+                + remedy
+            ) from error
         self.allocated_bytes += nbytes
-        finalize(buffer, self._count_freed, nbytes)
+        buffer.count_freed = finalize(buffer, self._count_freed, nbytes)
         return buffer
 
     def _count_freed(self, nbytes: int) -> None:
@@ -231,12 +243,9 @@ class OpenClBackend:
         """Return a buffer with a copy of an array, written in place where the device shares the host's memory."""
         buffer = self.allocate_buffer(array.nbytes, f"an array {array.dtype}{list(array.shape)}")
         if array.nbytes:
-            with self._mapped(buffer, (array.nbytes,), writes=True) as place:
+            with MappedBytes(self, buffer, array.nbytes) as place:
                 place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return buffer
-
-    def _mapped(self, buffer: Any, shape: tuple[int, ...], *, writes: bool) -> "MappedBytes":
-        return MappedBytes(self, buffer, shape, writes)
 
     # ---- tensors
 
@@ -264,7 +273,7 @@ class OpenClBackend:
         """Return the first numbers of an array; halves as float32."""
         array = np.empty(shape, stored.stored.numpy)
         if array.size:
-            cl.enqueue_copy(self.queue, array, stored.buffer, is_blocking=True)
+            self._read_bytes(stored.buffer, array)
         return array.astype(np.float32) if stored.stored is F16 else array
 
     def contiguous(self, tensor: Tensor) -> Tensor:
@@ -290,7 +299,7 @@ class OpenClBackend:
         buffer = self.allocate_buffer(
             kind.nbytes(shape) + OVERREAD_BYTES, f"a weight {weight.format.name}{list(shape)}"
         )
-        with self._mapped(buffer, (kind.nbytes(shape),), writes=True) as place:
+        with MappedBytes(self, buffer, kind.nbytes(shape)) as place:
             if kind.name != weight.format.name:
                 kind.pack(np.ascontiguousarray(weight.dequantize(), np.float32), shape, place)
             else:
@@ -323,11 +332,14 @@ class OpenClBackend:
     def _allocate_pool(self, sizes: Sequence[int], label: str) -> PoolBuffers:
         """Return zeroed buffers of these bytes."""
         pool = PoolBuffers(self.context, [], f"{label} of {len(sizes)} layers", self.finish_quietly)
-        for nbytes in sizes:
-            buffer = self.allocate_buffer(nbytes, label)
-            pool.buffers.append(buffer)
-            if nbytes:
-                cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint8), 0, nbytes)
+        try:
+            for nbytes in sizes:
+                pool.buffers.append(self.allocate_buffer(nbytes, label, SHORTER_CONTEXT))
+                if nbytes:
+                    cl.enqueue_fill_buffer(self.queue, pool.buffers[-1], np.zeros(1, np.uint8), 0, nbytes)
+        except BaseException:
+            pool.free()
+            raise
         return pool
 
     @enters_context
@@ -346,16 +358,29 @@ class OpenClBackend:
     def _export(self, stored: PooledArray, indices: Sequence[int]) -> np.ndarray:
         """Return the arrays of these indices along the first dimension."""
         array = np.empty((len(indices), *stored.bits_shape[1:]), stored.bits.numpy)
-        nbytes = array[:1].nbytes
-        for place, index in enumerate(indices):
-            cl.enqueue_copy(
-                self.queue,
-                array[place],
-                stored.buffer,
-                src_offset=index * nbytes,
-                is_blocking=place == len(indices) - 1,
-            )
+        self._read_items(stored.buffer, indices, array)
         return array
+
+    def _read_items(self, buffer: Any, indices: Sequence[int], array: np.ndarray) -> None:
+        """Read these items along the first dimension to an array, neighbours in one copy."""
+        nbytes, begin = array[:1].nbytes, 0
+        for end in range(1, len(indices) + 1):
+            if end < len(indices) and indices[end] == indices[end - 1] + 1:
+                continue
+            if nbytes:
+                self._read_bytes(buffer, array[begin:end], int(indices[begin]) * nbytes)
+            begin = end
+
+    def _read_bytes(self, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
+        """Fill an array with the bytes of a buffer from an offset on. Raise BackendError if the last launch failed.
+
+        The queue is in order, so that launch has ended after the read. Its event is not waited for: PoCL would hang if
+        it had failed.
+        """
+        cl.enqueue_copy(self.queue, array, buffer, src_offset=offset, is_blocking=True)
+        status = 0 if self.last_launch is None else int(self.last_launch.command_execution_status)
+        if status < 0:
+            raise BackendError(self._describe_failure(f"a kernel ended with status {status}"))
 
     @enters_context
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
@@ -419,7 +444,10 @@ class OpenClBackend:
             self._import(tensor.storage, states, array)
 
     def free_bytes(self) -> int | None:
-        """Return the bytes of the device that this back-end has not taken: OpenCL does not count those of others."""
+        """Return total memory minus this back-end's own allocations.
+
+        OpenCL does not report what other processes use.
+        """
         total = self.total_bytes()
         return None if total is None else max(0, total - self.allocated_bytes)
 
@@ -443,9 +471,7 @@ class OpenClBackend:
             return handle[list(rows)]
         stored: DeviceArray = handle.array
         array = np.empty((len(rows), *handle.shape[1:]), stored.stored.numpy)
-        nbytes = array[:1].nbytes
-        for place, row in enumerate(rows):
-            cl.enqueue_copy(self.queue, array[place], stored.buffer, src_offset=row * nbytes, is_blocking=True)
+        self._read_items(stored.buffer, rows, array)
         return array.astype(np.float32) if stored.stored is F16 else array
 
     def start_fetch(self, handle: Handle) -> Fetched:
@@ -541,6 +567,7 @@ class OpenClBackend:
         """Free everything. Programs and pools that are still referenced are freed, and reported as leaks."""
         if self._obstacle is None and not self.context.closed:
             self.finish_quietly()
+        self.last_launch = None
         leaks = self.context.close()
         if leaks:
             warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)
@@ -554,31 +581,38 @@ class PreparedCall(NamedTuple):
 
 
 class CountedBuffer(cl.Buffer):
-    """A buffer that can be referenced weakly, so that its bytes are counted until it is gone."""
+    """A buffer whose bytes are counted until it is gone, or until `count_freed` is called."""
+
+    count_freed: Callable[[], object]
 
 
 class MappedBytes:
-    """The bytes of a buffer as an array, for a block: mapped where the device shares the host's memory, else a copy."""
+    """The first bytes of a buffer as an array to write, for a block: mapped where the device shares the host's memory,
+    else copied at its end, unless it fails. Bytes that the block leaves out are zeros."""
 
-    def __init__(self, backend: OpenClBackend, buffer: Any, shape: tuple[int, ...], writes: bool) -> None:
-        self._backend, self._buffer, self._shape, self._writes = backend, buffer, shape, writes
+    def __init__(self, backend: OpenClBackend, buffer: Any, nbytes: int) -> None:
+        self._backend, self._buffer, self._nbytes = backend, buffer, nbytes
 
     def __enter__(self) -> np.ndarray:
         if self._backend.device.shares_host_memory:
-            flags = cl.map_flags.WRITE if self._writes else cl.map_flags.READ
             self._array, _ = cl.enqueue_map_buffer(
-                self._backend.queue, self._buffer, flags, 0, self._shape, np.dtype(np.uint8), is_blocking=True
+                self._backend.queue,
+                self._buffer,
+                cl.map_flags.WRITE,
+                0,
+                (self._nbytes,),
+                np.dtype(np.uint8),
+                is_blocking=True,
             )
-            if self._writes:
-                self._array[:] = 0  # what the caller leaves out is read as zeros
+            self._array[:] = 0
         else:
-            self._array = np.zeros(self._shape, np.uint8)
+            self._array = np.zeros(self._nbytes, np.uint8)
         return self._array
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         if self._backend.device.shares_host_memory:
             self._array.base.release(self._backend.queue)
-        elif self._writes:
+        elif kind is None:
             cl.enqueue_copy(self._backend.queue, self._buffer, self._array, is_blocking=True)
         del self._array
 

@@ -1,11 +1,11 @@
 """A graph as a list of prepared kernels over one buffer: memory and arguments are fixed once, a step enqueues the list.
 
 Values lie in an arena, in sub-buffers. Small inputs lie together in a buffer of their own, which one copy fills. The
-sizes of launches follow from a step's extents; they are computed once for each combination, and a step with the same
-extents as the one before sets no argument.
+sizes of launches follow from a step's extents; a step with the same extents as the one before computes none of them and
+sets no argument.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sporelm.backends.context import Resource
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.opencl.device_storage import DeviceArray, OutputHandle, RoundedRows
 from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, extent_of
-from sporelm.backends.opencl.kernel_program import COMPILING
+from sporelm.backends.opencl.kernel_program import LaunchVariant, launch_variant
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
 from sporelm.backends.opencl.op_lowering import find_lowering
 from sporelm.backends.protocol import Handle, Placement
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 MAX_JOINT_INPUT_BYTES = 1 << 20  # of an input that goes up together with others
 BoundLaunch = tuple[int, Any, tuple[int, ...], tuple[int, ...]]  # its number, kernel, global size and group
-MAX_BOUND_STEPS = 64  # combinations of extents whose sizes are kept
 
 
 def value_bytes(spec: Spec, alignment: int) -> int:
@@ -80,9 +79,10 @@ class OpenClProgram(Resource):
         )
         self._launches = emitter.launches
         self._prepared: list[PreparedLaunch | None] = [None] * len(self._launches)
-        self._bound: dict[tuple[int, ...], list[BoundLaunch]] = {}
+        self._bound: list[BoundLaunch] = []  # the launches of a step with the extents of `_last`
         self._last: tuple[int, ...] | None = None
-        self._launched: set[tuple[int, ...]] = set()  # combinations of extents that have run
+        self._variants: dict[tuple[int, bool], LaunchVariant] = {}  # of these launches, those that have not run
+        self._launched: set[tuple[int, bool]] = set()  # the launches that have run, by number and `is_small`
         self._caches = [
             value.storage
             for call in graph.calls
@@ -99,6 +99,7 @@ class OpenClProgram(Resource):
         """Place small inputs in one buffer, the smallest first."""
         alignment = self.backend.device.alignment
         self._joint: dict[str, tuple[int, np.ndarray]] = {}  # offset and place in the staged bytes
+        self._input_buffer: Any = None
         joint = []
         for name, value in self.graph.inputs.items():
             nbytes = value_bytes(value.spec, alignment)
@@ -170,7 +171,7 @@ class OpenClProgram(Resource):
                 offset, place = self._joint[name]
                 flat = array.reshape(-1)
                 place[: flat.size] = flat
-                end = max(end, offset + flat.nbytes)
+                end = max(end, offset + flat.size * place.itemsize)
             else:
                 beside.append((value, array))
         queue = self.backend.queue
@@ -185,49 +186,46 @@ class OpenClProgram(Resource):
                 continue
             given = array if isinstance(array, np.ndarray) else self.backend.fetch(array)
             if given.size:
-                cl.enqueue_copy(queue, target.buffer, np.ascontiguousarray(given), is_blocking=True)
+                contiguous = np.ascontiguousarray(given, target.stored.numpy)
+                cl.enqueue_copy(queue, target.buffer, contiguous, is_blocking=True)
 
     def _enqueue(self, extents: Mapping[str, int]) -> None:
         """Enqueue the launches of a step."""
-        key = tuple(extents.values())
         for cache in self._caches:
             cache.pool.check()
-        is_new = key not in self._launched
-        bound = self._bind(key, extents)
-        if self.backend.times is not None:
-            self._enqueue_timed(bound)
-        elif is_new:
-            with COMPILING:
-                self._enqueue_bound(bound)
-                self.backend.queue.finish()
-                self.backend.compiler.save_binaries()
-            self._launched.add(key)
-        else:
-            self._enqueue_bound(bound)
+        self._bind(extents)
+        with self.backend.compiler.guard_compilation(self.backend.queue, self._variants.values()):
+            if self.backend.times is not None:
+                self._enqueue_timed()
+            else:
+                self._enqueue_bound()
+        self._launched.update(self._variants)
+        self._variants = {}
 
-    def _enqueue_bound(self, bound: Sequence[BoundLaunch]) -> None:
-        queue = self.backend.queue
-        for _, kernel, sizes, group in bound:
-            cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
+    def _enqueue_bound(self) -> None:
+        queue, event = self.backend.queue, None
+        for _, kernel, sizes, group in self._bound:
+            event = cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
         queue.flush()
+        self.backend.last_launch = event
 
-    def _enqueue_timed(self, bound: Sequence[BoundLaunch]) -> None:
+    def _enqueue_timed(self) -> None:
         """Enqueue launch by launch, and record the time of each."""
-        for number, kernel, sizes, group in bound:
+        for number, kernel, sizes, group in self._bound:
             call = self.graph.calls[self._owners[number]]
 
             def launch(kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
-                cl.enqueue_nd_range_kernel(self.backend.queue, kernel, sizes, group)
+                self.backend.last_launch = cl.enqueue_nd_range_kernel(self.backend.queue, kernel, sizes, group)
 
             self.backend.timed(call, self._launches[number].name, launch)
 
-    def _bind(self, key: tuple[int, ...], extents: Mapping[str, int]) -> list[BoundLaunch]:
-        """Return the kernels of a step with their sizes, their arguments set."""
-        bound = self._bound.get(key)
-        if bound is not None and key == self._last:
-            return bound
-        bound = []
+    def _bind(self, extents: Mapping[str, int]) -> None:
+        """Compute the launches of a step with their sizes, and set their arguments, unless the last step was such."""
+        key = tuple(extents.values())
+        if key == self._last:
+            return
         self._last = None  # a failure below leaves arguments of two steps
+        self._bound, self._variants = [], {}
         for number, launch in enumerate(self._launches):
             if launch.condition is not None and not launch.condition(extents):
                 continue
@@ -236,12 +234,11 @@ class OpenClProgram(Resource):
                 prepared = self._prepared[number] = self._prepare(launch)
             sizes = prepared.bind(extents)
             if sizes:
-                bound.append((number, prepared.kernel, sizes, prepared.group))
-        if len(self._bound) >= MAX_BOUND_STEPS:
-            self._bound.clear()
-        self._bound[key] = bound
+                self._bound.append((number, prepared.kernel, sizes, prepared.group))
+                variant = launch_variant(launch.program, launch.name, sizes, prepared.group)
+                if (number, variant.is_small) not in self._launched:
+                    self._variants[number, variant.is_small] = variant
         self._last = key
-        return bound
 
     def _prepare(self, launch: KernelLaunch) -> PreparedLaunch:
         kernel = self.backend.compiler.kernel(launch.program, launch.name)
@@ -258,9 +255,12 @@ class OpenClProgram(Resource):
 
     def release(self) -> None:
         self.backend.finish_quietly()  # some drivers do not keep the buffers of launches that are not done
-        self._arena = self._scratch = None
-        self._prepared, self._launches = [], []
-        self._bound.clear()
+        self._arena = self._scratch = self._input_buffer = None
+        self._staged = np.empty(0, np.uint8)
+        self._joint.clear()
+        self._prepared, self._launches, self._bound = [], [], []
+        self._variants = {}
+        self._last = None
         self._arrays.clear()
         self._constants.clear()
         self._tensors.clear()

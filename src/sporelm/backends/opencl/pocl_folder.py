@@ -8,10 +8,11 @@ gets a folder that ends with the process, in POCL_CACHE_DIR. A folder that the u
 
 import atexit
 import shutil
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from secrets import token_hex
 from typing import IO
 
 from sporelm import settings
@@ -20,6 +21,7 @@ from sporelm.backends.file_cache import ObjectCache
 VARIABLE = "POCL_CACHE_DIR"  # which PoCL reads when its devices are first listed
 FOLDER = "pocl"  # in the folder of compiled code
 LOCK_SUFFIX = ".lock"  # of the file that the owner of a folder locks
+PARENT_LOCK = ".lock"  # the file that a process locks while it creates or removes folders
 
 _held: list[tuple[Path, IO[bytes]]] = []  # the folder of this process, and its lock file
 
@@ -33,15 +35,36 @@ def use_own_folder() -> None:
     parent = binaries.folder / FOLDER
     try:
         parent.mkdir(mode=0o700, exist_ok=True)
-        remove_abandoned(parent)
-        folder = Path(tempfile.mkdtemp(dir=parent))
-        file = _lock_path(folder).open("wb")
+        with lock_parent(parent) as is_locked:
+            if is_locked:
+                remove_abandoned(parent)
+            _held.append(create_folder(parent, needs_lock=is_locked))
     except OSError:
         return
-    _try_lock(file)
-    _held.append((folder, file))
     atexit.register(remove_own_folder)
-    settings.set_library_variable(VARIABLE, str(folder), replaced=str(parent))
+    settings.set_library_variable(VARIABLE, str(_held[-1][0]), replaced=str(parent))
+
+
+@contextmanager
+def lock_parent(parent: Path) -> Iterator[bool]:
+    """Let no other process create or remove folders in the block. False on systems without such locks."""
+    with (parent / PARENT_LOCK).open("a+b") as file:
+        yield _lock(file)
+
+
+def create_folder(parent: Path, *, needs_lock: bool) -> tuple[Path, IO[bytes]]:
+    """Return a new folder, and its open lock file, which exists before it. Raise OSError."""
+    folder = parent / token_hex(8)
+    file = _lock_path(folder).open("x+b")
+    try:
+        if not _lock(file, waits=False) and needs_lock:
+            raise OSError(f"{folder}: its lock file cannot be locked")
+        folder.mkdir(mode=0o700)
+    except OSError:
+        file.close()
+        _lock_path(folder).unlink(missing_ok=True)
+        raise
+    return folder, file
 
 
 def remove_own_folder() -> None:
@@ -55,25 +78,31 @@ def remove_own_folder() -> None:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove folders whose process has ended without doing so: the system has released their locks."""
-    for path in parent.glob(f"*{LOCK_SUFFIX}"):
-        with suppress(OSError), path.open("rb") as file:
-            if _try_lock(file):
+    """Remove folders whose process has ended without doing so: the system has released their locks.
+
+    The caller holds the lock of the parent. A folder without a lock file has no process either.
+    """
+    for path in parent.glob(f"?*{LOCK_SUFFIX}"):
+        with suppress(OSError), path.open("r+b") as file:
+            if _lock(file, waits=False):
                 shutil.rmtree(path.with_suffix(""), ignore_errors=True)
                 path.unlink()
+    for path in parent.iterdir():
+        if path.is_dir() and not _lock_path(path).exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + LOCK_SUFFIX)
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    """Lock a file, if no other process has it. False on systems without such locks, where nothing is removed."""
+def _lock(file: IO[bytes], *, waits: bool = True) -> bool:
+    """Lock a file until it is closed. False if another process has it, and on systems without such locks."""
     try:
         import fcntl
     except ImportError:
         return False
     with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         return True
     return False

@@ -13,6 +13,7 @@ LARGE = {
     "local_mem_size": 1 << 16,
     "max_mem_alloc_size": 1 << 30,
     "endian_little": True,
+    "profile": "FULL_PROFILE",
     "extensions": "cl_khr_fp16 cl_khr_fp64",
     "host_unified_memory": True,
     "mem_base_addr_align": 1024,

@@ -6,6 +6,7 @@ A fault is raised by the call of pyopencl itself, for one back-end's queue; othe
 import gc
 import warnings
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,56 @@ def test_a_failed_read_is_an_error_of_the_caller_that_reads(opencl: Any, faulty:
     plan.close()
 
 
+def test_a_kernel_that_failed_on_the_device_fails_the_reads(opencl: Any) -> None:
+    """Its launch was accepted, and ended with a negative status."""
+    plan = small_plan(opencl)
+    handles, caches = plan.launch(ARRAYS, {"tokens": 3}), opencl.allocate_pages(2, [(1, 16)], F32)
+    opencl.last_launch = SimpleNamespace(command_execution_status=cl.status_code.OUT_OF_RESOURCES)
+    reads = (
+        lambda: opencl.fetch(handles["y"]),
+        lambda: opencl.fetch_rows(handles["y"], [1]),
+        lambda: opencl.export_pages(caches[0], [0, 1]),
+    )
+    for read in reads:
+        with pytest.raises(BackendError, match=r"failed: a kernel ended with status -5. Load the model again"):
+            read()
+    assert plan.run(ARRAYS, {"tokens": 3})["y"].shape == (3, 256), "the next step runs"
+    opencl.free_pages(caches)
+    plan.close()
+
+
+def test_a_page_that_cannot_be_read_fails_the_export(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read is waited for: none but the last of them fails here."""
+    caches = opencl.allocate_pages(4, [(1, 16)], F32)
+    copies: list[bool] = []
+    copy = cl.enqueue_copy
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        copies.append(options["is_blocking"])
+        return copy(*arguments, **options)
+
+    monkeypatch.setattr(opencl_backend.cl, "enqueue_copy", record)
+    opencl.export_pages(caches[0], [0, 3, 1, 2])
+    assert copies == [True, True, True], "neighbours are one copy"
+    opencl.free_pages(caches)
+
+
+def test_a_block_that_fails_uploads_nothing(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(opencl.device), "shares_host_memory", False)
+    buffer = opencl.copy_to_buffer(np.ones(4, np.uint8))
+
+    def write() -> None:
+        with opencl_backend.MappedBytes(opencl, buffer, 4) as place:
+            place[:] = 7
+            raise ValueError("a damaged weight")
+
+    with pytest.raises(ValueError, match="a damaged weight"):
+        write()
+    found = np.zeros(4, np.uint8)
+    cl.enqueue_copy(opencl.queue, found, buffer, is_blocking=True)
+    assert found.tolist() == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize("broken", ["enqueue_map_buffer", "enqueue_copy"])
 def test_a_failure_while_weights_go_up_frees_them(
     opencl: Any, faulty: FaultyCalls, broken: str, monkeypatch: pytest.MonkeyPatch
@@ -113,11 +164,9 @@ def test_a_failure_while_pages_are_allocated_frees_them(opencl: Any, faulty: Fau
     faulty.broken.add("enqueue_fill_buffer")
     with pytest.raises(BackendError, match="failed: ") as raised:
         opencl.allocate_pages(2, [(1, 16)], F32)
+    assert opencl.allocated_bytes == before, "at once, while the error is handled"
     check_line(raised)
     faulty.broken.clear()
-    del raised
-    gc.collect()
-    assert opencl.allocated_bytes == before
     opencl.free_pages(opencl.allocate_pages(2, [(1, 16)], F32))
 
 
@@ -132,7 +181,7 @@ def test_a_program_that_does_not_build_is_an_error_of_its_model_alone(
         raise fault("clBuildProgram failed: BUILD_PROGRAM_FAILURE", "BUILD_PROGRAM_FAILURE")
 
     with monkeypatch.context() as patched:
-        patched.setattr(opencl.compiler, "_compile", fail)
+        patched.setattr(kernel_program, "build_program", fail)
         with pytest.raises(
             BackendError, match=r"its driver does not compile elementwise.cl \(.*Update the driver"
         ) as raised:

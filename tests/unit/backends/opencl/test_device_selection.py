@@ -58,6 +58,13 @@ def test_a_missing_device_is_an_error_with_the_list(wanted: str, problem: str) -
         choose_device(wanted, DEVICES)
 
 
+def test_the_default_can_run_the_kernels() -> None:
+    small = stand_in(3, "gpu", "Small", local_mem_size=0)
+    assert choose_device(None, [small, *DEVICES]).number == 1
+    assert choose_device(None, [small, DEVICES[0]]).kind == "cpu"
+    assert choose_device(None, [small]).number == 3, "its error says what it lacks"
+
+
 def test_without_a_gpu_the_cpu_is_the_default() -> None:
     assert choose_device(None, DEVICES[:1]).kind == "cpu"
 
@@ -71,6 +78,7 @@ def test_without_a_gpu_the_cpu_is_the_default() -> None:
         ({"max_mem_alloc_size": 1 << 20}, r"bytes in one buffer \(got 1048576; at least 67108864\)"),
         ({"compiler_available": False}, "no compiler for OpenCL C"),
         ({"endian_little": False}, "big-endian"),
+        ({"profile": "EMBEDDED_PROFILE"}, r"only the embedded profile.*\(EMBEDDED_PROFILE\)"),
     ],
 )
 def test_a_device_that_is_too_small_has_a_reason_and_a_remedy(

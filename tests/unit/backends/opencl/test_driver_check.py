@@ -28,7 +28,7 @@ def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectCache:
     """A cache without successes."""
     cache = ObjectCache(tmp_path / "kernels", 1 << 24)
     monkeypatch.setattr(driver_check, "ObjectCache", lambda: cache)
-    monkeypatch.setattr(driver_check, "_checked", set())
+    monkeypatch.setattr(driver_check, "_results", {})
     return cache
 
 
@@ -61,11 +61,38 @@ def test_a_driver_that_dies_is_missing_and_never_chosen(
     assert list_opencl_candidates() == []
 
 
+def test_the_error_shows_what_the_driver_wrote_last(
+    unchecked: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_driver(tmp_path, monkeypatch, "os.write(2, b'first\\n: CommandLine Error: registered twice!\\n'); os.abort()")
+    with pytest.raises(BackendError, match=r"\(signal 6, SIGABRT: : CommandLine Error: registered twice!\). Update"):
+        check_driver(None)
+
+
+def test_an_error_of_python_is_not_called_one_of_the_driver(
+    unchecked: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_driver(tmp_path, monkeypatch, "raise ValueError('half installed')")
+    with pytest.raises(BackendError, match=r"before it used the driver: ValueError: half installed. Install"):
+        check_driver(None)
+
+
+def test_a_failure_is_kept_for_the_process(
+    unchecked: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that hangs would else cost a minute for each question."""
+    break_driver(tmp_path, monkeypatch, "os.abort()")
+    for _ in range(2):
+        with pytest.raises(BackendError, match="SIGABRT"):
+            check_driver(None)
+        monkeypatch.setattr(driver_check, "_run_child", lambda device: pytest.fail("it is checked again"))
+
+
 def test_a_driver_that_hangs_is_an_error(
     unchecked: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_driver(tmp_path, monkeypatch, "time.sleep(60)")
-    monkeypatch.setattr(driver_check, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(driver_check, "CHECK_TIMEOUT_SECONDS", 0.2)
     with pytest.raises(BackendError, match=r"the OpenCL driver hangs \(a process that used it did not end in 0.2 s\)"):
         check_driver(None)
 
@@ -75,7 +102,7 @@ def test_a_success_is_kept(unchecked: ObjectCache, tmp_path: Path, monkeypatch: 
     check_driver("no such device", unchecked)
     assert unchecked.get(driver_key("no such device")) is not None
     break_driver(tmp_path, monkeypatch, "os.abort()")
-    monkeypatch.setattr(driver_check, "_checked", set())
+    monkeypatch.setattr(driver_check, "_results", {})
     check_driver("no such device", unchecked)
     for _ in range(2):
         with pytest.raises(BackendError):
@@ -90,3 +117,15 @@ def test_the_key_names_the_installed_drivers(tmp_path: Path, monkeypatch: pytest
             (tmp_path / "one.icd").write_text(content, "utf-8")
         keys.append(driver_key(None))
     assert len({*keys, driver_key("gpu")}) == 4
+
+
+def test_the_key_names_the_driver_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update of a driver may leave the file that names it as it is."""
+    monkeypatch.setattr(settings, "OPENCL_VENDORS", SimpleNamespace(value=str(tmp_path), path=tmp_path))
+    library = tmp_path / "libone.so"
+    (tmp_path / "one.icd").write_text(f"{library}\n", "utf-8")
+    keys = [driver_key(None)]
+    for content in ("old", "newer"):
+        library.write_text(content, "utf-8")
+        keys.append(driver_key(None))
+    assert len(set(keys)) == 3

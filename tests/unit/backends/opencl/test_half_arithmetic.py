@@ -54,11 +54,16 @@ def test_a_device_with_fp16_has_to_get_a_sum_right(opencl: Any) -> None:
     assert find_half_arithmetic(narrow, opencl.compiler, opencl.queue) is None
     source = "kernel void f(global const half *x, global const half *w, global float *y) { y[2] = 1.0f; }"
     wrong = cl.Kernel(cl.Program(opencl.cl_context, source).build(cache_dir=False), "f")
-    compiler: Any = SimpleNamespace(context=opencl.cl_context, kernel=lambda program, name: wrong)
+    compiler: Any = SimpleNamespace(
+        context=opencl.cl_context,
+        kernel=lambda program, name: wrong,
+        guard_compilation=opencl.compiler.guard_compilation,
+    )
     assert find_half_arithmetic(wide, compiler, opencl.queue) is None
     right: Any = SimpleNamespace(
         context=opencl.cl_context,
         kernel=lambda program, name: opencl.compiler.kernel(replace(program, snippets=("halves/emulated.h",)), name),
+        guard_compilation=opencl.compiler.guard_compilation,
     )
     assert find_half_arithmetic(wide, right, opencl.queue) == "native"
 

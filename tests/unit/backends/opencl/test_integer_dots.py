@@ -92,7 +92,11 @@ def test_a_device_without_the_instructions_multiplies_floats(opencl: Any, monkey
 def test_wrong_products_are_detected(opencl: Any) -> None:
     source = "kernel void f(global const uchar *w, global const uchar *x, global float *y) { y[2] = 1.0f; }"
     wrong = cl.Kernel(cl.Program(opencl.cl_context, source).build(cache_dir=False), "f")
-    compiler: Any = SimpleNamespace(context=opencl.compiler.context, kernel=lambda program, name: wrong)
+    compiler: Any = SimpleNamespace(
+        context=opencl.compiler.context,
+        kernel=lambda program, name: wrong,
+        guard_compilation=opencl.compiler.guard_compilation,
+    )
     assert is_right("emulated", opencl.compiler, opencl.queue)
     assert not is_right("emulated", compiler, opencl.queue)
 

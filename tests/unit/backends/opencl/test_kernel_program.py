@@ -1,5 +1,6 @@
 """Programs: compiled once, kept as binaries, compiled again when a binary is damaged; errors of the compiler."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,12 @@ from sporelm.errors import BackendError
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
+import pyopencl
+import pyopencl.characterize
+
+from sporelm import ops
+from sporelm.backends.opencl import kernel_program as module
+from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.integer_dots import dot_snippets
 from sporelm.backends.opencl.kernel_program import SOURCES, ProgramCompiler, kernel_program
 
@@ -153,6 +160,61 @@ def test_an_error_of_the_drivers_compiler_is_one_line(opencl: Any, open_compiler
     ):
         open_compiler().kernel(broken, "convert_numbers")
     run(opencl, open_compiler())
+
+
+def test_a_program_that_does_not_compile_leaves_no_file(
+    open_compiler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyopencl saves the source beside its cache, on drivers without one of their own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(pyopencl.characterize, "has_src_build_cache", lambda device: None)
+    broken = kernel_program("conversion", {"WIDEN": True, "vload_half": "no_such_function"})
+    with pytest.raises(BackendError, match="does not compile"):
+        open_compiler().kernel(broken, "convert_numbers")
+    assert list(tmp_path.rglob("*.cl")) == []
+
+
+class RecordedLock:
+    """A lock that counts its blocks."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+
+    def __enter__(self) -> None:
+        self.blocks += 1
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_pocl", [True, False])
+def test_only_launches_that_pocl_compiles_for_hold_the_lock(
+    opencl: Any, monkeypatch: pytest.MonkeyPatch, is_pocl: bool
+) -> None:
+    """Once for small grids and once for large ones, not for each number of rows; so do timed launches."""
+    monkeypatch.setattr(OpenClDevice, "is_pocl", is_pocl)
+    x = opencl.tensor(np.ones((2, 8), np.float32))
+    ops.add(x, x)  # compiles the program
+    opencl.compiler._launched.clear()
+    lock = RecordedLock()
+    monkeypatch.setattr(module, "COMPILE_LOCK", lock)
+    for rows, expected in ((1, 1), (3, 1), (50, 1), (1 << 17, 2), (4, 2)):
+        x = opencl.tensor(np.ones((rows, 8), np.float32))
+        ops.add(x, x)
+        assert lock.blocks == (expected if is_pocl else 0)
+    opencl.compiler._launched.clear()
+    opencl.time_calls()
+    for _ in range(2):
+        ops.add(x, x)
+    assert lock.blocks == (3 if is_pocl else 0)
+
+
+def test_binaries_are_kept_after_timed_launches(opencl: Any, open_compiler: Any) -> None:
+    opencl.compiler = open_compiler()
+    opencl.time_calls()
+    x = opencl.tensor(np.ones((2, 8), np.float32))
+    ops.add(x, x)
+    assert opencl.compiler.num_compiled == len(opencl.compiler.binaries.entries()) == 1
 
 
 @pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.cl")), ids=lambda path: path.stem)

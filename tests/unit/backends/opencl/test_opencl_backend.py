@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,17 @@ pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 import pyopencl as cl
 
 from available import open_available
+from opencl_faults import fault
 from sporelm import ops
+from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.opencl import opencl_backend, opencl_program
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
+from sporelm.backends.opencl.kernel_launch import Amount, KernelLaunch, PreparedLaunch
+from sporelm.backends.opencl.kernel_program import kernel_program
 from sporelm.backends.opencl.measured_tuning import ActiveTuning
 from sporelm.backends.protocol import Ready
-from sporelm.errors import BackendError, ContextError, MemoryShortage
+from sporelm.errors import BackendError, ContextError, MemoryShortage, OpError, UnsupportedOp
 from sporelm.evals.conformance.all_cases import CASES
 from sporelm.evals.conformance.check import check_case
 from sporelm.evals.conformance.conformance_case import On
@@ -182,8 +188,82 @@ def test_a_device_with_memory_of_its_own_is_copied_to(monkeypatch: pytest.Monkey
 
 
 def test_too_large_a_buffer_is_a_shortage(opencl: Any) -> None:
-    with pytest.raises(MemoryShortage, match=r"too large for a weight \(got .*; allowed .*\). Lower"):
+    """A shorter context helps where pages are too large, not where a weight is."""
+    with pytest.raises(MemoryShortage, match=r"too large for a weight \(got .*; allowed .*\)\. Use a smaller model"):
         opencl.allocate_buffer(1 << 60, "a weight")
+    with pytest.raises(MemoryShortage, match=r"too large for 1000000000 pages .*\. Lower the option max_context"):
+        opencl.allocate_pages(1_000_000_000, [(32, 128)], F32)
+
+
+def test_a_buffer_without_room_is_a_shortage_of_its_purpose(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise fault("clCreateBuffer", "MEM_OBJECT_ALLOCATION_FAILURE")
+
+    monkeypatch.setattr(opencl_backend, "CountedBuffer", fail)
+    with pytest.raises(MemoryShortage, match=r"no memory for a weight of 64 bytes .*clCreateBuffer.*\. Use a smaller"):
+        opencl.allocate_buffer(64, "a weight")
+
+
+def test_a_freed_program_gives_its_memory_back(opencl: Any) -> None:
+    """Also while somebody still has the object."""
+    before = opencl.allocated_bytes
+    plan = step_plan(opencl)
+    plan.run({"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}, {"tokens": 3, "rows": 1})
+    programs = [program for program in opencl.context.live if isinstance(program, opencl_program.OpenClProgram)]
+    assert opencl.allocated_bytes > before
+    plan.close()
+    assert opencl.allocated_bytes == before
+    assert programs
+
+
+@pytest.mark.parametrize("width", [64, 1024])
+def test_inputs_of_another_type_are_converted(opencl: Any, width: int) -> None:
+    """Small inputs, which go up together, and large ones."""
+    plan = Plan(trace(lambda x: {"y": ops.add(x, x)}, {"x": Spec((Symbol("tokens", 512), width), F32)}), opencl)
+    plan.run({"x": np.zeros((1, width), np.float32)}, {"tokens": 1})
+    program: Any = plan.bucket_programs["any"].program
+    x = np.arange(512 * width, dtype=np.float16).reshape(512, width) % 100
+    handles = program.run({"x": x}, {"tokens": 512})
+    assert np.array_equal(opencl.fetch(handles["y"]), 2 * x.astype(np.float32))
+    plan.close()
+
+
+def test_heads_of_an_odd_width_have_no_kernel(opencl: Any) -> None:
+    cache = opencl.allocate_pages(1, [(1, 15)], F32)[0]
+    k = opencl.tensor(np.ones((1, 15), np.float32))
+    with pytest.raises(UnsupportedOp, match="no kernel for store_kv"):
+        ops.store_kv(k, k, cache, opencl.tensor(np.zeros(1, np.int32)))
+    opencl.free_pages([cache])
+
+
+def test_a_number_beyond_int32_is_an_error() -> None:
+    launch = KernelLaunch(kernel_program("conversion", {}), "convert", [Amount(Symbol("n", 9), 1 << 30)], [1], [1])
+    with pytest.raises(OpError, match=r"convert: a step has too many numbers \(got 2147483648; allowed 2147483647\)"):
+        PreparedLaunch(launch, None).bind({"n": 2})
+
+
+def generate_in_thread(folder: Path, barrier: Barrier, results: list[Any]) -> None:
+    """Run a plan of two kernels, both of which are compiled here."""
+    backend = open_available("opencl")
+    backend.compiler.binaries = ObjectCache(folder, 1 << 24)
+    plan = step_plan(backend)
+    barrier.wait()
+    x = np.arange(3 * 1024, dtype=np.float32).reshape(3, 1024)
+    found = plan.run({"x": x, "rows": np.array([2], np.int32)}, {"tokens": 3, "rows": 1})
+    results.append((found["best"].tolist(), backend.compiler.num_compiled > 0))
+    plan.close()
+    backend.close()
+
+
+def test_two_models_compile_in_two_threads(tmp_path: Path, opencl: Any) -> None:
+    """Both with an empty cache: PoCL compiles in one folder of the process, one thread at a time."""
+    barrier, results = Barrier(2), list[Any]()
+    threads = [Thread(target=generate_in_thread, args=(tmp_path / str(n), barrier, results)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [([1023], True)] * 2
 
 
 @pytest.mark.parametrize(

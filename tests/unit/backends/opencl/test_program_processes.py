@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sporelm.backends.file_cache import ObjectCache
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
 from sporelm.backends.opencl import pocl_folder
-from sporelm.backends.opencl.pocl_folder import FOLDER, LOCK_SUFFIX, remove_abandoned
+from sporelm.backends.opencl.pocl_folder import FOLDER, LOCK_SUFFIX, PARENT_LOCK, remove_abandoned
 
 PROGRAM = """
 import numpy as np
@@ -53,19 +54,63 @@ def test_many_processes_may_compile_at_once(opencl: Any, root: Path, tmp_path: P
     assert all(cache.get(name) is not None for name in names), "every file is whole"
     left = {path.name for path in folder.iterdir()} - {f"{name}.o" for name in names}
     assert left <= {FOLDER}, "nothing is left over"
-    assert not list((folder / FOLDER).iterdir()), "processes remove their folders"
+    assert [path.name for path in (folder / FOLDER).iterdir()] == [PARENT_LOCK], "processes remove their folders"
     assert finish(start(root, folder, opencl.device.number)) == ["0", "None"]
 
 
-def test_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    """A folder whose lock is held stays."""
-    held, abandoned = tmp_path / "held", tmp_path / "abandoned"
-    for folder in (held, abandoned):
-        folder.mkdir()
-        (folder / "kernel.so").write_bytes(b"x")
-        (tmp_path / f"{folder.name}{LOCK_SUFFIX}").touch()
-    with (tmp_path / f"held{LOCK_SUFFIX}").open("rb") as file:
-        if not pocl_folder._try_lock(file):
+@pytest.fixture
+def needs_locks(tmp_path: Path) -> None:
+    with (tmp_path / "probe").open("x+b") as file:
+        if not pocl_folder._lock(file):
             pytest.skip("this system has no locks of files")
+    (tmp_path / "probe").unlink()
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path: Path, needs_locks: None) -> None:
+    """A folder whose lock is held stays. One without a lock file has no process."""
+    for name in ("held", "abandoned", "without a lock"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.so").write_bytes(b"x")
+    for name in ("held", "abandoned"):
+        (tmp_path / f"{name}{LOCK_SUFFIX}").touch()
+    (tmp_path / PARENT_LOCK).touch()
+    with (tmp_path / f"held{LOCK_SUFFIX}").open("r+b") as file:
+        assert pocl_folder._lock(file)
         remove_abandoned(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["held", f"held{LOCK_SUFFIX}"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [PARENT_LOCK, "held", f"held{LOCK_SUFFIX}"]
+
+
+def test_a_new_folder_is_locked_from_the_beginning(tmp_path: Path, needs_locks: None) -> None:
+    """Another process that removes folders waits until it is."""
+    folder, file = pocl_folder.create_folder(tmp_path, needs_lock=True)
+    remove_abandoned(tmp_path)
+    assert folder.is_dir()
+    file.close()
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_locked_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pocl_folder, "_lock", lambda file, **options: False)
+    with pytest.raises(OSError, match="cannot be locked"):
+        pocl_folder.create_folder(tmp_path, needs_lock=True)
+    assert list(tmp_path.iterdir()) == []
+    folder, file = pocl_folder.create_folder(tmp_path, needs_lock=False)
+    assert folder.is_dir(), "a system without locks: no process removes folders of others"
+    file.close()
+
+
+def test_one_process_at_a_time_creates_and_removes_folders(tmp_path: Path, needs_locks: None) -> None:
+    entered = Event()
+
+    def enter() -> None:
+        with pocl_folder.lock_parent(tmp_path):
+            entered.set()
+
+    thread = Thread(target=enter)
+    with pocl_folder.lock_parent(tmp_path) as is_locked:
+        assert is_locked
+        thread.start()
+        assert not entered.wait(0.1)
+    thread.join()
+    assert entered.is_set()

@@ -11,6 +11,11 @@ def page_options(cache: Any) -> dict[str, Any]:
     return {"HEAD_DIM": head_dim, "HEAD_VEC": head_vector(head_dim)}
 
 
+def has_even_heads(cache: Any) -> bool:
+    """Return whether the heads of a cache can be loaded as vectors."""
+    return int(spec_of(cache).bound[4]) % 2 == 0
+
+
 def head_vector(head_dim: int) -> int:
     """Return the greatest vector of at most 16 numbers that divides a head."""
     return next(size for size in (16, 8, 4, 2) if head_dim % size == 0)

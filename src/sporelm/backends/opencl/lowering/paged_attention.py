@@ -7,14 +7,14 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
-from sporelm.backends.opencl.lowering.page_layout import page_options, page_snippets
+from sporelm.backends.opencl.lowering.page_layout import has_even_heads, page_options, page_snippets
 from sporelm.backends.opencl.lowering.rotary_embedding import launch_store
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import spec_of
 
 
-@lowers(ops.store_kv)
+@lowers(ops.store_kv, supports=lambda call: has_even_heads(call.args[2]))
 def lower_store_kv(emit: LaunchEmitter, call: Call) -> None:
     k, v, cache, slots = call.args
     launch_store(emit, emit.real(k), emit.real(v), cache, slots)

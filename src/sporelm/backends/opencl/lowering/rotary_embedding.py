@@ -8,7 +8,7 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import Amount
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
-from sporelm.backends.opencl.lowering.page_layout import page_options, page_snippets
+from sporelm.backends.opencl.lowering.page_layout import has_even_heads, page_options, page_snippets
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import spec_of
@@ -42,7 +42,7 @@ def lower_rope(emit: LaunchEmitter, call: Call) -> None:
     emit.launch(program, "rotate_heads", arguments, [Amount(rows_of(x), heads)])
 
 
-@lowers(ops.rope_store)
+@lowers(ops.rope_store, supports=lambda call: has_even_heads(call.args[5]))
 def lower_rope_store(emit: LaunchEmitter, call: Call) -> None:
     q, k, v, positions, table, cache, slots = call.args
     head_dim, kv_heads = call.options["head_dim"], spec_of(cache).bound[2]
