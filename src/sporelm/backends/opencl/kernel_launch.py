@@ -83,7 +83,7 @@ class PreparedLaunch:
             if number > MAX_INT32:
                 raise OpError(
                     f"{self.launch.name}: a step has too many numbers (got {number}; allowed {MAX_INT32}). Lower the "
-                    "option max_batch."
+                    "option max_context."
                 )
             self.kernel.set_arg(index, np.int32(number))
         return tuple(-(-size // group) * group for size, group in zip(sizes, self.group, strict=True))

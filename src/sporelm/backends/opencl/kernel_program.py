@@ -71,11 +71,11 @@ def read_source(name: str) -> str:
 # Held while a driver compiles: in builds, and in launches that make PoCL compile. Threads of several models would
 # compile in one folder, which it does not lock (`pocl_folder`).
 COMPILE_LOCK = RLock()
-POCL_SMALL_GRID = 65535  # PoCL compiles a kernel once more for more work-items than this in a dimension
+POCL_SMALL_GRID = 65535  # with this many work-items in a dimension PoCL compiles a kernel again
 
 
 class LaunchVariant(NamedTuple):
-    """What PoCL compiles in a first launch: a kernel for a size of work-groups, and for small or large grids."""
+    """A kernel for a size of work-groups and for small or large grids: PoCL compiles each in its first launch."""
 
     program: KernelProgram
     name: str

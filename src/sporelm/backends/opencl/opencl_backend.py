@@ -78,7 +78,7 @@ MAX_STEP_TOKENS = 512
 # One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
 NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")
 SMALLER_MODEL = "Use a smaller model or a shorter number format, or choose another device with the option device."
-SHORTER_CONTEXT = "Lower the option max_context or max_batch, or use a smaller model."
+SHORTER_CONTEXT = "Lower the option max_context, or use a smaller model."
 SHORTAGE_CODES = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
 
 
@@ -200,7 +200,7 @@ class OpenClBackend:
         )
 
     def check_group(self, launch: KernelLaunch, kernel: Any) -> None:
-        """Raise BackendError if the device cannot run so many work-items of a kernel in one group."""
+        """Raise BackendError if the device cannot run a kernel with the work-group of its launch."""
         size = prod(launch.group)
         limit = int(kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.device))
         if size > limit:

@@ -81,7 +81,7 @@ class OpenClProgram(Resource):
         self._prepared: list[PreparedLaunch | None] = [None] * len(self._launches)
         self._bound: list[BoundLaunch] = []  # the launches of a step with the extents of `_last`
         self._last: tuple[int, ...] | None = None
-        self._variants: dict[tuple[int, bool], LaunchVariant] = {}  # of these launches, those that have not run
+        self._variants: dict[tuple[int, bool], LaunchVariant] = {}  # of the launches in `_bound` that are new
         self._launched: set[tuple[int, bool]] = set()  # the launches that have run, by number and `is_small`
         self._caches = [
             value.storage

@@ -205,7 +205,7 @@ def test_a_buffer_without_room_is_a_shortage_of_its_purpose(opencl: Any, monkeyp
 
 
 def test_a_freed_program_gives_its_memory_back(opencl: Any) -> None:
-    """Also while somebody still has the object."""
+    """Also while its object is still referenced."""
     before = opencl.allocated_bytes
     plan = step_plan(opencl)
     plan.run({"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}, {"tokens": 3, "rows": 1})
@@ -222,7 +222,7 @@ def test_inputs_of_another_type_are_converted(opencl: Any, width: int) -> None:
     plan = Plan(trace(lambda x: {"y": ops.add(x, x)}, {"x": Spec((Symbol("tokens", 512), width), F32)}), opencl)
     plan.run({"x": np.zeros((1, width), np.float32)}, {"tokens": 1})
     program: Any = plan.bucket_programs["any"].program
-    x = np.arange(512 * width, dtype=np.float16).reshape(512, width) % 100
+    x = (np.arange(512 * width) % 100).astype(np.float16).reshape(512, width)
     handles = program.run({"x": x}, {"tokens": 512})
     assert np.array_equal(opencl.fetch(handles["y"]), 2 * x.astype(np.float32))
     plan.close()
@@ -243,7 +243,7 @@ def test_a_number_beyond_int32_is_an_error() -> None:
 
 
 def generate_in_thread(folder: Path, barrier: Barrier, results: list[Any]) -> None:
-    """Run a plan of two kernels, both of which are compiled here."""
+    """Run a plan whose kernels are all compiled here."""
     backend = open_available("opencl")
     backend.compiler.binaries = ObjectCache(folder, 1 << 24)
     plan = step_plan(backend)
@@ -381,7 +381,7 @@ def test_a_group_that_a_kernel_does_not_allow_is_an_error(opencl: Any, monkeypat
 
 
 class SmallKernel(cl.Kernel):
-    """A kernel that needs so many registers that few work-items of it fit."""
+    """A kernel whose registers leave room for three work-items."""
 
     def get_work_group_info(self, what: Any, device: Any) -> int:
         return 3
