@@ -104,7 +104,8 @@ OPENCL_TUNING = setting(
 OPENCL_VENDORS = setting(
     "OCL_ICD_VENDORS",
     default="/etc/OpenCL/vendors",
-    doc="Folder in which the ICD loader of OpenCL finds a file for each driver; the loader itself reads this variable.",
+    doc="Folder in which the ICD loader, the library that finds OpenCL drivers, looks for a file for each driver; the "
+    "loader itself reads this variable.",
 )
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",

@@ -85,7 +85,7 @@ def choose_backend(
             notes.append(problem)
     if not seconds:
         lacking = "a device other than the CPU, which computes in f32," if is_any else f"a device {device!r}"
-        reason = "; ".join(notes) or f"no back-end has {lacking} here"
+        reason = "; ".join(notes) or f"no back-end that auto may choose has {lacking} here"
         if is_any and allows_host:
             return BackendChoice(HOST, HOST, reason)
         raise BackendError(f"back-end 'auto' finds no device: {reason}. 'spore doctor' lists what is ready")

@@ -22,8 +22,8 @@ def open_device(
         options |= {"batch_invariant": True} if batch_invariant else {}
     elif device != "cpu":
         raise BackendError(
-            f"back-end {name!r}: no such device (got {device!r}; allowed 'cpu'). Set the option backend to torch or "
-            "auto."
+            f"back-end {name!r}: no such device (got {device!r}; allowed 'cpu'). Set the option backend to the "
+            "one that has this device (torch, cuda, opencl), or to auto."
         )
     elif dtype not in HOST_DTYPES:
         raise BackendError(

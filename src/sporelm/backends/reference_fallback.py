@@ -57,13 +57,13 @@ def check_fallback(backend: Backend, op: Op, args: Sequence[Any]) -> None:
     if getattr(backend, "strict", False):
         reason = "its reference would run it on the CPU, which the option strict does not allow"
         raise UnsupportedOp(f"{backend.name} has no kernel for {op.name}: {reason}. Leave out the option strict.")
-    wanted = f"{backend.name} has no kernel for {op.name}, and the reference cannot stand in"
-    remedy = "set the option backend to reference"
+    remedy = f"Set the option backend to {'reference' if backend.name == 'cpu' else 'cpu'}."
+    wanted = f"{backend.name} has no kernel for {op.name}, and its reference cannot replace one"
     if op.updates:
-        raise UnsupportedOp(f"{wanted}: it changes an argument in place; {remedy}")
+        raise UnsupportedOp(f"{wanted}: the op changes a cache or another argument in place. {remedy}")
     for value in leaves(args):
         if isinstance(value, Tensor) and not backend.is_plain(value):
-            raise UnsupportedOp(f"{wanted}: {value} cannot be read as an array; {remedy}")
+            raise UnsupportedOp(f"{wanted}: {value} cannot be read as an array. {remedy}")
 
 
 def run_fallback(backend: Backend, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:

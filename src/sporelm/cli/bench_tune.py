@@ -32,13 +32,15 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--device",
         metavar="D",
-        help="the OpenCL device; default: the first GPU, else the first accelerator, else the CPU",
+        help="for opencl: the device; default: the first GPU, else the first accelerator, else the CPU",
     )
-    parser.add_argument("--target", metavar="NAME", help="the CPU target; default: the one in use (SPORE_CPU_TARGET)")
     parser.add_argument(
-        "--format", metavar="F,..", help="number formats to measure; default: all formats and attention"
+        "--target", metavar="NAME", help="for cpu: the CPU target; default: the one in use (SPORE_CPU_TARGET)"
     )
-    parser.add_argument("--quick", action="store_true", help="one format of each kind, and fewer samples")
+    parser.add_argument(
+        "--format", metavar="F,..", help="for cpu: number formats to measure; default: all formats and attention"
+    )
+    parser.add_argument("--quick", action="store_true", help="for cpu: one format of each kind, and fewer samples")
     options.add_json(parser)
     options.add_help(parser)
     return parser

@@ -65,7 +65,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--models", action="store_true", help="list the model families instead, and what tests compare each with"
     )
-    parser.add_argument("--backend", metavar="NAME", help="with --conformance or --device meta: only this back-end")
+    parser.add_argument("--backend", metavar="NAME", help="show and check only this back-end")
     parser.add_argument("--device", metavar="D", help="device to check, for back-ends that have several")
     parser.add_argument(
         "--dtype",
@@ -86,10 +86,8 @@ def run(args: argparse.Namespace) -> int:
     has_values = args.device != WITHOUT_VALUES
     if not has_values and args.conformance:
         raise UsageError(f"--device {WITHOUT_VALUES} has shapes and no values to compare: leave out --conformance")
-    for name in ("backend", "all"):
-        if getattr(args, name) and has_values and not args.conformance:
-            remedy = "Give --conformance, or --device alone to see which back-ends run there."
-            raise UsageError(f"--{name}: selects what --conformance compares, and --conformance is not given. {remedy}")
+    if args.all and has_values and not args.conformance:
+        raise UsageError("--all: selects what --conformance compares, and --conformance is not given. Give it too.")
     check_report_options(args)
     backend_options = {name: value for name in ("device", "dtype") if (value := getattr(args, name)) is not None}
     if args.models:
@@ -103,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             print("\nmodels that see:")
             print("\n".join(fold_labels(format_families(towers), family_label_width(towers))))
         return 0
-    backends = probe_backends(backend_options)
+    backends = probe_backends(backend_options, None if args.conformance else args.backend)
     check_device(args.device, backends)
     report: dict[str, Any] = {
         "version": __version__,
@@ -255,13 +253,17 @@ def find_version(name: str) -> str | None:
         return None
 
 
-def probe_backends(backend_options: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """Return each back-end: ready, with its details and the ops it leaves to the reference; or why it is missing."""
+def probe_backends(backend_options: dict[str, str] | None = None, only: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return each back-end, or only one: ready, with its details and the ops it leaves to the reference; or why it is
+    missing. Raise UsageError if there is no such one."""
     from sporelm.backends.backend_registry import backend_names, describe_backend
     from sporelm.backends.protocol import Missing
 
     backends: dict[str, dict[str, Any]] = {}
-    for name in backend_names():
+    if only is not None and only not in backend_names():
+        allowed = ", ".join(backend_names())
+        raise UsageError(f"--backend: no such back-end (got {safe_repr(only)}; allowed {allowed}). Correct the name.")
+    for name in [only] if only is not None else backend_names():
         state = describe_backend(name, backend_options)
         if isinstance(state, Missing):
             backends[name] = {"ready": False, "reason": state.reason}
@@ -280,7 +282,9 @@ def check_device(device: str | None, backends: dict[str, dict[str, Any]]) -> Non
     if device is None or re.fullmatch(rf"({'|'.join(DEVICE_KINDS)})(:[0-9]+)?", device):
         return
     if not any(state["ready"] for name, state in backends.items() if name not in HOST_BACKENDS):
-        allowed = f"{', '.join(DEVICE_KINDS)}, with a number as in cuda:1"
+        allowed = (
+            f"{', '.join(DEVICE_KINDS)}, with a number as in cuda:1; for opencl a device that 'spore doctor' lists"
+        )
         raise UsageError(f"--device: no such device (got {safe_repr(device)}; allowed {allowed}). Correct the name.")
 
 

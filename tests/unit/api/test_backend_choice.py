@@ -131,7 +131,10 @@ def test_a_named_device_other_than_the_cpu_excludes_the_others(device: str, foun
 
 
 def test_no_device_of_that_name_is_an_error() -> None:
-    with pytest.raises(BackendError, match=r"^back-end 'auto' finds no device: no back-end has a device 'npu' here\."):
+    with pytest.raises(
+        BackendError,
+        match=r"'auto' finds no device: no back-end that auto may choose has .* 'npu' here\.",
+    ):
         choose(GB, device="npu")
 
 

@@ -39,7 +39,9 @@ def test_an_unknown_device_is_wrong_usage(device: str, capsys: pytest.CaptureFix
     assert main(["doctor", "--device", device]) == 2
     found = capsys.readouterr()
     assert not found.out
-    allowed = f"allowed {', '.join(DEVICE_KINDS)}, with a number as in cuda:1"
+    allowed = (
+        f"allowed {', '.join(DEVICE_KINDS)}, with a number as in cuda:1; for opencl a device that 'spore doctor' lists"
+    )
     assert found.err == f"spore: --device: no such device (got {device!r}; {allowed}). Correct the name.\n"
 
 
@@ -89,3 +91,10 @@ def test_unsupported_cases_are_one_line_and_no_failure(
     rows.append(row | {"case": "add 2x7", "state": "differs"})
     assert main(["doctor", "--conformance", "--backend", "x"]) == 1
     assert "x: 1 of 2 supported cases are equal" in " ".join(capsys.readouterr().out.split())
+
+
+def test_one_back_end_is_shown_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--backend", "reference", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["backends"]) == ["reference"]
+    assert main(["doctor", "--backend", "opnecl"]) == 2
+    assert capsys.readouterr().err.startswith("spore: --backend: no such back-end (got 'opnecl'; allowed cpu, ")

@@ -18,7 +18,8 @@ def test_an_error_is_one_safe_line_with_flags() -> None:
 def test_a_command_names_flags_and_python_names_arguments(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--device", "npu", "--backend", "cpu"]
     assert main(["run", str(story), "-p", "Hi", *words]) == 1
-    remedy = "no such device (got 'npu'; allowed 'cpu'). Set {} to torch or auto."
+    has = "the one that has this device (torch, cuda, opencl)"
+    remedy = f"no such device (got 'npu'; allowed 'cpu'). Set {{}} to {has}, or to auto."
     assert capsys.readouterr().err == "spore: back-end 'cpu': " + remedy.format("--backend") + "\n"
     with pytest.raises(RequestError, match="the option max_context is 0: it must be at least 1"):
         LLM(story, max_context=0)

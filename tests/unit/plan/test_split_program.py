@@ -138,7 +138,7 @@ def test_what_the_reference_cannot_read_is_named(cpu: CpuBackend, cube: Op) -> N
     matrix = np.ones((WIDTH, WIDTH), np.float32)
     form = FORMATS["F32"]
     weight = cpu.pack(StoredTensor("w", form, matrix.shape, quantize_tensor(form, matrix)))
-    message = r"cpu has no kernel for cube, and the reference cannot stand in: .* set the option backend to reference"
+    message = r"cpu has no kernel for cube, and its reference cannot .*: .* Set the option backend to reference"
     with pytest.raises(BackendError, match=message):
         cube(cpu.tensor(X), weight)
     with pytest.raises(BackendError, match=message):
@@ -155,7 +155,9 @@ def test_an_op_that_changes_its_argument_needs_a_kernel(cpu: CpuBackend) -> None
 
     spoiling = Op(spoil, lambda x, state: (), ("state",))
     state = cpu.tensor(np.zeros((2, WIDTH), np.float32))
-    with pytest.raises(BackendError, match=r"no kernel for spoil, .* changes an argument in place"):
+    with pytest.raises(
+        BackendError, match=r"no kernel for spoil, .* the op changes a cache or another argument in place"
+    ):
         spoiling(cpu.tensor(X), state)
     assert not state.numpy().any()
     reference = ReferenceBackend()

@@ -106,6 +106,8 @@ class OpenClBackend:
                 f"dtype: not supported by opencl (got {dtype!r}; allowed {', '.join(ACTIVATION_TYPES)}). Change the "
                 "option dtype."
             )
+        # "cpu" is the default of --device. A driver for the CPU beside a GPU is chosen by its number or name.
+        device = None if device == "cpu" else device
         self.requested_device, self.activation = device, ACTIVATION_TYPES[dtype]
         self.context: Context = DeviceContext(self.name, translate_error=self.translate_error)
         self.times: list[CallTime] | None = None  # of launches, if they are recorded

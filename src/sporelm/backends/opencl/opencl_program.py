@@ -71,7 +71,7 @@ class OpenClProgram(Resource):
             emitter.begin_call(following[number])
             lower = find_lowering(call)
             if lower is None:
-                raise UnsupportedOp(f"opencl has no kernel for {call.op.name}; set the option backend to reference")
+                raise UnsupportedOp(f"opencl has no kernel for {call.op.name}. Set the option backend to cpu.")
             lower(emitter, call)
             self._owners += [number] * (len(emitter.launches) - len(self._owners))
         self._scratch = (

@@ -110,7 +110,7 @@ def render_page(report: Mapping[str, Any]) -> str:
         f"<p>sporelm {escape(report['version'])}, {escape(report['system'])}, {escape(report['date'])}</p>",
         _table(("", ""), [(key, value) for key, value in report["details"].items()]),
         f"<h2>Ops</h2><p>Without a kernel of their own, computed by the reference: {escape(missing)}.</p>"
-        f"<p>Cases that are unsupported, because the reference cannot stand in: {unsupported or 'none'}.</p>",
+        f"<p>Cases that are unsupported, because the reference cannot replace a kernel: {unsupported or 'none'}.</p>",
         _table(
             ("op", "computed by", "cases", "equal", "largest error", "ms", "times the reference's speed"),
             [

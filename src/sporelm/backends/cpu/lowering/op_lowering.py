@@ -69,6 +69,6 @@ def lower_call(emitter: Emitter, call: Call) -> None:
     """Add the entries of a call. Raises BackendError if the CPU has no kernel for it."""
     lowering = find_lowering(call)
     if lowering is None:
-        raise BackendError(f"the CPU has no kernel for {call.op.name}; set the option backend to reference")
+        raise BackendError(f"the CPU has no kernel for {call.op.name}. Set the option backend to reference.")
     emitter.rowwise = lowering.is_rowwise
     lowering.lower(emitter, call)
