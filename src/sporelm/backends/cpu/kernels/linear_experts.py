@@ -10,14 +10,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sporelm.backends.cpu.formats import SuperPanels
 from sporelm.backends.cpu.jit import Builder, Kernel, KernelField, Val, Var, i32, i64
 from sporelm.backends.cpu.jit.kernel import parse_fields
 from sporelm.backends.cpu.kernels.expert_routing import COUNT, EXPERT, GROUP_BYTES, START, valid_expert
 from sporelm.backends.cpu.kernels.many_token_linear import TOKENS_PER_BLOCK, LinearTile
-from sporelm.backends.cpu.kernels.panel_products import Prefetch
 from sporelm.backends.cpu.kernels.quantized_linear import (
-    PREFETCH_BYTES,
     LinearShape,
     PanelOperands,
     align_spills,
@@ -69,7 +66,6 @@ def experts_one(target: Any, shape: LinearShape, *, is_part: bool = False) -> Ke
     """Multiply one token. An item is a few panels of one of its experts; `slot_stride` is from one expert's row of x to
     the next, 0 if they share it. Slots of a part of the experts may have none, -1: they are left as they are."""
     together, _ = target.tiles.few_of(shape.format)
-    supers = isinstance(shape.format, SuperPanels)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         tiles = (f.panels + (together - 1)) // together
@@ -85,8 +81,7 @@ def experts_one(target: Any, shape: LinearShape, *, is_part: bool = False) -> Ke
         later = _locate(k, shape, f, expert, following % tiles * together).panels[0]
         row = k.at(f.x, slot * f.slot_stride)
         aheads = _prefetch_distances(k, places[0], later)
-        near = aheads if supers else [Prefetch(each, PREFETCH_BYTES) for each in aheads]
-        sums = multiply_panels(k, shape, places, [row], f.width, near)
+        sums = multiply_panels(k, shape, places, [row], f.width, limit_prefetch(target, shape, aheads))
         store_results(k, shape, places, sums, [slot])
 
     name = f"experts_one_{shape.name}{'_part' * is_part}"

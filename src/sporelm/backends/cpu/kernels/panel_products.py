@@ -283,7 +283,8 @@ def dot_panels(
         here = [k.at(panel, group * kind.group_bytes) for panel in panels]
         records = [k.opaque(k.at(row, group * record)) for row in rows]
         if isinstance(ahead, Prefetch):
-            there = group - groups + -(-ahead.near // kind.group_bytes)
+            near = k.index(-(-ahead.near // kind.group_bytes))
+            there = group - groups + (k.min(groups, near) if isinstance(kind, SuperPanels) else near)
             place = k.select(there < 0, there + groups, there) * kind.group_bytes
             later = [k.at(panel, place + k.select(there < 0, k.index(0), ahead.following)) for panel in panels]
         else:

@@ -16,7 +16,7 @@ from sporelm.backends.cpu.kernels.activation import emit_activation
 from sporelm.backends.cpu.kernels.panel_products import PanelSums, Prefetch, dot_panels, widen_row
 from sporelm.backends.cpu.targets.tiles import registers
 
-PREFETCH_BYTES = 4096  # bytes of blocks prefetched before one token reads them; else a whole panel (measured)
+PREFETCH_BYTES = 4096  # bytes of blocks prefetched before one token reads them (measured)
 
 
 class LinearShape(NamedTuple):
@@ -88,13 +88,12 @@ def finish_output(k: Builder, shape: LinearShape, sums: list[Val], bias: Val | N
 def linear_one(target: Any, shape: LinearShape) -> Kernel:
     """Multiply one token."""
     together, _ = target.tiles.few_of(shape.format)
-    supers = isinstance(shape.format, SuperPanels)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last, together) as item:
             places = locate_panels(k, shape, f, item, last, together)
             aheads = prefetch_distances(k, shape, f, places)
-            near = aheads if supers else [Prefetch(each, PREFETCH_BYTES) for each in aheads]
+            near = limit_prefetch(target, shape, aheads)
             sums = multiply_panels(k, shape, places, [f.x], f.width, near)
             store_results(k, shape, places, sums, [k.index(0)])
 
@@ -164,6 +163,13 @@ def prefetch_distances(k: Builder, shape: LinearShape, f: Any, places: list[Pane
         return [step]
     apart = k.distance(*panels)
     return [apart, step - apart]
+
+
+def limit_prefetch(target: Any, shape: LinearShape, distances: list[Val]) -> list[Prefetch]:
+    """Return what one token prefetches, given the distances to the panels read next: at most so far ahead that it stays
+    in the nearest cache until it is read."""
+    near = target.super_prefetch_bytes if isinstance(shape.format, SuperPanels) else PREFETCH_BYTES
+    return [Prefetch(distance, near) for distance in distances]
 
 
 def locate_panels(k: Builder, shape: LinearShape, f: Any, item: Val, last: Val, count: int) -> list[PanelOperands]:

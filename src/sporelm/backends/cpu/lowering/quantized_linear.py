@@ -13,6 +13,10 @@ from sporelm.ops import Call
 from sporelm.ops.spec import require_fixed, spec_of
 from sporelm.tensor.dtype import F32
 
+CHUNK_BYTES = (
+    128 << 10
+)  # of weights that a thread claims at once for one token: the last ones decide how long others wait
+
 
 @lowers(ops.linear)
 def _lower_linear(emitter: Emitter, call: Call) -> None:
@@ -66,6 +70,8 @@ def _emit_product(
     single = Cell("1", 1)
     total = panels[0] if gated else sum(panels)
     grain = max(1, total // (4 * emitter.context.threads))
+    item_bytes = packed[0].panel_bytes * (2 if gated else 1)
+    fine = max(1, min(grain, CHUNK_BYTES // item_bytes))
     few, high = target.tiles.few_tokens_of(kind), max_extent(tokens)
     one, several, many = (
         quantized_linear.linear_one(target, shape),
@@ -73,7 +79,7 @@ def _emit_product(
         many_token_linear.linear_many(target, shape),
     )
     if high == 1 or cell.name == "rows":
-        emitter.emit(one, fields, single, factor=total, grain=grain, guard=(cell, 0, 1))
+        emitter.emit(one, fields, single, factor=total, grain=fine, guard=(cell, 0, 1))
     if high > 1 and (high <= few or cell.constant is None):  # a known number of rows needs one kernel
         least = 2 if cell.name == "rows" else 1
         emitter.emit(several, fields, single, factor=total, grain=grain, guard=(cell, least, min(few, high)))

@@ -24,7 +24,8 @@ class CpuTarget:
     scale: 0 where products of such bytes overflow 16 bits. `runs_per_turn` are the runs of a super-block that one turn
     of the many-token kernel's loop multiplies. `aligns_spills` says that integer products of several tokens align the
     stack, since their tiles spill. `adds_accumulator_last` says that the incoming accumulator of a product is
-    added at its end, so that it should not be loaded before.
+    added at its end, so that it should not be loaded before. `super_prefetch_bytes` are how far
+    ahead of one token super-blocks are prefetched, at most a panel.
     """
 
     name: str = "generic"
@@ -37,6 +38,7 @@ class CpuTarget:
     runs_per_turn: int = 1
     aligns_spills: bool = False
     adds_accumulator_last: bool = False
+    super_prefetch_bytes: int = 32 << 10
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("generic"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from llvmlite import ir
 
@@ -50,6 +51,7 @@ class Avx2(GenericX86):
     runs_per_turn: int = 2
     aligns_spills: bool = True
     adds_accumulator_last: bool = True
+    super_prefetch_bytes: int = 8 << 10
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
@@ -79,6 +81,8 @@ class Avx2(GenericX86):
         """Return totals + dot products times each panel's scales, i32 vectors of two equal i16."""
         run = max(1, 32767 // (2 * 127 * largest))
         signed = largest == SIGNED
+        if len(x) == 1:  # registers hold the scales beside one token's sums
+            scales = [partial(_identity, make_scale()) for make_scale in scales]
         for start in range(0, count, run):
             pairs: Totals = []
             for number in range(start, min(count, start + run)):
@@ -159,7 +163,12 @@ class Avx512Vnni(AvxVnni):
 
     name: str = "avx512-vnni"
     lanes: int = 16
+    super_prefetch_bytes: int = 32 << 10
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx512-vnni"))
+
+
+def _identity(value: Val) -> Val:
+    return value
 
 
 def _add_totals(left: Totals, right: Totals) -> Totals:
