@@ -18,6 +18,7 @@ from sporelm.backends.cpu.kernels.quantized_linear import (
     LinearShape,
     PanelOperands,
     align_spills,
+    limit_prefetch,
     multiply_panels,
     store_results,
     tile_sizes,

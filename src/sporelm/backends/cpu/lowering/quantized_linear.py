@@ -13,9 +13,8 @@ from sporelm.ops import Call
 from sporelm.ops.spec import require_fixed, spec_of
 from sporelm.tensor.dtype import F32
 
-CHUNK_BYTES = (
-    128 << 10
-)  # of weights that a thread claims at once for one token: the last ones decide how long others wait
+# Weights that a thread claims at once for one token: others wait for the last chunk.
+CHUNK_BYTES = 128 << 10
 
 
 @lowers(ops.linear)
