@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
 def tune_opencl(device: str | None, *, is_json: bool) -> None:
     """Measure an OpenCL device, save its numbers, and print them."""
     from sporelm import settings
+    from sporelm.backends.cpu.tuning import measured_tiles
     from sporelm.backends.opencl import OpenClBackend
     from sporelm.backends.opencl.kernel_tuning import tune_device
     from sporelm.backends.opencl.measured_tuning import save_tuning
@@ -95,12 +96,15 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
         raise RequestError(f"back-end 'opencl' cannot run here: {state.reason}")
     path = settings.OPENCL_TUNING.path
     try:
-        save_tuning(path, backend.device, backend.tuning)  # fails now if it cannot be written
+        with measured_tiles.replace_atomically(path, keep=False):
+            pass  # fails now if it cannot be written: measuring takes minutes
         with ProgressLine() as progress:
             tuning, rows = tune_device(backend, progress)
         save_tuning(path, backend.device, tuning)
     except OSError as error:
-        raise RequestError(f"{path}: {error.strerror or error}. Set SPORE_OPENCL_TUNING to another file.") from error
+        raise RequestError(
+            f"SPORE_OPENCL_TUNING: cannot be written (got {path}: {error.strerror or error}). Set it to another file."
+        ) from error
     finally:
         backend.close()
     if is_json:

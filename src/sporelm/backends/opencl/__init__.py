@@ -1,8 +1,12 @@
 """The back-end that runs on OpenCL. Importing it imports pyopencl, which needs `sporelm[opencl]`."""
 
+from sporelm import settings
 from sporelm.errors import BackendError, install_command
 
 REMEDY = install_command("opencl")
+
+# Its own cache lies in the home folder, which may be read-only, and its files are not checked when they are read.
+settings.set_library_variable("PYOPENCL_NO_CACHE", "1", replaced="1")
 
 try:
     import pyopencl  # noqa: F401

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyopencl as cl
 
+from sporelm import settings
 from sporelm.backends.opencl.pocl_folder import use_own_folder
 from sporelm.errors import BackendError
 
@@ -20,6 +21,7 @@ MIN_GROUP_SIZE = 16  # work-items in a work-group
 MIN_LOCAL_BYTES = 16 << 10  # of local memory: OpenCL's least for a full profile is 32 KiB
 MIN_ALLOC_BYTES = 64 << 20  # of one buffer
 POCL_PLATFORM = "Portable Computing Language"
+MAX_DRIVER_FILES = 4  # that an error lists
 FULL_PROFILE = "FULL_PROFILE"
 FP16_EXTENSION = "cl_khr_fp16"
 
@@ -86,7 +88,8 @@ def list_opencl_devices() -> list[OpenClDevice]:
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        raise BackendError(f"no OpenCL driver ({explain_error(error)}). {DRIVER_REMEDY}.") from None
+        reasons = [*list_driver_files(), explain_error(error)]
+        raise BackendError(f"no OpenCL driver that loads ({'; '.join(reasons)}). {DRIVER_REMEDY}.") from None
     found: list[OpenClDevice] = []
     for platform in platforms:
         devices: list[Any] = []
@@ -96,8 +99,19 @@ def list_opencl_devices() -> list[OpenClDevice]:
             with suppress(cl.Error):
                 found.append(_describe(len(found), device, platform))
     if not found:
-        raise BackendError(f"no OpenCL device ({len(platforms)} drivers list none). {DRIVER_REMEDY}.")
+        names = ", ".join(one_line(platform.name) for platform in platforms)
+        raise BackendError(f"no OpenCL device (drivers that list none: {names}). {DRIVER_REMEDY}.")
     return found
+
+
+def list_driver_files() -> list[str]:
+    """Return the first files that name drivers to the ICD loader, with what each names."""
+    files = []
+    for path in sorted(settings.OPENCL_VENDORS.path.glob("*.icd"))[:MAX_DRIVER_FILES]:
+        with suppress(OSError):
+            library = one_line(path.read_bytes()[:200].decode("utf-8", "replace").partition("\n")[0])
+            files.append(f"{path} names {library or 'nothing'}")
+    return files
 
 
 def _describe(number: int, device: Any, platform: Any) -> OpenClDevice:

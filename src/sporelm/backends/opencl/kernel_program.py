@@ -7,6 +7,7 @@ many processes, the least recently used files removed first.
 """
 
 import hashlib
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,6 +24,8 @@ from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.opencl.device_selection import OpenClDevice, one_line
 from sporelm.errors import BackendError
 
+log = logging.getLogger(__name__)
+logged_refusals: set[str] = set()  # that were logged already, once a process
 SOURCES = Path(__file__).parent / "kernels"
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 LANGUAGE = "-cl-std=CL1.2"
@@ -148,8 +151,18 @@ class ProgramCompiler:
                 "Update the driver, or choose another device with the option device."
             ) from error
         self.num_compiled += 1
+        self._warn()
         self._unsaved[key] = built
         return built
+
+    def _warn(self) -> None:
+        """Log once per process why the program just compiled is not kept."""
+        refusal = self.binaries.refusal
+        if refusal and refusal not in logged_refusals:
+            logged_refusals.add(refusal)
+            log.warning(
+                "OpenCL programs are compiled at every start: %s (SPORE_KERNEL_CACHE names the folder)", refusal
+            )
 
     @contextmanager
     def guard_compilation(self, queue: Any, variants: Iterable[LaunchVariant]) -> Iterator[None]:

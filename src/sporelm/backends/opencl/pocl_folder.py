@@ -8,6 +8,7 @@ gets a folder that ends with the process, in POCL_CACHE_DIR. A folder that the u
 
 import atexit
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -20,10 +21,11 @@ from sporelm.backends.file_cache import ObjectCache
 
 VARIABLE = "POCL_CACHE_DIR"  # which PoCL reads when its devices are first listed
 FOLDER = "pocl"  # in the folder of compiled code
+TEMPORARY_PREFIX = "sporelm-pocl-"
 LOCK_SUFFIX = ".lock"  # of the file that the owner of a folder locks
 PARENT_LOCK = ".lock"  # the file that a process locks while it creates or removes folders
 
-_held: list[tuple[Path, IO[bytes]]] = []  # the folder of this process, and its lock file
+_held: list[tuple[Path, IO[bytes] | None]] = []  # the folder of this process, and its lock file
 
 
 @cache
@@ -31,6 +33,7 @@ def use_own_folder() -> None:
     """Give PoCL a folder of this process, once. Folders of processes that were killed are removed."""
     binaries = ObjectCache()
     if binaries.refusal is not None:
+        use_temporary_folder()
         return
     parent = binaries.folder / FOLDER
     try:
@@ -43,6 +46,15 @@ def use_own_folder() -> None:
         return
     atexit.register(remove_own_folder)
     settings.set_library_variable(VARIABLE, str(_held[-1][0]), replaced=str(parent))
+
+
+def use_temporary_folder() -> None:
+    """Give PoCL a temporary folder that ends with the process: the folder of compiled code cannot be used."""
+    with suppress(OSError):
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+        _held.append((folder, None))
+        atexit.register(remove_own_folder)
+        settings.set_library_variable(VARIABLE, str(folder), replaced=str(folder.with_name(TEMPORARY_PREFIX)))
 
 
 @contextmanager
@@ -72,9 +84,10 @@ def remove_own_folder() -> None:
     while _held:
         folder, file = _held.pop()
         shutil.rmtree(folder, ignore_errors=True)
-        file.close()
-        with suppress(OSError):
-            _lock_path(folder).unlink()
+        if file is not None:
+            file.close()
+            with suppress(OSError):
+                _lock_path(folder).unlink()
 
 
 def remove_abandoned(parent: Path) -> None:

@@ -1,11 +1,13 @@
 """The choice of a device by number, kind and name; devices that are too small; a machine without a driver."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sporelm import settings
 from sporelm.errors import BackendError
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
@@ -13,7 +15,7 @@ pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 import pyopencl as cl
 
 from sporelm.backends.opencl import OpenClBackend, device_selection
-from sporelm.backends.opencl.device_selection import choose_device, find_obstacle
+from sporelm.backends.opencl.device_selection import choose_device, find_obstacle, list_opencl_devices
 from sporelm.backends.protocol import Missing
 from unit.backends.opencl.stand_in_device import LARGE, stand_in
 
@@ -96,15 +98,23 @@ def test_a_device_that_is_too_small_has_a_reason_and_a_remedy(
     assert "\n" not in state.reason
 
 
-def test_a_machine_without_a_driver_has_a_reason_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_driver_has_a_reason_and_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail() -> None:
         raise cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
 
     monkeypatch.setattr(device_selection.cl, "get_platforms", fail)
+    monkeypatch.setattr(settings, "OPENCL_VENDORS", SimpleNamespace(value=str(tmp_path), path=tmp_path))
     state = OpenClBackend().probe()
     assert isinstance(state, Missing)
-    assert "no OpenCL driver (clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR)" in state.reason
+    assert "no OpenCL driver that loads (clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR)" in state.reason
     assert "apt install pocl-opencl-icd" in state.reason
+    (tmp_path / "one.icd").write_text("/usr/lib/libgone.so.1\n", "utf-8")
+    (tmp_path / "two.icd").write_bytes(b"")
+    with pytest.raises(BackendError) as error:
+        list_opencl_devices()
+    assert f"({tmp_path}/one.icd names /usr/lib/libgone.so.1; {tmp_path}/two.icd names nothing; clGet" in str(
+        error.value
+    )
 
 
 def test_a_broken_driver_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,3 +114,30 @@ def test_one_process_at_a_time_creates_and_removes_folders(tmp_path: Path, needs
         assert not entered.wait(0.1)
     thread.join()
     assert entered.is_set()
+
+
+def test_a_folder_that_cannot_be_written_is_named_and_the_device_used_all_the_same(tmp_path: Path) -> None:
+    """In a process of its own: PoCL then gets a temporary folder, which is gone afterwards."""
+    code = """
+import logging, os
+import numpy as np
+from sporelm import ops
+from sporelm.backends.opencl import OpenClBackend
+logging.basicConfig(format="%(message)s")
+backend = OpenClBackend()
+print(ops.argmax(backend.tensor(np.array([[1, 3, 2]], np.float32))).numpy())
+print(os.environ["POCL_CACHE_DIR"])
+backend.close()
+"""
+    file, temporary = tmp_path / "file", tmp_path / "temporary"
+    file.touch()
+    temporary.mkdir()
+    environment = {"SPORE_KERNEL_CACHE": str(file), "HOME": str(file), "TMPDIR": str(temporary)}
+    inherited = {name: value for name, value in os.environ.items() if name != pocl_folder.VARIABLE}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(f"[1]\n{temporary}/sporelm-pocl-"), found.stdout
+    assert found.stderr.count("OpenCL programs are compiled at every start") == 1, found.stderr
+    assert not list(temporary.iterdir())
