@@ -92,7 +92,7 @@ def test_tokenize(spore: Spore, story: Path) -> None:
         (["-p", "word " * 3000], 1, "context"),
         (["-p", "a", "-n", "-3"], 2, "max_tokens"),
         (["-p", "a", "--top-p", "2"], 2, "top_p"),
-        (["-p", "a", "--backend", "abacus"], 1, "no back-end 'abacus'"),
+        (["-p", "a", "--backend", "abacus"], 1, "no such back-end (got 'abacus'; allowed cpu, "),
         (["-p", "a", "--max-context", "0"], 2, "--max-context is 0"),
     ],
     ids=["long", "negative", "top-p", "backend", "max-context"],

@@ -10,7 +10,7 @@ from typing import Any
 from sporelm.backends.opencl_detection import list_opencl_candidates
 from sporelm.backends.protocol import Backend, Missing, Ready
 from sporelm.backends.torch_detection import list_torch_devices, load_torch
-from sporelm.errors import BackendError, SporeError
+from sporelm.errors import BackendError, SporeError, safe_repr
 
 HOST_BACKENDS = ("cpu", "reference")  # with one device and one number type
 OWN = {
@@ -89,7 +89,8 @@ def open_backend(name: str, **options: Any) -> Backend:
     `batch_invariant`.
     """
     if name not in backend_names():
-        raise BackendError(f"no back-end {name!r}; there are {', '.join(backend_names())}")
+        allowed = ", ".join(backend_names())
+        raise BackendError(f"no such back-end (got {safe_repr(name)}; allowed {allowed}). Correct the name.")
     with _name_errors(name):
         if name in OWN or name in VENDORS:
             if name in TORCH_BACKENDS:

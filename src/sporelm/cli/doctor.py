@@ -78,7 +78,7 @@ def make_parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.backends.backend_registry import normalize_device
+    from sporelm.backends.backend_registry import backend_names, normalize_device
     from sporelm.backends.host_cores import usable_cores
 
     if args.device is not None:
@@ -88,6 +88,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--device {WITHOUT_VALUES} has shapes and no values to compare: leave out --conformance")
     if args.all and has_values and not args.conformance:
         raise UsageError("--all: selects what --conformance compares, and --conformance is not given. Give it too.")
+    if args.backend is not None and args.backend not in backend_names():
+        allowed = ", ".join(backend_names())
+        raise UsageError(
+            f"--backend: no such back-end (got {safe_repr(args.backend)}; allowed {allowed}). Correct the name."
+        )
     check_report_options(args)
     backend_options = {name: value for name in ("device", "dtype") if (value := getattr(args, name)) is not None}
     if args.models:
@@ -135,12 +140,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_report_options(args: argparse.Namespace) -> None:
-    """Raise UsageError for --report without the back-end that it is about, RequestError for a file of another kind."""
+    """Raise UsageError for --report without the back-end that it is about, or for a file of another kind, RequestError
+    for one that cannot be written."""
     if args.report is None:
         return
     for name in ("conformance", "backend"):
         if not getattr(args, name):
-            raise UsageError(f"--report: is about one back-end, and --{name} is not given. Give --{name}.")
+            raise UsageError(f"--report: needs --conformance and --backend (--{name} is not given). Give --{name}.")
     from sporelm.evals.conformance.conformance_report import check_report_path
 
     check_report_path(args.report)
@@ -255,14 +261,11 @@ def find_version(name: str) -> str | None:
 
 def probe_backends(backend_options: dict[str, str] | None = None, only: str | None = None) -> dict[str, dict[str, Any]]:
     """Return each back-end, or only one: ready, with its details and the ops it leaves to the reference; or why it is
-    missing. Raise UsageError if there is no such one."""
+    missing."""
     from sporelm.backends.backend_registry import backend_names, describe_backend
     from sporelm.backends.protocol import Missing
 
     backends: dict[str, dict[str, Any]] = {}
-    if only is not None and only not in backend_names():
-        allowed = ", ".join(backend_names())
-        raise UsageError(f"--backend: no such back-end (got {safe_repr(only)}; allowed {allowed}). Correct the name.")
     for name in [only] if only is not None else backend_names():
         state = describe_backend(name, backend_options)
         if isinstance(state, Missing):

@@ -82,14 +82,14 @@ def test_unsupported_cases_are_one_line_and_no_failure(
     rows = [row | {"case": "add 1x7", "state": "equal"}]
     rows += [lacking | {"case": f"store_latent {number}"} for number in range(3)] + [lacking | {"case": "wkv6 1"}]
     monkeypatch.setattr("sporelm.evals.conformance.check.check_backends", lambda *args, **options: rows)
-    assert main(["doctor", "--conformance", "--backend", "x"]) == 0
+    assert main(["doctor", "--conformance", "--backend", "cpu"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "x: 1 of 1 supported cases are equal" in shown
     assert "x: 4 cases are unsupported" in shown
     assert "store_latent (3), wkv6 (1)" in shown
     assert "has no kernel for it" not in shown
     rows.append(row | {"case": "add 2x7", "state": "differs"})
-    assert main(["doctor", "--conformance", "--backend", "x"]) == 1
+    assert main(["doctor", "--conformance", "--backend", "cpu"]) == 1
     assert "x: 1 of 2 supported cases are equal" in " ".join(capsys.readouterr().out.split())
 
 

@@ -1,6 +1,7 @@
 """The report about a back-end: what is in it, and what makes it fail."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 
 from sporelm.backends.backend_registry import open_backend
 from sporelm.cli.main import main
-from sporelm.errors import RequestError
 from sporelm.evals.conformance import conformance_report, model_checks
 from sporelm.evals.conformance.conformance_report import check_report_path, render_page, summarize_ops, write_report
 from sporelm.evals.conformance.model_checks import KINDS, compare_logits, run_model
@@ -99,10 +99,28 @@ def test_a_report_is_written_as_its_name_says(tmp_path: Path) -> None:
         write_report(report, str(tmp_path / name))
     assert json.loads((tmp_path / "r.json").read_text("utf-8")) == report
     assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
-    with pytest.raises(RequestError, match=r"got 'r.txt'; allowed .html and .json"):
-        check_report_path("r.txt")
-    with pytest.raises(RequestError, match="no such folder"):
-        check_report_path(str(tmp_path / "none" / "r.html"))
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_checks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.html").mkdir()
+    for name, code, reason in (
+        ("r.txt", 2, r"not a kind of report (got '.*r.txt'; allowed .html and .json). Rename it."),
+        ("none/r.html", 1, r"no such folder (got '.*none'). Create it first."),
+        ("folder.html", 1, r"cannot write '.*folder.html': .*. Name another file."),
+    ):
+        words = ["doctor", "--conformance", "--backend", "reference", "--report", str(tmp_path / name)]
+        assert main(words) == code
+        pattern = reason.replace("(", r"\(").replace(")", r"\)")
+        assert re.search(pattern, capsys.readouterr().err)
+    check_report_path(str(tmp_path / "r.html"))
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_an_unknown_back_end_is_refused_before_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--conformance", "--backend", "abacus", "--report", "r.html"]) == 2
+    assert "--backend: no such back-end (got 'abacus'; allowed cpu, reference" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ from typing import Any
 from sporelm import __version__
 from sporelm.backends.backend_registry import HOST_BACKENDS, open_backend
 from sporelm.backends.protocol import Ready
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.evals.conformance.check import check_backends, count_unsupported, is_failure
 from sporelm.evals.conformance.model_checks import check_models
 from sporelm.evals.conformance.op_speed import time_products
@@ -28,12 +28,21 @@ STYLE = (
 
 
 def check_report_path(path: str) -> None:
-    """Raise RequestError for the name of a report that is neither a page nor JSON, or whose folder does not exist."""
+    """Raise UsageError for the name of a report that is neither a page nor JSON, and RequestError for a file that
+    cannot be written: before the checks, which take minutes."""
     target = Path(path)
     if target.suffix not in SUFFIXES:
-        raise RequestError(f"--report: not a kind of report (got {path!r}; allowed {' and '.join(SUFFIXES)}).")
+        raise UsageError(f"--report: not a kind of report (got {path!r}; allowed {' and '.join(SUFFIXES)}). Rename it.")
     if not target.resolve().parent.is_dir():
         raise RequestError(f"--report: no such folder (got {str(target.parent)!r}). Create it first.")
+    is_new = not target.exists()
+    try:
+        target.open("a").close()
+        if is_new:
+            target.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RequestError(f"--report: cannot write {path!r}: {reason}. Name another file.") from error
 
 
 def build_report(name: str, options: Mapping[str, str], *, every_case: bool = False) -> dict[str, Any]:
