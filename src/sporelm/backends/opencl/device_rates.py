@@ -60,7 +60,7 @@ def _time_reads(backend: "OpenClBackend") -> list[float]:
     source = backend.allocate_buffer(STREAM_BYTES, "a measurement")
     cl.enqueue_fill_buffer(backend.queue, source, np.zeros(1, np.uint8), 0, STREAM_BYTES)
     options = {"VEC": 4, "LOCAL": 1, "COUNT": VECTORS_PER_ITEM, "PER_ITEM": int(backend.device.kind == "cpu")}
-    program = kernel_program("streamed_sums", options)
+    program = kernel_program("read_bandwidth", options)
     kernel = backend.compiler.kernel(program, "sum_stream")
     target = backend.allocate_buffer(items * 4, "a measurement")  # a kernel does not keep its arguments alive
     kernel.set_args(source, target, np.int32(items))
@@ -105,7 +105,7 @@ def _time_products(backend: "OpenClBackend") -> list[float]:
         cl.enqueue_fill_buffer(backend.queue, buffer, np.zeros(1, np.uint8), 0, buffer.size)
     shared = {"VEC": tuning.vector, "LOCAL": 1, "NARROW": number_bytes == 2}
     snippets = half_snippets(tuning, backend.halves)
-    program = kernel_program("many_token_product", shared | tile_options(tuning, backend.halves), snippets)
+    program = kernel_program("linear_many", shared | tile_options(tuning, backend.halves), snippets)
     kernel = backend.compiler.kernel(program, "multiply_tiles")
     numbers = (TOKENS, WIDTH, WIDTH, 0, ROWS, ROWS)
     kernel.set_args(x, panels, None, y, *map(np.int32, numbers))

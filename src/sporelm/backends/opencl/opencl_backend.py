@@ -73,7 +73,7 @@ ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
 F32_OPS = frozenset({"argmax", "top_k", "route"})
 # Ops whose products of many tokens are added in half precision, where the device computes in it.
 HALF_OPS = frozenset({"linear", "linear_group", "linear_silu_mul", "linear_activate_mul"})
-HALF_SUM_ROUNDINGS = 4  # of the 16 products that kernels/many_token_product.cl adds in half precision
+HALF_SUM_ROUNDINGS = 4  # of the 16 products that kernels/linear_many.cl adds in half precision
 MAX_STEP_TOKENS = 512
 # One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
 NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")

@@ -87,5 +87,5 @@ def lower_combine_experts(emit: LaunchEmitter, call: Call) -> None:
         *(emit.real(y), emit.wide(weights), emit.wide(bias[0]) if bias and bias[0] is not None else None),
         *(emit.result(result), Amount(rows_of(result)), np.int32(slots), np.int32(width)),
     ]
-    program = emit.program("combined_experts", options={"BIAS": bool(bias) and bias[0] is not None})
+    program = emit.program("combine_experts", options={"BIAS": bool(bias) and bias[0] is not None})
     emit.launch(program, "combine_rows", arguments, [Amount(rows_of(result), width)])

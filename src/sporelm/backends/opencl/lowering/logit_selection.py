@@ -17,7 +17,7 @@ def lower_argmax(emit: LaunchEmitter, call: Call) -> None:
     local = emit.tuning.row_group
     numbers, narrow = emit.as_stored(logits)
     arguments = [numbers, emit.result(call.results[0]), np.int32(width_of(logits))]
-    program = emit.program("logit_selection", options=narrow, local=local)
+    program = emit.program("argmax", options=narrow, local=local)
     emit.launch(program, "find_argmax", arguments, [Amount(rows_of(logits), local)], [local])
 
 
@@ -30,5 +30,5 @@ def lower_top_k(emit: LaunchEmitter, call: Call) -> None:
         *(numbers, *(emit.result(result) for result in call.results)),
         *(np.int32(width_of(logits)), np.int32(call.options["k"])),
     ]
-    program = emit.program("greatest_numbers", options=narrow, local=local)
+    program = emit.program("top_k", options=narrow, local=local)
     emit.launch(program, "find_greatest", arguments, [Amount(rows_of(logits), local)], [local])

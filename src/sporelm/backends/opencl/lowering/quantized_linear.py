@@ -165,7 +165,7 @@ def few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[s
         snippets += [*dot_snippets(emit.dots), "dots/rounded_rows.h", f"dots/{name}.h"]
     else:
         shared["RAGGED"] = spec_of(weights[0]).bound[-1] % RUN != 0
-    return emit.program("few_token_product", snippets, shared | options, local=emit.tuning.few_group)
+    return emit.program("linear_few", snippets, shared | options, local=emit.tuning.few_group)
 
 
 def uses_dots(emit: LaunchEmitter, x: Any, weights: list[Any]) -> bool:
@@ -229,10 +229,10 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
     panel_bytes = panel * runs * RUN * emit.activation.nbytes
     slab = max(1, min(tuning.slab_bytes // panel_bytes, -(-rows // panel))) * panel
     panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
-    unpacking = emit.program("unpacked_panels", [format_snippet(weight)], {"PANEL": panel} | scale_options(weight))
+    unpacking = emit.program("unpack_panels", [format_snippet(weight)], {"PANEL": panel} | scale_options(weight))
     group_panels, group_tokens = tuning.tile_group
     options = tile_options(tuning, emit.halves) | {"BIAS": bias is not None}
-    product = emit.program("many_token_product", half_snippets(tuning, emit.halves), options)
+    product = emit.program("linear_many", half_snippets(tuning, emit.halves), options)
     condition = _is_many(emit, tokens)
     for first in range(0, rows, slab):
         count = min(slab, rows - first)

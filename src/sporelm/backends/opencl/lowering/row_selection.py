@@ -29,7 +29,7 @@ def lower_selection(emit: LaunchEmitter, call: Call) -> None:
 def lower_join_columns(emit: LaunchEmitter, call: Call) -> None:
     (result,) = call.results
     options = {"SOURCE": "ushort" if emit.activation is F16 else "uint"}
-    program, first = emit.program("column_copies", options=options), 0
+    program, first = emit.program("join_columns", options=options), 0
     for part in call.args:
         if part is None:
             continue
