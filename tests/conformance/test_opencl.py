@@ -1,5 +1,5 @@
 """OpenCL kernels against the ops' numpy references: in float32, with activations stored as halves, with sums in half
-precision too, and in float32 with the vectors and groups of GPUs.
+precision too, and in float32 with the vectors and groups of GPUs, and with other tunings.
 
 They run where there is an OpenCL driver, such as PoCL for the CPU. Without cl_khr_fp16, as on PoCL, arithmetic in half
 precision is emulated: each operation is rounded to half.
@@ -26,6 +26,11 @@ from sporelm.plan import Plan
 DTYPES = ("f32", "f16")
 HALVES = "f16 with sums in half precision"
 GROUPS = "groups of a gpu"
+NARROW, WIDE = "narrow vectors", "large groups"
+TUNINGS = {  # beside the defaults: numbers that a device may be measured to be fast with
+    NARROW: {"vector": 2, "tile_tokens": 6, "attention_rows": 8},
+    WIDE: {"row_group": 16, "attention_rows": 2, "few_rows": 4, "dot_rows": 4},
+}
 
 
 def kernel_cases() -> list[Any]:
@@ -39,9 +44,10 @@ def kernel_cases() -> list[Any]:
     short = [id(case) for case in sample_cases()]
     many = [id(case) for case in sample_cases() if case.op in HALF_OPS and str(case).endswith("x121")]
     chosen = {"f32": {*short[::8]}, "f16": {*short[1::24]}, HALVES: {*many[::8]}, GROUPS: {*short[2::24]}}
+    chosen |= {NARROW: {*short[3::72]}, WIDE: {*short[5::72]}}
     return [
         pytest.param(kind, case, id=f"{kind} {case}", marks=[] if id(case) in chosen[kind] else [pytest.mark.all])
-        for kind in (*DTYPES, HALVES, GROUPS)
+        for kind in (*DTYPES, HALVES, GROUPS, *TUNINGS)
         for case in CASES
         if case.op in (HALF_OPS if kind == HALVES else op_lowerings())
     ]
@@ -60,6 +66,9 @@ def backends() -> Iterator[dict[str, Any]]:
     from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
 
     opened[GROUPS].tuning = GPU_DEFAULTS
+    for kind, changes in TUNINGS.items():
+        opened[kind] = open_available("opencl")
+        opened[kind].tuning = replace(opened[kind].tuning, **changes)
     yield opened
     for backend in opened.values():
         backend.close()

@@ -24,13 +24,13 @@ def half_snippet(kind: str) -> str:
 
 
 def find_half_arithmetic(device: OpenClDevice, compiler: ProgramCompiler, queue: Any) -> str | None:
-    """Return "native" for a device that computes in half precision, and right; else None."""
+    """Return "native" if the device computes correctly in half precision, else None."""
     return "native" if device.has_fp16 and adds_halves(compiler, queue, "native") else None
 
 
 def adds_halves(compiler: ProgramCompiler, queue: Any, kind: str) -> bool:
-    """Return whether a kind of arithmetic compiles, and gets a sum of products right but for a rounding of each term
-    and each sum: some devices round a product before they add it."""
+    """Return whether a kind of arithmetic compiles, and computes a known dot product within one rounding per product
+    and per addition: some devices round a product before they add it."""
     found = add_probe(compiler, queue, kind)
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""Products of integers: which instructions a device has for them, and the weights that can be multiplied so.
+"""Integer dot products: the instructions that a device has, and the formats that use them.
 
 "packed" are the functions of cl_khr_integer_dot_product; "emulated" the same in plain C, for tests. "x86" are the
 instructions of x86 CPUs, which drivers made of Clang offer as built-in functions. Each is a file of `kernels/dots`. A

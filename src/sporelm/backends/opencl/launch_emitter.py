@@ -18,7 +18,7 @@ SCRATCH_ALIGNMENT = 4096  # bytes: more than any device wants of a part of a buf
 
 
 class ValueMemory(Protocol):
-    """Where a program's values lie."""
+    """The device buffers of a program's values."""
 
     def array_of(self, value: Any) -> DeviceArray:
         """Return the array of a value or of a tensor that is plain or rounded."""
@@ -117,10 +117,6 @@ class LaunchEmitter:
     def constant(self, array: np.ndarray) -> Any:
         """Return a buffer with these numbers."""
         return self.memory.constant(array)
-
-    def count(self, value: Any, factor: int = 1) -> Amount:
-        """Return the rows of a value, times `factor`, as an argument or a size."""
-        return Amount(spec_of(value).shape[0], factor)
 
     def _as_type(self, value: Any, wanted: DType) -> Any:
         array = self.memory.array_of(value)

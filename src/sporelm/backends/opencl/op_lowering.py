@@ -1,7 +1,7 @@
 """The registry of lowerings: which function turns a call of an op into launches of kernels.
 
 A function is registered with `@lowers`. It lies in the file of `lowering` that has the name of the op's file in
-`sporelm.ops`; its kernels lie in the file of that name in `kernels`.
+`sporelm.ops`; files of `kernels` have the name of that file, or of an op in it.
 """
 
 from collections.abc import Callable, Mapping

@@ -69,13 +69,14 @@ from sporelm.tensor.tensor import Tensor, strided_view
 from sporelm.units import in_units
 
 ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
-# Ops that decide something, or whose results weigh others: their results stay float32 (ADR 0044).
+# Ops whose results select something or are used as weights: they stay float32 (ADR 0044).
 F32_OPS = frozenset({"argmax", "top_k", "route"})
 # Ops whose products of many tokens are added in half precision, where the device computes in it.
 HALF_OPS = frozenset({"linear", "linear_group", "linear_silu_mul", "linear_activate_mul"})
 HALF_SUM_ROUNDINGS = 4  # of the 16 products that kernels/linear_many.cl adds in half precision
 MAX_STEP_TOKENS = 512
-# One launch may compute a norm and the rounding of its result: the arguments of the first live until both are done.
+# One launch may compute a norm and the rounding of its result, so the norm's arguments stay allocated until the
+# rounding is done.
 NORMS_AND_ROUNDING = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "quantize_rows")
 SMALLER_MODEL = "Use a smaller model or a shorter number format, or choose another device with the option device."
 SHORTER_CONTEXT = "Lower the option max_context, or use a smaller model."

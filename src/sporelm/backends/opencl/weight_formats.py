@@ -1,10 +1,9 @@
 """The layout of weights on an OpenCL device: each number format as planes.
 
 A file interleaves codes and scales in blocks of 18 to 210 bytes. Here each of them is an array of its own (a plane), so
-that every load is aligned: codes, upper bits of codes, scales of groups, scales of blocks. All formats share one
-grain, a run of RUN values of a row: `kernels/formats/<name>.h` unpacks the run of a number from the planes, with the
-bits that `QuantFormat.dequantize` returns. Rows are filled with zeros to whole runs. A format without planes is
-widened to F32.
+that every load is aligned: codes, upper bits of codes, scales of groups, scales of blocks. All formats are unpacked in
+runs of RUN values, bit for bit as `QuantFormat.dequantize`, by the functions in `kernels/formats`. Rows are filled with
+zeros to whole runs. A format without planes is widened to F32.
 """
 
 from collections.abc import Callable

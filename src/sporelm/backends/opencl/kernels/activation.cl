@@ -5,15 +5,13 @@ kernel void scale_numbers(global const real *x, global const float *factor, glob
     if (i < n) STORE(y, i, LOAD(x, i) * factor[0]);
 }
 
-static inline float softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
-
 // xIELU; the parameters have a number for each layer.
 kernel void apply_xielu(global const real *x, global const float *alpha_p, global const float *alpha_n,
                         global const float *beta, global const float *eps, global real *y, int n, int layer) {
     int i = get_global_id(0);
     if (i >= n) return;
     float v = LOAD(x, i), slope = beta[layer];
-    float above = softplus(alpha_p[layer]) * v * v;
-    float below = (slope + softplus(alpha_n[layer])) * (expm1(fmin(v, eps[layer])) - v);
+    float above = act_softplus(alpha_p[layer]) * v * v;
+    float below = (slope + act_softplus(alpha_n[layer])) * (expm1(fmin(v, eps[layer])) - v);
     STORE(y, i, (v > 0.0f ? above : below) + slope * v);
 }

@@ -3,8 +3,6 @@
 // have EXPERTS numbers for each token.
 #define SIZE (EXPERTS / GROUPS)
 
-static inline float sigmoid_of(float v) { return 1.0f / (1.0f + exp(-v)); }
-
 kernel void route_tokens(global const real *logits, global const float *selection_bias, global const float *factors,
                          global float *choices, global float *scores, global float *weights, global int *ids,
                          int tokens, float epsilon, float scale, float near_limit) {
@@ -25,7 +23,7 @@ kernel void route_tokens(global const real *logits, global const float *selectio
     }
     for (int e = 0; e < EXPERTS; e++) scored[e] /= sum;
 #elif defined(SCORES_sigmoid)
-    for (int e = 0; e < EXPERTS; e++) scored[e] = sigmoid_of(LOAD(logits, e));
+    for (int e = 0; e < EXPERTS; e++) scored[e] = act_sigmoid(LOAD(logits, e));
 #else
     for (int e = 0; e < EXPERTS; e++) scored[e] = LOAD(logits, e);
 #endif
@@ -78,7 +76,7 @@ kernel void route_tokens(global const real *logits, global const float *selectio
         }
         ids[slot] = taken;
 #ifdef SCORES_softmax_of_near
-        // Over itself and the near experts that were not selected before.
+        // Softmax over this expert and those within near_limit that are not selected yet.
         float own = LOAD(logits, taken), total = 0.0f;
         for (int e = 0; e < EXPERTS; e++) {
             float v = LOAD(logits, e);
@@ -102,7 +100,7 @@ kernel void route_tokens(global const real *logits, global const float *selectio
     for (int slot = 0; slot < K; slot++) weights[slot] /= total;
 #endif
 #ifdef SCORES_sigmoid_of_chosen
-    for (int slot = 0; slot < K; slot++) weights[slot] = sigmoid_of(weights[slot]);
+    for (int slot = 0; slot < K; slot++) weights[slot] = act_sigmoid(weights[slot]);
 #endif
     float divisor = 1.0f;
 #ifdef RENORMALIZE

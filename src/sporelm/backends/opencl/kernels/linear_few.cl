@@ -5,20 +5,6 @@
 // EXPERTS: a row of y is a pair of a token and a slot; `ids` has its expert, whose matrix is multiplied. x has a row for
 // each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
 // DOTS: x are rows rounded to int8, of `numbers` numbers in all, and are multiplied as integers (dots/rounded_rows.h).
-#ifdef GATED
-static inline float act_linear(float v) { return v; }
-static inline float act_gelu(float v) { return v * 0.5f * (1.0f + erf(v * 0.70710678118654752f)); }
-static inline float act_gelu_tanh(float v) {
-    return v * 0.5f * (1.0f + tanh(0.79788456080286536f * (v + 0.044715f * v * v * v)));
-}
-static inline float act_gelu_quick(float v) { return v / (1.0f + exp(-1.702f * v)); }
-static inline float act_relu(float v) { return isnan(v) ? v : fmax(v, 0.0f); }
-static inline float act_relu_squared(float v) { return act_relu(v) * act_relu(v); }
-static inline float act_sigmoid(float v) { return 1.0f / (1.0f + exp(-v)); }
-static inline float act_silu(float v) { return v / (1.0f + exp(-v)); }
-static inline float act_softplus(float v) { return fmax(v, 0.0f) + log1p(exp(-fabs(v))); }
-#endif
-
 #ifdef DOTS
 typedef dot_sums sums_of_row;
 #define NO_SUM {0.0f, 0.0f}

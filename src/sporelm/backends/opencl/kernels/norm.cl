@@ -1,6 +1,6 @@
-// Norms of rows: rms_norm, layer_norm, and both of x + residual (RMS, ADD, WEIGHT_ROWS, BIAS, SCALED).
+// Norms of rows: rms_norm, layer_norm, and both of x + residual (RMS, ADD, SCALED by a weight, BIAS, BIAS_ROWS).
 // With GROUP the result is rounded as well (rounding.h), to `rounded`.
-// A group of work-items has one row, or one head of a row: `rows` of `width` numbers. The weight has `period` rows.
+// A group of work-items has one row, or one head of a row, of `width` numbers. The weight has `period` rows.
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void norm_rows(global const real *x, global const real *residual, global const float *weight,
                global const float *bias, global real *y, global real *total, global real *rounded, int width,

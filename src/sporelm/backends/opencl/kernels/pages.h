@@ -1,6 +1,5 @@
 // Caches of keys and values: pages[page][half][head][64][ROW_UNITS], half 0 has keys. A slot is page * 64 + offset.
 // HEAD_DIM, and HEAD_VEC, the numbers of a head that are loaded at once (2, 4, 8 or 16; it divides HEAD_DIM).
-#define floath_name JOIN(float, HEAD_VEC)
 #define floath JOIN(float, HEAD_VEC)
 #define vloadh JOIN(vload, HEAD_VEC)
 #define half_loadh JOIN(vload_half, HEAD_VEC)

@@ -1,4 +1,4 @@
-// The K greatest numbers of each row in falling order and their indices, lower ones first among equals, NaN last.
+// The K greatest numbers of each row in descending order and their indices, lower ones first among equals, NaN last.
 // A group has one row. Each round finds the greatest key below the last one.
 static inline ulong key_of(float v, uint index) {
     uint bits = as_uint(v == 0.0f ? 0.0f : v);

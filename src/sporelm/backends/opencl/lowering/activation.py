@@ -52,4 +52,4 @@ def _launch_with_parameters(emit: LaunchEmitter, call: Call, kernel: str, *numbe
     x, *parameters = call.args
     count = Amount(rows_of(x), columns_of(x))
     arguments = [emit.real(x), *map(emit.wide, parameters), emit.result(call.results[0]), count, *numbers]
-    emit.launch(emit.program("activation"), kernel, arguments, [count])
+    emit.launch(emit.program("activation", ["activations.h"], {"ACTIVATED": "float"}), kernel, arguments, [count])

@@ -43,10 +43,15 @@ def map_buffers(
     condition: Callable[[Extents], bool] | None = None,
 ) -> None:
     """Add the launch of `function` on buffers x, z (or None) and y of [rows, columns]."""
-    options = {"FUNCTION": f"fun_{function}", "ACT": f"act_{kind}", "BINARY": numbers[1] is not None}
+    options = {
+        "FUNCTION": f"fun_{function}",
+        "ACT": f"act_{kind}",
+        "BINARY": numbers[1] is not None,
+        "ACTIVATED": "floatv",
+    }
     count, vector = Amount(rows, columns), emit.tuning.vector
     emit.launch(
-        emit.program("elementwise", options=options),
+        emit.program("elementwise", ["activations.h"], options),
         "map_numbers",
         [*numbers, count, np.float32(a), np.float32(b)],
         [lambda extents: -(-count.value(extents) // vector)],

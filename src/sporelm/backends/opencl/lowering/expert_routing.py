@@ -40,7 +40,7 @@ def lower_route(emit: LaunchEmitter, call: Call) -> None:
         *(np.float32(given.get(name, default)) for name, default in (("epsilon", 0), ("scale", 1), ("near", 0))),
     ]
     emit.launch(
-        emit.program("expert_routing", options=options | narrow),
+        emit.program("expert_routing", ["activations.h"], options | narrow | {"ACTIVATED": "float"}),
         "route_tokens",
         arguments,
         [Amount(rows_of(logits))],

@@ -10,10 +10,8 @@ from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
 from sporelm.backends.opencl.lowering.quantized_linear import (
     BATCH,
-    NO_GROUP,
-    NO_WEIGHT,
+    few_arguments,
     few_program,
-    rounded_numbers,
     rows_of_group,
 )
 from sporelm.backends.opencl.op_lowering import lowers
@@ -41,22 +39,21 @@ def lower_linear_experts_silu_mul(emit: LaunchEmitter, call: Call) -> None:
 
 def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, bias: Any, y: Any) -> None:
     """Add the launches for few pairs, and for many."""
-    experts, rows, width = spec_of(weights[0]).bound
+    experts, rows, _ = spec_of(weights[0]).bound
     slots = width_of(ids)
     pairs, most = Amount(rows_of(ids), slots), spec_of(ids).bound[0] * slots
     offsets = None if bias is None else emit.wide(bias)
     chosen, numbers = emit.ints(ids), emit.real(x)
     shared = {"EXPERTS": True, "BIAS": bias is not None, "SLOTTED": len(spec_of(x).shape) == 3}
     local = emit.tuning.few_group
-    weight_arguments = [*emit.weight(weights[0]), *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT)]
-    middle = [offsets, y, pairs, np.int32(width), np.int32(rows), chosen, np.int32(slots)]
+    routing = (chosen, np.int32(slots))
 
     def is_few(extents: Extents) -> bool:
         return pairs.value(extents) <= experts
 
     program = few_program(emit, x, weights, shared | {"TOKENS": 1}, "silu")
     row_items = -(-rows // rows_of_group(emit, x, weights, 1)) * local
-    arguments = [numbers, *weight_arguments, *middle, None, None, None, *NO_GROUP, rounded_numbers(x)]
+    arguments = few_arguments(emit, numbers, x, weights, [offsets], [y], pairs, (*routing, None, None, None))
     emit.launch(program, "multiply_few", arguments, [row_items, pairs], [local, 1], is_few)
     if most <= experts:
         return
@@ -72,7 +69,7 @@ def _multiply_pairs(emit: LaunchEmitter, x: Any, weights: list[Any], ids: Any, b
     arguments = [chosen, starts, order, tiles, count, pairs, np.int32(experts)]
     emit.launch(sorting, "sort_pairs", arguments, [1], [1], is_many)
     program = few_program(emit, x, weights, shared | {"TOKENS": BATCH, "SORTED": True}, "silu")
-    arguments = [numbers, *weight_arguments, *middle, order, tiles, count, *NO_GROUP, rounded_numbers(x)]
+    arguments = few_arguments(emit, numbers, x, weights, [offsets], [y], pairs, (*routing, order, tiles, count))
     row_items = -(-rows // rows_of_group(emit, x, weights, BATCH)) * local
     sizes: list[Size] = [row_items, lambda extents: -(-pairs.value(extents) // BATCH) + experts]
     emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_many)

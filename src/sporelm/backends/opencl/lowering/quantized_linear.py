@@ -4,7 +4,7 @@ Few tokens are multiplied as the weight is read: it is unpacked in registers. Fo
 memory and multiplied in tiles. A step launches one of both, by its number of tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ from sporelm.ops.spec import Extent, Spec, spec_of
 BATCH = 4  # tokens that one launch of few tokens multiplies at once, where there are several
 MAX_GROUP = 3  # weights that one launch multiplies
 NO_WEIGHT = [None, *[np.uint64(0)] * 3]
-
-NO_GROUP = [*NO_WEIGHT, *[None] * 4, *[np.int32(0)] * 2]  # the arguments of a group's other weights
+NO_EXPERTS = (None, np.int32(0), None, None, None)
 
 Condition = Callable[[Extents], bool]
 
@@ -103,15 +102,10 @@ def launch_few(
     kind: str = "linear",
 ) -> None:
     """Add the launches of a product of few tokens: one token, and several. Two weights: gate and up."""
-    tokens, rows, width = rows_of(x), *spec_of(weights[0]).bound
+    tokens, rows = rows_of(x), spec_of(weights[0]).bound[0]
     for batch, is_mine in few_batches(emit, tokens):
         program = few_program(emit, x, weights, {"TOKENS": batch, "BIAS": bias is not None}, kind)
-        arguments = [
-            *(numbers, *emit.weight(weights[0])),
-            *(emit.weight(weights[1]) if len(weights) > 1 else NO_WEIGHT),
-            *(bias, y, Amount(tokens), np.int32(width), np.int32(rows), None, np.int32(0)),
-            *(None, None, None, *NO_GROUP, rounded_numbers(x)),
-        ]
+        arguments = few_arguments(emit, numbers, x, weights, [bias], [y], Amount(tokens))
         local = emit.tuning.few_group
         sizes: list[Size] = [-(-rows // rows_of_group(emit, x, weights, batch)) * local, Amount(tokens, 1, batch)]
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
@@ -121,23 +115,42 @@ def _launch_group(
     emit: LaunchEmitter, numbers: Any, x: Any, weights: list[Any], biases: list[Any], results: list[Any]
 ) -> None:
     """Add the launches of products of few tokens with two or three weights."""
-    tokens, width, spare = rows_of(x), spec_of(weights[0]).bound[1], MAX_GROUP - len(weights)
-    rows = [spec_of(weight).bound[0] for weight in weights] + [0] * spare
-    packed = [emit.weight(weight) for weight in weights] + [NO_WEIGHT] * spare
-    offsets, outputs = biases + [None] * spare, results + [None] * spare
+    tokens, rows = rows_of(x), [spec_of(weight).bound[0] for weight in weights]
     local = emit.tuning.few_group
     for batch, is_mine in few_batches(emit, tokens):
         own_rows = rows_of_group(emit, x, weights[:1], batch)
         blocks = sum(-(-count // own_rows) for count in rows)
         options = {"TOKENS": batch, "BIAS": biases[0] is not None, "GROUPED": True}
-        arguments = [
-            *(numbers, *packed[0], *packed[1], offsets[0], outputs[0], Amount(tokens), np.int32(width)),
-            *(np.int32(rows[0]), None, np.int32(0), None, None, None, *packed[2], *offsets[1:], *outputs[1:]),
-            *(np.int32(rows[1]), np.int32(rows[2]), rounded_numbers(x)),
-        ]
+        arguments = few_arguments(emit, numbers, x, weights, biases, results, Amount(tokens))
         sizes: list[Size] = [blocks * local, Amount(tokens, 1, batch)]
         program = few_program(emit, x, weights[:1], options, "linear")
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
+
+
+def few_arguments(
+    emit: LaunchEmitter,
+    numbers: Any,
+    x: Any,
+    weights: list[Any],
+    biases: list[Any],
+    results: list[Any],
+    tokens: Amount,
+    experts: Sequence[Any] = NO_EXPERTS,
+) -> list[Any]:
+    """Return the arguments of multiply_few.
+
+    weights  one; gate and up with one result; or a group with a bias and a result each
+    experts  ids, slots, and of sorted pairs their order, tiles and the number of tiles
+    """
+    spare = MAX_GROUP - len(weights)
+    packed = [emit.weight(weight) for weight in weights] + [NO_WEIGHT] * spare
+    offsets, outputs = ([*each, None, None][:MAX_GROUP] for each in (biases, results))
+    rows = [np.int32(spec_of(weight).bound[-2]) for weight in weights[: len(results)]] + [np.int32(0)] * MAX_GROUP
+    return [
+        *(numbers, *packed[0], *packed[1], offsets[0], outputs[0], tokens),
+        *(np.int32(spec_of(weights[0]).bound[-1]), rows[0], *experts, *packed[2]),
+        *(*offsets[1:], *outputs[1:], *rows[1:MAX_GROUP], rounded_numbers(x)),
+    ]
 
 
 def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Condition]]:
@@ -157,8 +170,10 @@ def few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[s
     """Return the program of a product of few tokens with weights of one format."""
     shared: dict[str, Any] = {"ROWS": rows_at_once(emit, x, weights, options["TOKENS"])}
     shared |= {"BLOCKS": emit.tuning.row_blocks} | scale_options(weights[0])
-    shared |= {"GATED": True, "ACT": f"act_{kind}"} if len(weights) > 1 else {}
     snippets = [format_snippet(weights[0])]
+    if len(weights) > 1:
+        shared |= {"GATED": True, "ACT": f"act_{kind}", "ACTIVATED": "float"}
+        snippets.append("activations.h")
     if emit.dots is not None and uses_dots(emit, x, weights):
         shared["DOTS"] = True
         name = weights[0].storage.kind.name.lower()

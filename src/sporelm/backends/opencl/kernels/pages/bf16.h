@@ -2,7 +2,7 @@
 typedef ushort page_t;
 #define ROW_UNITS HEAD_DIM
 static inline floath load_part(global const page_t *row, int c) {
-    return JOIN(as_, floath_name)(JOIN(convert_uint, HEAD_VEC)(JOIN(vload, HEAD_VEC)(0, row + c)) << 16u);
+    return JOIN(as_, floath)(JOIN(convert_uint, HEAD_VEC)(JOIN(vload, HEAD_VEC)(0, row + c)) << 16u);
 }
 static inline void store_row(global page_t *row, const float *values) {
     for (int c = 0; c < HEAD_DIM; c++) {

@@ -5,7 +5,7 @@ typedef uchar page_t;
 static inline floath load_part(global const page_t *row, int c) {
     global const page_t *block = row + c / 32 * 34;
     float scale = vload_half(0, (global const half *)block);
-    return JOIN(convert_, floath_name)(JOIN(vload, HEAD_VEC)(0, (global const char *)block + 2 + c % 32)) * scale;
+    return JOIN(convert_, floath)(JOIN(vload, HEAD_VEC)(0, (global const char *)block + 2 + c % 32)) * scale;
 }
 static inline void store_row(global page_t *row, const float *values) {
     for (int b = 0; b < BLOCKS; b++) {
