@@ -59,8 +59,8 @@ def backends() -> Iterator[dict[str, Any]]:
     GPU."""
     opened = {dtype: open_available("opencl", dtype=dtype) for dtype in DTYPES}
     opened[HALVES], opened[GROUPS] = open_available("opencl", dtype="f16"), open_available("opencl")
-    opened["f16"].halves = None
-    opened[HALVES].halves = opened[HALVES].halves or "emulated"
+    opened["f16"].half_arithmetic = None
+    opened[HALVES].half_arithmetic = opened[HALVES].half_arithmetic or "emulated"
     fast_to_compile = {"tile_tokens": 3, "tile_vectors": 1}
     opened[HALVES].tuning = replace(opened[HALVES].tuning, half_products=1, **fast_to_compile)
     from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS

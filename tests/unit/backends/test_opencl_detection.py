@@ -51,7 +51,7 @@ def test_a_lost_device_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(device: Any) -> Any:
         raise cl.LogicError("clGetDeviceInfo failed: DEVICE_NOT_AVAILABLE")
 
-    monkeypatch.setattr(device_selection, "find_obstacle", fail)
+    monkeypatch.setattr(device_selection, "find_unsupported_reason", fail)
     assert list_opencl_candidates() == []
 
 

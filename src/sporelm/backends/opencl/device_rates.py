@@ -10,7 +10,7 @@ import pyopencl as cl
 
 from sporelm import ops
 from sporelm.backends.opencl.kernel_program import LaunchVariant, kernel_program, launch_variant
-from sporelm.backends.opencl.lowering.quantized_linear import half_snippets, tile_options
+from sporelm.backends.opencl.lowering.quantized_linear import list_half_snippets, make_tile_options
 from sporelm.quant import Q4_0
 from sporelm.quant.stored_tensor import StoredTensor
 
@@ -104,8 +104,8 @@ def _time_products(backend: "OpenClBackend") -> list[float]:
     for buffer in (x, panels):
         cl.enqueue_fill_buffer(backend.queue, buffer, np.zeros(1, np.uint8), 0, buffer.size)
     shared = {"VEC": tuning.vector, "LOCAL": 1, "NARROW": number_bytes == 2}
-    snippets = half_snippets(tuning, backend.halves)
-    program = kernel_program("linear_many", shared | tile_options(tuning, backend.halves), snippets)
+    snippets = list_half_snippets(tuning, backend.half_arithmetic)
+    program = kernel_program("linear_many", shared | make_tile_options(tuning, backend.half_arithmetic), snippets)
     kernel = backend.compiler.kernel(program, "multiply_tiles")
     numbers = (TOKENS, WIDTH, WIDTH, 0, ROWS, ROWS)
     kernel.set_args(x, panels, None, y, *map(np.int32, numbers))

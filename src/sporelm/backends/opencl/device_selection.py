@@ -18,7 +18,7 @@ DRIVER_REMEDY = (
 )
 MIN_VERSION = (1, 2)  # of OpenCL: images are not used, sub-buffers and fills are
 MIN_GROUP_SIZE = 16  # work-items in a work-group
-MIN_LOCAL_BYTES = 16 << 10  # of local memory: OpenCL's least for a full profile is 32 KiB
+MIN_LOCAL_BYTES = 16 << 10  # of local memory: OpenCL's minimum in a full profile is 32 KiB
 MIN_ALLOC_BYTES = 64 << 20  # of one buffer
 POCL_PLATFORM = "Portable Computing Language"
 MAX_DRIVER_FILES = 4  # that an error lists
@@ -90,18 +90,18 @@ def list_opencl_devices() -> list[OpenClDevice]:
     except cl.Error as error:
         reasons = [*list_driver_files(), explain_error(error)]
         raise BackendError(f"no OpenCL driver that loads ({'; '.join(reasons)}). {DRIVER_REMEDY}.") from None
-    found: list[OpenClDevice] = []
+    devices: list[OpenClDevice] = []
     for platform in platforms:
-        devices: list[Any] = []
+        of_platform: list[Any] = []
         with suppress(cl.Error):
-            devices = platform.get_devices()
-        for device in devices:
+            of_platform = platform.get_devices()
+        for device in of_platform:
             with suppress(cl.Error):
-                found.append(_describe(len(found), device, platform))
-    if not found:
+                devices.append(_describe(len(devices), device, platform))
+    if not devices:
         names = ", ".join(one_line(platform.name) for platform in platforms)
         raise BackendError(f"no OpenCL device (drivers that list none: {names}). {DRIVER_REMEDY}.")
-    return found
+    return devices
 
 
 def list_driver_files() -> list[str]:
@@ -128,14 +128,14 @@ def _describe(number: int, device: Any, platform: Any) -> OpenClDevice:
     )
 
 
-def choose_device(wanted: str | None, devices: Sequence[OpenClDevice]) -> OpenClDevice:
+def choose_device(device_name: str | None, devices: Sequence[OpenClDevice]) -> OpenClDevice:
     """Return the device of a name. Raise BackendError with the list of devices if there is none, or several fit.
 
-    wanted   None: the first GPU that can run the kernels, else the first such accelerator, else the first such CPU; a
-             number; a kind ("gpu"), perhaps with a number among those of the kind ("gpu:1"); or a part of one device's
-             name or platform. Case-insensitive
+    device_name   None: the first GPU that can run the kernels, else the first such accelerator, else the first such
+                  CPU; a number; a kind ("gpu"), perhaps with a number among those of the kind ("gpu:1"); or a part of
+                  one device's name or platform. Case-insensitive
     """
-    name = "opencl" if wanted is None else wanted.strip().lower().removeprefix("opencl:")
+    name = "opencl" if device_name is None else device_name.strip().lower().removeprefix("opencl:")
     if name == "opencl":
         return min(devices, key=lambda each: (not can_run(each), [*KINDS, "custom"].index(each.kind)))
     if name.isdecimal():
@@ -150,32 +150,35 @@ def choose_device(wanted: str | None, devices: Sequence[OpenClDevice]) -> OpenCl
         problem = "no such device" if not fitting else f"ambiguous device, {len(fitting)} match"
         allowed = "; ".join(each.label for each in devices)
         raise BackendError(
-            f"{problem} (got {str(wanted)[:80]!r}; allowed {allowed}). Set the option device to a number or a name."
+            f"{problem} (got {str(device_name)[:80]!r}; allowed {allowed}). Set the option device to a number "
+            "or a name."
         )
     return fitting[0]
 
 
-def find_obstacle(device: OpenClDevice) -> str | None:
+def find_unsupported_reason(device: OpenClDevice) -> str | None:
     """Return why a device cannot run the kernels, with a remedy; None if it can."""
-    held: Any = device.device
+    cl_device: Any = device.device
     remedy = "Choose another device with the option device"
-    if not held.available or not held.compiler_available:
+    if not cl_device.available or not cl_device.compiler_available:
         return f"device {device.label} is not available, or has no compiler for OpenCL C. {remedy}"
-    if held.profile != FULL_PROFILE:
-        return f"device {device.label} has only the embedded profile, with other rounding ({held.profile}). {remedy}"
+    if cl_device.profile != FULL_PROFILE:
+        return (
+            f"device {device.label} has only the embedded profile, with other rounding ({cl_device.profile}). {remedy}"
+        )
     checks: tuple[tuple[str, Any, Any], ...] = (
         ("OpenCL version", device.version, MIN_VERSION),
-        ("work-items in a work-group", held.max_work_group_size, MIN_GROUP_SIZE),
-        ("bytes of local memory", held.local_mem_size, MIN_LOCAL_BYTES),
-        ("bytes in one buffer", held.max_mem_alloc_size, MIN_ALLOC_BYTES),
+        ("work-items in a work-group", cl_device.max_work_group_size, MIN_GROUP_SIZE),
+        ("bytes of local memory", cl_device.local_mem_size, MIN_LOCAL_BYTES),
+        ("bytes in one buffer", cl_device.max_mem_alloc_size, MIN_ALLOC_BYTES),
     )
-    for quantity, value, least in checks:
-        if value < least:
-            shown = [".".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in (value, least)]
+    for quantity, value, minimum in checks:
+        if value < minimum:
+            shown = [".".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in (value, minimum)]
             return (
                 f"device {device.label}: not capable enough, {quantity} (got {shown[0]}; at least {shown[1]}). {remedy}"
             )
-    if not held.endian_little:
+    if not cl_device.endian_little:
         return f"device {device.label} is big-endian, and model files are little-endian. {remedy}"
     return None
 
@@ -183,7 +186,7 @@ def find_obstacle(device: OpenClDevice) -> str | None:
 def can_run(device: OpenClDevice) -> bool:
     """Return whether a device can run the kernels. One that was lost cannot."""
     try:
-        return find_obstacle(device) is None
+        return find_unsupported_reason(device) is None
     except cl.Error:
         return False
 

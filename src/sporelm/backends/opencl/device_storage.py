@@ -17,12 +17,12 @@ class DeviceArray:
     """Numbers in row-major order in a buffer, or in a part of one.
 
     buffer   a buffer of pyopencl of its own, or a sub-buffer
-    stored   the type of the numbers: F32 of a graph is kept as F16 where activations are narrow
+    dtype    the type of the numbers: F32 of a graph is kept as F16 where activations are narrow
     """
 
     buffer: Any
     shape: tuple[int, ...]
-    stored: DType
+    dtype: DType
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,12 @@ class PlaneWeight:
 
     buffer: Any
     shape: tuple[int, ...]
-    kind: WeightFormat
+    format: WeightFormat
 
     @property
     def offsets(self) -> tuple[int, ...]:
         """Return the byte offsets of the planes after the first."""
-        return self.kind.plane_offsets(self.shape)
+        return self.format.plane_offsets(self.shape)
 
 
 class PoolBuffers(Resource):
@@ -71,13 +71,14 @@ class PoolBuffers(Resource):
 
 @dataclass(frozen=True, eq=False)
 class PooledArray:
-    """One layer's pages or states. `shape` is the logical one; `bits` are its elements as exported, row-major."""
+    """One layer's pages or states. `shape` is the logical one; it is exported row-major as
+    `export_shape` elements of `export_dtype`."""
 
     pool: PoolBuffers
     index: int
     shape: tuple[int, ...]
-    bits: DType
-    bits_shape: tuple[int, ...]
+    export_dtype: DType
+    export_shape: tuple[int, ...]
 
     @property
     def buffer(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from sporelm.backends.opencl.device_selection import choose_device, find_obstacle, list_opencl_devices
+from sporelm.backends.opencl.device_selection import choose_device, find_unsupported_reason, list_opencl_devices
 from sporelm.backends.opencl.kernel_program import LANGUAGE, KernelProgram, build_program, kernel_program
 from sporelm.backends.opencl.pocl_folder import remove_own_folder
 from sporelm.errors import BackendError
@@ -16,18 +16,18 @@ from sporelm.errors import BackendError
 PROGRAM: KernelProgram = kernel_program("conversion", {"WIDEN": True, "VEC": 4, "LOCAL": 1})
 
 
-def probe_driver(wanted: str | None) -> None:
+def probe_driver(device_name: str | None) -> None:
     """Use a device, and end this process. Errors that the driver reports are left to the back-end, which has a text for
     each."""
     with suppress(BackendError, cl.Error):
-        _use(wanted)
+        _use(device_name)
     remove_own_folder()
     os._exit(0)  # without the driver's own clean-up: a fault there loses nothing
 
 
-def _use(wanted: str | None) -> None:
-    device = choose_device(wanted, list_opencl_devices())
-    if find_obstacle(device) is not None:
+def _use(device_name: str | None) -> None:
+    device = choose_device(device_name, list_opencl_devices())
+    if find_unsupported_reason(device) is not None:
         return
     context = cl.Context([device.device])
     queue = cl.CommandQueue(context, device.device)

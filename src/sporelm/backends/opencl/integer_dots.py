@@ -21,12 +21,12 @@ MAX_RUNS = 4  # that are multiplied at once
 KINDS = {"packed": ("packed",), "emulated": ("emulated", "packed"), "x86": ("x86",)}  # the files of each
 
 
-def dot_snippets(kind: str) -> list[str]:
+def list_dot_snippets(kind: str) -> list[str]:
     """Return the files of `kernels` with the functions of a kind of products."""
     return [f"dots/{name}.h" for name in KINDS[kind]]
 
 
-def find_dots(device: OpenClDevice, compiler: ProgramCompiler, queue: Any) -> str | None:
+def choose_dot_kind(device: OpenClDevice, compiler: ProgramCompiler, queue: Any) -> str | None:
     """Return the kind of products of integers that a device computes right, or None."""
     if DOT_EXTENSION in device.device.extensions.split():
         kind = "packed"
@@ -34,16 +34,16 @@ def find_dots(device: OpenClDevice, compiler: ProgramCompiler, queue: Any) -> st
         kind = "x86"
     else:
         return None
-    return kind if is_right(kind, compiler, queue) else None
+    return kind if passes_self_test(kind, compiler, queue) else None
 
 
-def is_right(kind: str, compiler: ProgramCompiler, queue: Any) -> bool:
+def passes_self_test(kind: str, compiler: ProgramCompiler, queue: Any) -> bool:
     """Return whether a kind of products compiles and computes a small product."""
     random = np.random.default_rng(0)
     weight = random.integers(0, 256, 16 * MAX_RUNS, np.uint8)
     x = random.integers(-127, 128, 16 * MAX_RUNS, np.int16).astype(np.int8)
     found = np.zeros(3, np.float32)
-    program = kernel_program("dot_probe", {"VEC": 4, "LOCAL": 1}, dot_snippets(kind))
+    program = kernel_program("dot_probe", {"VEC": 4, "LOCAL": 1}, list_dot_snippets(kind))
     if not run_probe(compiler, queue, program, "multiply_probe", (weight, x), found):
         return False
     codes = 16 * int(found[2])

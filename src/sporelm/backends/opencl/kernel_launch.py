@@ -16,7 +16,7 @@ MAX_INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Amount:
+class ScaledExtent:
     """A number that follows from an extent: the extent divided by `divisor`, rounded up, times `factor`."""
 
     extent: Extent
@@ -27,14 +27,14 @@ class Amount:
         return -(-extent_of(self.extent, extents) // self.divisor) * self.factor
 
 
-Size = int | Amount | Callable[[Extents], int]
+Size = int | ScaledExtent | Callable[[Extents], int]
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
     """A kernel with its arguments.
 
-    arguments  buffers, numbers of numpy, None (a null buffer), or an `Amount` for an int32 of the step
+    arguments  buffers, numbers of numpy, None (a null buffer), or a `ScaledExtent` for an int32 of the step
     sizes      work-items in each dimension; the first is rounded up to whole groups
     group      work-items of a group in each dimension
     condition  whether a step of these extents launches it; None: always
@@ -57,7 +57,7 @@ def size_of(size: Size, extents: Extents) -> int:
     """Return a size in a step."""
     if isinstance(size, int):
         return size
-    return size.value(extents) if isinstance(size, Amount) else size(extents)
+    return size.value(extents) if isinstance(size, ScaledExtent) else size(extents)
 
 
 class PreparedLaunch:
@@ -66,9 +66,9 @@ class PreparedLaunch:
     def __init__(self, launch: KernelLaunch, kernel: Any) -> None:
         self.launch, self.kernel = launch, kernel
         self.group = tuple(launch.group)
-        self._varying: list[tuple[int, Amount]] = []
+        self._varying: list[tuple[int, ScaledExtent]] = []
         for index, argument in enumerate(launch.arguments):
-            if isinstance(argument, Amount):
+            if isinstance(argument, ScaledExtent):
                 self._varying.append((index, argument))
             else:
                 kernel.set_arg(index, argument)

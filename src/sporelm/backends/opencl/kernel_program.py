@@ -124,14 +124,14 @@ class ProgramCompiler:
 
     def key(self, program: KernelProgram) -> str:
         """Return the name under which the binary of a program is kept."""
-        held = self.device.device
+        cl_device = self.device.device
         parts = (
             program.source,
             *self.flags(program),
-            held.name,
-            held.version,
-            held.driver_version,
-            held.platform.version,
+            cl_device.name,
+            cl_device.version,
+            cl_device.driver_version,
+            cl_device.platform.version,
         )
         return "cl-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 

@@ -7,13 +7,13 @@ import numpy as np
 
 from sporelm.backends.opencl.device_storage import DeviceArray, PlaneWeight, PooledArray, RoundedRows
 from sporelm.backends.opencl.device_tuning import DeviceTuning
-from sporelm.backends.opencl.kernel_launch import Amount, Extents, KernelLaunch, Size
+from sporelm.backends.opencl.kernel_launch import Extents, KernelLaunch, ScaledExtent, Size
 from sporelm.backends.opencl.kernel_program import KernelProgram, kernel_program
 from sporelm.ops import Call, Value
 from sporelm.ops.spec import Extent, Spec, spec_of
 from sporelm.tensor.dtype import F16, F32, DType
 
-Argument = Any  # a buffer, a ScratchRegion, a number of numpy, an Amount, or None
+Argument = Any  # a buffer, a ScratchRegion, a number of numpy, a ScaledExtent, or None
 SCRATCH_ALIGNMENT = 4096  # bytes: more than any device wants of a part of a buffer
 
 
@@ -42,15 +42,15 @@ class LaunchEmitter:
         memory: ValueMemory,
         activation: DType,
         tuning: DeviceTuning,
-        dots: str | None = None,
-        halves: str | None = None,
+        dot_kind: str | None = None,
+        half_arithmetic: str | None = None,
     ) -> None:
         """
         activation  the type in which activations are stored: F32 or F16
-        dots        the kind of products of integers that the device has (`integer_dots`)
-        halves      the kind of arithmetic in half precision that it has (`half_arithmetic`)
+        dot_kind    the kind of products of integers that the device has (`integer_dots`)
+        half_arithmetic   the kind of arithmetic in half precision that it has, a file of `kernels/halves`
         """
-        self.dots, self.halves = dots, halves
+        self.dot_kind, self.half_arithmetic = dot_kind, half_arithmetic
         self.memory, self.activation, self.tuning = memory, activation, tuning
         self.launches: list[KernelLaunch] = []
         self.following: Call | None = None
@@ -72,37 +72,37 @@ class LaunchEmitter:
 
     # ---- arguments
 
-    def real(self, value: Any) -> Any:
+    def get_activation_buffer(self, value: Any) -> Any:
         """Return the buffer of numbers in the activation type; a copy if they are stored in another."""
         return self._as_type(value, self.activation)
 
-    def wide(self, value: Any) -> Any:
+    def get_f32_buffer(self, value: Any) -> Any:
         """Return the buffer of numbers in float32; a copy if they are stored in another type."""
         return None if value is None else self._as_type(value, F32)
 
-    def as_stored(self, value: Any) -> tuple[Any, dict[str, bool]]:
+    def get_stored_buffer(self, value: Any) -> tuple[Any, dict[str, bool]]:
         """Return the buffer of numbers in the type in which they are stored, and the program's option for it."""
         array = self.memory.array_of(value)
-        return array.buffer, {"NARROW": array.stored is F16}
+        return array.buffer, {"NARROW": array.dtype is F16}
 
     def is_rounded(self, value: Any) -> bool:
         """Return whether a value is rows rounded to int8."""
         return isinstance(self.memory.array_of(value), RoundedRows)
 
-    def ints(self, value: Any) -> Any:
+    def get_int_buffer(self, value: Any) -> Any:
         """Return the buffer of integers."""
         return self.memory.array_of(value).buffer
 
-    def result(self, value: Value) -> Any:
+    def get_result_buffer(self, value: Value) -> Any:
         """Return the buffer of a result, in the type that the op's results have."""
         return self.memory.array_of(value).buffer
 
-    def weight(self, value: Any) -> list[Argument]:
+    def get_weight_arguments(self, value: Any) -> list[Argument]:
         """Return the four arguments of WEIGHT(w) for a packed weight."""
         stored: PlaneWeight = value.storage
         return [stored.buffer, *(np.uint64(offset) for offset in stored.offsets)]
 
-    def pages(self, value: Any) -> Any:
+    def get_page_buffer(self, value: Any) -> Any:
         """Return the buffer of a layer's pages."""
         stored: PooledArray = value.storage
         return stored.buffer
@@ -118,21 +118,21 @@ class LaunchEmitter:
         """Return a buffer with these numbers."""
         return self.memory.constant(array)
 
-    def _as_type(self, value: Any, wanted: DType) -> Any:
+    def _as_type(self, value: Any, dtype: DType) -> Any:
         array = self.memory.array_of(value)
-        if array.stored is wanted or isinstance(array, RoundedRows):
+        if array.dtype is dtype or isinstance(array, RoundedRows):
             return array.buffer
         spec = spec_of(value)
-        target = self.scratch(int(np.prod(spec.bound, dtype=np.int64)) * wanted.nbytes)
-        program = kernel_program("conversion", {"WIDEN": wanted is F32}, ())
+        target = self.scratch(int(np.prod(spec.bound, dtype=np.int64)) * dtype.nbytes)
+        program = kernel_program("conversion", {"WIDEN": dtype is F32}, ())
         columns = int(np.prod(spec.bound[1:], dtype=np.int64))
-        amount = Amount(spec.shape[0], columns)
+        amount = ScaledExtent(spec.shape[0], columns)
         self.launch(program, "convert_numbers", [array.buffer, target, amount], [amount])
         return target
 
     # ---- launches
 
-    def program(
+    def make_program(
         self, file: str, snippets: Sequence[str] = (), options: Mapping[str, Any] | None = None, *, local: int = 1
     ) -> KernelProgram:
         """Return a program with the options that all kernels share."""
@@ -169,6 +169,6 @@ def columns_of(value: Any) -> int:
     return int(np.prod(spec_of(value).bound[1:], dtype=np.int64))
 
 
-def number_of(spec: Spec) -> int:
+def num_elements(spec: Spec) -> int:
     """Return the numbers of a value, symbols at their upper limit."""
     return int(np.prod(spec.bound, dtype=np.int64))

@@ -20,7 +20,7 @@ from sporelm.backends.opencl.device_selection import (
     OpenClDevice,
     choose_device,
     explain_error,
-    find_obstacle,
+    find_unsupported_reason,
     list_opencl_devices,
 )
 from sporelm.backends.opencl.device_storage import (
@@ -34,7 +34,7 @@ from sporelm.backends.opencl.device_storage import (
 from sporelm.backends.opencl.device_tuning import DeviceTuning, fit_groups
 from sporelm.backends.opencl.driver_check import check_driver
 from sporelm.backends.opencl.half_arithmetic import find_half_arithmetic
-from sporelm.backends.opencl.integer_dots import find_dots
+from sporelm.backends.opencl.integer_dots import choose_dot_kind
 from sporelm.backends.opencl.kernel_launch import KernelLaunch
 from sporelm.backends.opencl.kernel_program import ProgramCompiler
 from sporelm.backends.opencl.measured_tuning import tuning_in_use
@@ -114,17 +114,17 @@ class OpenClBackend:
         self.times: list[CallTime] | None = None  # of launches, if they are recorded
         self.allocated_bytes = 0
         self.last_launch: Any = None  # the event of the last launch: reads fail if it failed
-        self._obstacle: str | None = None
+        self._unsupported_reason: str | None = None
         try:
             check_driver(device)
             self.device: OpenClDevice = choose_device(device, list_opencl_devices())
-            self._obstacle = find_obstacle(self.device)
-            if self._obstacle is None:
+            self._unsupported_reason = find_unsupported_reason(self.device)
+            if self._unsupported_reason is None:
                 self._open()
         except BackendError as error:
-            self._obstacle = str(error)
+            self._unsupported_reason = str(error)
         except cl.Error as error:
-            self._obstacle = (
+            self._unsupported_reason = (
                 f"device {self.device.label} cannot be opened ({explain_error(error)}). Close other programs that use "
                 "it, or choose another device with the option device."
             )
@@ -136,38 +136,38 @@ class OpenClBackend:
         self.tuning: DeviceTuning = fit_groups(active.tuning, self.device)
         self._tuning_source = active.source
         self.compiler = ProgramCompiler(self.device, self.cl_context)
-        self.dots = find_dots(self.device, self.compiler, self.queue)
-        self.halves: str | None = None
+        self.dot_kind = choose_dot_kind(self.device, self.compiler, self.queue)
+        self.half_arithmetic: str | None = None
         if self.activation is F16:
-            self.halves = find_half_arithmetic(self.device, self.compiler, self.queue)
+            self.half_arithmetic = find_half_arithmetic(self.device, self.compiler, self.queue)
 
     def probe(self) -> Ready | Missing:
-        if self._obstacle is not None:
-            return Missing(self._obstacle.rstrip("."))
+        if self._unsupported_reason is not None:
+            return Missing(self._unsupported_reason.rstrip("."))
         try:
             return Ready(self._describe())
         except (cl.Error, BackendError) as error:
             return Missing(f"device {self.device.label} failed after it was opened: {explain_error(error)}")
 
     def _describe(self) -> dict[str, str]:
-        held: Any = self.device.device
+        cl_device: Any = self.device.device
         binaries = self.compiler.binaries
         return {
             "device": self.device.label,
             "devices": "; ".join(each.label for each in list_opencl_devices()),
             "driver": f"{self.device.driver}, OpenCL {'.'.join(map(str, self.device.version))}",
-            "memory": f"{in_units(held.global_mem_size)}, {in_units(held.max_mem_alloc_size)} in one buffer"
+            "memory": f"{in_units(cl_device.global_mem_size)}, {in_units(cl_device.max_mem_alloc_size)} in one buffer"
             + (", shared with the host" if self.device.shares_host_memory else ""),
-            "compute units": str(held.max_compute_units),
+            "compute units": str(cl_device.max_compute_units),
             "dtype": self.activation.name,
             "fp16": self._describe_fp16(),
-            "int8 dot product": self.dots or "none: int8 activations are multiplied as f32",
+            "int8 dot product": self.dot_kind or "none: int8 activations are multiplied as f32",
             "tuning": self._tuning_source,
             "program cache": binaries.refusal or str(binaries.folder),
         }
 
     def _describe_fp16(self) -> str:
-        if self.halves is not None:
+        if self.half_arithmetic is not None:
             return "used for the products of prefill"
         if not self.device.has_fp16:
             return "storage only: computed in f32"
@@ -177,7 +177,7 @@ class OpenClBackend:
         return sorted(ALL.keys() - op_lowerings().keys())
 
     def number_types(self, op: Op) -> NumberTypes:
-        if self.halves is not None and self.tuning.half_products and op.name in HALF_OPS:
+        if self.half_arithmetic is not None and self.tuning.half_products and op.name in HALF_OPS:
             return NumberTypes(self.activation, F16, HALF_SUM_ROUNDINGS)
         return NumberTypes(F32 if op.name in F32_OPS else self.activation, F32)
 
@@ -274,10 +274,10 @@ class OpenClBackend:
 
     def _read(self, stored: DeviceArray, shape: tuple[int, ...]) -> np.ndarray:
         """Return the first numbers of an array; halves as float32."""
-        array = np.empty(shape, stored.stored.numpy)
+        array = np.empty(shape, stored.dtype.numpy)
         if array.size:
             self._read_bytes(stored.buffer, array)
-        return array.astype(np.float32) if stored.stored is F16 else array
+        return array.astype(np.float32) if stored.dtype is F16 else array
 
     def contiguous(self, tensor: Tensor) -> Tensor:
         if _is_whole(tensor):
@@ -360,7 +360,7 @@ class OpenClBackend:
 
     def _export(self, stored: PooledArray, indices: Sequence[int]) -> np.ndarray:
         """Return the arrays of these indices along the first dimension."""
-        array = np.empty((len(indices), *stored.bits_shape[1:]), stored.bits.numpy)
+        array = np.empty((len(indices), *stored.export_shape[1:]), stored.export_dtype.numpy)
         self._read_items(stored.buffer, indices, array)
         return array
 
@@ -390,7 +390,7 @@ class OpenClBackend:
         self._import(cache.storage, pages, canonical)
 
     def _import(self, stored: PooledArray, indices: Sequence[int], arrays: np.ndarray) -> None:
-        given = np.ascontiguousarray(arrays, stored.bits.numpy)
+        given = np.ascontiguousarray(arrays, stored.export_dtype.numpy)
         for place, index in enumerate(indices):
             cl.enqueue_copy(
                 self.queue, stored.buffer, given[place], dst_offset=index * given[place].nbytes, is_blocking=True
@@ -406,7 +406,7 @@ class OpenClBackend:
             self._copy(cache.storage, copies)
 
     def _copy(self, stored: PooledArray, copies: Sequence[tuple[int, int]]) -> None:
-        nbytes = prod(stored.bits_shape[1:]) * stored.bits.nbytes
+        nbytes = prod(stored.export_shape[1:]) * stored.export_dtype.nbytes
         for source, target in copies:
             if source != target:
                 cl.enqueue_copy(
@@ -473,9 +473,9 @@ class OpenClBackend:
         if isinstance(handle, np.ndarray):
             return handle[list(rows)]
         stored: DeviceArray = handle.array
-        array = np.empty((len(rows), *handle.shape[1:]), stored.stored.numpy)
+        array = np.empty((len(rows), *handle.shape[1:]), stored.dtype.numpy)
         self._read_items(stored.buffer, rows, array)
-        return array.astype(np.float32) if stored.stored is F16 else array
+        return array.astype(np.float32) if stored.dtype is F16 else array
 
     def start_fetch(self, handle: Handle) -> Fetched:
         return Fetched(np.array(self.fetch(handle)))
@@ -548,7 +548,7 @@ class OpenClBackend:
         taken, self.times = self.times or [], []
         return taken
 
-    def timed(self, call: Call, kernel: str, work: Callable[[], None]) -> None:
+    def time_launch(self, call: Call, kernel: str, work: Callable[[], None]) -> None:
         """Run a launch, wait for it, and record its time."""
         assert self.times is not None
         self.queue.finish()
@@ -568,7 +568,7 @@ class OpenClBackend:
 
     def close(self) -> None:
         """Free everything. Programs and pools that are still referenced are freed, and reported as leaks."""
-        if self._obstacle is None and not self.context.closed:
+        if self._unsupported_reason is None and not self.context.closed:
             self.finish_quietly()
         self.last_launch = None
         leaks = self.context.close()

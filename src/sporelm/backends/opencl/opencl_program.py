@@ -61,7 +61,7 @@ class OpenClProgram(Resource):
         }
         self._arena = backend.allocate_buffer(placement.nbytes, "the values of a step") if placement.nbytes else None
         self._place_inputs()
-        emitter = LaunchEmitter(self, backend.activation, backend.tuning, backend.dots, backend.halves)
+        emitter = LaunchEmitter(self, backend.activation, backend.tuning, backend.dot_kind, backend.half_arithmetic)
         self._owners: list[int] = []  # of launches: the call's number
         following = [*graph.calls[1:], None]
         for number, call in enumerate(graph.calls):
@@ -156,7 +156,7 @@ class OpenClProgram(Resource):
             name: OutputHandle(
                 array := self.array_of(value),
                 tuple(extent_of(extent, extents) for extent in value.shape),
-                (F32 if value.dtype is F32 else array.stored).numpy,
+                (F32 if value.dtype is F32 else array.dtype).numpy,
             )
             for name, value in self.graph.outputs.items()
         }
@@ -179,14 +179,14 @@ class OpenClProgram(Resource):
             cl.enqueue_copy(queue, self._input_buffer, self._staged[:end], is_blocking=True)
         for value, array in beside:
             target = self.array_of(value)
-            if isinstance(array, OutputHandle) and array.array.stored is target.stored:
-                nbytes = int(np.prod(array.shape, dtype=np.int64)) * target.stored.nbytes
+            if isinstance(array, OutputHandle) and array.array.dtype is target.dtype:
+                nbytes = int(np.prod(array.shape, dtype=np.int64)) * target.dtype.nbytes
                 if nbytes:
                     cl.enqueue_copy(queue, target.buffer, array.array.buffer, byte_count=nbytes)
                 continue
             given = array if isinstance(array, np.ndarray) else self.backend.fetch(array)
             if given.size:
-                contiguous = np.ascontiguousarray(given, target.stored.numpy)
+                contiguous = np.ascontiguousarray(given, target.dtype.numpy)
                 cl.enqueue_copy(queue, target.buffer, contiguous, is_blocking=True)
 
     def _enqueue(self, extents: Mapping[str, int]) -> None:
@@ -217,7 +217,7 @@ class OpenClProgram(Resource):
             def launch(kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
                 self.backend.last_launch = cl.enqueue_nd_range_kernel(self.backend.queue, kernel, sizes, group)
 
-            self.backend.timed(call, self._launches[number].name, launch)
+            self.backend.time_launch(call, self._launches[number].name, launch)
 
     def _bind(self, extents: Mapping[str, int]) -> None:
         """Compute the launches of a step with their sizes, and set their arguments, unless the last step was such."""

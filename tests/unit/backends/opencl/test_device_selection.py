@@ -15,7 +15,7 @@ pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 import pyopencl as cl
 
 from sporelm.backends.opencl import OpenClBackend, device_selection
-from sporelm.backends.opencl.device_selection import choose_device, find_obstacle, list_opencl_devices
+from sporelm.backends.opencl.device_selection import choose_device, find_unsupported_reason, list_opencl_devices
 from sporelm.backends.protocol import Missing
 from unit.backends.opencl.stand_in_device import LARGE, stand_in
 
@@ -90,7 +90,7 @@ def test_a_device_that_is_too_small_has_a_reason_and_a_remedy(
     monkeypatch.setattr("sporelm.backends.opencl.opencl_backend.list_opencl_devices", lambda: [device])
     state = OpenClBackend().probe()
     assert isinstance(state, Missing)
-    obstacle = find_obstacle(device)
+    obstacle = find_unsupported_reason(device)
     assert obstacle is not None
     assert re.search(reason, obstacle)
     assert state.reason == obstacle.rstrip(".")

@@ -19,7 +19,7 @@ from sporelm.backends.opencl.half_arithmetic import (
     add_probe,
     adds_halves,
     find_half_arithmetic,
-    half_snippet,
+    find_half_snippet,
     probe_inputs,
 )
 from sporelm.backends.opencl.kernel_program import SOURCES
@@ -33,7 +33,7 @@ WIDTH, TOKENS = 4096, 16
 
 
 def test_every_kind_has_its_file() -> None:
-    assert {f"halves/{path.name}" for path in (SOURCES / "halves").iterdir()} == set(map(half_snippet, KINDS))
+    assert {f"halves/{path.name}" for path in (SOURCES / "halves").iterdir()} == set(map(find_half_snippet, KINDS))
 
 
 def test_emulated_arithmetic_rounds_each_operation(opencl: Any) -> None:
@@ -69,14 +69,14 @@ def test_a_device_with_fp16_has_to_get_a_sum_right(opencl: Any) -> None:
 
 
 def test_f32_never_computes_in_halves(opencl: Any) -> None:
-    assert opencl.halves is None
+    assert opencl.half_arithmetic is None
     assert opencl.number_types(ops.linear).accumulation is F32
 
 
 @pytest.fixture
 def narrow() -> Any:
     backend = open_available("opencl", dtype="f16")
-    backend.halves = backend.halves or "emulated"
+    backend.half_arithmetic = backend.half_arithmetic or "emulated"
     backend.tuning = replace(backend.tuning, half_products=1, tile_tokens=2, tile_vectors=1)  # compiled fast
     yield backend
     backend.close()
@@ -117,5 +117,5 @@ def test_doctor_says_where_halves_are_computed(opencl: Any, monkeypatch: pytest.
     assert opencl.probe().details["fp16"] == "storage only: computed in f32"
     monkeypatch.setattr(OpenClDevice, "has_fp16", True)
     assert opencl.probe().details["fp16"] == "available with the option dtype f16"
-    opencl.halves = "native"
+    opencl.half_arithmetic = "native"
     assert opencl.probe().details["fp16"] == "used for the products of prefill"

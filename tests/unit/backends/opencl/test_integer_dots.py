@@ -13,7 +13,7 @@ import pyopencl as cl
 from sporelm import ops
 from sporelm.backends.opencl import integer_dots
 from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
-from sporelm.backends.opencl.integer_dots import DOT_EXTENSION, DOT_FORMATS, MAX_RUNS, find_dots, is_right
+from sporelm.backends.opencl.integer_dots import DOT_EXTENSION, DOT_FORMATS, MAX_RUNS, choose_dot_kind, passes_self_test
 from sporelm.backends.opencl.kernel_program import SOURCES
 from sporelm.backends.opencl.weight_formats import OVERREAD_BYTES, find_weight_format
 from sporelm.evals.conformance.conformance_case import On
@@ -30,9 +30,9 @@ ROWS = 21  # not a multiple of the rows that are multiplied at once
 @pytest.fixture(params=KINDS, ids=str)
 def dots(request: pytest.FixtureRequest, opencl: Any) -> Any:
     """The back-end with each kind of products, where the driver has it."""
-    if request.param in LACKS and not is_right(request.param, opencl.compiler, opencl.queue):
+    if request.param in LACKS and not passes_self_test(request.param, opencl.compiler, opencl.queue):
         pytest.skip(f"the driver has no {LACKS[request.param]}")
-    opencl.dots = request.param
+    opencl.dot_kind = request.param
     return opencl
 
 
@@ -80,12 +80,14 @@ def test_a_group_that_is_not_a_number_spoils_only_its_token(dots: Any) -> None:
 
 def test_a_device_without_the_instructions_multiplies_floats(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = stand_in(0, "gpu", "Some")
-    assert find_dots(gpu, opencl.compiler, opencl.queue) is None
+    assert choose_dot_kind(gpu, opencl.compiler, opencl.queue) is None
     extended = stand_in(0, "gpu", "Some", extensions=f"cl_khr_fp16 {DOT_EXTENSION}")
     if DOT_EXTENSION not in opencl.device.device.extensions:
-        assert find_dots(extended, opencl.compiler, opencl.queue) is None, "the compiler does not know its functions"
-    monkeypatch.setattr(integer_dots, "is_right", lambda kind, compiler, queue: True)
-    assert find_dots(extended, opencl.compiler, opencl.queue) == "packed"
+        assert choose_dot_kind(extended, opencl.compiler, opencl.queue) is None, (
+            "the compiler does not know its functions"
+        )
+    monkeypatch.setattr(integer_dots, "passes_self_test", lambda kind, compiler, queue: True)
+    assert choose_dot_kind(extended, opencl.compiler, opencl.queue) == "packed"
 
 
 @pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")
@@ -97,8 +99,8 @@ def test_wrong_products_are_detected(opencl: Any) -> None:
         kernel=lambda program, name: wrong,
         guard_compilation=opencl.compiler.guard_compilation,
     )
-    assert is_right("emulated", opencl.compiler, opencl.queue)
-    assert not is_right("emulated", compiler, opencl.queue)
+    assert passes_self_test("emulated", opencl.compiler, opencl.queue)
+    assert not passes_self_test("emulated", compiler, opencl.queue)
 
 
 def test_every_format_has_its_file() -> None:

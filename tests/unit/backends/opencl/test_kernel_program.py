@@ -20,7 +20,7 @@ import pyopencl.characterize
 from sporelm import ops
 from sporelm.backends.opencl import kernel_program as module
 from sporelm.backends.opencl.device_selection import OpenClDevice
-from sporelm.backends.opencl.integer_dots import dot_snippets
+from sporelm.backends.opencl.integer_dots import list_dot_snippets
 from sporelm.backends.opencl.kernel_program import SOURCES, ProgramCompiler, kernel_program
 
 PROGRAM = kernel_program("conversion", {"WIDEN": False, "VEC": 4, "LOCAL": 1})
@@ -146,7 +146,7 @@ def test_the_key_names_source_options_device_and_driver(opencl: Any, open_compil
 
 def test_products_of_bytes_are_compiled_in_the_language_that_has_them(opencl: Any, open_compiler: Any) -> None:
     compiler = open_compiler()
-    programs = [kernel_program("dot_probe", {}, dot_snippets(kind)) for kind in ("packed", "emulated", "x86")]
+    programs = [kernel_program("dot_probe", {}, list_dot_snippets(kind)) for kind in ("packed", "emulated", "x86")]
     for version, language in (((1, 2), "CL1.2"), ((2, 1), "CL2.0"), ((3, 0), "CL3.0")):
         compiler.device = replace(opencl.device, version=version)
         languages = [compiler.flags(program)[0] for program in programs]

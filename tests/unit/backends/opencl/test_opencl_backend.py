@@ -21,7 +21,7 @@ from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.opencl import opencl_backend, opencl_program
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
-from sporelm.backends.opencl.kernel_launch import Amount, KernelLaunch, PreparedLaunch
+from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, ScaledExtent
 from sporelm.backends.opencl.kernel_program import kernel_program
 from sporelm.backends.opencl.measured_tuning import ActiveTuning
 from sporelm.backends.protocol import Ready
@@ -237,7 +237,9 @@ def test_heads_of_an_odd_width_have_no_kernel(opencl: Any) -> None:
 
 
 def test_a_number_beyond_int32_is_an_error() -> None:
-    launch = KernelLaunch(kernel_program("conversion", {}), "convert", [Amount(Symbol("n", 9), 1 << 30)], [1], [1])
+    launch = KernelLaunch(
+        kernel_program("conversion", {}), "convert", [ScaledExtent(Symbol("n", 9), 1 << 30)], [1], [1]
+    )
     with pytest.raises(OpError, match=r"convert: a step has too many numbers \(got 2147483648; allowed 2147483647\)"):
         PreparedLaunch(launch, None).bind({"n": 2})
 

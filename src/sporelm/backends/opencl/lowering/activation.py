@@ -5,36 +5,36 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount
+from sporelm.backends.opencl.kernel_launch import ScaledExtent
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, columns_of, rows_of
-from sporelm.backends.opencl.lowering.elementwise import map_numbers
+from sporelm.backends.opencl.lowering.elementwise import launch_elementwise
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 
 
 @lowers(ops.activate)
 def lower_activate(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "activate", kind=call.options["kind"])
+    launch_elementwise(emit, call, "activate", kind=call.options["kind"])
 
 
 @lowers(ops.activate_mul)
 def lower_activate_mul(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "activate_mul", call.args[1], kind=call.options["kind"])
+    launch_elementwise(emit, call, "activate_mul", call.args[1], kind=call.options["kind"])
 
 
 @lowers(ops.scale)
 def lower_scale(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "scale", a=call.options["factor"])
+    launch_elementwise(emit, call, "scale", a=call.options["factor"])
 
 
 @lowers(ops.softcap)
 def lower_softcap(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "softcap", a=call.options["cap"])
+    launch_elementwise(emit, call, "softcap", a=call.options["cap"])
 
 
 @lowers(ops.clip)
 def lower_clip(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "clip", a=call.options["limit"])
+    launch_elementwise(emit, call, "clip", a=call.options["limit"])
 
 
 @lowers(ops.scale_by)
@@ -50,6 +50,12 @@ def lower_xielu(emit: LaunchEmitter, call: Call) -> None:
 def _launch_with_parameters(emit: LaunchEmitter, call: Call, kernel: str, *numbers: Any) -> None:
     """Add the launch of a kernel whose parameters are tensors."""
     x, *parameters = call.args
-    count = Amount(rows_of(x), columns_of(x))
-    arguments = [emit.real(x), *map(emit.wide, parameters), emit.result(call.results[0]), count, *numbers]
-    emit.launch(emit.program("activation", ["activations.h"], {"ACTIVATED": "float"}), kernel, arguments, [count])
+    count = ScaledExtent(rows_of(x), columns_of(x))
+    arguments = [
+        emit.get_activation_buffer(x),
+        *map(emit.get_f32_buffer, parameters),
+        emit.get_result_buffer(call.results[0]),
+        count,
+        *numbers,
+    ]
+    emit.launch(emit.make_program("activation", ["activations.h"], {"ACTIVATED": "float"}), kernel, arguments, [count])

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount, Extents
+from sporelm.backends.opencl.kernel_launch import Extents, ScaledExtent
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, columns_of, rows_of
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import Extent
 
 
-def map_numbers(
+def launch_elementwise(
     emit: LaunchEmitter,
     call: Call,
     function: str,
@@ -25,12 +25,12 @@ def map_numbers(
 ) -> None:
     """Add the launch of `function` of `kernels/elementwise.cl` on a call's first argument."""
     x = call.args[0]
-    z = None if second is None else emit.real(second)
-    numbers = (emit.real(x), z, emit.result(call.results[0]))
-    map_buffers(emit, function, numbers, rows_of(x), columns_of(x), kind=kind, a=a, b=b)
+    z = None if second is None else emit.get_activation_buffer(second)
+    numbers = (emit.get_activation_buffer(x), z, emit.get_result_buffer(call.results[0]))
+    launch_elementwise_buffers(emit, function, numbers, rows_of(x), columns_of(x), kind=kind, a=a, b=b)
 
 
-def map_buffers(
+def launch_elementwise_buffers(
     emit: LaunchEmitter,
     function: str,
     numbers: tuple[Any, Any, Any],
@@ -49,9 +49,9 @@ def map_buffers(
         "BINARY": numbers[1] is not None,
         "ACTIVATED": "floatv",
     }
-    count, vector = Amount(rows, columns), emit.tuning.vector
+    count, vector = ScaledExtent(rows, columns), emit.tuning.vector
     emit.launch(
-        emit.program("elementwise", ["activations.h"], options),
+        emit.make_program("elementwise", ["activations.h"], options),
         "map_numbers",
         [*numbers, count, np.float32(a), np.float32(b)],
         [lambda extents: -(-count.value(extents) // vector)],
@@ -61,15 +61,15 @@ def map_buffers(
 
 @lowers(ops.add)
 def lower_add(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "add", call.args[1])
+    launch_elementwise(emit, call, "add", call.args[1])
 
 
 @lowers(ops.silu_mul)
 def lower_silu_mul(emit: LaunchEmitter, call: Call) -> None:
-    map_numbers(emit, call, "activate_mul", call.args[1], kind="silu")
+    launch_elementwise(emit, call, "activate_mul", call.args[1], kind="silu")
 
 
 @lowers(ops.clamped_swiglu)
 def lower_clamped_swiglu(emit: LaunchEmitter, call: Call) -> None:
     limits = {"a": call.options["alpha"], "b": call.options["limit"]}
-    map_numbers(emit, call, "clamped_swiglu", call.args[1], **limits)
+    launch_elementwise(emit, call, "clamped_swiglu", call.args[1], **limits)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount
-from sporelm.backends.opencl.launch_emitter import LaunchEmitter, number_of, rows_of, width_of
+from sporelm.backends.opencl.kernel_launch import ScaledExtent
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, num_elements, rows_of, width_of
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
 from sporelm.ops.spec import spec_of
@@ -28,21 +28,21 @@ def lower_route(emit: LaunchEmitter, call: Call) -> None:
         "FACTORS": factors is not None,
         "RENORMALIZE": given.get("renormalize", False),
     }
-    numbers, narrow = emit.as_stored(logits)
-    nbytes = number_of(spec_of(logits)) * F32.nbytes
+    numbers, narrow = emit.get_stored_buffer(logits)
+    nbytes = num_elements(spec_of(logits)) * F32.nbytes
     arguments = [
         numbers,
-        None if selection_bias is None else emit.wide(selection_bias),
-        None if factors is None else emit.wide(factors),
+        None if selection_bias is None else emit.get_f32_buffer(selection_bias),
+        None if factors is None else emit.get_f32_buffer(factors),
         *(emit.scratch(nbytes), emit.scratch(nbytes)),
-        *(emit.result(result) for result in call.results),
-        Amount(rows_of(logits)),
+        *(emit.get_result_buffer(result) for result in call.results),
+        ScaledExtent(rows_of(logits)),
         *(np.float32(given.get(name, default)) for name, default in (("epsilon", 0), ("scale", 1), ("near", 0))),
     ]
     emit.launch(
-        emit.program("expert_routing", ["activations.h"], options | narrow | {"ACTIVATED": "float"}),
+        emit.make_program("expert_routing", ["activations.h"], options | narrow | {"ACTIVATED": "float"}),
         "route_tokens",
         arguments,
-        [Amount(rows_of(logits))],
+        [ScaledExtent(rows_of(logits))],
         [1],
     )

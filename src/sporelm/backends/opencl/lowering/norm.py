@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount
-from sporelm.backends.opencl.launch_emitter import LaunchEmitter, number_of, rows_of, width_of
+from sporelm.backends.opencl.kernel_launch import ScaledExtent
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, num_elements, rows_of, width_of
 from sporelm.backends.opencl.lowering.quantize_rows import rounded_group
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
@@ -24,27 +24,27 @@ def lower_norm(emit: LaunchEmitter, call: Call) -> None:
     rounded, group = _find_rounding(emit, call, width)
     options = {
         "GROUP": group,
-        "CODES": bool(emit.dots),
+        "CODES": bool(emit.dot_kind),
         "RMS": is_rms,
         "ADD": adds,
         "SCALED": weight is not None,
         "BIAS": bias is not None,
     }
-    program = emit.program("norm", ["rounding.h"] if group else [], options, local=local)
+    program = emit.make_program("norm", ["rounding.h"] if group else [], options, local=local)
     arguments = [
-        emit.real(x),
-        emit.real(residual) if adds else None,
-        None if weight is None else emit.wide(weight),
-        None if bias is None else emit.wide(bias),
-        emit.result(call.results[0]),
-        emit.result(call.results[1]) if adds else None,
+        emit.get_activation_buffer(x),
+        emit.get_activation_buffer(residual) if adds else None,
+        None if weight is None else emit.get_f32_buffer(weight),
+        None if bias is None else emit.get_f32_buffer(bias),
+        emit.get_result_buffer(call.results[0]),
+        emit.get_result_buffer(call.results[1]) if adds else None,
         rounded,
         np.int32(width),
         np.int32(period),
         np.float32(call.options["eps"]),
-        np.uint64(number_of(spec_of(x))),
+        np.uint64(num_elements(spec_of(x))),
     ]
-    emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])
+    emit.launch(program, "norm_rows", arguments, [ScaledExtent(rows_of(x), groups * local)], [local])
 
 
 def _find_rounding(emit: LaunchEmitter, call: Call, width: int) -> tuple[Any, int | None]:
@@ -56,7 +56,7 @@ def _find_rounding(emit: LaunchEmitter, call: Call, width: int) -> tuple[Any, in
     if width % rounded_group(after):
         return None, None
     emit.take_following()
-    return emit.result(after.results[0]), rounded_group(after)
+    return emit.get_result_buffer(after.results[0]), rounded_group(after)
 
 
 def _group_rows(columns: int, weight: Any) -> tuple[int, int, int]:
@@ -72,10 +72,18 @@ def lower_group_norm(emit: LaunchEmitter, call: Call) -> None:
     x, weight, bias = call.args
     group, local = call.options["group"], min(emit.tuning.row_group, 256)
     groups = width_of(x) // group
-    program = emit.program("norm", options={"SCALED": True, "BIAS_ROWS": True}, local=local)
+    program = emit.make_program("norm", options={"SCALED": True, "BIAS_ROWS": True}, local=local)
     period = groups if width_of(weight) != group else 1
     arguments = [
-        *(emit.real(x), None, emit.wide(weight), emit.wide(bias), emit.result(call.results[0]), None, None),
+        *(
+            emit.get_activation_buffer(x),
+            None,
+            emit.get_f32_buffer(weight),
+            emit.get_f32_buffer(bias),
+            emit.get_result_buffer(call.results[0]),
+            None,
+            None,
+        ),
         *(np.int32(group), np.int32(period), np.float32(call.options["eps"]), np.uint64(0)),
     ]
-    emit.launch(program, "norm_rows", arguments, [Amount(rows_of(x), groups * local)], [local])
+    emit.launch(program, "norm_rows", arguments, [ScaledExtent(rows_of(x), groups * local)], [local])

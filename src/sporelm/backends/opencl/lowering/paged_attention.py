@@ -5,9 +5,9 @@ from math import gcd
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
+from sporelm.backends.opencl.kernel_launch import Extents, ScaledExtent, Size, extent_of
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
-from sporelm.backends.opencl.lowering.page_layout import has_even_heads, page_options, page_snippets
+from sporelm.backends.opencl.lowering.page_layout import has_even_heads, list_page_snippets, make_page_options
 from sporelm.backends.opencl.lowering.rotary_embedding import launch_store
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
@@ -17,7 +17,7 @@ from sporelm.ops.spec import spec_of
 @lowers(ops.store_kv, supports=lambda call: has_even_heads(call.args[2]))
 def lower_store_kv(emit: LaunchEmitter, call: Call) -> None:
     k, v, cache, slots = call.args
-    launch_store(emit, emit.real(k), emit.real(v), cache, slots)
+    launch_store(emit, emit.get_activation_buffer(k), emit.get_activation_buffer(v), cache, slots)
 
 
 @lowers(ops.attention)
@@ -35,10 +35,19 @@ def lower_attention(emit: LaunchEmitter, call: Call) -> None:
         "SPANS": spans is not None,
     }
     arguments = [
-        *(emit.real(q), emit.pages(cache), emit.ints(starts), emit.ints(lengths), emit.ints(pages)),
-        *(None if sinks is None else emit.wide(sinks), None if slopes is None else emit.wide(slopes)),
-        *(None if spans is None else emit.ints(spans), emit.result(call.results[0])),
-        *(Amount(rows_of(lengths)), np.int32(spec_of(pages).bound[1]), np.int32(heads), np.int32(kv_heads)),
+        *(
+            emit.get_activation_buffer(q),
+            emit.get_page_buffer(cache),
+            emit.get_int_buffer(starts),
+            emit.get_int_buffer(lengths),
+            emit.get_int_buffer(pages),
+        ),
+        *(
+            None if sinks is None else emit.get_f32_buffer(sinks),
+            None if slopes is None else emit.get_f32_buffer(slopes),
+        ),
+        *(None if spans is None else emit.get_int_buffer(spans), emit.get_result_buffer(call.results[0])),
+        *(ScaledExtent(rows_of(lengths)), np.int32(spec_of(pages).bound[1]), np.int32(heads), np.int32(kv_heads)),
         *(np.float32(call.options["scale"]), np.float32(call.options.get("softcap") or 0)),
     ]
     rows, local = emit.tuning.attention_rows, emit.tuning.attention_group
@@ -57,8 +66,8 @@ def lower_attention(emit: LaunchEmitter, call: Call) -> None:
             return (-(-count // tile_tokens) + spare) * local
 
         tile = {"TILE_TOKENS": tile_tokens, "TILE_HEADS": tile_heads}
-        program = emit.program(
-            "paged_attention", page_snippets(cache), options | tile | page_options(cache), local=local
+        program = emit.make_program(
+            "paged_attention", list_page_snippets(cache), options | tile | make_page_options(cache), local=local
         )
         sizes: list[Size] = [count_tiles, heads // tile_heads]
         emit.launch(program, "attend_rows", arguments, sizes, [local, 1], is_mine)

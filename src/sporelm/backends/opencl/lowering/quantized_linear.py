@@ -11,11 +11,11 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.backends.opencl.device_tuning import DeviceTuning
-from sporelm.backends.opencl.half_arithmetic import half_snippet
-from sporelm.backends.opencl.integer_dots import DOT_FORMATS, dot_snippets
-from sporelm.backends.opencl.kernel_launch import Amount, Extents, Size, extent_of
-from sporelm.backends.opencl.launch_emitter import LaunchEmitter, number_of, rows_of
-from sporelm.backends.opencl.lowering.elementwise import map_buffers
+from sporelm.backends.opencl.half_arithmetic import find_half_snippet
+from sporelm.backends.opencl.integer_dots import DOT_FORMATS, list_dot_snippets
+from sporelm.backends.opencl.kernel_launch import Extents, ScaledExtent, Size, extent_of
+from sporelm.backends.opencl.launch_emitter import LaunchEmitter, num_elements, rows_of
+from sporelm.backends.opencl.lowering.elementwise import launch_elementwise_buffers
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.backends.opencl.weight_formats import RUN
 from sporelm.ops import Call
@@ -32,7 +32,7 @@ Condition = Callable[[Extents], bool]
 @lowers(ops.linear)
 def lower_linear(emit: LaunchEmitter, call: Call) -> None:
     x, weight, *bias = call.args
-    _multiply(emit, x, weight, bias[0] if bias else None, emit.result(call.results[0]))
+    _multiply(emit, x, weight, bias[0] if bias else None, emit.get_result_buffer(call.results[0]))
 
 
 @lowers(ops.linear_group)
@@ -41,11 +41,11 @@ def lower_linear_group(emit: LaunchEmitter, call: Call) -> None:
     given = (biases[0] if biases else ()) or [None] * len(weights)
     if not 2 <= len(weights) <= MAX_GROUP or len({bias is None for bias in given}) > 1:
         for weight, bias, result in zip(weights, given, call.results, strict=True):
-            _multiply(emit, x, weight, bias, emit.result(result))
+            _multiply(emit, x, weight, bias, emit.get_result_buffer(result))
         return
-    numbers = emit.real(x)
-    offsets = [None if bias is None else emit.wide(bias) for bias in given]
-    results = [emit.result(result) for result in call.results]
+    numbers = emit.get_activation_buffer(x)
+    offsets = [None if bias is None else emit.get_f32_buffer(bias) for bias in given]
+    results = [emit.get_result_buffer(result) for result in call.results]
     _launch_group(emit, numbers, x, list(weights), offsets, results)
     for weight, bias, result in zip(weights, offsets, results, strict=True):
         _launch_many(emit, numbers, x, weight, bias, result)
@@ -62,15 +62,15 @@ def lower_linear_activate_mul(emit: LaunchEmitter, call: Call) -> None:
 
 
 def _multiply(emit: LaunchEmitter, x: Any, weight: Any, bias: Any, y: Any) -> None:
-    numbers = emit.real(x)
-    offsets = None if bias is None else emit.wide(bias)
+    numbers = emit.get_activation_buffer(x)
+    offsets = None if bias is None else emit.get_f32_buffer(bias)
     launch_few(emit, numbers, x, [weight], offsets, y)
     _launch_many(emit, numbers, x, weight, offsets, y)
 
 
 def _multiply_gated(emit: LaunchEmitter, call: Call, kind: str) -> None:
     x, gate, up = call.args
-    numbers, y = emit.real(x), emit.result(call.results[0])
+    numbers, y = emit.get_activation_buffer(x), emit.get_result_buffer(call.results[0])
     launch_few(emit, numbers, x, [gate, up], None, y, kind=kind)
     tokens, rows = rows_of(x), spec_of(gate).bound[0]
     if not _can_be_many(emit, tokens):
@@ -79,7 +79,9 @@ def _multiply_gated(emit: LaunchEmitter, call: Call, kind: str) -> None:
     parts = [emit.scratch(nbytes), emit.scratch(nbytes)]
     for weight, part in zip((gate, up), parts, strict=True):
         _launch_many(emit, numbers, x, weight, None, part)
-    map_buffers(emit, "activate_mul", (*parts, y), tokens, rows, kind=kind, condition=_is_many(emit, tokens))
+    launch_elementwise_buffers(
+        emit, "activate_mul", (*parts, y), tokens, rows, kind=kind, condition=_is_many(emit, tokens)
+    )
 
 
 def _can_be_many(emit: LaunchEmitter, tokens: Extent) -> bool:
@@ -103,11 +105,14 @@ def launch_few(
 ) -> None:
     """Add the launches of a product of few tokens: one token, and several. Two weights: gate and up."""
     tokens, rows = rows_of(x), spec_of(weights[0]).bound[0]
-    for batch, is_mine in few_batches(emit, tokens):
-        program = few_program(emit, x, weights, {"TOKENS": batch, "BIAS": bias is not None}, kind)
-        arguments = few_arguments(emit, numbers, x, weights, [bias], [y], Amount(tokens))
+    for batch, is_mine in list_few_batches(emit, tokens):
+        program = make_few_program(emit, x, weights, {"TOKENS": batch, "BIAS": bias is not None}, kind)
+        arguments = make_few_arguments(emit, numbers, x, weights, [bias], [y], ScaledExtent(tokens))
         local = emit.tuning.few_group
-        sizes: list[Size] = [-(-rows // rows_of_group(emit, x, weights, batch)) * local, Amount(tokens, 1, batch)]
+        sizes: list[Size] = [
+            -(-rows // count_group_rows(emit, x, weights, batch)) * local,
+            ScaledExtent(tokens, 1, batch),
+        ]
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
 
 
@@ -117,24 +122,24 @@ def _launch_group(
     """Add the launches of products of few tokens with two or three weights."""
     tokens, rows = rows_of(x), [spec_of(weight).bound[0] for weight in weights]
     local = emit.tuning.few_group
-    for batch, is_mine in few_batches(emit, tokens):
-        own_rows = rows_of_group(emit, x, weights[:1], batch)
+    for batch, is_mine in list_few_batches(emit, tokens):
+        own_rows = count_group_rows(emit, x, weights[:1], batch)
         blocks = sum(-(-count // own_rows) for count in rows)
         options = {"TOKENS": batch, "BIAS": biases[0] is not None, "GROUPED": True}
-        arguments = few_arguments(emit, numbers, x, weights, biases, results, Amount(tokens))
-        sizes: list[Size] = [blocks * local, Amount(tokens, 1, batch)]
-        program = few_program(emit, x, weights[:1], options, "linear")
+        arguments = make_few_arguments(emit, numbers, x, weights, biases, results, ScaledExtent(tokens))
+        sizes: list[Size] = [blocks * local, ScaledExtent(tokens, 1, batch)]
+        program = make_few_program(emit, x, weights[:1], options, "linear")
         emit.launch(program, "multiply_few", arguments, sizes, [local, 1], is_mine)
 
 
-def few_arguments(
+def make_few_arguments(
     emit: LaunchEmitter,
     numbers: Any,
     x: Any,
     weights: list[Any],
     biases: list[Any],
     results: list[Any],
-    tokens: Amount,
+    tokens: ScaledExtent,
     experts: Sequence[Any] = NO_EXPERTS,
 ) -> list[Any]:
     """Return the arguments of multiply_few.
@@ -143,19 +148,19 @@ def few_arguments(
     experts  ids, slots, and of sorted pairs their order, tiles and the number of tiles
     """
     spare = MAX_GROUP - len(weights)
-    packed = [emit.weight(weight) for weight in weights] + [NO_WEIGHT] * spare
+    packed = [emit.get_weight_arguments(weight) for weight in weights] + [NO_WEIGHT] * spare
     offsets, outputs = ([*each, None, None][:MAX_GROUP] for each in (biases, results))
     rows = [np.int32(spec_of(weight).bound[-2]) for weight in weights[: len(results)]] + [np.int32(0)] * MAX_GROUP
     return [
         *(numbers, *packed[0], *packed[1], offsets[0], outputs[0], tokens),
         *(np.int32(spec_of(weights[0]).bound[-1]), rows[0], *experts, *packed[2]),
-        *(*offsets[1:], *outputs[1:], *rows[1:MAX_GROUP], rounded_numbers(x)),
+        *(*offsets[1:], *outputs[1:], *rows[1:MAX_GROUP], num_rounded_values(x)),
     ]
 
 
-def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Condition]]:
+def list_few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Condition]]:
     """Return the tokens that a launch multiplies at once, and the condition for steps of that launch."""
-    most, limit = Spec((tokens,), emit.activation).bound[0], emit.tuning.few_tokens
+    max_tokens, limit = Spec((tokens,), emit.activation).bound[0], emit.tuning.few_tokens
 
     def is_one(extents: Extents) -> bool:
         return extent_of(tokens, extents) == 1
@@ -163,32 +168,32 @@ def few_batches(emit: LaunchEmitter, tokens: Extent) -> list[tuple[int, Conditio
     def is_several(extents: Extents) -> bool:
         return 1 < extent_of(tokens, extents) <= limit
 
-    return [(1, is_one), (BATCH, is_several)] if most > 1 else [(1, is_one)]
+    return [(1, is_one), (BATCH, is_several)] if max_tokens > 1 else [(1, is_one)]
 
 
-def few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[str, Any], kind: str) -> Any:
+def make_few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: dict[str, Any], kind: str) -> Any:
     """Return the program of a product of few tokens with weights of one format."""
-    shared: dict[str, Any] = {"ROWS": rows_at_once(emit, x, weights, options["TOKENS"])}
-    shared |= {"BLOCKS": emit.tuning.row_blocks} | scale_options(weights[0])
-    snippets = [format_snippet(weights[0])]
+    shared: dict[str, Any] = {"ROWS": count_item_rows(emit, x, weights, options["TOKENS"])}
+    shared |= {"BLOCKS": emit.tuning.row_blocks} | make_scale_options(weights[0])
+    snippets = [find_format_snippet(weights[0])]
     if len(weights) > 1:
         shared |= {"GATED": True, "ACT": f"act_{kind}", "ACTIVATED": "float"}
         snippets.append("activations.h")
-    if emit.dots is not None and uses_dots(emit, x, weights):
+    if emit.dot_kind is not None and uses_dots(emit, x, weights):
         shared["DOTS"] = True
-        name = weights[0].storage.kind.name.lower()
-        snippets += [*dot_snippets(emit.dots), "dots/rounded_rows.h", f"dots/{name}.h"]
+        name = weights[0].storage.format.name.lower()
+        snippets += [*list_dot_snippets(emit.dot_kind), "dots/rounded_rows.h", f"dots/{name}.h"]
     else:
         shared["RAGGED"] = spec_of(weights[0]).bound[-1] % RUN != 0
-    return emit.program("linear_few", snippets, shared | options, local=emit.tuning.few_group)
+    return emit.make_program("linear_few", snippets, shared | options, local=emit.tuning.few_group)
 
 
 def uses_dots(emit: LaunchEmitter, x: Any, weights: list[Any]) -> bool:
     """Return whether rows and weights are multiplied as integers."""
-    return bool(emit.dots) and emit.is_rounded(x) and weights[0].storage.kind.name in DOT_FORMATS
+    return bool(emit.dot_kind) and emit.is_rounded(x) and weights[0].storage.format.name in DOT_FORMATS
 
 
-def rows_at_once(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) -> int:
+def count_item_rows(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) -> int:
     """Return the rows of a weight that a work-item multiplies at once. Where integers are multiplied, fewer of several
     weights or with several tokens: each product has sums in registers."""
     if not uses_dots(emit, x, weights):
@@ -196,36 +201,36 @@ def rows_at_once(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) ->
     return max(1, emit.tuning.dot_rows // (len(weights) * batch))
 
 
-def rows_of_group(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) -> int:
+def count_group_rows(emit: LaunchEmitter, x: Any, weights: list[Any], batch: int) -> int:
     """Return the rows of a weight that a group multiplies."""
-    return rows_at_once(emit, x, weights, batch) * emit.tuning.row_blocks
+    return count_item_rows(emit, x, weights, batch) * emit.tuning.row_blocks
 
 
-def rounded_numbers(x: Any) -> np.uint64:
+def num_rounded_values(x: Any) -> np.uint64:
     """Return the numbers of all rows, from which the places of their integers follow."""
-    return np.uint64(number_of(spec_of(x)))
+    return np.uint64(num_elements(spec_of(x)))
 
 
-def format_snippet(weight: Any) -> str:
+def find_format_snippet(weight: Any) -> str:
     """Return the file that unpacks a packed weight."""
-    return f"formats/{weight.storage.kind.name.lower()}.h"
+    return f"formats/{weight.storage.format.name.lower()}.h"
 
 
-def scale_options(weight: Any) -> dict[str, Any]:
+def make_scale_options(weight: Any) -> dict[str, Any]:
     """Return the option of programs that read a packed weight: whether its scales of blocks are float32."""
-    return {"WIDE_SCALES": weight.storage.kind.is_wide}
+    return {"WIDE_SCALES": weight.storage.format.is_wide}
 
 
-def half_snippets(tuning: DeviceTuning, halves: str | None) -> list[str]:
+def list_half_snippets(tuning: DeviceTuning, halves: str | None) -> list[str]:
     """Return the file of the arithmetic in half precision that products of many tokens use; [] without."""
-    return [half_snippet(halves)] if halves is not None and tuning.half_products else []
+    return [find_half_snippet(halves)] if halves is not None and tuning.half_products else []
 
 
-def tile_options(tuning: DeviceTuning, halves: str | None) -> dict[str, Any]:
+def make_tile_options(tuning: DeviceTuning, halves: str | None) -> dict[str, Any]:
     """Return the options of the product of many tokens."""
     group_panels, group_tokens = tuning.tile_group
     return {
-        "HALVES": bool(half_snippets(tuning, halves)),
+        "HALVES": bool(list_half_snippets(tuning, halves)),
         "TOKENS": tuning.tile_tokens,
         "VECTORS": tuning.tile_vectors,
         "PANEL": 16 * tuning.tile_vectors,
@@ -244,22 +249,24 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
     panel_bytes = panel * runs * RUN * emit.activation.nbytes
     slab = max(1, min(tuning.slab_bytes // panel_bytes, -(-rows // panel))) * panel
     panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
-    unpacking = emit.program("unpack_panels", [format_snippet(weight)], {"PANEL": panel} | scale_options(weight))
+    unpacking = emit.make_program(
+        "unpack_panels", [find_format_snippet(weight)], {"PANEL": panel} | make_scale_options(weight)
+    )
     group_panels, group_tokens = tuning.tile_group
-    options = tile_options(tuning, emit.halves) | {"BIAS": bias is not None}
-    product = emit.program("linear_many", half_snippets(tuning, emit.halves), options)
+    options = make_tile_options(tuning, emit.half_arithmetic) | {"BIAS": bias is not None}
+    product = emit.make_program("linear_many", list_half_snippets(tuning, emit.half_arithmetic), options)
     condition = _is_many(emit, tokens)
     for first in range(0, rows, slab):
         count = min(slab, rows - first)
         num_panels = -(-count // panel)
         arguments = [
-            *(*emit.weight(weight), panels, np.int32(first), np.int32(count)),
+            *(*emit.get_weight_arguments(weight), panels, np.int32(first), np.int32(count)),
             *(np.int32(runs), np.int32(num_panels * runs)),
         ]
         emit.launch(unpacking, "unpack_panels", arguments, [num_panels * runs], condition=condition)
         arguments = [
-            *(numbers, panels, bias, y, Amount(tokens), np.int32(width), np.int32(runs * RUN)),
+            *(numbers, panels, bias, y, ScaledExtent(tokens), np.int32(width), np.int32(runs * RUN)),
             *(np.int32(first), np.int32(count), np.int32(rows)),
         ]
-        sizes: list[Size] = [Amount(tokens, 1, tuning.tile_tokens), num_panels]
+        sizes: list[Size] = [ScaledExtent(tokens, 1, tuning.tile_tokens), num_panels]
         emit.launch(product, "multiply_tiles", arguments, sizes, [group_tokens, group_panels], condition)

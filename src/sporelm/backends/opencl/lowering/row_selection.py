@@ -3,7 +3,7 @@
 import numpy as np
 
 from sporelm import ops
-from sporelm.backends.opencl.kernel_launch import Amount
+from sporelm.backends.opencl.kernel_launch import ScaledExtent
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, rows_of, width_of
 from sporelm.backends.opencl.op_lowering import lowers
 from sporelm.ops import Call
@@ -17,11 +17,14 @@ def lower_selection(emit: LaunchEmitter, call: Call) -> None:
     options = {"SOURCE": "ushort" if emit.activation is F16 else "uint", "BY_COLUMN": call.op is ops.select_columns}
     width = width_of(result)
     arguments = [
-        *(emit.real(x), emit.ints(indices), emit.result(result)),
-        *(Amount(rows_of(result)), np.int32(width), np.int32(width_of(x))),
+        *(emit.get_activation_buffer(x), emit.get_int_buffer(indices), emit.get_result_buffer(result)),
+        *(ScaledExtent(rows_of(result)), np.int32(width), np.int32(width_of(x))),
     ]
     emit.launch(
-        emit.program("row_selection", options=options), "select_numbers", arguments, [Amount(rows_of(result), width)]
+        emit.make_program("row_selection", options=options),
+        "select_numbers",
+        arguments,
+        [ScaledExtent(rows_of(result), width)],
     )
 
 
@@ -29,14 +32,14 @@ def lower_selection(emit: LaunchEmitter, call: Call) -> None:
 def lower_join_columns(emit: LaunchEmitter, call: Call) -> None:
     (result,) = call.results
     options = {"SOURCE": "ushort" if emit.activation is F16 else "uint"}
-    program, first = emit.program("join_columns", options=options), 0
+    program, first = emit.make_program("join_columns", options=options), 0
     for part in call.args:
         if part is None:
             continue
         width = width_of(part)
         arguments = [
-            *(emit.real(part), emit.result(result), Amount(rows_of(part))),
+            *(emit.get_activation_buffer(part), emit.get_result_buffer(result), ScaledExtent(rows_of(part))),
             *(np.int32(width), np.int32(width_of(result)), np.int32(first)),
         ]
-        emit.launch(program, "copy_columns", arguments, [Amount(rows_of(part), width)])
+        emit.launch(program, "copy_columns", arguments, [ScaledExtent(rows_of(part), width)])
         first += width
