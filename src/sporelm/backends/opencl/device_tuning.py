@@ -11,7 +11,7 @@ from sporelm.backends.opencl.device_selection import OpenClDevice
 
 @dataclass(frozen=True)
 class DeviceTuning:
-    """The numbers that kernels are compiled and launched with.
+    """The parameters that kernels are compiled and launched with.
 
     vector          numbers that a work-item loads at once in elementwise kernels and norms
     elements_group  work-items of a group of elementwise kernels

@@ -1,4 +1,4 @@
-"""Selection of a device's numbers by short measurements; `spore bench tune --backend opencl` runs it.
+"""Selection of the tuning parameters of a device by short measurements; `spore bench tune --backend opencl` runs it.
 
 Numbers that depend on each other are measured together, on the op that they are for: candidates run in turn, and the
 fastest replaces those in use if it is clearly faster. A candidate that the device does not compile or launch (too many
@@ -29,12 +29,12 @@ Progress = Callable[[str, int, int], None]
 
 WIDTH, ROWS, TOKENS, HEADS, HEAD_DIM, PAGES = 1024, 4096, 256, 8, 64, 8
 SAMPLES = 7  # of each candidate, in turn with the others
-CLEAR_SPEEDUP = 1.05  # a candidate must be faster by this factor to replace the numbers in use
+CLEAR_SPEEDUP = 1.05  # a candidate must be faster by this factor to replace the parameters in use
 FORMAT = "Q4_0"
 
 
 class TuningRow(NamedTuple):
-    """The measurement of one op: the numbers before and after, and the seconds of both."""
+    """The measurement of one op: the parameters before and after, and the seconds of both."""
 
     name: str
     before: Mapping[str, Any]
@@ -44,7 +44,7 @@ class TuningRow(NamedTuple):
 
 
 def tune_device(backend: "OpenClBackend", progress: Progress | None = None) -> tuple[DeviceTuning, list[TuningRow]]:
-    """Return the fastest numbers for a back-end's device. Changes the back-end's own."""
+    """Return the fastest tuning parameters for a back-end's device. Changes the back-end's own."""
     rows: list[TuningRow] = []
     workloads = _list_workloads(backend)
     for done, (name, candidates, run) in enumerate(workloads):
@@ -131,7 +131,7 @@ def _list_workloads(backend: "OpenClBackend") -> list[tuple[str, list[dict[str, 
 
 
 def _combine(**numbers: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return all combinations of numbers."""
+    """Return all combinations of values."""
     return [dict(zip(numbers, values, strict=True)) for values in product(*numbers.values())]
 
 

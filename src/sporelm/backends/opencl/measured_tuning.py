@@ -1,7 +1,7 @@
-"""The numbers that were measured per device on this machine, in a file of the user's.
+"""The tuning parameters that were measured per device on this machine, in a file of the user's.
 
 {"sporelm opencl tuning": [entry, ...]}, where an entry is {"device", "driver", "kernels": digest, "measured":
-"2026-11-27", "tuning": numbers by their name in `DeviceTuning`}. Numbers that were measured with other kernels or
+"2026-11-27", "tuning": values by their name in `DeviceTuning`}. Values that were measured with other kernels or
 another driver are not used. The file is data: invalid content is ignored with one warning.
 """
 
@@ -38,7 +38,7 @@ WORDS = ("device", "driver", "kernels", "measured")
 
 @dataclass(frozen=True)
 class ActiveTuning:
-    """The numbers of a device and, for `spore doctor`, their source."""
+    """The tuning parameters of a device and, for `spore doctor`, their source."""
 
     tuning: DeviceTuning
     source: str
@@ -46,7 +46,7 @@ class ActiveTuning:
 
 @cache
 def kernels_digest() -> str:
-    """Return a digest of the kernels that numbers were measured with."""
+    """Return a digest of the kernels that parameters were measured with."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.rglob("*.*")):
         digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -54,7 +54,7 @@ def kernels_digest() -> str:
 
 
 def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTuning:
-    """Return the numbers measured on this machine for a device, or the defaults for its kind."""
+    """Return the tuning parameters measured on this machine for a device, or the defaults for its kind."""
     defaults = default_tuning(device)
     path = path or settings.OPENCL_TUNING.path
     try:
@@ -77,7 +77,7 @@ def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTunin
 
 
 def save_tuning(path: Path, device: OpenClDevice, tuning: DeviceTuning) -> None:
-    """Save a device's numbers, and keep those of others. Raise OSError."""
+    """Save the tuning parameters of a device, and keep those of others. Raise OSError."""
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
         entries = _read(path)
