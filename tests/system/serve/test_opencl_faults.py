@@ -48,7 +48,7 @@ def test_a_lost_device_ends_the_requests_of_its_model_alone(
     assert "DEVICE_NOT_AVAILABLE" in message
     assert "Load the model again" in message
     assert answer("whole").json()["choices"][0]["text"] == texts[1]
-    assert client.get("/health").status_code == 200
+    assert client.get("/health").status_code == 503
     faulty.broken.clear()
     assert answer("lost").json()["choices"][0]["text"] == texts[0]
     assert client.get("/health").json() == {"status": "ok", "troubles": []}
