@@ -23,7 +23,7 @@ from sporelm.backends.cpu.formats.activation_records import (
 )
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels, Vector
 from sporelm.backends.cpu.formats.scaled_floats import ScaledPanels
-from sporelm.backends.cpu.jit import Builder, StoredVector, Val, Var, i8, i16, vec
+from sporelm.backends.cpu.jit import Builder, StoredVector, Val, Var, i8, i16, i32, vec
 from sporelm.backends.cpu.targets.cpu_target import SIGNED, Totals, Words
 from sporelm.backends.cpu.targets.tiles import registers
 
@@ -215,12 +215,13 @@ def add_run(
     scales: Sequence[Vector],
     x: list[Val],
     stored: Sequence[Val] = (),
+    biases: Sequence[Val] = (),
 ) -> None:
     """Add one run's words of each panel times each token's bytes at `x`, times the run's prepared scales, if there are
-    any, to the totals; all i32."""
+    any, to the totals; all i32. `biases` as in `CpuTarget.multiply_scaled`."""
     starts = [[total.value for total in row] for row in totals]
     if scales:
-        sums = k.target.multiply_scaled(k, words, stored, kind.words, x, starts, kind.largest, scales)
+        sums = k.target.multiply_scaled(k, words, stored, kind.words, x, starts, kind.largest, scales, biases)
     else:
         sums = _dot_product(k, words, kind.words, x, starts, kind.largest, stored)
     for row, values in zip(totals, sums, strict=True):
@@ -228,14 +229,44 @@ def add_run(
             total.set(value)
 
 
+def biases_runs(kind: SuperPanels) -> bool:
+    """Return whether the many-token kernel subtracts the byte that stands for 0 within each run's products.
+
+    The few-token kernel does so once a super-block, by the sums of two runs at once: the same integers.
+    """
+    return kind.target.has_wide_dots and kind.scaled and kind.middle > 0 and not kind.has_minima
+
+
+def run_bias(k: Builder, kind: SuperPanels, record: Val, run: Val) -> Val:
+    """Return -middle * the sum of the integers of a record's run (i64), an i32 vector."""
+    total = k.load(i16, record, run * 2 + _first_sum(kind)).sext(i32)
+    return k.splat(total * -kind.middle)
+
+
+def _first_sum(kind: SuperPanels) -> int:
+    """Return the offset in a record of the sums of runs."""
+    return SUPER_SUMS_16 if kind.runs == 16 else SUPER_SUMS_32
+
+
 def finish_super_block(
-    k: Builder, kind: SuperPanels, sums: PanelSums, totals: PanelSums, blocks: list[SuperBlock], records: list[Val]
+    k: Builder,
+    kind: SuperPanels,
+    sums: PanelSums,
+    totals: PanelSums,
+    blocks: list[SuperBlock],
+    records: list[Val],
+    *,
+    is_biased: bool = False,
 ) -> None:
-    """Add a super-block to the sums, given its runs' totals: the part of the pairs, and the factors."""
+    """Add a super-block to the sums, given its runs' totals: the part of the pairs, and the factors.
+
+    `is_biased`: totals already are without the byte that stands for 0, and there is no part of the pairs.
+    """
     tokens, panels = range(len(sums)), range(len(blocks))
     pairs = [[k.const(k.vi, 0)] * len(blocks) for _ in tokens]
-    first = SUPER_SUMS_16 if kind.runs == 16 else SUPER_SUMS_32
-    for number in range(kind.runs // 2 if kind.has_minima or kind.middle else 0):
+    first = _first_sum(kind)
+    middle = 0 if is_biased else kind.middle
+    for number in range(kind.runs // 2 if kind.has_minima or middle else 0):
         values = [block.pair(number) for block in blocks]
         for t in tokens:
             both = k.broadcast(k.vi, records[t], first + 4 * number)
@@ -248,7 +279,7 @@ def finish_super_block(
             scale = k.broadcast(k.vf, records[t], SUPER_SCALE)
             total, held = totals[t][p].value, sums[t][p].value
             if pair_factor is None:
-                total = total - pairs[t][p] * kind.middle if kind.middle else total
+                total = total - pairs[t][p] * middle if middle else total
             else:
                 held = k.fma(pairs[t][p].to_float() * scale, pair_factor, held)
             sums[t][p].set(k.fma(total.to_float() * scale, factor, held))

@@ -16,8 +16,10 @@ from sporelm.backends.cpu.kernels.panel_products import (
     add_block,
     add_columns,
     add_run,
+    biases_runs,
     finish_super_block,
     keeps_sums,
+    run_bias,
     widen_row,
     widen_words,
 )
@@ -242,7 +244,7 @@ class SuperBlockChunk(_WeightChunk):
 
     def __init__(self, kind: SuperPanels, panels: int, tokens: int) -> None:
         super().__init__(kind.for_many(), panels, tokens)
-        self.words = self.kind.words
+        self.words, self.is_biased = self.kind.words, biases_runs(self.kind)
         self.scales = 64 * self.row
         self.pairs = self.scales + (kind.runs * self.row if self.kind.scaled else 0)
         self.factors = self.pairs + kind.runs // 2 * self.row
@@ -267,7 +269,7 @@ class SuperBlockChunk(_WeightChunk):
                 if block.scale is not None:
                     scale = k.target.prepare_scale(k, block.scale(run))
                     self.put(k, scale, column, self.scales + run * self.row)
-            for number in range(self.kind.runs // 2):
+            for number in range(0 if self.is_biased else self.kind.runs // 2):
                 self.put(k, block.pair(number), column, self.pairs + number * self.row)
             self.put(k, block.factor(), column, self.factors)
             if block.pair_factor is not None:
@@ -283,10 +285,14 @@ class SuperBlockChunk(_WeightChunk):
             scales = k.at(chunk, number * (turn * self.row) + self.scales)
             x = [k.opaque(k.at(row, number * (4 * turn * self.words))) for row in rows]
             for run in range(turn):
-                self._add_run(k, totals, words, scales, x, run)
-        finish_super_block(k, self.kind, held, totals, [self._rest(k, chunk, p) for p in range(self.panels)], rows)
+                bias = partial(run_bias, k, self.kind, run=number * turn + run)
+                self._add_run(k, totals, words, scales, x, run, [bias(row) for row in rows] if self.is_biased else [])
+        rest = [self._rest(k, chunk, p) for p in range(self.panels)]
+        finish_super_block(k, self.kind, held, totals, rest, rows, is_biased=self.is_biased)
 
-    def _add_run(self, k: Builder, totals: PanelSums, words: Val, scales: Val, x: list[Val], run: int) -> None:
+    def _add_run(
+        self, k: Builder, totals: PanelSums, words: Val, scales: Val, x: list[Val], run: int, biases: list[Val]
+    ) -> None:
         """Add run `run` of those at the addresses of words, scales and activations to the totals."""
         starts = [k.at(words, (run * self.panels + p) * self.words * self.vector) for p in range(self.panels)]
 
@@ -301,6 +307,7 @@ class SuperBlockChunk(_WeightChunk):
             [partial(scale, p) for p in range(self.panels)] if self.kind.scaled else [],
             [k.at(row, 4 * self.words * run) for row in x],
             starts,
+            biases,
         )
 
     def _rest(self, k: Builder, chunk: Val, p: int) -> SuperBlock:

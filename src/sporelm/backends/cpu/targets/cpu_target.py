@@ -25,7 +25,8 @@ class CpuTarget:
     of the many-token kernel's loop multiplies. `aligns_spills` says that integer products of several tokens align the
     stack, since their tiles spill. `adds_accumulator_last` says that the incoming accumulator of a product is
     added at its end, so that it should not be loaded before. `super_prefetch_bytes` are how far
-    ahead of one token super-blocks are prefetched, at most a panel.
+    ahead of one token super-blocks are prefetched, at most a panel. `has_wide_dots` says that one instruction
+    multiplies bytes and adds to 32 bits, so that a product that begins with a number costs nothing more.
     """
 
     name: str = "generic"
@@ -39,6 +40,7 @@ class CpuTarget:
     aligns_spills: bool = False
     adds_accumulator_last: bool = False
     super_prefetch_bytes: int = 32 << 10
+    has_wide_dots: bool = False
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("generic"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
@@ -80,16 +82,19 @@ class CpuTarget:
         totals: Totals,
         largest: int,
         scales: Sequence[Scale],
+        biases: Sequence[Val] = (),
     ) -> Totals:
         """Return totals + dot products times each panel's scales; `where` as in `multiply_stored`, or empty.
 
-        `scales` emit prepared scales, so that registers hold them only where they are used.
+        `scales` emit prepared scales, so that registers hold them only where they are used. `biases`, i32 vectors, are
+        added to each token's dot products before; only targets with `has_wide_dots` take them.
         """
-        zeros = [[k.const(k.vi, 0)] * len(row) for row in totals]
+        biases = biases or [k.const(k.vi, 0)] * len(totals)
+        starts = [[bias] * len(row) for bias, row in zip(biases, totals, strict=True)]
         if where:
-            dots = self.multiply_stored(k, words, where, count, x, zeros, largest)
+            dots = self.multiply_stored(k, words, where, count, x, starts, largest)
         else:
-            dots = self.multiply(k, words, count, x, zeros, largest)
+            dots = self.multiply(k, words, count, x, starts, largest)
         columns = []
         for p, make_scale in enumerate(scales):
             scale = make_scale()

@@ -72,6 +72,7 @@ class Avx2(GenericX86):
         totals: Totals,
         largest: int,
         scales: Sequence[Scale],
+        biases: Sequence[Val] = (),
     ) -> Totals:
         return k.pin(self._multiply(k, words, count, x, totals, largest, scales))
 
@@ -140,6 +141,7 @@ class AvxVnni(Avx2):
     runs_per_turn: int = 1
     aligns_spills: bool = False
     adds_accumulator_last: bool = False
+    has_wide_dots: bool = True
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx-vnni"))
 
     multiply = CpuTarget.multiply
