@@ -203,7 +203,7 @@ def test_layers_that_compute_something_else_are_named() -> None:
     layer = model.model.layers[1]
     layer.post_attention_layernorm.forward = lambda x: -x  # of another model, under the same name
     done = accelerate(model, "f32", keep_originals=True)
-    assert {each.name: each.kind for each in done.refused} == {
+    assert {each.name: each.kind for each in done.skipped} == {
         "model.layers.1.post_attention_layernorm": "norm",
         "model.layers.1": "layer",
     }

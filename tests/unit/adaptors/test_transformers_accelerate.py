@@ -108,13 +108,13 @@ def test_generation_of_every_kind_is_the_models_own(name: str, how: dict[str, An
 def test_the_parts_that_stay_are_named_with_the_reason() -> None:
     model = build("Gemma2")
     done = accelerate(model, "f32")
-    assert [change.kind for change in done.refused] == ["attention", "layer", "layer"]
+    assert [change.kind for change in done.skipped] == ["attention", "layer", "layer"]
     assert "attn_logit_softcapping" in str(done)
-    assert done.refused[1].reason == "its attention is not ours"
+    assert done.skipped[1].reason == "its attention was not replaced"
     done.close()
     narrow = build("Llama", intermediate_size=144, hidden_size=128)
     done = accelerate(narrow, "q8_0")
-    reasons = {change.name: change.reason for change in done.refused}
+    reasons = {change.name: change.reason for change in done.skipped}
     assert reasons["model.layers.0.mlp"] == "down_proj: rows of 144 numbers are not whole blocks of 32 (Q8_0)"
     assert "model.layers.0.mlp.down_proj" in reasons
     assert done.count("linear") == 4 * 2 + 2 * 2 + 1  # gate and up are packed one by one
@@ -191,7 +191,7 @@ def test_the_models_own_weights_are_freed_unless_they_are_kept(name: str) -> Non
         assert count_bytes(model) < 0.4 * before
         assert divergence(expected, model(ids).logits) <= 0.5
         tokens = model.generate(ids, max_new_tokens=4, do_sample=False)
-        with pytest.raises(OpError, match=r"were not kept.*keep_originals=True"):
+        with pytest.raises(OpError, match=r"were freed.*keep_originals=True"):
             done.undo()
         assert done.count("attention") == 1
         done.close()

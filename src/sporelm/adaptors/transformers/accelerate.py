@@ -2,8 +2,8 @@
 
 Linear layers, gated MLPs and norms are modules of ours in the place of the model's; attention and experts go through
 transformers' registries (`AttentionInterface`, `ExpertsInterface`); the rotary embedding is a function of the model's
-module. Each candidate is tried on random numbers first: what computes anything else than its name says stays as it is,
-with the reason.
+module. Each candidate is first compared with its replacement on random inputs: a module whose output differs is left
+alone, and the reason is recorded.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class ModuleChange:
     reason: str = ""
 
     @property
-    def is_ours(self) -> bool:
+    def is_replaced(self) -> bool:
         return not self.reason
 
 
@@ -70,30 +70,32 @@ class Acceleration:
     _release: list[Callable[[], Any]] = field(default_factory=list, repr=False)  # of what other models share
 
     @property
-    def refused(self) -> list[ModuleChange]:
-        """Return the parts that stay as they are."""
-        return [change for change in self.changes if not change.is_ours]
+    def skipped(self) -> list[ModuleChange]:
+        """Return the parts that were not replaced, with the reasons."""
+        return [change for change in self.changes if not change.is_replaced]
 
     def count(self, kind: str) -> int:
-        """Return how many parts of this kind are ours."""
-        return sum(change.kind == kind and change.is_ours for change in self.changes)
+        """Return how many parts of this kind were replaced."""
+        return sum(change.kind == kind and change.is_replaced for change in self.changes)
 
     def undo(self) -> None:
-        """Put everything back: modules, implementations, functions, and torch's number of threads. Once is enough.
+        """Put everything back: modules, implementations, functions, and torch's number of threads. Calling it
+        again has no effect.
 
         Raises OpError, and changes nothing, where the original modules were not kept.
         """
         if not self.keep_originals:
             raise OpError(
-                "undo: the model's own weights were not kept. Call accelerate(model, keep_originals=True), or load the"
-                " model again; close() puts back torch's threads"
+                "undo: the original weights were freed. Call accelerate(model, keep_originals=True) next time, or load "
+                "the model again; close() restores torch's number of threads."
             )
         self._put_back()
 
     def close(self) -> None:
         """Put back what lies outside the model: torch's number of threads and the rotary function of its architecture.
 
-        For a model that is used no more. It still computes the same, more slowly. Once is enough.
+        Call it when you no longer need the model, which keeps working, but more slowly. Calling it again has no
+        effect.
         """
         while self._release:
             self._release.pop()()
@@ -106,16 +108,16 @@ class Acceleration:
     def __str__(self) -> str:
         counts: dict[str, int] = {}
         for change in self.changes:
-            counts[change.kind] = counts.get(change.kind, 0) + change.is_ours
+            counts[change.kind] = counts.get(change.kind, 0) + change.is_replaced
         lines = [f"{self.format}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())]
-        lines += [f"  {change.name} ({change.kind}) stays as it is: {change.reason}" for change in self.refused]
+        lines += [f"  {change.name} ({change.kind}) not replaced: {change.reason}" for change in self.skipped]
         return "\n".join(lines)
 
 
 def accelerate(
     model: Any, format: str = "q8_0", *, threads: int | None = None, keep_originals: bool = False
 ) -> Acceleration:
-    """Have our kernels compute a Hugging Face model for inference. Changes the model.
+    """Replace layers of a Hugging Face model with Sporelm's kernels, for inference. Changes the model.
 
     format           number format of linear layers and experts, one that `spore gguf quantize` writes; "f32" keeps
                      every digit
@@ -123,16 +125,18 @@ def accelerate(
                      until `undo()` or `close()`, so that no thread of OpenMP waits beside one of ours on the same core
     keep_originals   keep the model's own modules for `undo()`. Otherwise each is freed as soon as it is packed
 
-    Returns each part with the reason where it stays as it is. Raises UnsupportedModel where nothing of the model can be
-    changed or it is in training mode, and OpError for a format that cannot be written. After another error a model
-    whose originals are not kept must be loaded again.
+    Returns a record of every part: replaced, or the reason why not. Raises UnsupportedModel where nothing of the model
+    can be changed or it is in training mode, and OpError for a format that cannot be written. After another error a
+    model whose originals are not kept must be loaded again.
     """
     form = format_of(format)
     check_can_quantize(form)
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"model: not a torch module (got {type(model).__name__}). Pass a Hugging Face model.")
     if model.training:
-        raise UnsupportedModel("model: in training mode, and our kernels have no derivatives. Call model.eval() first.")
+        raise UnsupportedModel(
+            "model: in training mode, and Sporelm's kernels have no backward pass. Call model.eval() first."
+        )
     done = Acceleration(form.name, keep_originals)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if device.type == "cpu":
@@ -151,8 +155,10 @@ def accelerate(
     except BaseException:
         done._put_back()
         raise
-    if not any(change.is_ours for change in done.changes):
-        reasons = "; ".join(f"{change.name}: {change.reason}" for change in done.refused[:4]) or "no part is known"
+    if not any(change.is_replaced for change in done.changes):
+        reasons = (
+            "; ".join(f"{change.name}: {change.reason}" for change in done.skipped[:4]) or "no supported layers found"
+        )
         done._put_back()
         raise UnsupportedModel(f"{type(model).__name__}: no part can be accelerated ({reasons})")
     return done
@@ -254,7 +260,7 @@ def _swap_attention(done: Acceleration, model: Any) -> None:
     before = model.config._attn_implementation
     model.set_attn_implementation(IMPLEMENTATION)
     if model.config._attn_implementation != IMPLEMENTATION:
-        done.changes[-1] = ModuleChange(label, "attention", "the model does not let its attention be chosen")
+        done.changes[-1] = ModuleChange(label, "attention", "the model ignores set_attn_implementation")
         return
     done._restore.append(lambda: model.set_attn_implementation(before))
 
@@ -262,7 +268,7 @@ def _swap_attention(done: Acceleration, model: Any) -> None:
 def _swap_layers(done: Acceleration, model: nn.Module) -> None:
     """Have decoder layers whose parts are all ours run as one program each."""
     obstacle = next(
-        (f"its {change.kind} is not ours" for change in done.refused if change.kind in ("attention", "rope")), ""
+        (f"its {change.kind} was not replaced" for change in done.skipped if change.kind in ("attention", "rope")), ""
     )
     tables = RotaryTables()
     for name, layer in model.named_modules():

@@ -164,10 +164,10 @@ def find_layer_obstacle(layer: Any) -> str:
             return f"self_attn.{name} is not packed"
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
         if type(norm) is not RmsNorm:
-            return "its norms are not ours"
+            return "its norms were not replaced"
     heads: list[Any] = [attention._modules[name] for name in HEAD_NORMS if name in attention._modules]
     if len(heads) == 1 or any(type(norm) is not RmsNorm for norm in heads):
-        return "the norms of its queries and keys are not ours"
+        return "the norms of its queries and keys were not replaced"
     if len({norm.variance_epsilon for norm in heads}) > 1:
         return "the norms of its queries and keys have different epsilons"
     for name in ("head_dim", "scaling", "layer_idx"):
@@ -177,7 +177,7 @@ def find_layer_obstacle(layer: Any) -> str:
 
 
 def swap_layer(layer: Any, tables: RotaryTables) -> str:
-    """Have a layer run as one program. Returns why it stays as it is; "" if it is swapped. Tries it on random rows."""
+    """Have a layer run as one program. Returns why not; "" if it is swapped. Tries it on random rows."""
     if reason := find_layer_obstacle(layer):
         return reason
     program = LayerProgram(layer, tables)
@@ -192,7 +192,7 @@ def swap_layer(layer: Any, tables: RotaryTables) -> str:
     except Exception as error:  # other arguments
         return f"it takes other arguments ({type(error).__name__})"
     if not isinstance(expected, Tensor) or found is None or not is_close(found, expected):
-        return "it computes something else than a layer with two norms, attention and a gated MLP"
+        return "its output differs from that of two norms, attention and a gated MLP"
     setattr(layer, PROGRAM, program)
     layer.forward = MethodType(forward, layer)
     return ""

@@ -79,7 +79,7 @@ def matrix_of(module: Any) -> Tensor:
 def find_linear_obstacle(module: Any, form: Any) -> str:
     """Return why a linear layer cannot be packed; "" if it can."""
     if type(module) not in (nn.Linear, Conv1D):
-        return f"its class is {type(module).__name__}, which may compute something else"
+        return f"unsupported class {type(module).__name__}"
     if not module.weight.is_floating_point():
         return f"its weight is {module.weight.dtype}"
     if module.weight.device.type == "meta":
@@ -106,7 +106,7 @@ def find_norm_offset(module: Any) -> tuple[float | None, str]:
     for offset in (0.0, 1.0):
         if is_close(rms_norm(x, weight + offset, epsilon_of(module)), expected):
             return offset, ""
-    return None, "it computes something else than weight * x / rms(x)"
+    return None, "its output differs from weight * x / rms(x)"
 
 
 def find_mlp_kind(module: Any, form: Any) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def find_mlp_kind(module: Any, form: Any) -> tuple[str, str]:
     for kind in KINDS:
         if is_close(module.down_proj(activate(gate, kind) * up), expected):
             return kind, ""
-    return "", "it computes something else than (activate(gate) * up) @ down with one of " + ", ".join(KINDS)
+    return "", "its output differs from (activate(gate) * up) @ down with each of " + ", ".join(KINDS)
 
 
 def is_close(found: Tensor, expected: Tensor) -> bool:
