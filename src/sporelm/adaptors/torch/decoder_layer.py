@@ -59,7 +59,7 @@ class PackedLayer:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return the key of its programs: matrices at other addresses need others."""
+        """Return the key of its programs: a program is compiled for fixed weight addresses."""
         return ("layer", *(each.data_ptr() for each in self.matrices.values()), *self.vectors, self.shape)
 
 
@@ -74,7 +74,7 @@ class KeyValuePages:
         self.length = 0
 
     def reserve(self, length: int) -> None:
-        """Have room for this many positions. What is there keeps its place."""
+        """Grow to at least this many positions, keeping the stored keys and values."""
         pages, held = -(-length // PAGE), len(self.memory) // self.page_bytes
         if pages > held:
             grown = torch.zeros(max(pages, 2 * held, FIRST_PAGES) * self.page_bytes, dtype=torch.uint8)

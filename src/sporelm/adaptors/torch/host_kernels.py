@@ -43,7 +43,7 @@ from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor as PackedTensor
 
 MAX_ROWS = 512  # of a run; longer inputs are cut
-MAX_PROGRAMS = 8192  # the one that ran longest ago is dropped
+MAX_PROGRAMS = 8192  # the least recently used is evicted
 ARENA_BYTES = 1 << 26  # untouched bytes cost nothing
 MAX_PAGES = 1 << 16  # of a cache of one call of attention
 TABLE_PAGES = (1 << 5, 1 << 9, 1 << 13, MAX_PAGES)  # sizes of a layer's page table; each has a program of its own

@@ -10,8 +10,8 @@ from transformers.modeling_utils import AttentionInterface
 
 from sporelm.adaptors.torch import attention
 
-# Arguments that change the scores in ways that our attention does not know.
-FOREIGN_ARGUMENTS = ("softcap", "s_aux", "position_bias")
+# Arguments that change the scores in ways that our kernels do not support.
+UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "position_bias")
 
 
 def register_attention(name: str) -> None:
@@ -91,7 +91,7 @@ def attend(
 
     With dropout or arguments that our kernels do not know, transformers' own function computes it.
     """
-    if dropout or any(options.get(name) is not None for name in FOREIGN_ARGUMENTS):
+    if dropout or any(options.get(name) is not None for name in UNSUPPORTED_ARGUMENTS):
         mixed, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options
         )

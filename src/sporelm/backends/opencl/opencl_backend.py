@@ -15,6 +15,7 @@ from sporelm.backends.context import Context
 from sporelm.backends.device_context import DeviceContext, enters_context
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.layer_states import list_tensors, pool_shapes, state_bytes, wrap_pool
+from sporelm.backends.memory_residency import available_bytes, physical_bytes
 from sporelm.backends.opencl.device_rates import measure_peak_rates
 from sporelm.backends.opencl.device_selection import (
     OpenClDevice,
@@ -73,6 +74,7 @@ ACTIVATION_TYPES = {"auto": F32, "f32": F32, "f16": F16}
 F32_OPS = frozenset({"argmax", "top_k", "route"})
 # Ops whose products of many tokens are added in half precision, where the device computes in it.
 HALF_OPS = frozenset({"linear", "linear_group", "linear_silu_mul", "linear_activate_mul"})
+HOST_MEMORY_SHARE = 0.8  # of the host's memory; integrated GPUs may often use less
 HALF_SUM_ROUNDINGS = 4  # of the 16 products that kernels/linear_many.cl adds in half precision
 MAX_STEP_TOKENS = 512
 # One launch may compute a norm and the rounding of its result, so the norm's arguments stay allocated until the
@@ -447,15 +449,22 @@ class OpenClBackend:
             self._import(tensor.storage, states, array)
 
     def free_bytes(self) -> int | None:
-        """Return total memory minus this back-end's own allocations.
+        """Return total memory minus this back-end's own allocations, and no more than the host has where it is shared.
 
         OpenCL does not report what other processes use.
         """
         total = self.total_bytes()
-        return None if total is None else max(0, total - self.allocated_bytes)
+        if total is None:
+            return None
+        free = max(0, total - self.allocated_bytes)
+        host = available_bytes() if self.device.shares_host_memory else None
+        return free if host is None else min(free, host)
 
     def total_bytes(self) -> int | None:
-        return None if self.device.shares_host_memory else int(self.device.device.global_mem_size)
+        """Return the device's memory; None if it may use nearly all of the host's, which is then asked instead."""
+        total, host = int(self.device.device.global_mem_size), physical_bytes()
+        is_host = self.device.shares_host_memory and (host is None or total > HOST_MEMORY_SHARE * host)
+        return None if is_host else total
 
     # ---- inputs and outputs of programs
 

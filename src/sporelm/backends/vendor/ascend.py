@@ -39,9 +39,9 @@ from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_pages import Cache, _to_bits
 from sporelm.backends.torch.torch_weight import TorchWeight, multiply_joined
 from sporelm.backends.vendor.vendor_backend import (
-    FusedTable,
-    ModuleGraphDevice,
+    FusedKernelTable,
     Operator,
+    TorchGraphCapture,
     VendorBackend,
     fall_back,
     host_list,
@@ -52,7 +52,7 @@ from sporelm.ops import Graph
 from sporelm.ops.paged_attention import PAGE
 from sporelm.tensor.tensor import Tensor as ArrayTensor
 
-TABLE = FusedTable()
+TABLE = FusedKernelTable()
 NARROW = (torch.float16, torch.bfloat16)
 
 MAX_HEADS, MAX_HEAD_DIM, MAX_GROUP, HEAD_STEP = 256, 512, 64, 16  # of npu_fused_infer_attention_score
@@ -104,7 +104,7 @@ QUANTIZED_MATMUL = Operator(
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """Normalize rows, or the heads of each. The weight is rounded to x's type."""
     if weight.dim() != 1:
-        return fall_back(ops.rms_norm, "weights of each head", x, weight, eps=eps)
+        return fall_back(ops.rms_norm, "per-head norm weights", x, weight, eps=eps)
     rows = x if weight.shape[0] == x.shape[1] else x.unflatten(1, (-1, weight.shape[0]))
     return torch.ops.npu.npu_rms_norm(rows, narrow_weight(weight, x.dtype), eps)[0].view(x.shape)
 
@@ -113,7 +113,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """Normalize the sum of two rows; the operator returns both."""
     if weight.dim() != 1 or weight.shape[0] != x.shape[1]:
-        return fall_back(ops.add_rms_norm, "weights of each head", x, residual, weight, eps=eps)
+        return fall_back(ops.add_rms_norm, "per-head norm weights", x, residual, weight, eps=eps)
     normed, _, total = torch.ops.npu.npu_add_rms_norm(x, residual, narrow_weight(weight, x.dtype), eps)
     return normed, total
 
@@ -143,8 +143,8 @@ def rope(
     )
     rows = x.view(1, x.shape[0], heads, head_dim)
     mode = "half" if style == "half" else "interleave"
-    turned = torch.ops.npu.npu_rotary_mul(rows[..., :rotary].contiguous(), cosines, sines, mode)
-    return (turned if rotary == head_dim else torch.cat((turned, rows[..., rotary:]), dim=-1)).view(x.shape)
+    rotated = torch.ops.npu.npu_rotary_mul(rows[..., :rotary].contiguous(), cosines, sines, mode)
+    return (rotated if rotary == head_dim else torch.cat((rotated, rows[..., rotary:]), dim=-1)).view(x.shape)
 
 
 def _angles(
@@ -169,8 +169,8 @@ def rope_store(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, cache: Cache, slots: Tensor, **how: Any
 ) -> Tensor:
     """Rotate queries and keys in one call, and store the keys with the values."""
-    turned = rope(torch.cat((q, k), dim=1), positions, table, **how)
-    queries, keys = turned.split_with_sizes((q.shape[1], k.shape[1]), dim=1)
+    rotated = rope(torch.cat((q, k), dim=1), positions, table, **how)
+    queries, keys = rotated.split_with_sizes((q.shape[1], k.shape[1]), dim=1)
     store_kv(keys, v, cache, slots)
     return queries.contiguous()
 
@@ -191,7 +191,7 @@ def linear_silu_mul(x: Tensor | RoundedRows, gate: TorchWeight, up: TorchWeight)
 def store_kv(k: Tensor, v: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
     """Write rows of heads to their places. Caches of FP8 and of Q8_0 blocks are written by plain torch."""
     if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
-        fall_back(ops.store_kv, "the cache's type", k, v, cache, slots)
+        fall_back(ops.store_kv, "unsupported KV cache type", k, v, cache, slots)
         return ()
     head_dim = cache.shape[4]
     heads = torch.cat((k, v), dim=1).view(k.shape[0], -1, head_dim)
@@ -282,15 +282,15 @@ def _attend(groups: list[_Group], q: Tensor, attend: Callable[[_Group], Tensor])
 def find_attention_limit(q: Tensor, cache: Cache) -> str:
     """Return the limit of the operator that a call exceeds, or ""."""
     if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
-        return "caches other than f16 or bf16"
+        return "KV cache is not f16 or bf16"
     num_pages, halves, kv_heads, _, head_dim = cache.shape
     heads = q.shape[1] // head_dim
     if head_dim % HEAD_STEP or head_dim > MAX_HEAD_DIM:
-        return f"heads of {head_dim} numbers"
+        return f"head size {head_dim}"
     if heads > MAX_HEADS or heads // kv_heads > MAX_GROUP:
-        return f"{heads} heads of {kv_heads}"
+        return f"{heads} query heads with {kv_heads} KV heads"
     if num_pages * halves * kv_heads * PAGE * head_dim > MAX_NUMBERS:
-        return "a cache of 2^31 numbers"
+        return "KV cache has 2^31 elements or more"
     return ""
 
 
@@ -447,7 +447,7 @@ def store_latent(
     """Normalize latents, rotate keys, and write both as one row."""
     if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
         how = {"eps": eps, "style": style}
-        fall_back(ops.store_latent, "the cache's type", x, weight, positions, table, cache, slots, **how)
+        fall_back(ops.store_latent, "unsupported KV cache type", x, weight, positions, table, cache, slots, **how)
         return ()
     rank, width = len(weight), x.shape[1]
     keys = x[:, rank:].contiguous()
@@ -470,12 +470,12 @@ def latent_attention(
         return fall_back(ops.latent_attention, reason, *args, heads=heads, scale=scale)
     assert isinstance(cache, Tensor)
     queries = latent.to(cache.dtype).unflatten(1, (heads, -1))
-    turned = q.unflatten(1, (heads, -1))[..., :LATENT_ROTARY].to(cache.dtype)
+    rotated = q.unflatten(1, (heads, -1))[..., :LATENT_ROTARY].to(cache.dtype)
 
     def attend(group: _Group) -> Tensor:
         is_long = group.num_rows > MAX_LATENT_ROWS and heads == BAND_HEADS and max(group.lengths) <= MAX_BAND_KEYS
         function = _attend_to_latents_in_band if is_long else _attend_to_latents
-        return function(group, queries[group.rows], turned[group.rows], cache, scale)
+        return function(group, queries[group.rows], rotated[group.rows], cache, scale)
 
     groups = _share_groups(starts, lengths, pages, len(q))
     return _attend(groups, queries, attend).flatten(1).to(latent.dtype)
@@ -484,7 +484,7 @@ def latent_attention(
 def find_latent_limit(latent: Tensor, cache: Cache, heads: int) -> str:
     """Return the limit of latent attention's operators that a call exceeds, or ""."""
     if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
-        return "caches other than f16 or bf16"
+        return "KV cache is not f16 or bf16"
     rank = latent.shape[1] // heads
     if (rank, cache.shape[4] - rank) != (LATENT_RANK, LATENT_ROTARY):
         return f"latents of {rank} numbers with keys of {cache.shape[4] - rank}"
@@ -505,11 +505,11 @@ def _split_group(group: _Group, width: int) -> Iterator[slice]:
         yield slice(first, min(first + size, len(group.lengths)))
 
 
-def _attend_to_latents(group: _Group, queries: Tensor, turned: Tensor, cache: Tensor, scale: float) -> Tensor:
+def _attend_to_latents(group: _Group, queries: Tensor, rotated: Tensor, cache: Tensor, scale: float) -> Tensor:
     """Attend from each sequence's rows, 16 at a time, to blocks of 128 positions."""
     count, rows, heads = len(group.lengths), group.num_rows, queries.shape[1]
     table = pad(group.table, (0, group.table.shape[1] % 2))  # whole blocks: any page fills the last one up
-    wide, narrow = (x.view(count, rows, heads, -1).transpose(1, 2) for x in (queries, turned))
+    wide, narrow = (x.view(count, rows, heads, -1).transpose(1, 2) for x in (queries, rotated))
     out = torch.empty_like(wide)
     for part in _split_group(group, cache.shape[4]):
         latents, keys = (x.view(-1, 1, LATENT_BLOCK, x.shape[-1]) for x in _gather_latents(cache, table[part]))
@@ -542,10 +542,10 @@ def _attend_to_latents(group: _Group, queries: Tensor, turned: Tensor, cache: Te
     return out.transpose(1, 2).reshape(queries.shape)
 
 
-def _attend_to_latents_in_band(group: _Group, queries: Tensor, turned: Tensor, cache: Tensor, scale: float) -> Tensor:
+def _attend_to_latents_in_band(group: _Group, queries: Tensor, rotated: Tensor, cache: Tensor, scale: float) -> Tensor:
     """Attend from longer chunks of 128 heads: the operator takes them in a band, which holds all earlier positions."""
     count, rows, heads = len(group.lengths), group.num_rows, queries.shape[1]
-    wide, narrow = (x.view(count, rows, heads, -1) for x in (queries, turned))
+    wide, narrow = (x.view(count, rows, heads, -1) for x in (queries, rotated))
     found = []
     for part in _split_group(group, cache.shape[4]):
         latents, keys = (x.unsqueeze(2) for x in _gather_latents(cache, group.table[part]))
@@ -576,9 +576,9 @@ def cross_attention(q: Tensor, k: Tensor, v: Tensor, spans: Any, *, head_dim: in
     """Attend from runs of rows to the keys of each run. Heads are filled up with zeros to a multiple of 16 numbers."""
     heads, kv_heads = q.shape[1] // head_dim, k.shape[1] // head_dim
     if q.dtype not in NARROW or k.dtype is not q.dtype or v.dtype is not q.dtype:
-        reason = "number types other than f16 or bf16"
+        reason = "activations are not f16 or bf16"
     elif heads > MAX_HEADS or heads // kv_heads > MAX_GROUP or head_dim > MAX_HEAD_DIM:
-        reason = f"{heads} heads of {head_dim} numbers"
+        reason = f"{heads} heads of size {head_dim}"
     else:
         reason = ""
     if reason:
@@ -586,8 +586,8 @@ def cross_attention(q: Tensor, k: Tensor, v: Tensor, spans: Any, *, head_dim: in
     out = torch.empty_like(q)
     for runs, first, rows, begin, keys in _equal_runs(spans):
         mine, seen = slice(first, first + runs * rows), slice(begin, begin + runs * keys)
-        queries = _fill_heads(q[mine].reshape(runs, rows, heads, head_dim))
-        held, values = (_fill_heads(x[seen].reshape(runs, keys, kv_heads, head_dim)) for x in (k, v))
+        queries = _pad_heads(q[mine].reshape(runs, rows, heads, head_dim))
+        held, values = (_pad_heads(x[seen].reshape(runs, keys, kv_heads, head_dim)) for x in (k, v))
         mixed, _ = torch.ops.npu.npu_fused_infer_attention_score(
             queries,
             held,
@@ -601,7 +601,7 @@ def cross_attention(q: Tensor, k: Tensor, v: Tensor, spans: Any, *, head_dim: in
     return out
 
 
-def _fill_heads(x: Tensor) -> Tensor:
+def _pad_heads(x: Tensor) -> Tensor:
     missing = -x.shape[-1] % HEAD_STEP
     return pad(x, (0, missing)) if missing else x.contiguous()
 
@@ -658,7 +658,7 @@ def _find_expert_limit(x: Tensor | RoundedRows, weight: TorchWeight, ids: Tensor
     if weight.shape[0] > MAX_EXPERTS:
         return f"{weight.shape[0]} experts"
     if not isinstance(weight._stored, Tensor) and ids.numel() <= weight.shape[0]:
-        return "few pairs with packed weights: only their experts' matrices are dequantized"
+        return "packed weights with few token-expert pairs: cheaper to dequantize only the selected experts"
     return ""
 
 
@@ -682,17 +682,17 @@ class AscendWeight(TorchWeight):
 
     def __init__(self, stored: Tensor | Int8Blocks, dtype: torch.dtype, activation: str) -> None:
         super().__init__(stored, dtype, activation)
-        self._turned_scales: Tensor | None = None
+        self._transposed_scales: Tensor | None = None
 
     def _multiply_stored(self, x: Tensor, stored: Tensor | Int8Blocks) -> Tensor:
         group = 0 if isinstance(stored, Tensor) else stored.integers.shape[-1] // stored.scales.shape[-1]
         is_small = group < MIN_GROUP or self.shape[-1] <= group
         if isinstance(stored, Tensor) or stored.offsets is not None or is_small or x.dtype not in NARROW:
             return super()._multiply_stored(x, stored)
-        if self._turned_scales is None:
-            self._turned_scales = stored.scales.to(x.dtype).t().contiguous()
+        if self._transposed_scales is None:
+            self._transposed_scales = stored.scales.to(x.dtype).t().contiguous()
         product: Tensor = torch.ops.npu.npu_weight_quant_batchmatmul(
-            x, stored.integers.t(), self._turned_scales, antiquant_group_size=group
+            x, stored.integers.t(), self._transposed_scales, antiquant_group_size=group
         )
         return product
 
@@ -700,7 +700,7 @@ class AscendWeight(TorchWeight):
 # ---- captured graphs
 
 
-class AclGraphDevice(ModuleGraphDevice):
+class AclGraphDevice(TorchGraphCapture):
     """Graphs of torch_npu. Lengths that attention takes as lists are updated."""
 
     def capture(self, work: Callable[[], Outputs]) -> tuple[Any, Outputs]:

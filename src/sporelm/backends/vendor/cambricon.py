@@ -21,7 +21,7 @@ from sporelm.backends.torch.step_context import STEP
 from sporelm.backends.torch.torch_pages import Cache
 from sporelm.backends.torch.torch_weight import TorchWeight, multiply_joined
 from sporelm.backends.vendor.vendor_backend import (
-    FusedTable,
+    FusedKernelTable,
     Operator,
     VendorBackend,
     fall_back,
@@ -30,7 +30,7 @@ from sporelm.backends.vendor.vendor_backend import (
 )
 from sporelm.ops.paged_attention import PAGE
 
-TABLE = FusedTable()
+TABLE = FusedKernelTable()
 NARROW = (torch.float16, torch.bfloat16)
 MODULE = "torch_mlu_ops"
 FUSED_RMS_NORM = Operator(f"{MODULE}.fused_rms_norm", ())
@@ -50,7 +50,7 @@ def call(operator: Operator, *args: Any, **options: Any) -> Any:
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """Normalize rows, or the heads of each."""
     if weight.dim() != 1:
-        return fall_back(ops.rms_norm, "weights of each head", x, weight, eps=eps)
+        return fall_back(ops.rms_norm, "per-head norm weights", x, weight, eps=eps)
     rows = x if weight.shape[0] == x.shape[1] else x.unflatten(1, (-1, weight.shape[0]))
     gamma = narrow_weight(weight, x.dtype)
     normed: Tensor = call(FUSED_RMS_NORM, rows, None, gamma, None, None, eps, False, None, None)
@@ -61,7 +61,7 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """Normalize the sum of two rows; the operator returns both."""
     if weight.dim() != 1 or weight.shape[0] != x.shape[1]:
-        return fall_back(ops.add_rms_norm, "weights of each head", x, residual, weight, eps=eps)
+        return fall_back(ops.add_rms_norm, "per-head norm weights", x, residual, weight, eps=eps)
     gamma = narrow_weight(weight, x.dtype)
     normed, total = call(FUSED_RMS_NORM, x, residual, gamma, None, None, eps, True, None)
     return normed, total
@@ -85,7 +85,7 @@ def split_cache(cache: Tensor) -> tuple[Tensor, Tensor]:
 def store_kv(k: Tensor, v: Tensor, cache: Cache, slots: Tensor) -> tuple[()]:
     """Write rows of heads to their slots. Caches of FP8 and of Q8_0 blocks are written by plain torch."""
     if not isinstance(cache, Tensor) or cache.dtype not in NARROW:
-        fall_back(ops.store_kv, "the cache's type", k, v, cache, slots)
+        fall_back(ops.store_kv, "unsupported KV cache type", k, v, cache, slots)
         return ()
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     keys, values = (x.view(-1, kv_heads, head_dim).to(cache.dtype).contiguous() for x in (k, v))
@@ -116,7 +116,7 @@ def attention(
     if not reason and len(lengths) != q.shape[0]:
         reason = "sequences of several rows"
     if not reason and (not isinstance(cache, Tensor) or cache.dtype is not q.dtype or q.dtype not in NARROW):
-        reason = "number types other than one of f16 and bf16"
+        reason = "activations and KV cache are not both f16 or both bf16"
     if reason:
         how = {"scale": scale, "window": window, "softcap": softcap, "chunk": chunk}
         return fall_back(ops.attention, reason, q, cache, starts, lengths, pages, sinks, slopes, spans, **how)

@@ -7,9 +7,9 @@ It has not run on an Iluvatar GPU. Steps are captured by `torch.cuda`, as on oth
 import torch
 
 from sporelm.backends.protocol import Missing, Ready
-from sporelm.backends.vendor.vendor_backend import FusedTable, VendorBackend
+from sporelm.backends.vendor.vendor_backend import FusedKernelTable, VendorBackend
 
-TABLE = FusedTable()
+TABLE = FusedKernelTable()
 
 
 class IluvatarBackend(VendorBackend):

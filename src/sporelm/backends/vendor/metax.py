@@ -15,7 +15,7 @@ from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.quantized_linear import activation_values
 from sporelm.backends.torch.torch_weight import TorchWeight, multiply_joined
 from sporelm.backends.vendor.vendor_backend import (
-    FusedTable,
+    FusedKernelTable,
     Operator,
     VendorBackend,
     fall_back,
@@ -23,7 +23,7 @@ from sporelm.backends.vendor.vendor_backend import (
     route_by_softmax,
 )
 
-TABLE = FusedTable()
+TABLE = FusedKernelTable()
 FUSED_ADD_RMS_NORM = Operator("_C::fused_add_rms_norm", ())
 SILU_AND_MUL = Operator("_C::silu_and_mul", ())
 TOPK_SOFTMAX = Operator("_moe_C::topk_softmax", ())
@@ -33,7 +33,7 @@ TOPK_SOFTMAX = Operator("_moe_C::topk_softmax", ())
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """Normalize the sum of two rows. The operator writes the norm over the first, and the sum over the second."""
     if weight.dim() != 1 or weight.shape[0] != x.shape[1]:
-        return fall_back(ops.add_rms_norm, "weights of each head", x, residual, weight, eps=eps)
+        return fall_back(ops.add_rms_norm, "per-head norm weights", x, residual, weight, eps=eps)
     normed, total = x.clone(), residual.clone()
     torch.ops._C.fused_add_rms_norm(normed, total, narrow_weight(weight, x.dtype), eps)
     return normed, total

@@ -5,9 +5,9 @@ torch back-end calls on every device. It documents no operators beyond them with
 GPU of Moore Threads. Steps are captured as `torch.musa.MUSAGraph`, which has the functions of CUDA's graphs.
 """
 
-from sporelm.backends.vendor.vendor_backend import FusedTable, VendorBackend
+from sporelm.backends.vendor.vendor_backend import FusedKernelTable, VendorBackend
 
-TABLE = FusedTable()
+TABLE = FusedKernelTable()
 
 
 class MooreThreadsBackend(VendorBackend):

@@ -66,7 +66,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedKernel:
     """A function that computes an op by operators of an extension."""
 
     op: str
@@ -74,18 +74,18 @@ class Fused:
     operators: tuple[Operator, ...]
 
 
-class FusedTable:
+class FusedKernelTable:
     """The fused functions of one vendor, by op."""
 
     def __init__(self) -> None:
-        self.by_op: dict[str, Fused] = {}
+        self.by_op: dict[str, FusedKernel] = {}
 
     def fused(self, op: Op, *operators: Operator) -> Callable[[FusedFunction], FusedFunction]:
         """Register the function that computes an op by these operators. It takes what the torch back-end's function for
         the op takes, in any floating type."""
 
         def register(function: FusedFunction) -> FusedFunction:
-            self.by_op[op.name] = Fused(op.name, function, operators)
+            self.by_op[op.name] = FusedKernel(op.name, function, operators)
             return function
 
         return register
@@ -104,12 +104,12 @@ def count_fallbacks() -> dict[str, int]:
 
 
 def clear_fallbacks() -> None:
-    """Begin to count again."""
+    """Reset the fallback counts."""
     _FALLBACKS.clear()
 
 
-class ModuleGraphDevice:
-    """The capture of a device whose module in torch has the functions of `torch.cuda`, with one memory pool for all.
+class TorchGraphCapture:
+    """Graph capture through a torch device module with the API of `torch.cuda`; all graphs share one memory pool.
 
     graph_class   the module's class of graphs, such as "MLUGraph"
     """
@@ -145,7 +145,7 @@ class VendorBackend(TorchBackend):
     extension: ClassVar[str]
     follows_torch: ClassVar[bool] = True
     vendor: ClassVar[str]
-    table: ClassVar[FusedTable]
+    table: ClassVar[FusedKernelTable]
     graph_class: ClassVar[str] = ""
     remedy = "set the option backend to torch"
 
@@ -234,8 +234,8 @@ class VendorBackend(TorchBackend):
         self.graph_device = self.open_graph_device(module) if can_capture else None
 
     def open_graph_device(self, module: Any) -> GraphDevice:
-        """Return what captures graphs, given torch's module for the device."""
-        return ModuleGraphDevice(module, self.graph_class)
+        """Return the graph-capture object for torch's module for the device."""
+        return TorchGraphCapture(module, self.graph_class)
 
     @enters_context
     def program(self, graph: Graph, bucket: str, plan_memory: MemoryPlanner) -> Program:
@@ -248,7 +248,7 @@ class VendorBackend(TorchBackend):
         assert self.graph_device is not None
         return GraphProgram(graph, self, self.graph_device)
 
-    def bind(self, fused: Fused) -> Callable[..., Any]:
+    def bind(self, fused: FusedKernel) -> Callable[..., Any]:
         """Return the function of an op, as programs call it."""
         return fused.function
 
@@ -306,7 +306,7 @@ def route_by_softmax(
     scores = how.get("scores", "softmax")
     has_groups = how.get("groups", 1) != how.get("top_groups", 1)
     if scores not in ("softmax", "softmax_of_chosen") or selection_bias is not None or has_groups:
-        reason = "scores other than softmax, biases or groups"
+        reason = "non-softmax scoring, a selection bias or expert groups"
         weights, ids = fall_back(ops.route, reason, logits, selection_bias, factors, **how)
         return weights, ids
     logits = logits.float()
@@ -328,5 +328,7 @@ def host_list(values: Any) -> list[int]:
     """
     numbers = getattr(values, "host_values", values)
     if isinstance(numbers, torch.Tensor):
-        raise RuntimeError("lengths: only on the device, and an operator takes them as a list. Upload them as int32.")
+        raise RuntimeError(
+            "lengths: no copy on the host, but the operator takes a list. Upload them with `upload` as int32."
+        )
     return [int(each) for each in numbers]

@@ -182,6 +182,13 @@ def test_a_device_with_memory_of_its_own_is_copied_to(monkeypatch: pytest.Monkey
         assert np.array_equal(ops.linear(shared.tensor(x), On(shared, "copied").weight("Q4_K", 8, 256)).numpy(), found)
         assert shared.free_bytes() is None
         assert shared.total_bytes() is None
+        total = int(shared.device.device.global_mem_size)
+        patched.setattr(opencl_backend, "physical_bytes", lambda: 2 * total)  # a GPU that may use half of it
+        assert shared.total_bytes() == total
+        patched.setattr(opencl_backend, "available_bytes", lambda: 1 << 20)
+        assert shared.free_bytes() == 1 << 20
+        patched.setattr(opencl_backend, "available_bytes", lambda: 2 * total)
+        assert shared.free_bytes() == total - shared.allocated_bytes
         shared.close()
     assert backend.total_bytes() - backend.free_bytes() == backend.allocated_bytes > 8 * 256 // 2
     backend.close()

@@ -379,7 +379,7 @@ def test_versions_are_compared_by_their_first_two_numbers(monkeypatch: pytest.Mo
 
 def test_an_operator_that_is_missing_or_has_other_arguments_leaves_the_op_to_plain_torch() -> None:
     class Older(emulated_npu.EmulatedAscend):
-        table = vendor_backend.FusedTable()
+        table = vendor_backend.FusedKernelTable()
 
     Older.table.by_op = {
         "rms_norm": replace(TABLE.by_op["rms_norm"], operators=(Operator("npu::npu_no_such_norm", ("self",)),)),

@@ -26,7 +26,7 @@ from sporelm.backends.vendor.cambricon import CambriconBackend  # noqa: E402
 from sporelm.backends.vendor.iluvatar import IluvatarBackend  # noqa: E402
 from sporelm.backends.vendor.metax import MetaxBackend  # noqa: E402
 from sporelm.backends.vendor.moore_threads import MooreThreadsBackend  # noqa: E402
-from sporelm.backends.vendor.vendor_backend import ModuleGraphDevice  # noqa: E402
+from sporelm.backends.vendor.vendor_backend import TorchGraphCapture  # noqa: E402
 from sporelm.errors import BackendError  # noqa: E402
 from sporelm.evals.conformance.all_cases import CASES  # noqa: E402
 from sporelm.evals.conformance.check import check_case, is_within_types  # noqa: E402
@@ -176,7 +176,7 @@ class RepeatedGraph:
         self.outputs = {}
 
 
-class RepeatingDevice(ModuleGraphDevice):
+class RepeatingDevice(TorchGraphCapture):
     """Captures as a device does: results are there after a replay."""
 
     def __init__(self) -> None:
