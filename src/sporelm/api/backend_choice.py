@@ -58,7 +58,7 @@ def choose_backend(
     """Return the back-end and device with the lowest estimated time per token.
 
     device        "cpu" allows every device; another name only that one
-    allows_host   whether the host has the number type that is asked for
+    allows_host   whether the host has the data type that is asked for
     strict        a device that was found but cannot be used is an error
 
     Torch on its CPU device and the reference are left out: our own back-end is the one for the CPU. Without other

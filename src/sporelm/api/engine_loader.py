@@ -71,7 +71,7 @@ class EngineOptions:
 
     num_pages   pages of the KV cache, as in the recorded run; fewer if the memory holds no more
     num_states  recurrent states, as in the recorded run
-    dtype       the number type of activations, an option of the back-end
+    dtype       the data type of activations, an option of the back-end
     strict      refuse to run ops by the reference where the back-end has no kernel
     batch_invariant  make results independent of the batch: every product adds in a fixed order
     device_memory  bytes of the device for weights, caches and a step's values; None: all that is free

@@ -41,7 +41,7 @@ class LLM(LoadedLLM):
     max_context   maximum tokens of a sequence; None: the smallest of the model's context, 8192 and what memory allows
     kv            data type of the KV cache: "f16", "bf16" or "f32"; "q8_0" or "fp8" in half the memory of f16, fp8 less
                   precise; None: f32 for f32 weights, else f16
-    dtype         number type of activations: "auto", "f32", "f16" or "bf16"; the cpu and reference back-ends take
+    dtype         data type of activations: "auto", "f32", "f16" or "bf16"; the cpu and reference back-ends take
                   "auto" and "f32"
     strict        raise BackendError where the reference would run an op for which the back-end has no kernel
     batch_invariant  make results independent of the batch: every product adds in a fixed order; always on for cpu

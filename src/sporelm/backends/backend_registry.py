@@ -101,7 +101,7 @@ def open_backend(name: str, **options: Any) -> Backend:
             constructor = points[name].load()
         if "dtype" in options and not _takes(constructor, "dtype"):
             raise BackendError(
-                f"back-end {name!r}: no choice of number types (got {options['dtype']}). Leave out the option dtype."
+                f"back-end {name!r}: no choice of data types (got {options['dtype']}). Leave out the option dtype."
             )
         if "batch_invariant" in options and not _takes(constructor, "batch_invariant"):
             raise BackendError(f"back-end {name!r} has no fixed order of sums. Leave out the option batch_invariant.")

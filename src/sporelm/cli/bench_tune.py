@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
@@ -108,12 +109,15 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
     finally:
         backend.close()
     if is_json:
-        found = [row._asdict() | {"gain": round(row.before_s / row.after_s, 3)} for row in rows]
+        found = [row.as_json() for row in rows]
         print(json.dumps({"device": backend.device.label, "rows": found, "file": str(path)}, indent=2))
         return
     for row in rows:
         numbers = ", ".join(f"{name} {value}" for name, value in row.after.items())
-        gain = f"{row.before_s / row.after_s:.2f} times as fast" if row.after != row.before else "unchanged"
+        if row.after == row.before:
+            gain = "unchanged"
+        else:
+            gain = f"{row.before_s / row.after_s:.2f} times as fast" if isfinite(row.before_s) else "did not run before"
         print(f"{row.name}: {numbers} ({row.after_s * 1e6:.0f} us, {gain})")
     print(f"saved for {backend.device.label} in {path}")
 

@@ -177,7 +177,10 @@ def find_layer_obstacle(layer: Any) -> str:
 
 
 def swap_layer(layer: Any, tables: RotaryTables) -> str:
-    """Have a layer run as one program. Returns why not; "" if it is swapped. Tries it on random rows."""
+    """Replace a layer with one program. Return the reason if it is not replaced, else "".
+
+    Both are compared on random rows first.
+    """
     if reason := find_layer_obstacle(layer):
         return reason
     program = LayerProgram(layer, tables)

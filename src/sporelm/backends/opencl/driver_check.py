@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -22,15 +23,22 @@ from sporelm.backends.file_cache import ObjectCache
 from sporelm.errors import BackendError
 
 CHECK_TIMEOUT_SECONDS = 60.0
-PYTHON_ERROR = 1  # the exit code after an exception
+IMPORT_FAILED = 97  # the exit code of a child that could not import what uses the driver
 MAX_SHOWN = 200  # characters of what the driver wrote last
 INSTALL_REMEDY = "Install sporelm and pyopencl again."
 REMEDY = "Update or remove the driver, or choose another device with the option device."
 NUM_FIXED_PARTS = 4  # of a key
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from sporelm.backends.opencl.driver_probe import probe_driver; probe_driver(json.loads(sys.argv[2]))"
-)
+_START = f"""
+import json, os, sys, traceback
+sys.path[:] = json.loads(sys.argv[1])
+try:
+    from sporelm.backends.opencl.driver_probe import probe_driver
+except BaseException:
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit({IMPORT_FAILED})
+probe_driver(json.loads(sys.argv[2]))
+"""
 _results: dict[str, str | None] = {}  # failures of drivers that this process has checked by key; None: a success
 
 
@@ -81,23 +89,27 @@ def _run_child(device: str | None) -> str | None:
     """Return why a process that uses a device fails, or None."""
     command = [sys.executable, "-S", "-P", "-c", _START, json.dumps(sys.path), json.dumps(device)]
     try:
-        child = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=CHECK_TIMEOUT_SECONDS,
-            check=False,
-        )
+        # Not a pipe, which a process that the driver starts and leaves behind would keep open.
+        with tempfile.TemporaryFile() as errors:
+            child = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                timeout=CHECK_TIMEOUT_SECONDS,
+                check=False,
+            )
+            errors.seek(0)
+            written = errors.read().decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
         return f"the OpenCL driver hangs (a process that used it did not end in {CHECK_TIMEOUT_SECONDS:g} s). {REMEDY}"
     except OSError:
         return None  # no process can be started: then the driver is used without a check
     if not child.returncode:
         return None
-    last_line = " ".join(child.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].split())[:MAX_SHOWN]
+    last_line = " ".join(written.strip().rpartition("\n")[2].split())[:MAX_SHOWN]
     reason = f": {last_line}" if last_line else ""
-    if child.returncode == PYTHON_ERROR:
+    if child.returncode == IMPORT_FAILED:
         return f"the check of the OpenCL driver failed before it used the driver{reason}. {INSTALL_REMEDY}"
     return f"the OpenCL driver ended a process that used it ({_name_code(child.returncode)}{reason}). {REMEDY}"
 

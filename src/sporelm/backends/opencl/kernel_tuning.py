@@ -8,6 +8,7 @@ registers, groups that are too large) is left out.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf, isfinite
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,13 +35,22 @@ FORMAT = "Q4_0"
 
 
 class TuningRow(NamedTuple):
-    """The measurement of one op: the parameters before and after, and the seconds of both."""
+    """The measurement of one op: the parameters before and after, and the seconds of both.
+
+    before_s   infinite if the device does not run the parameters before
+    """
 
     name: str
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     before_s: float
     after_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields and the gain; None where the parameters before do not run."""
+        if not isfinite(self.before_s):
+            return self._asdict() | {"before_s": None, "gain": None}
+        return self._asdict() | {"gain": round(self.before_s / self.after_s, 3)}
 
 
 def tune_device(backend: "OpenClBackend", progress: Progress | None = None) -> tuple[DeviceTuning, list[TuningRow]]:
@@ -145,6 +155,7 @@ def _choose(backend: "OpenClBackend", name: str, candidates: list[dict[str, Any]
     before = backend.tuning
     current = {number: getattr(before, number) for number in candidates[0]}
     seconds: dict[int, list[float]] = {}
+    failure: SporeError | None = None
     fitting = [each for each in candidates if _fits(replace(before, **each), backend)]
     every = [current, *(each for each in fitting if each != current)]
     for _ in range(SAMPLES + 1):
@@ -157,14 +168,17 @@ def _choose(backend: "OpenClBackend", name: str, candidates: list[dict[str, Any]
                 began = perf_counter()
                 run()
                 backend.synchronize()
-            except SporeError:
-                if not index:
-                    raise
+            except SporeError as error:
+                failure = failure or error
                 seconds[index] = []
                 continue
             seconds.setdefault(index, [np.inf]).append(perf_counter() - began)
     times = {index: median(taken[2:]) for index, taken in seconds.items() if taken}  # the first compiles
+    if not times:
+        assert failure is not None
+        raise failure
     fastest = min(times, key=lambda index: times[index])
-    chosen = fastest if times[fastest] * CLEAR_SPEEDUP < times[0] else 0
+    current_s = times.get(0, inf)  # the numbers in use may be those that the device refuses
+    chosen = fastest if times[fastest] * CLEAR_SPEEDUP < current_s else 0
     backend.tuning = replace(before, **every[chosen])
-    return TuningRow(name, current, every[chosen], times[0], times[chosen])
+    return TuningRow(name, current, every[chosen], current_s, times[chosen])

@@ -116,6 +116,7 @@ class OpenClBackend:
         self.times: list[CallTime] | None = None  # of launches, if they are recorded
         self.allocated_bytes = 0
         self.last_launch: Any = None  # the event of the last launch: reads fail if it failed
+        self.has_reported_failure = False  # of that launch
         self._unsupported_reason: str | None = None
         try:
             check_driver(device)
@@ -383,9 +384,22 @@ class OpenClBackend:
         it had failed.
         """
         cl.enqueue_copy(self.queue, array, buffer, src_offset=offset, is_blocking=True)
+        self.check_last_launch()
+
+    def check_last_launch(self) -> None:
+        """Raise BackendError if the last launch has failed."""
         status = 0 if self.last_launch is None else int(self.last_launch.command_execution_status)
         if status < 0:
+            self.has_reported_failure = True
             raise BackendError(self._describe_failure(f"a kernel ended with status {status}"))
+
+    def begin_step(self) -> None:
+        """Raise BackendError if the last launch has failed and nobody was told; forget the failure."""
+        try:
+            if not self.has_reported_failure:
+                self.check_last_launch()
+        finally:
+            self.last_launch, self.has_reported_failure = None, False
 
     @enters_context
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:

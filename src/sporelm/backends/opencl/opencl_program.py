@@ -194,6 +194,7 @@ class OpenClProgram(Resource):
         for cache in self._caches:
             cache.pool.check()
         self._bind(extents)
+        self.backend.begin_step()
         with self.backend.compiler.guard_compilation(self.backend.queue, self._variants.values()):
             if self.backend.times is not None:
                 self._enqueue_timed()

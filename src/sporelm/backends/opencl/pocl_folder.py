@@ -43,13 +43,17 @@ def use_own_folder() -> None:
                 remove_abandoned(parent)
             _held.append(create_folder(parent, needs_lock=is_locked))
     except OSError:
+        use_temporary_folder()
         return
     atexit.register(remove_own_folder)
     settings.set_library_variable(VARIABLE, str(_held[-1][0]), replaced=str(parent))
 
 
 def use_temporary_folder() -> None:
-    """Give PoCL a temporary folder that ends with the process: the folder of compiled code cannot be used."""
+    """Give PoCL a temporary folder that ends with the process: the folder of compiled code cannot be used.
+
+    A process that is killed leaves it behind.
+    """
     with suppress(OSError):
         folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
         _held.append((folder, None))

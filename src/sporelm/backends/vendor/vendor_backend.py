@@ -25,6 +25,7 @@ from sporelm.ops import ALL, Graph, Op
 
 FusedFunction = TypeVar("FusedFunction", bound=Callable[..., Any])
 EVIDENCE = "not yet run on the device"
+LEAST = torch.finfo(torch.float32).min
 
 _FALLBACKS: Counter[tuple[str, str]] = Counter()  # by op and reason
 
@@ -213,7 +214,7 @@ class VendorBackend(TorchBackend):
             reason = shorten(f"{type(error).__name__}: {error}", 200)
             return (
                 f"{self.extension} {found} does not load with torch {torch.__version__} ({reason}). Check the driver of"
-                f" {self.vendor}, install another version of {self.extension}"
+                f" {self.vendor}, or install another version of {self.extension}"
             )
         return ""
 
@@ -301,7 +302,7 @@ def route_by_softmax(
     select   returns weights and ids [tokens, k] of logits float32 [tokens, experts] and k
 
     The softmax over the chosen ones alone is that over all, divided by the sum of the chosen ones' weights. The
-    operator gets minus infinity in place of NaN, which it would spread over the row: such experts are chosen last.
+    operator gets the least float32 in place of NaN, which it would spread over the row: such experts are chosen last.
     """
     scores = how.get("scores", "softmax")
     has_groups = how.get("groups", 1) != how.get("top_groups", 1)
@@ -311,7 +312,7 @@ def route_by_softmax(
         return weights, ids
     logits = logits.float()
     is_nan = logits.isnan()
-    weights, ids = select(logits.masked_fill(is_nan, -torch.inf), how["k"])
+    weights, ids = select(logits.masked_fill(is_nan, LEAST), how["k"])
     if scores == "softmax_of_chosen":
         weights, is_nan = weights / weights.sum(dim=1, keepdim=True), is_nan.gather(1, ids.long())
     weights = weights.masked_fill(is_nan.any(dim=1, keepdim=True), torch.nan)

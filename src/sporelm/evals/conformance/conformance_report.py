@@ -35,7 +35,7 @@ def check_report_path(path: str) -> None:
         raise UsageError(f"--report: not a kind of report (got {path!r}; allowed {' and '.join(SUFFIXES)}). Rename it.")
     if not target.resolve().parent.is_dir():
         raise RequestError(f"--report: no such folder (got {str(target.parent)!r}). Create it first.")
-    is_new = not target.exists()
+    is_new = not target.exists() and not target.is_symlink()
     try:
         target.open("a").close()
         if is_new:

@@ -10,6 +10,7 @@ from sporelm.evals.conformance.conformance_case import EACH_KIND, FEW_FORMATS, F
 from sporelm.evals.conformance.random_weights import ALIKE
 from sporelm.quant import FORMATS
 from sporelm.quant.random_blocks import SCALE_OFFSETS, replace_scales
+from sporelm.tensor.dtype import F32
 
 TOKENS = (1, 2, 7, 16, 17, 33, 121)  # one, few (to 16 or more), many; one past a block of 120
 MAIN = (1, 7, 121)  # one of each kernel, for lesser targets
@@ -46,11 +47,10 @@ def partly_biased(on: On, format_name: str, tokens: int) -> Any:
 
 
 def gated(on: On, format_name: str, out: int, width: int, tokens: int) -> Any:
-    """Multiply by two matrices. If each row has one result, no factors are negative: roundings of a narrow type are
+    """Multiply by two matrices. If each row has one result, of a narrow type no factors are negative: its roundings are
     small beside the terms of a sum, but not beside a result in which these cancel."""
-
     x = on.values(tokens, width)
-    change = _drop_signs if out == 1 else None
+    change = _drop_signs if out == 1 and on.inputs is not F32 else None
     if change:
         change(x)
     gate, up = (on.weight(format_name, out, width, change) for _ in range(2))

@@ -53,6 +53,26 @@ def test_a_failure_of_the_numbers_in_use_is_an_error(opencl: Any) -> None:
         kernel_tuning._choose(opencl, "test", [{"few_rows": 2}], run)
 
 
+def test_numbers_in_use_that_do_not_run_are_replaced(opencl: Any, clock: Clock) -> None:
+    opencl.tuning = replace(opencl.tuning, few_rows=1)
+
+    def run() -> None:
+        if opencl.tuning.few_rows == 1:
+            raise BackendError("too many registers")
+        clock.now += 1.0
+
+    row = kernel_tuning._choose(opencl, "test", [{"few_rows": 1}, {"few_rows": 2}], run)
+    assert opencl.tuning.few_rows == 2
+    assert row.as_json() == {
+        "name": "test",
+        "before": {"few_rows": 1},
+        "after": {"few_rows": 2},
+        "before_s": None,
+        "after_s": pytest.approx(1.0),
+        "gain": None,
+    }
+
+
 @pytest.mark.all
 def test_a_whole_device_is_measured(opencl: Any) -> None:
     tuning, rows = kernel_tuning.tune_device(opencl)

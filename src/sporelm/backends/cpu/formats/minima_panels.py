@@ -97,7 +97,8 @@ class MinimaPanels(SuperPanels):
 
         values = []
         for run in range(8):
-            words = [self._run_words(dword, run)(w) for w in range(8)]
+            run_word = self._run_words(dword, run)
+            words = [run_word(w) for w in range(8)]
             factor = scale * k.load(i8, start, lane + (self._scales + run * self.lanes)).zext(i32).to_float()
             at = lane * 2 + (self._pairs + 2 * (run // 2) * self.lanes + run % 2)
             offset = minimum * k.load(i8, start, at).zext(i32).to_float()

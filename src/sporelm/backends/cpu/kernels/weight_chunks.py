@@ -247,7 +247,7 @@ class SuperBlockChunk(_WeightChunk):
         self.words, self.is_biased = self.kind.words, biases_runs(self.kind)
         self.scales = 64 * self.row
         self.pairs = self.scales + (kind.runs * self.row if self.kind.scaled else 0)
-        self.factors = self.pairs + kind.runs // 2 * self.row
+        self.factors = self.pairs + (0 if self.is_biased else kind.runs // 2 * self.row)
 
     @property
     def nbytes(self) -> int:

@@ -70,7 +70,8 @@ def _emit_product(
     total = panels[0] if gated else sum(panels)
     grain = max(1, total // (4 * emitter.context.threads))
     item_bytes = packed[0].panel_bytes * (2 if gated else 1)
-    fine = max(1, min(grain, CHUNK_BYTES // item_bytes))
+    together, _ = target.tiles.few_of(kind)  # a chunk of fewer panels would compute its last one again
+    fine = max(together, min(grain, CHUNK_BYTES // item_bytes) // together * together)
     few, high = target.tiles.few_tokens_of(kind), max_extent(tokens)
     one, several, many = (
         quantized_linear.linear_one(target, shape),

@@ -24,9 +24,9 @@ class CpuTarget:
     scale: 0 where products of such bytes overflow 16 bits. `runs_per_turn` are the runs of a super-block that one turn
     of the many-token kernel's loop multiplies. `aligns_spills` says that integer products of several tokens align the
     stack, since their tiles spill. `adds_accumulator_last` says that the incoming accumulator of a product is
-    added at its end, so that it should not be loaded before. `super_prefetch_bytes` are how far
-    ahead of one token super-blocks are prefetched, at most a panel. `has_wide_dots` says that one instruction
-    multiplies bytes and adds to 32 bits, so that a product that begins with a number costs nothing more.
+    added at its end, so that it should not be loaded before. `super_prefetch_bytes` is the
+    distance at which the kernel of one token prefetches super-blocks, at most a panel. `has_wide_dots` says that one
+    instruction multiplies bytes and adds to 32 bits, so that a product that begins with a number costs nothing more.
     """
 
     name: str = "generic"

@@ -141,6 +141,7 @@ class AvxVnni(Avx2):
     runs_per_turn: int = 1
     aligns_spills: bool = False
     adds_accumulator_last: bool = False
+    super_prefetch_bytes: int = 32 << 10
     has_wide_dots: bool = True
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx-vnni"))
 
@@ -165,7 +166,6 @@ class Avx512Vnni(AvxVnni):
 
     name: str = "avx512-vnni"
     lanes: int = 16
-    super_prefetch_bytes: int = 32 << 10
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx512-vnni"))
 
 

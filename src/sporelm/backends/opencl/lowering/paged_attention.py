@@ -20,7 +20,7 @@ def lower_store_kv(emit: LaunchEmitter, call: Call) -> None:
     launch_store(emit, emit.get_activation_buffer(k), emit.get_activation_buffer(v), cache, slots)
 
 
-@lowers(ops.attention)
+@lowers(ops.attention, supports=lambda call: has_even_heads(call.args[1]))
 def lower_attention(emit: LaunchEmitter, call: Call) -> None:
     """Add two launches: where each sequence has one row, one of it attends at once, else several."""
     q, cache, starts, lengths, pages, sinks, slopes, spans = (*call.args, None, None, None)[:8]
