@@ -178,7 +178,7 @@ def _choose(backend: "OpenClBackend", name: str, candidates: list[dict[str, Any]
         assert failure is not None
         raise failure
     fastest = min(times, key=lambda index: times[index])
-    current_s = times.get(0, inf)  # the numbers in use may be those that the device refuses
+    current_s = times.get(0, inf)  # infinite: the device refuses the parameters in use
     chosen = fastest if times[fastest] * CLEAR_SPEEDUP < current_s else 0
     backend.tuning = replace(before, **every[chosen])
     return TuningRow(name, current, every[chosen], current_s, times[chosen])

@@ -394,7 +394,7 @@ class OpenClBackend:
             raise BackendError(self._describe_failure(f"a kernel ended with status {status}"))
 
     def begin_step(self) -> None:
-        """Raise BackendError if the last launch has failed and nobody was told; forget the failure."""
+        """Raise BackendError if the last launch has failed and no read has reported it; forget the failure."""
         try:
             if not self.has_reported_failure:
                 self.check_last_launch()

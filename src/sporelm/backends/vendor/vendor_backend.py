@@ -25,7 +25,7 @@ from sporelm.ops import ALL, Graph, Op
 
 FusedFunction = TypeVar("FusedFunction", bound=Callable[..., Any])
 EVIDENCE = "not yet run on the device"
-LEAST = torch.finfo(torch.float32).min
+MIN_LOGIT = torch.finfo(torch.float32).min
 
 _FALLBACKS: Counter[tuple[str, str]] = Counter()  # by op and reason
 
@@ -312,7 +312,7 @@ def route_by_softmax(
         return weights, ids
     logits = logits.float()
     is_nan = logits.isnan()
-    weights, ids = select(logits.masked_fill(is_nan, LEAST), how["k"])
+    weights, ids = select(logits.masked_fill(is_nan, MIN_LOGIT), how["k"])
     if scores == "softmax_of_chosen":
         weights, is_nan = weights / weights.sum(dim=1, keepdim=True), is_nan.gather(1, ids.long())
     weights = weights.masked_fill(is_nan.any(dim=1, keepdim=True), torch.nan)

@@ -105,7 +105,7 @@ def test_a_kernel_that_failed_on_the_device_fails_the_reads(opencl: Any) -> None
     assert plan.run(ARRAYS, {"tokens": 3})["y"].shape == (3, 256), "the next step runs"
     opencl.last_launch = SimpleNamespace(command_execution_status=cl.status_code.OUT_OF_RESOURCES)
     with pytest.raises(BackendError, match="a kernel ended with status -5"):
-        plan.run(ARRAYS, {"tokens": 3})  # after a step whose outputs nobody read
+        plan.run(ARRAYS, {"tokens": 3})  # after a step whose outputs were not read
     assert plan.run(ARRAYS, {"tokens": 3})["y"].shape == (3, 256)
     opencl.free_pages(caches)
     plan.close()
