@@ -82,7 +82,7 @@ def test_doctor_prints_a_line_for_each_kind(
     [
         (["--device", "meta", "--conformance"], "has shapes and no values to compare"),
         (["--device", "meta", "--backend", "cpu"], "--backend cpu has no device 'meta'"),
-        (["--backend", "torch"], "Give --conformance"),
+        (["--all"], "--conformance is not given. Give it too."),
     ],
 )
 def test_doctor_refuses(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
