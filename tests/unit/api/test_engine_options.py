@@ -49,7 +49,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_number_type_is_refused_where_the_back_end_has_no_choice(narrow: None) -> None:
     open_device("narrow", "cpu", 1).close()
     with pytest.raises(
-        BackendError, match=r"'narrow': no choice of number types \(got bf16\)\. Leave out the option dtype"
+        BackendError, match=r"'narrow': no choice of data types \(got bf16\)\. Leave out the option dtype"
     ):
         open_device("narrow", "cpu", 1, "bf16")
 

@@ -79,7 +79,7 @@ def test_a_state_has_the_bytes_that_are_counted(backend: Backend) -> None:
 def test_a_pool_is_not_a_plain_tensor_on_the_cpu() -> None:
     cpu = open_backend("cpu", threads=1)
     caches = cpu.allocate_states(2, LAYERS)
-    with pytest.raises(BackendError, match="export it"):
+    with pytest.raises(BackendError, match="Use export_pages"):
         caches[0][0].numpy()
     cpu.free_states(caches)
     cpu.close()
