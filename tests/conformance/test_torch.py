@@ -124,8 +124,9 @@ def test_a_padded_step_has_the_results_of_the_exact_one(format_name: str, column
         expected = plans[0].run(exact, extents_of(exact))
         found = plans[1].run(on_device(backends[1], padded), extents_of(padded))
         assert np.isfinite(found["logits"][:rows]).all()
-        # torch may choose other kernels for the padded shape, which add in another order; keys are then stored as f16.
-        assert_close(found["logits"][:rows], expected["logits"], "logits")
+        # torch may choose other kernels for the padded shape, which add in another order; logits are up to 50 here.
+        magnitude = np.abs(expected["logits"]).max()
+        assert_close(found["logits"][:rows] / magnitude, expected["logits"] / magnitude, "logits")
         assert np.array_equal(found["best"][:rows], expected["best"])
     pages = [
         backend.export_pages(decoder.cache, range(DUMP_PAGE))
