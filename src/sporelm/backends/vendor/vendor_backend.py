@@ -214,7 +214,7 @@ class VendorBackend(TorchBackend):
             reason = shorten(f"{type(error).__name__}: {error}", 200)
             return (
                 f"{self.extension} {found} does not load with torch {torch.__version__} ({reason}). Check the driver of"
-                f" {self.vendor}, or install another version of {self.extension}"
+                f" {self.vendor}, install another version of {self.extension}"
             )
         return ""
 

@@ -302,7 +302,7 @@ def test_captured_steps_take_the_lengths_of_each_replay() -> None:
 
 
 def test_lengths_without_their_numbers_are_an_error() -> None:
-    with pytest.raises(RuntimeError, match="only on the device"):
+    with pytest.raises(RuntimeError, match="no copy on the host"):
         vendor_backend.host_list(torch.zeros(3, dtype=torch.int32))
 
 
