@@ -27,16 +27,36 @@ def shapes(format_name: str) -> tuple[tuple[int, int], ...]:
 
 
 def linear(on: On, format_name: str, out: int, width: int, tokens: int, biased: bool) -> Any:
-    weight = on.weight(format_name, out, width)
+    weight = on.weight(format_name, out, width, _choose_signs(on, out))
     bias = (on.tensor(on.values(out)),) if biased else ()
-    return ops.linear(on.rows(tokens, width), weight, *bias)
+    return ops.linear(_rows(on, tokens, width, out), weight, *bias)
+
+
+def _choose_signs(on: On, out: int) -> Callable[[np.ndarray], None] | None:
+    """Return what removes the signs of factors of a narrow type if each row has one result.
+
+    Roundings of the type are small beside the terms of a sum, but not beside a result in which these cancel.
+    """
+    return _drop_signs if out == 1 and on.inputs is not F32 else None
+
+
+def _drop_signs(values: np.ndarray) -> None:
+    np.abs(values, out=values)
+
+
+def _rows(on: On, tokens: int, width: int, out: int) -> Any:
+    """Return rows of activations for a product with `out` results."""
+    x = on.values(tokens, width)
+    if change := _choose_signs(on, out):
+        change(x)
+    return on.tensor(x)
 
 
 def group(on: On, format_name: str, outs: tuple[int, ...], tokens: int, biased: bool) -> Any:
     width = width_of(format_name, 3)
-    weights = tuple(on.weight(format_name, out, width) for out in outs)
+    weights = tuple(on.weight(format_name, out, width, _choose_signs(on, out)) for out in outs)
     biases = (tuple(on.tensor(on.values(out)) for out in outs),) if biased else ()
-    return ops.linear_group(on.rows(tokens, width), weights, *biases)
+    return ops.linear_group(_rows(on, tokens, width, min(outs)), weights, *biases)
 
 
 def partly_biased(on: On, format_name: str, tokens: int) -> Any:
@@ -47,18 +67,9 @@ def partly_biased(on: On, format_name: str, tokens: int) -> Any:
 
 
 def gated(on: On, format_name: str, out: int, width: int, tokens: int) -> Any:
-    """Multiply by two matrices. If each row has one result, of a narrow type no factors are negative: its roundings are
-    small beside the terms of a sum, but not beside a result in which these cancel."""
-    x = on.values(tokens, width)
-    change = _drop_signs if out == 1 and on.inputs is not F32 else None
-    if change:
-        change(x)
-    gate, up = (on.weight(format_name, out, width, change) for _ in range(2))
-    return ops.linear_silu_mul(on.tensor(x), gate, up)
-
-
-def _drop_signs(values: np.ndarray) -> None:
-    np.abs(values, out=values)
+    x = _rows(on, tokens, width, out)
+    gate, up = (on.weight(format_name, out, width, _choose_signs(on, out)) for _ in range(2))
+    return ops.linear_silu_mul(x, gate, up)
 
 
 def gelu_gated(on: On, format_name: str, tokens: int) -> Any:
