@@ -11,6 +11,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from time import time
 
@@ -19,6 +20,21 @@ from sporelm import settings
 DIGEST_BYTES = 32  # bytes of sha256 before the code
 PART_SUFFIX = ".part"  # ends the name of a file that is being written
 STALE_SECONDS = 3600  # seconds after which a temporary file is stale
+
+
+@contextlib.contextmanager
+def replace_atomically(path: Path, keep: bool = True) -> Iterator[Path]:
+    """Yield a file beside `path` that replaces it at the end, unless the block fails or `keep` is false. Raise
+    OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=PART_SUFFIX)
+    os.close(handle)
+    try:
+        yield Path(name)
+        if keep:
+            Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 class ObjectCache:

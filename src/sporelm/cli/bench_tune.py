@@ -59,15 +59,14 @@ def run(args: argparse.Namespace) -> None:
 
     from sporelm.backends.cpu import targets
     from sporelm.backends.cpu.tuning import measured_tiles, tile_tuning
+    from sporelm.backends.file_cache import replace_atomically
     from sporelm.cli.progress_line import ProgressLine
 
     path = measured_tiles.tiles_path()
     if path is None:
         raise RequestError("SPORE_CPU_TILES is 'shipped', which disables measured tiles: unset it, or name a file")
-    with measured_tiles.replace_atomically(
-        path, keep=False
-    ):  # fails now if it cannot be written: measuring takes minutes
-        pass
+    with replace_atomically(path, keep=False):
+        pass  # fails now if it cannot be written: measuring takes minutes
     chosen = targets.select_target(args.target)
     target = replace(chosen, tiles=measured_tiles.tiles_in_use(chosen).tiles)
     formats = args.format.split(",") if args.format is not None else None
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
 def tune_opencl(device: str | None, *, is_json: bool) -> None:
     """Measure an OpenCL device, save its numbers, and print them."""
     from sporelm import settings
-    from sporelm.backends.cpu.tuning import measured_tiles
+    from sporelm.backends.file_cache import replace_atomically
     from sporelm.backends.opencl import OpenClBackend
     from sporelm.backends.opencl.kernel_tuning import tune_device
     from sporelm.backends.opencl.measured_tuning import save_tuning
@@ -97,7 +96,7 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
         raise RequestError(f"back-end 'opencl' cannot run here: {state.reason}")
     path = settings.OPENCL_TUNING.path
     try:
-        with measured_tiles.replace_atomically(path, keep=False):
+        with replace_atomically(path, keep=False):
             pass  # fails now if it cannot be written: measuring takes minutes
         with ProgressLine() as progress:
             tuning, rows = tune_device(backend, progress)

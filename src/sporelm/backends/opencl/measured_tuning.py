@@ -9,8 +9,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Container
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sporelm import settings
+from sporelm.backends.file_cache import replace_atomically
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GROUPS, DeviceTuning, default_tuning
 from sporelm.backends.opencl.kernel_program import SOURCES
@@ -88,14 +87,8 @@ def save_tuning(path: Path, device: OpenClDevice, tuning: DeviceTuning) -> None:
         "measured": date.today().isoformat(),
         "tuning": asdict(tuning),
     }
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({LIST_KEY: list(entries.values())}, file, indent=1)
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with replace_atomically(path) as part:
+        part.write_text(json.dumps({LIST_KEY: list(entries.values())}, indent=1), "utf-8")
 
 
 def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:

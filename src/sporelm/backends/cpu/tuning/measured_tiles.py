@@ -9,9 +9,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -25,6 +22,7 @@ from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit.object_cache import source_digest
 from sporelm.backends.cpu.targets import CpuTarget
 from sporelm.backends.cpu.targets.tiles import FAMILIES, Tiles, fitting_tiles, parse_tiles, shipped_tiles
+from sporelm.backends.file_cache import replace_atomically
 
 log = logging.getLogger(__name__)
 logged_messages: set[str] = set()  # messages that were logged already, once a process
@@ -102,21 +100,6 @@ def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
     }
     with replace_atomically(path) as part:
         part.write_text(json.dumps({LIST_KEY: list(entries.values())}, indent=1) + "\n", "utf-8")
-
-
-@contextlib.contextmanager
-def replace_atomically(path: Path, keep: bool = True) -> Iterator[Path]:
-    """Yield a file beside `path` that replaces it at the end, unless the block fails or `keep` is false. Raise
-    OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
-    try:
-        yield Path(name)
-        if keep:
-            Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
