@@ -260,7 +260,7 @@ def finish_super_block(
 ) -> None:
     """Add a super-block to the sums, given its runs' totals: the part of the pairs, and the factors.
 
-    `is_biased`: totals already are without the byte that stands for 0, and there is no part of the pairs.
+    `is_biased`: the byte that stands for 0 is subtracted from the totals already, so the pairs add nothing.
     """
     tokens, panels = range(len(sums)), range(len(blocks))
     pairs = [[k.const(k.vi, 0)] * len(blocks) for _ in tokens]
