@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -29,25 +29,36 @@ def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
     """
     if replace:
         jobs = [job._replace(path=Path(os.path.realpath(job.path))) if job.path.is_symlink() else job for job in jobs]
+    unfinished = PartFiles()
+    try:
+        _write_jobs(jobs, unfinished, replace)
+    finally:
+        try:
+            unfinished.close()
+        finally:
+            unfinished.close()  # if an interrupt came into the first one
+
+
+def _write_jobs(jobs: Sequence[Job], unfinished: PartFiles, replace: bool) -> None:
+    """Write the parts and put them at their places. Raises RequestError."""
     current = jobs[0].path if jobs else Path()
     try:
-        with PartFiles() as unfinished:
-            parts: list[Path] = []
-            for job in jobs:
-                current = job.path
-                part = unfinished.path_for(current)
-                with open(part, "xb", opener=_open_private if job.private else None) as file:
-                    job.write(file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                if replace and not job.private and current.exists():
-                    shutil.copymode(current, part)
-                parts.append(part)
-            places = [job.path for job in jobs]
-            if replace:
-                _rename(unfinished, parts, places)
-            else:
-                _place_new(parts, places)
+        parts: list[Path] = []
+        for job in jobs:
+            current = job.path
+            part = unfinished.path_for(current)
+            with open(part, "xb", opener=_open_private if job.private else None) as file:
+                job.write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            if replace and not job.private and current.exists():
+                shutil.copymode(current, part)
+            parts.append(part)
+        places = [job.path for job in jobs]
+        if replace:
+            _rename(unfinished, parts, places)
+        else:
+            _place_new(parts, places)
     except FileExistsError as reason:
         taken = reason.filename2 or reason.filename or current
         raise RequestError(f"{taken} is there already, since a moment ago; nothing was overwritten") from None
@@ -63,7 +74,7 @@ def _open_private(path: str, flags: int) -> int:
 def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:
     """Put every part at its place, where nothing may be; if one cannot be put there, take the earlier ones away.
     Raises FileExistsError for a place that is taken."""
-    placed: list[Path] = []
+    moved: list[Path] = []  # without a link from the part
     try:
         for part, place in zip(parts, places, strict=True):
             try:
@@ -72,14 +83,13 @@ def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:
                 raise
             except (OSError, AttributeError, NotImplementedError):  # a disk or system without links
                 os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                placed.append(place)
+                moved.append(place)
                 part.replace(place)
-            else:
-                placed.append(place)
     except BaseException:
-        for place in placed:
+        for part, place in zip(parts, places, strict=True):
             with suppress(OSError):
-                place.unlink()
+                if place in moved or part.samefile(place):
+                    place.unlink()
         raise
 
 
@@ -93,19 +103,23 @@ def _rename(unfinished: PartFiles, parts: Sequence[Path], places: Sequence[Path]
     try:
         for part, place in zip(parts, places, strict=True):
             if place.exists():
-                kept = unfinished.path_aside(place)
+                kept = old[place] = unfinished.path_aside(place)  # noted before it moves, for an interrupt in between
                 place.replace(kept)
-                old[place] = kept
-            part.replace(place)
             placed.append(place)
+            part.replace(place)
     except BaseException:
-        for place in placed:
-            with suppress(OSError):
-                place.unlink()
+        _remove(placed)
         for place, kept in old.items():
             with suppress(OSError):
                 kept.replace(place)
         raise
-    for kept in old.values():
+    try:
+        _remove(old.values())
+    finally:
+        _remove(old.values())  # if an interrupt came into the first one
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
         with suppress(OSError):
-            kept.unlink()
+            file.unlink()

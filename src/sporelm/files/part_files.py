@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -23,7 +22,6 @@ from sporelm.files.file_lock import is_at, take, try_lock
 LOCK_NAME = re.compile(r"\.sporelm-([0-9]+-[0-9a-f]{8})\.lock")
 log = logging.getLogger("sporelm")
 _searched: set[Path] = set()  # folders in which this process has looked for abandoned files
-_searching = threading.Lock()
 
 
 class PartFiles:
@@ -33,7 +31,7 @@ class PartFiles:
     """
 
     def __init__(self) -> None:
-        self._locks: dict[Path, tuple[BinaryIO, str]] = {}  # of each folder: the lock file, and its token
+        self._locks: dict[Path, _FolderLock] = {}
         self._parts: list[Path] = []
 
     def __enter__(self) -> "PartFiles":
@@ -67,18 +65,54 @@ class PartFiles:
             with suppress(OSError, ValueError):  # ValueError: a name that cannot exist, with a zero in it
                 part.unlink(missing_ok=True)
         self._parts.clear()
-        for folder, (lock, token) in self._locks.items():
-            lock.close()
-            with suppress(OSError):
-                _lock_path(folder, token).unlink(missing_ok=True)
+        for lock in self._locks.values():
+            lock.release()
         self._locks.clear()
 
     def _token(self, folder: Path) -> str:
         """Return the token of this writer in a folder, whose lock it holds from now on."""
         if folder not in self._locks:
             _search_once(folder)
-            self._locks[folder] = _new_lock(folder)
-        return self._locks[folder][1]
+            self._locks[folder] = _FolderLock(folder)  # known before it is a file, for an interrupt in between
+        lock = self._locks[folder]
+        lock.acquire()
+        return lock.token
+
+
+class _FolderLock:
+    """The lock file of one writer in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.token = ""
+        self._path: Path | None = None  # of a file that is ours, or will be
+        self._file: BinaryIO | None = None
+
+    def acquire(self) -> None:
+        """Create and lock the file, once. Raises OSError."""
+        while self._file is None:
+            self.token = f"{os.getpid()}-{token_hex(4)}"
+            self._path = self._folder / f".sporelm-{self.token}.lock"
+            try:
+                file = self._path.open("xb")
+            except FileExistsError:
+                self._path = None
+                continue
+            if take(file) and is_at(file, self._path):
+                self._file = file
+            else:  # another process took it for abandoned before it was locked
+                file.close()
+                self.release()
+
+    def release(self) -> None:
+        """Remove the file, if it was created."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            self._path = None
 
 
 def remove_abandoned(folder: Path) -> int:
@@ -128,28 +162,6 @@ def _roll_back(folder: Path, token: str) -> int:
 
 
 def _search_once(folder: Path) -> None:
-    with _searching:
-        if folder in _searched:
-            return
+    if folder not in _searched:  # without a lock: to search twice at once does no harm
         _searched.add(folder)
-    remove_abandoned(folder)
-
-
-def _lock_path(folder: Path, token: str) -> Path:
-    return folder / f".sporelm-{token}.lock"
-
-
-def _new_lock(folder: Path) -> tuple[BinaryIO, str]:
-    """Return a lock file in a folder, locked, and its token. Raises OSError."""
-    while True:
-        token = f"{os.getpid()}-{token_hex(4)}"
-        path = _lock_path(folder, token)
-        try:
-            lock = path.open("xb")
-        except FileExistsError:
-            continue
-        if take(lock) and is_at(lock, path):
-            return lock, token
-        lock.close()  # another process took it for abandoned before it was locked
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+        remove_abandoned(folder)

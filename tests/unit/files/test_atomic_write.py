@@ -4,10 +4,13 @@ import os
 import sys
 from pathlib import Path
 from threading import Barrier, Thread
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from sporelm.errors import RequestError
+from sporelm.files import atomic_write, part_files
 from sporelm.files.atomic_write import Job, write_beside
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
@@ -72,3 +75,53 @@ def test_all_new_files_or_none(tmp_path: Path) -> None:
         write_beside(jobs, replace=False)
     assert (tmp_path / "b").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+class Interrupt:
+    """A profile function that raises KeyboardInterrupt, once, where Python handles signals: at the given one of the
+    points that begin a function of these modules, or follow its call of a built-in function."""
+
+    def __init__(self, point: int) -> None:
+        self.points_left = point
+
+    def __call__(self, frame: FrameType, event: str, value: Any) -> None:
+        is_ours = frame.f_code.co_filename in (atomic_write.__file__, part_files.__file__)
+        if is_ours and event in ("call", "c_return"):
+            self.points_left -= 1
+            if self.points_left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+# A file that was opened, but has no name yet, is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("replace", [True, False])
+def test_an_interrupt_at_any_point_leaves_all_new_files_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda number: None)  # for speed
+    names, outcomes = ("a", "b"), []
+    for point in range(2, 1000):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        if replace:
+            for name in names:
+                (folder / name).write_bytes(b"old")
+        before = {name: b"old" for name in names if replace}
+        jobs = [Job(folder / name, lambda file: file.write(b"new")) for name in names]
+        sys.setprofile(Interrupt(point))
+        try:
+            write_beside(jobs, replace=replace)
+            is_interrupted = False
+        except KeyboardInterrupt:
+            is_interrupted = True
+        finally:
+            sys.setprofile(None)
+        found = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert found in (before, dict.fromkeys(names, b"new")), f"interrupted at point {point}"
+        outcomes.append(found == before)
+        if not is_interrupted:
+            break
+    assert not is_interrupted
+    assert True in outcomes
+    assert not outcomes[-1]

@@ -76,7 +76,9 @@ def save_folder(
             jobs = [Job(shard.path, write) for shard, write in zip(shards, writes, strict=True)]
             jobs += [Job(folder / name, text_writer(text)) for name, text in texts.items()]
             for place in _list_folders(folder, [job.path for job in jobs]):
-                made += [place] * _make_folder(place)
+                if not place.exists():
+                    made.append(place)  # before it is made, for an interrupt in between
+                _make_folder(place)
             try:
                 write_beside(jobs, replace=force)
             finally:
@@ -94,14 +96,12 @@ def _list_folders(folder: Path, files: Sequence[Path]) -> list[Path]:
     return [folder, *sorted({path.parent for path in files} - {folder})]
 
 
-def _make_folder(folder: Path) -> bool:
-    """Make a folder and return whether it is new. Raises RequestError."""
-    is_new = not folder.exists()
+def _make_folder(folder: Path) -> None:
+    """Make a folder, which may be there already. Raises RequestError."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as reason:
         raise RequestError(f"cannot create folder {folder}: {reason}") from None
-    return is_new
 
 
 def _check_folder(folder: Path, ours: set[Path], force: bool) -> None:
