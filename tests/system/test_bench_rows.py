@@ -80,7 +80,7 @@ def test_cases_that_cannot_be_measured(wrong: tuple[list[int], ...]) -> None:
 def test_measure_warms_up_and_alternates() -> None:
     engine = SteadyEngine()
     wanted = build_cases([50], [20], [1, 4], [0])
-    found = measure_cases(engine, wanted, 3, lambda case: None)
+    found = measure_cases(engine, wanted, 3, lambda case, stream: None)
     assert engine.calls == [(50,), (20, 1, 0), (64, 4, 128)] * 4, "one warm-up, three samples, in turn"
     assert [row.tok_s for row in found] == pytest.approx([100, 10, 40])
     assert [len(row.samples) for row in found] == [3, 3, 3]
@@ -92,7 +92,7 @@ def test_each_sample_is_announced_with_the_speed_so_far() -> None:
         SteadyEngine(),
         build_cases([50], [], [1], [0]) + build_cases([0], [20], [4], [0]),
         2,
-        lambda case: None,
+        lambda case, stream: None,
         announce=lambda *words: announced.append(words),
     )
     assert announced == [
@@ -126,7 +126,7 @@ def test_progress_is_for_terminals_and_leaves_stdout_alone(
 def test_whole_runs_count_their_prompts() -> None:
     engine = SteadyEngine()
     wanted = build_cases([0], [0], [1, 4], [0], whole=True)
-    found = measure_cases(engine, wanted, 1, lambda case: None)
+    found = measure_cases(engine, wanted, 1, lambda case, stream: None)
     assert [row.test for row in found] == ["pp128+tg64"] * 2
     assert engine.calls == [(64, 1, 128, 0), (64, 4, 128, 0)] * 2
     assert [row.tok_s for row in found] == pytest.approx([64 / (1.28 + 6.4), 256 / (5.12 + 6.4)])
@@ -134,9 +134,41 @@ def test_whole_runs_count_their_prompts() -> None:
     assert wanted[1].context == 192
 
 
+def test_each_decoding_sample_is_compared_with_the_memory_of_its_time() -> None:
+    """Memory halves its speed after the second sample, and so does the engine."""
+    work = Workload(weight_bytes=1000, kv_bytes=0, matrix_values=100, output_values=5, integer=True)
+    machine = {"stream_bytes_s": 1e9, "int8_dot_ops_s": 1e9}
+    streams = iter([20e3, 20e3, 20e3, 30e3, 10e3, 10e3])
+    events: list[str] = []
+
+    class ChangingEngine(SteadyEngine):
+        speeds = iter([1.0, 10.0, 10.0, 5.0])
+
+        def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
+            events.append("sample")
+            return n / next(self.speeds)
+
+    def measure_stream() -> float:
+        events.append("stream")
+        return next(streams)
+
+    def limit(case: BenchCase, stream: float | None) -> SpeedLimit:
+        return work.limit(case, machine if stream is None else machine | {"stream_bytes_s": stream})
+
+    found = measure_cases(ChangingEngine(), build_cases([50], [20], [1], [0]), 3, limit, measure_stream=measure_stream)
+    assert events == ["sample", *["stream", "sample", "stream"] * 3], "prompts are measured without"
+    prompt, decode = found
+    assert prompt.sample_limits == ()
+    assert prompt.share == prompt.tok_s / work.limit(BenchCase(50, False), machine).value
+    assert decode.sample_limits == (20.0, 25.0, 10.0)
+    assert decode.limit == SpeedLimit("stream", 20.0)
+    assert decode.share == 0.5, "the samples' shares are 0.5, 0.4 and 0.5; the medians' ratio would be 10 / 20"
+    assert decode.as_json()["limit"] == {"kind": "stream", "value": 20.0, "share": 0.5}
+
+
 def test_repeat_must_be_positive() -> None:
     with pytest.raises(RequestError, match="--repeat is 0"):
-        measure_cases(SteadyEngine(), build_cases([1], [1], [1], [0]), 0, lambda case: None)
+        measure_cases(SteadyEngine(), build_cases([1], [1], [1], [0]), 0, lambda case, stream: None)
 
 
 def test_decode_limit_counts_weights_once_and_kv_per_sequence() -> None:
@@ -257,8 +289,8 @@ def test_row_as_json_is_the_contract() -> None:
         "tok_s": 100.0,
         "samples": [90.0, 110.0, 100.0],
         "limit": {"kind": "stream", "value": 200.0, "share": 0.5},
-        "peer": {"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0},
-        "peers": [{"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0}],
+        "peer": {"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0, "share": None},
+        "peers": [{"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0, "share": None}],
     }
     bare = BenchRow("pp1", 1, 0, (1.0,)).as_json()
     assert bare["limit"] is None
@@ -356,7 +388,8 @@ def test_kept_results_are_explained_and_traceable(root: Path) -> None:
         served = path.stem.endswith("-server")  # by `spore bench serve`
         needed = ("model", "output_tok_s", "samples") if served else ("test", "tok_s", "samples")
         assert list(rows[0])[: len(CONTEXT)] == list(CONTEXT)
-        assert served or list(rows[0])[len(CONTEXT) :] == list(CSV_COLUMNS)
+        without_peer_share = CSV_COLUMNS[:-1]  # of earlier files
+        assert served or list(rows[0])[len(CONTEXT) :] in (CSV_COLUMNS, without_peer_share)
         assert all(row[column] for row in rows for column in (*CONTEXT, *needed))
     for column in (*CONTEXT, *CSV_COLUMNS):
         assert f"`{column}`" in explained, f"bench/results/README.md does not say what {column} is"
@@ -410,7 +443,7 @@ def test_peers_take_their_best_variants(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     folders = [write_tools(Path("llama"), LLAMA_TOOL), write_tools(Path("ik"), IK_TOOL)]
     peers = [open_peer(folder, Path("m.gguf"), threads=2) for folder in folders]
-    found = measure_cases(SteadyEngine(), build_cases([50], [20], [1, 4], [0, 8]), 2, lambda case: None, peers)
+    found = measure_cases(SteadyEngine(), build_cases([50], [20], [1, 4], [0, 8]), 2, lambda case, stream: None, peers)
     assert [row.peers[0] for row in found] == [
         PeerFigure("llama.cpp fa=on", (speed, speed)) for speed in (500.0, 50.0, 50.0, 30.0)
     ]

@@ -348,27 +348,41 @@ class FunctionBackend(ABC):
         Arrays have the type of activations of a product. They grow until the device works for MIN_SECONDS, so that the
         time is not that of a launch, or until they take MEMORY_PART of its free memory.
         """
-        free = self.free_bytes()
-        max_bytes = MAX_STREAM_BYTES if free is None else min(MAX_STREAM_BYTES, free // MEMORY_PART)
+        max_bytes = self._max_measured_bytes()
         dtype = self.number_types(ALL["linear"]).activation
         with self.on_device():
-            count = STREAM_BYTES // F32.nbytes
-            reads = self._times(self._filled((count,), F32).sum)
-            while min(reads) < MIN_SECONDS and (larger := GROWTH * count) * F32.nbytes <= max_bytes:
-                count = larger
-                reads = self._times(self._filled((count,), F32).sum)
+            reads = self._read_rates(max_bytes)
             side = MATRIX_SIDE
             products = self._times(self._product(side, dtype))
             while min(products) < MIN_SECONDS and MATRICES * (2 * side) ** 2 * dtype.nbytes <= max_bytes:
                 side *= 2
                 products = self._times(self._product(side, dtype))
-        flops, nbytes = 2 * side**3 / min(products), count * F32.nbytes
+        flops = 2 * side**3 / min(products)
         return {
-            "stream_bytes_s": nbytes / min(reads),
-            "stream_median_bytes_s": nbytes / median(reads),
+            "stream_bytes_s": max(reads),
+            "stream_median_bytes_s": median(reads),
             "int8_dot_ops_s": flops,
             "f32_ops_s": flops,
         }
+
+    @enters_context
+    def measure_stream(self) -> float:
+        with self.on_device():
+            return median(self._read_rates(self._max_measured_bytes()))
+
+    def _max_measured_bytes(self) -> int:
+        """Return the largest size of the arrays of a measurement."""
+        free = self.free_bytes()
+        return MAX_STREAM_BYTES if free is None else min(MAX_STREAM_BYTES, free // MEMORY_PART)
+
+    def _read_rates(self, max_bytes: int) -> list[float]:
+        """Return the bytes a second of several reads of an array of at most `max_bytes`."""
+        count = STREAM_BYTES // F32.nbytes
+        reads = self._times(self._filled((count,), F32).sum)
+        while min(reads) < MIN_SECONDS and (larger := GROWTH * count) * F32.nbytes <= max_bytes:
+            count = larger
+            reads = self._times(self._filled((count,), F32).sum)
+        return [count * F32.nbytes / seconds for seconds in reads]
 
     def _filled(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Return an array of ones, made on the device. Untouched memory would be read faster."""

@@ -304,6 +304,9 @@ class Backend(Protocol):
         token_bytes_s, if given, are the bytes of weights that a product of one token reads: `--backend auto` takes it
         where kernels may be far from the peak."""
 
+    def measure_stream(self) -> float:
+        """Measure the bytes a second that memory is read at now, the median of several short times."""
+
     def synchronize(self) -> None:
         """Wait until all work is done."""
 

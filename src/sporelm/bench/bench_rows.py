@@ -26,15 +26,25 @@ class PeerFigure:
 
     name: str
     samples: tuple[float, ...]
+    sample_limits: tuple[float, ...] = ()  # the machine's limit at the time of each sample, if it was measured
 
     @property
     def tok_s(self) -> float:
         return median(self.samples)
 
+    @property
+    def share(self) -> float | None:
+        """The share of the machine's limit that was reached, if limits were measured beside the samples."""
+        return median_ratio(self.samples, self.sample_limits) if self.sample_limits else None
+
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One test: all speeds in tokens per second, samples in the order they were taken."""
+    """One test: all speeds in tokens per second, samples in the order they were taken.
+
+    `sample_limits` are the machine's limits at the time of each sample, where memory limits the test: its speed may
+    change between samples. `limit` is then their median.
+    """
 
     test: str
     batch: int
@@ -42,10 +52,18 @@ class BenchRow:
     samples: tuple[float, ...]
     limit: SpeedLimit | None = None
     peers: tuple[PeerFigure, ...] = ()
+    sample_limits: tuple[float, ...] = ()
 
     @property
     def tok_s(self) -> float:
         return median(self.samples)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the limit that was reached: the median over the samples, each with its own limit if any."""
+        if self.sample_limits:
+            return median_ratio(self.samples, self.sample_limits)
+        return self.tok_s / self.limit.value if self.limit else None
 
     def as_json(self) -> dict[str, Any]:
         """The row as the contract of `bench --json` has it; `peer` is the fastest of `peers`."""
@@ -59,32 +77,40 @@ class BenchRow:
             "peer": None,
             "peers": [self.compare(peer) for peer in self.peers],
         }
-        if self.limit:
-            share = round(self.tok_s / self.limit.value, 4)
+        if self.limit and self.share is not None:
+            share = round(self.share, 4)
             row["limit"] = {"kind": self.limit.kind, "value": round(self.limit.value, 3), "share": share}
         if row["peers"]:
             row["peer"] = max(row["peers"], key=lambda peer: peer["tok_s"])
         return row
 
     def compare(self, peer: PeerFigure) -> dict[str, Any]:
-        """A peer's figure as JSON, with our speed over its own."""
-        return {"name": peer.name, "tok_s": round(peer.tok_s, 3), "ratio": round(self.tok_s / peer.tok_s, 4)}
+        """A peer's figure as JSON, with our speed over its own: the median over samples of the same turn."""
+        ratio = round(median_ratio(self.samples, peer.samples), 4)
+        share = None if peer.share is None else round(peer.share, 4)
+        return {"name": peer.name, "tok_s": round(peer.tok_s, 3), "ratio": ratio, "share": share}
 
     def cells(self) -> list[str]:
         """The row as text, in the order of `TABLE_COLUMNS`."""
         cells = [self.test, str(self.batch), str(self.depth), f"{self.tok_s:.1f}"]
         cells.append(f"{min(self.samples):.1f} - {max(self.samples):.1f}")
         cells.append(f"{self.limit.kind} {self.limit.value:.1f}" if self.limit else "")
-        cells.append(f"{self.tok_s / self.limit.value:.0%}" if self.limit else "")
+        cells.append(f"{self.share:.0%}" if self.share is not None else "")
         cells.append(", ".join(f"{peer.name} {peer.tok_s:.1f}" for peer in self.peers))
-        cells.append(", ".join(f"{self.tok_s / peer.tok_s:.2f}" for peer in self.peers))
+        cells.append(", ".join(f"{median_ratio(self.samples, peer.samples):.2f}" for peer in self.peers))
         return cells
 
 
+def median_ratio(samples: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median of the ratios of samples of the same time."""
+    return median(sample / other for sample, other in zip(samples, others, strict=True))
+
+
 TABLE_COLUMNS = ["test", "batch", "depth", "tok/s", "range", "limit tok/s", "share", "peer tok/s", "ratio"]
+PEER_KEYS = ("name", "tok_s", "ratio", "share")
 CSV_COLUMNS = [
     *["test", "batch", "depth", "tok_s", "samples", "limit_kind", "limit_tok_s", "limit_share"],
-    *["peer_name", "peer_tok_s", "peer_ratio"],
+    *["peer_name", "peer_tok_s", "peer_ratio", "peer_limit_share"],
 ]
 
 
@@ -101,7 +127,7 @@ def row_to_csv_lines(row: BenchRow) -> list[list[str]]:
     cells = [row.test, row.batch, row.depth, values["tok_s"], " ".join(map(str, values["samples"]))]
     cells += [limit.get("kind", ""), limit.get("value", ""), limit.get("share", "")]
     return [
-        [str(cell) for cell in [*cells, peer.get("name", ""), peer.get("tok_s", ""), peer.get("ratio", "")]]
+        [str(cell) for cell in (*cells, *("" if peer.get(key) is None else peer[key] for key in PEER_KEYS))]
         for peer in values["peers"] or [{}]
     ]
 

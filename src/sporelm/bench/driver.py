@@ -1,8 +1,9 @@
 """Takes the samples. Those of Sporelm and of the peer alternate, so that a slow minute affects both."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import mean, median
 from typing import Protocol
 
 from sporelm.bench.bench_rows import BenchRow, PeerFigure, SpeedLimit
@@ -13,7 +14,7 @@ from sporelm.errors import RequestError, UsageError
 BATCH_PROMPT = 128
 BATCH_TOKENS = 64
 
-VariantSamples = dict[PeerVariant, list[float]]
+LimitFunction = Callable[["BenchCase", float | None], SpeedLimit | None]  # given bytes read a second, if measured
 Announce = Callable[[str, int, int], None]  # phase, done, total
 
 
@@ -128,54 +129,90 @@ def choose_context(wanted: Sequence[BenchCase], model_context: int, asked: int |
     return largest.context if asked is None and largest.context > default else asked
 
 
+@dataclass
+class SampleSeries:
+    """Samples of one program, and the bytes a second that memory was read at around each of them."""
+
+    speeds: list[float] = field(default_factory=list)
+    streams: list[float] = field(default_factory=list)
+
+    def limits(self, case: BenchCase, limit: LimitFunction) -> tuple[float, ...]:
+        """Return the machine's limit at the time of each sample; empty if memory was not measured."""
+        found = [limit(case, stream) for stream in self.streams]
+        return tuple(each.value for each in found if each is not None)
+
+
+VariantSamples = dict[PeerVariant, SampleSeries]
+
+
 def measure_cases(
     engine: BenchEngine,
     wanted: Sequence[BenchCase],
     repeat: int,
-    limit: Callable[[BenchCase], SpeedLimit | None],
+    limit: LimitFunction,
     peers: Sequence[LlamaPeer] = (),
     announce: Announce = lambda phase, done, total: None,
+    measure_stream: Callable[[], float] | None = None,
 ) -> list[BenchRow]:
     """Take `repeat` samples of every case, after one unmeasured run each; the best variant of a peer counts.
 
-    `announce` hears before each sample which one it is, and the median so far.
+    Memory may change its speed within a run, so `measure_stream` is called before and after each sample of decoding,
+    and the sample's limit is that of the mean of both. `announce` hears before each sample which one it is, and the
+    median so far.
     """
     if repeat < 1:
         raise RequestError(f"--repeat is {repeat}: it must be at least 1")
-    ours: dict[BenchCase, list[float]] = {case: [] for case in wanted}
+    ours = {case: SampleSeries() for case in wanted}
     theirs: dict[BenchCase, list[VariantSamples]] = {
-        case: [{variant: [] for variant in peer.variants} for peer in peers] for case in wanted
+        case: [{variant: SampleSeries() for variant in peer.variants} for peer in peers] for case in wanted
     }
     rounds = 1 + repeat
     for turn in range(rounds):
         for index, case in enumerate(wanted):
             done, total = turn * len(wanted) + index, rounds * len(wanted)
             label = f"{case.label}: sample {turn} of {repeat}" if turn else f"{case.label}: warm-up"
-            label += f", {median(ours[case]):.1f} tok/s so far" if ours[case] else ""
+            label += f", {median(ours[case].speeds):.1f} tok/s so far" if ours[case].speeds else ""
             announce(label, done, total)
-            sample = case.sample(engine)
             if turn == 0:
+                case.sample(engine)
                 continue
-            ours[case].append(sample)
+            sampler = StreamedSampler(measure_stream if case.decode else None)
+            sampler.take(ours[case], partial(case.sample, engine))
             for peer, variants in zip(peers, theirs[case], strict=True):
-                for variant, samples in variants.items():
+                for variant, series in variants.items():
                     announce(f"{case.label}: {peer.name} {variant.name}, sample {turn} of {repeat}", done, total)
-                    samples.append(case.sample_peer(peer, variant))
+                    sampler.take(series, partial(case.sample_peer, peer, variant))
     announce("the machine's limits", 1, 1)
-    return [
-        BenchRow(
-            case.test,
-            case.batch,
-            case.depth,
-            tuple(ours[case]),
-            limit(case),
-            tuple(map(pick_best_variant, peers, theirs[case])),
-        )
-        for case in wanted
-    ]
+    return [make_row(case, ours[case], limit, list(zip(peers, theirs[case], strict=True))) for case in wanted]
 
 
-def pick_best_variant(peer: LlamaPeer, variants: VariantSamples) -> PeerFigure:
+class StreamedSampler:
+    """Takes samples in turn, and measures memory before the first and after each of them."""
+
+    def __init__(self, measure_stream: Callable[[], float] | None) -> None:
+        self._measure_stream = measure_stream
+        self._last = measure_stream() if measure_stream is not None else 0.0
+
+    def take(self, series: SampleSeries, sample: Callable[[], float]) -> None:
+        """Add a sample to a series, with the mean of the rates of memory before and after it."""
+        series.speeds.append(sample())
+        if self._measure_stream is not None:
+            before, self._last = self._last, self._measure_stream()
+            series.streams.append(mean((before, self._last)))
+
+
+def make_row(
+    case: BenchCase, ours: SampleSeries, limit: LimitFunction, theirs: Sequence[tuple[LlamaPeer, VariantSamples]]
+) -> BenchRow:
+    """Return the row of a case."""
+    middle = median(ours.streams) if ours.streams else None
+    peers = tuple(pick_best_variant(case, peer, variants, limit) for peer, variants in theirs)
+    samples, limits = tuple(ours.speeds), ours.limits(case, limit)
+    return BenchRow(case.test, case.batch, case.depth, samples, limit(case, middle), peers, limits)
+
+
+def pick_best_variant(case: BenchCase, peer: LlamaPeer, variants: VariantSamples, limit: LimitFunction) -> PeerFigure:
     """Return the peer's variant with the highest median."""
-    best = max(variants, key=lambda variant: median(variants[variant]))
-    return PeerFigure(f"{peer.name} {best.name}", tuple(variants[best]))
+    best = max(variants, key=lambda variant: median(variants[variant].speeds))
+    series = variants[best]
+    return PeerFigure(f"{peer.name} {best.name}", tuple(series.speeds), series.limits(case, limit))

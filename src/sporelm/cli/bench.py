@@ -114,12 +114,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         peers = [open_peer(folder, path, llm.threads) for folder in args.peer]
         # Measured before and after; the better counts, because a busy moment would give a limit that can be exceeded.
+        # Memory, which may change its speed, is measured around each sample of decoding too.
         with ProgressLine() as progress:
             progress("the machine's limits", 0, 1)
             before = llm.backend.measure_limits()
 
-        def limit(case: "BenchCase") -> "SpeedLimit":
-            return limit_of(llm, case, machine())
+        def limit(case: "BenchCase", stream: float | None) -> "SpeedLimit":
+            rates = machine()
+            return limit_of(llm, case, rates if stream is None else rates | {"stream_bytes_s": stream})
 
         @cache
         def machine() -> dict[str, float]:
@@ -129,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         name = lora_options.first_name(adapters)
         measured = llm if name is None else LoraBenchModel(llm, name)
         with ProgressLine() as progress:
-            found = measure_cases(measured, selected, args.repeat, limit, peers, progress)
+            found = measure_cases(measured, selected, args.repeat, limit, peers, progress, llm.backend.measure_stream)
         about = describe_run(sys.argv[1:], llm.backend.probe())
         model_name = requested if requested and ":" in requested else llm.config.name
         title = f"{model_name}, {llm.threads} thread{'s' * (llm.threads > 1)}"

@@ -43,7 +43,7 @@ from sporelm.backends.cpu.runtime.tensor_storage import (
 )
 from sporelm.backends.cpu.runtime.thread_pool import ThreadPool
 from sporelm.backends.cpu.tuning.measured_tiles import tiles_in_use
-from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates
+from sporelm.backends.cpu.tuning.peak_rates import measure_peak_rates, measure_stream
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.protocol import (
     HOST_TRAITS,
@@ -325,6 +325,9 @@ class CpuBackend:
 
     def measure_limits(self) -> Mapping[str, float]:
         return measure_peak_rates(self.compiler, self.thread_pool)
+
+    def measure_stream(self) -> float:
+        return measure_stream(self.compiler, self.thread_pool)
 
     def time_calls(self) -> Callable[[], list[CallTime]]:
         self.thread_pool.time_steps()

@@ -128,6 +128,12 @@ class CpuOffloadBackend:
             for key in rates[DEVICE]
         }
 
+    def measure_stream(self) -> float:
+        """Measure both parts, as `measure_limits` does."""
+        read_bytes = self.device_map.read_bytes
+        seconds = [nbytes / part.measure_stream() for nbytes, part in zip(read_bytes, self.parts, strict=True)]
+        return sum(read_bytes) / sum(seconds)
+
     def time_calls(self) -> Callable[[], list[CallTime]]:
         """See `CallTimer`. A part that does not time calls adds none."""
         takes = [part.time_calls() for part in self.parts if isinstance(part, CallTimer)]

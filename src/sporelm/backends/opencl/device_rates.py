@@ -42,6 +42,11 @@ def measure_peak_rates(backend: "OpenClBackend") -> Mapping[str, float]:
     }
 
 
+def measure_stream(backend: "OpenClBackend") -> float:
+    """Return the bytes a second that the device reads now: the median of several times."""
+    return STREAM_BYTES / median(_time_reads(backend))
+
+
 def time_repeats(backend: "OpenClBackend", launch: Callable[[], Any], repeats: int = REPEATS) -> list[float]:
     """Return the seconds of each of several launches, after an untimed warm-up run."""
     seconds = []

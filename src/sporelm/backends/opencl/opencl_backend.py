@@ -16,7 +16,7 @@ from sporelm.backends.device_context import DeviceContext, enters_context
 from sporelm.backends.fetched import Fetched
 from sporelm.backends.layer_states import list_tensors, pool_shapes, state_bytes, wrap_pool
 from sporelm.backends.memory_residency import available_bytes, physical_bytes
-from sporelm.backends.opencl.device_rates import measure_peak_rates
+from sporelm.backends.opencl.device_rates import measure_peak_rates, measure_stream
 from sporelm.backends.opencl.device_selection import (
     OpenClDevice,
     choose_device,
@@ -561,6 +561,10 @@ class OpenClBackend:
     @enters_context
     def measure_limits(self) -> Mapping[str, float]:
         return measure_peak_rates(self)
+
+    @enters_context
+    def measure_stream(self) -> float:
+        return measure_stream(self)
 
     def time_calls(self) -> Callable[[], list[CallTime]]:
         """Wait for each launch from now on."""

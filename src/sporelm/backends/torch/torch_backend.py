@@ -203,6 +203,12 @@ class TorchBackend(FunctionBackend):
         finally:
             release_cached_memory(self.device)  # torch keeps freed arrays, which others could not use
 
+    def measure_stream(self) -> float:
+        try:
+            return super().measure_stream()
+        finally:
+            release_cached_memory(self.device)
+
     # ---- weights
 
     @enters_context

@@ -33,7 +33,7 @@ PanelSums = Sequence[Sequence[Var | StoredVector]]  # [token][panel], f32 or i32
 
 class Prefetch(NamedTuple):
     """The prefetch of a panel: `near` bytes ahead, and past its end in the panel read next, `following` bytes from this
-    one."""
+    one. None if `near` is 0."""
 
     following: Val
     near: int
@@ -308,6 +308,8 @@ def dot_panels(
         return sums
     block_record = WIDE_RECORD if is_wide else RECORD
     record = SUPER_RECORD if isinstance(kind, SuperPanels) else block_record * kind.blocks
+    if isinstance(ahead, Prefetch) and not ahead.near:
+        ahead = 0
     lines = range(0, kind.group_bytes if not isinstance(ahead, int) or ahead else 0, 64)
     groups = (width + (kind.k_step - 1)) // kind.k_step
     with k.range(groups) as group:

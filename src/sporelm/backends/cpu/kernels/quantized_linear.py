@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sporelm.backends.cpu.formats import IntegerPanels, SuperPanels
+from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.activation_records import WIDE_RECORD
 from sporelm.backends.cpu.jit import Builder, Kernel, KernelField, Val, Var
 from sporelm.backends.cpu.jit.kernel import parse_fields
 from sporelm.backends.cpu.kernels.activation import emit_activation
 from sporelm.backends.cpu.kernels.panel_products import PanelSums, Prefetch, dot_panels, widen_row
 from sporelm.backends.cpu.targets.tiles import registers
-
-PREFETCH_BYTES = 4096  # bytes of blocks prefetched before one token reads them (measured)
 
 
 class LinearShape(NamedTuple):
@@ -168,8 +166,7 @@ def prefetch_distances(k: Builder, shape: LinearShape, f: Any, places: list[Pane
 def limit_prefetch(target: Any, shape: LinearShape, distances: list[Val]) -> list[Prefetch]:
     """Return what one token prefetches, given the distances to the panels read next: at most so far ahead that it stays
     in the nearest cache until it is read."""
-    near = target.super_prefetch_bytes if isinstance(shape.format, SuperPanels) else PREFETCH_BYTES
-    return [Prefetch(distance, near) for distance in distances]
+    return [Prefetch(distance, target.tiles.prefetch_bytes_of(shape.format)) for distance in distances]
 
 
 def locate_panels(k: Builder, shape: LinearShape, f: Any, item: Val, last: Val, count: int) -> list[PanelOperands]:

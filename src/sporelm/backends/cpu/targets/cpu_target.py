@@ -24,8 +24,7 @@ class CpuTarget:
     scale: 0 where products of such bytes overflow 16 bits. `runs_per_turn` are the runs of a super-block that one turn
     of the many-token kernel's loop multiplies. `aligns_spills` says that integer products of several tokens align the
     stack, since their tiles spill. `adds_accumulator_last` says that the incoming accumulator of a product is
-    added at its end, so that it should not be loaded before. `super_prefetch_bytes` is the
-    distance at which the kernel of one token prefetches super-blocks, at most a panel. `has_wide_dots` says that one
+    added at its end, so that it should not be loaded before. `has_wide_dots` says that one
     instruction multiplies bytes and adds to 32 bits, so that a product that begins with a number costs nothing more.
     """
 
@@ -39,7 +38,6 @@ class CpuTarget:
     runs_per_turn: int = 1
     aligns_spills: bool = False
     adds_accumulator_last: bool = False
-    super_prefetch_bytes: int = 32 << 10
     has_wide_dots: bool = False
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("generic"))
 

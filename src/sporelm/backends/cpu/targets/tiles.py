@@ -3,7 +3,8 @@
 A tile is panels (vectors of rows) by tokens. There is one for each family of formats ("float", "block", "super"), and
 one for a single format where that is faster. `spore bench tune` measures them (tile_tuning.py); the tiles measured on
 this machine (measured_tiles.py) precede the shipped ones. `few_tokens` is the number of tokens up to which the
-few-token kernel, which streams the weights past all tokens, is faster than the many-token kernel.
+few-token kernel, which streams the weights past all tokens, is faster than the many-token kernel. `prefetch_bytes` is
+the distance at which the one-token kernel prefetches weights.
 """
 
 import json
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 TileSize = tuple[int, int]  # panels, tokens
+PREFETCH_BYTES = 4096  # the distance of formats without a measured one
+PREFETCH_CHOICES = (0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10)
 FEW_TOKENS = 16  # tokens up to which the few-token kernel is used where nothing else was measured
 FAMILIES = ("block", "super", "float")
 # Numbers of panels, then of tokens, which divide a block of many; panels of many are gate's and up's
@@ -40,6 +43,7 @@ class Tiles:
     many: tuple[tuple[str, TileSize], ...]
     few_tokens: tuple[tuple[str, int], ...] = ()  # by format or family
     wide: tuple[str, ...] = ()  # formats that the many-token kernel multiplies in 16 bits
+    prefetch_bytes: tuple[tuple[str, int], ...] = ()  # by format or family; 0: no prefetch
 
     def few_of(self, kind: TiledFormat) -> TileSize:
         return _find_tile(self.few, kind)
@@ -51,6 +55,11 @@ class Tiles:
         """Return the number of tokens up to which the few-token kernel is faster than the many-token kernel."""
         by_name = dict(self.few_tokens)
         return by_name.get(kind.name) or by_name.get(kind.family, FEW_TOKENS)
+
+    def prefetch_bytes_of(self, kind: TiledFormat) -> int:
+        """Return the distance at which the one-token kernel prefetches weights; 0 for no prefetch."""
+        by_name = dict(self.prefetch_bytes)
+        return by_name.get(kind.name, by_name.get(kind.family, PREFETCH_BYTES))
 
     def of(self, kernel: str) -> tuple[tuple[str, TileSize], ...]:
         """Return the tiles of the kernel "few" or "many"."""
@@ -66,7 +75,8 @@ class Tiles:
         few, many = ({name: list(tile) for name, tile in tiles} for tiles in (self.few, self.many))
         tokens = {"few_tokens": dict(self.few_tokens)} if self.few_tokens else {}
         wide = {"wide": list(self.wide)} if self.wide else {}
-        return {"attention_rows": self.attention_rows, "few": few, "many": many} | tokens | wide
+        prefetch = {"prefetch_bytes": dict(self.prefetch_bytes)} if self.prefetch_bytes else {}
+        return {"attention_rows": self.attention_rows, "few": few, "many": many} | tokens | wide | prefetch
 
 
 def registers(target: Any) -> int:
@@ -89,17 +99,25 @@ def _find_tile(tiles: tuple[tuple[str, TileSize], ...], kind: TiledFormat) -> Ti
 
 def parse_tiles(values: Mapping[str, Any]) -> Tiles:
     """Parse tiles in the form of tiles.json. Raise ValueError for an invalid tile, or for a family without one."""
-    if not isinstance(values, Mapping) or values.keys() - {"few_tokens", "wide"} != {"attention_rows", "few", "many"}:
-        raise ValueError("tiles must have attention_rows, few and many, and may have few_tokens and wide")
+    required, optional = {"attention_rows", "few", "many"}, {"few_tokens", "wide", "prefetch_bytes"}
+    if not isinstance(values, Mapping) or values.keys() - optional != required:
+        raise ValueError(f"tiles must have {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
     few, many = (_parse_by_name(values[key], *TILE_CHOICES[key]) for key in ("few", "many"))
-    tokens = values.get("few_tokens", {})
-    if not isinstance(tokens, Mapping) or not all(isinstance(name, str) for name in tokens):
-        raise ValueError("few_tokens must map names of formats to integers")
-    few_tokens = tuple((name, _parse_number(number, MAX_TOKENS)) for name, number in tokens.items())
+    few_tokens = _parse_numbers(values, "few_tokens", 1, MAX_TOKENS)
+    prefetch_bytes = _parse_numbers(values, "prefetch_bytes", 0, max(PREFETCH_CHOICES))
     wide = values.get("wide", [])
     if not isinstance(wide, list) or not all(isinstance(name, str) for name in wide):
         raise ValueError("wide is a list of formats")
-    return Tiles(_parse_number(values["attention_rows"], max(ATTENTION_ROWS)), few, many, few_tokens, tuple(wide))
+    rows = _parse_number(values["attention_rows"], 1, max(ATTENTION_ROWS))
+    return Tiles(rows, few, many, few_tokens, tuple(wide), prefetch_bytes)
+
+
+def _parse_numbers(values: Mapping[str, Any], key: str, minimum: int, maximum: int) -> tuple[tuple[str, int], ...]:
+    """Parse numbers by name; none if the key is missing."""
+    by_name = values.get(key, {})
+    if not isinstance(by_name, Mapping) or not all(isinstance(name, str) for name in by_name):
+        raise ValueError(f"{key} must map names of formats to integers")
+    return tuple((name, _parse_number(number, minimum, maximum)) for name, number in by_name.items())
 
 
 def _parse_by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[tuple[str, TileSize], ...]:
@@ -110,16 +128,16 @@ def _parse_by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]
     for name, tile in values.items():
         if not isinstance(name, str) or not isinstance(tile, list | tuple) or len(tile) != 2:
             raise ValueError(f"{tile!r:.80} is not a tile of panels and tokens")
-        pair = _parse_number(tile[0], max(panels)), _parse_number(tile[1], max(tokens))
+        pair = _parse_number(tile[0], 1, max(panels)), _parse_number(tile[1], 1, max(tokens))
         if pair[0] not in panels or pair[1] not in tokens:
             raise ValueError(f"there is no kernel of {pair[0]} panels by {pair[1]} tokens")
         found.append((name, pair))
     return tuple(found)
 
 
-def _parse_number(value: Any, maximum: int) -> int:
-    if type(value) is not int or not 1 <= value <= maximum:
-        raise ValueError(f"{value!r:.80} is not a number from 1 to {maximum}")
+def _parse_number(value: Any, minimum: int, maximum: int) -> int:
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ValueError(f"{value!r:.80} is not a number from {minimum} to {maximum}")
     return value
 
 

@@ -51,7 +51,6 @@ class Avx2(GenericX86):
     runs_per_turn: int = 2
     aligns_spills: bool = True
     adds_accumulator_last: bool = True
-    super_prefetch_bytes: int = 8 << 10
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
@@ -141,7 +140,6 @@ class AvxVnni(Avx2):
     runs_per_turn: int = 1
     aligns_spills: bool = False
     adds_accumulator_last: bool = False
-    super_prefetch_bytes: int = 32 << 10
     has_wide_dots: bool = True
     tiles: Tiles = field(default_factory=lambda: shipped_tiles("avx-vnni"))
 

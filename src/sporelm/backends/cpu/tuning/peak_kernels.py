@@ -13,20 +13,21 @@ WORDS = 8  # vectors of weights in a block of 32 columns
 ROW_BYTES = 4096 + 64  # bytes from one row of activations to the next, in other sets of the cache
 
 
-def stream(target: Any) -> Kernel:
-    """Read memory once. An item is one block of 4 KB."""
+def stream(target: Any, ahead: int) -> Kernel:
+    """Read memory once, prefetched `ahead` bytes before, or not at all if 0. An item is one block of 4 KB."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide = 4 * k.lanes
         sums = [k.zero(k.vi) for _ in range(4)]
         with k.range(first * BLOCK, last * BLOCK, 16 * wide) as at:
             for line in range(16):
-                k.prefetch(f.source, at + (2048 + wide * line))
+                if ahead:
+                    k.prefetch(f.source, at + (ahead + wide * line))
                 total = sums[line % 4]
                 total.set(total.value + k.load(k.vi, f.source, at + wide * line))
         k.store(sums[0].value + sums[1].value + sums[2].value + sums[3].value, scratch)
 
-    return Kernel("limit_stream", parse_fields("source:p"), body, scratch=64)
+    return Kernel(f"limit_stream_{ahead}", parse_fields("source:p"), body, scratch=64)
 
 
 def dots(target: Any, largest: int, tile: TileSize, *, is_wide: bool = False) -> Kernel:

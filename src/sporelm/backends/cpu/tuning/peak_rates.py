@@ -14,6 +14,7 @@ from sporelm.backends.cpu.targets.tiles import TileSize
 from sporelm.backends.cpu.tuning.peak_kernels import BLOCK, CHAINS, ROW_BYTES, WORDS, dots, fmas, stream
 
 STREAM_BYTES = 256 << 20  # exceeds any cache
+STREAM_PREFETCHES = (0, 2048)  # bytes ahead that the measurement of reads prefetches; the faster counts
 TURNS = 200_000
 DOT_OPERATIONS = 1 << 28  # in 32-bit lanes, of one measurement
 L1_BYTES = 8 << 10  # bytes of weights that the products of a measurement multiply, which the nearest cache holds
@@ -35,25 +36,8 @@ def measure_peak_rates(
 ) -> dict[str, float]:
     """Return the best rates of several short measurements: bytes read a second, and operations (two a multiply-add) a
     second; of reading the median as well. Of one thread, `clock` may be its own time."""
-    memory = Region(STREAM_BYTES + 4096)
-    memory.array[::4096] = 1
     target = compiler.target
-
-    def times(entry: KernelEntry) -> list[float]:
-        cells = CellTable()
-        own: list[Region] = []
-        table = assemble([entry], compiler, cells, own, thread_pool.threads)
-        return _times(lambda: thread_pool.run(table), clock)
-
-    blocks = STREAM_BYTES // BLOCK
-    reads = times(
-        KernelEntry(
-            stream(target),
-            {"source": memory.address},
-            Cell("blocks", blocks),
-            grain=blocks // (16 * thread_pool.threads),
-        )
-    )
+    reads = _time_reads(compiler, thread_pool, clock)
     weights = Region(L1_BYTES)
     rows = Region(ROW_BYTES * max(tokens for _, tokens in (*DOT_TILES, PAIR_TILE)))
     for region in (weights, rows):
@@ -66,7 +50,7 @@ def measure_peak_rates(
     def rate(kernel: Kernel, fields: dict[str, int], operations: int, count: int) -> float:
         """Return operations a second of all threads, given those of one of `count` turns of each thread."""
         entry = KernelEntry(kernel, fields, Cell("turns", count * thread_pool.threads), grain=max(1, count // 16))
-        return operations * count * thread_pool.threads / min(times(entry))
+        return operations * count * thread_pool.threads / min(_time_entry(entry, compiler, thread_pool, clock))
 
     def dot_rate(largest: int, tile: TileSize, is_wide: bool) -> float:
         panels, tokens = tile
@@ -85,6 +69,37 @@ def measure_peak_rates(
             rates[name] = max(found)
     rates["f32_ops_s"] = rate(fmas(target), {"unused": 0}, 2 * CHAINS * target.lanes, TURNS)
     return rates
+
+
+def measure_stream(compiler: Compiler, thread_pool: ThreadPool) -> float:
+    """Return the bytes a second that all threads read now: the median of several short measurements."""
+    return STREAM_BYTES / median(_time_reads(compiler, thread_pool, perf_counter))
+
+
+def _time_reads(compiler: Compiler, thread_pool: ThreadPool, clock: Callable[[], float]) -> list[float]:
+    """Return the seconds that each of several reads of STREAM_BYTES of memory takes, with the better prefetch.
+
+    Weights lie in large pages, so this memory does too.
+    """
+    memory = Region(STREAM_BYTES + 4096, huge=True)
+    memory.array[::4096] = 1
+    blocks = STREAM_BYTES // BLOCK
+    grain = blocks // (16 * thread_pool.threads)
+    entries = [
+        KernelEntry(stream(compiler.target, ahead), {"source": memory.address}, Cell("blocks", blocks), grain=grain)
+        for ahead in STREAM_PREFETCHES
+    ]
+    return min((_time_entry(entry, compiler, thread_pool, clock) for entry in entries), key=median)
+
+
+def _time_entry(
+    entry: KernelEntry, compiler: Compiler, thread_pool: ThreadPool, clock: Callable[[], float]
+) -> list[float]:
+    """Return the seconds of several runs of an entry."""
+    cells = CellTable()  # which the table refers to, as to the regions
+    own: list[Region] = []
+    table = assemble([entry], compiler, cells, own, thread_pool.threads)
+    return _times(lambda: thread_pool.run(table), clock)
 
 
 def _times(work: Callable[[], None], clock: Callable[[], float]) -> list[float]:
