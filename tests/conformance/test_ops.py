@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,17 @@ from sporelm.tensor.dtype import F32
 
 
 def on_targets() -> list[Any]:
-    """(target, case): all of them on the best target, the common ones on the others; the rest is marked `all`."""
+    """(target, case): all of them on the best target, the common ones on avx2, which most CPUs have, and on one of the
+    other targets in turn; the rest is marked `all`."""
+    turns = cycle([target for target in TARGETS[1:] if target != "avx2"] or [""])
+    turn_of = {str(case): next(turns) for case in CASES if case.common and not case.rare}
     found = []
     for target in TARGETS:
         for case in CASES:
-            rare = case.rare or (target != TARGETS[0] and not case.common)
+            if target == TARGETS[0]:
+                rare = case.rare
+            else:
+                rare = str(case) not in turn_of or target not in ("avx2", turn_of[str(case)])
             found.append(pytest.param(target, case, id=f"{target}-{case}", marks=[pytest.mark.all] if rare else []))
     return found
 

@@ -1,6 +1,7 @@
 """Quantized weights that are sharded for several ranks: blocks, groups and column orders stay whole."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,22 @@ from tiny_files import write_gguf
 from tiny_models import SUPER
 
 NEAR = 1e-4  # nat: ranks add the same products in another order
+UNEVEN = "tp-uneven"  # the hardest: in the default run the other configurations have a few formats
 CONFIGS = {
     "tp2": ParallelConfig(tp=2),
-    "tp-uneven": ParallelConfig(tp=3, shares=(1, 1, 2)),
+    UNEVEN: ParallelConfig(tp=3, shares=(1, 1, 2)),
     "tp2-pp2": ParallelConfig(tp=2, pp=2),
 }
 GGUF_FORMATS = ("F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0")
+
+
+def on_ranks(formats: Sequence[str]) -> list[Any]:
+    """(configuration, format): all on the hardest configuration, every third on the others; `all` marks the rest."""
+    return [
+        pytest.param(name, each, marks=[] if name == UNEVEN or number % 3 == 0 else [pytest.mark.all])
+        for name in CONFIGS
+        for number, each in enumerate(formats)
+    ]
 
 
 def assert_equal_on_ranks(path: Path, ids: list[int], parallel: ParallelConfig, max_share: float = 0.0) -> None:
@@ -35,15 +46,13 @@ def assert_equal_on_ranks(path: Path, ids: list[int], parallel: ParallelConfig, 
         assert max(several.nbytes) < max_share * one.nbytes[0]
 
 
-@pytest.mark.parametrize("format_name", GGUF_FORMATS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "format_name"), on_ranks(GGUF_FORMATS))
 def test_blocks_of_gguf_formats(name: str, format_name: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", SUPER, matrices=format_of(format_name))
     assert_equal_on_ranks(path, SUPER.ids()[:40], CONFIGS[name], 0.75)
 
 
-@pytest.mark.parametrize("scheme", FOLDERS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "scheme"), on_ranks(list(FOLDERS)))
 def test_groups_and_orders_of_folders(name: str, scheme: str, tmp_path: Path) -> None:
     make, settings, tiny = FOLDERS[scheme]
     write(tmp_path / "folder", tiny, make, settings)
