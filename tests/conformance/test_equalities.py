@@ -26,9 +26,11 @@ IMAGES = ((100, 180), (190, 192), (230, 520))  # positions of images in prompts
 BATCHES = (1, 2, 3, 7, FEW_TOKENS, FEW_TOKENS + 1, 33, 120, 121)
 
 
-# In the default run the longest tests have the best target, and avx2, which most CPUs have.
-MOST_COMMON = [pytest.param(each, marks=[] if each in (TARGETS[0], "avx2") else [pytest.mark.all]) for each in TARGETS]
-on_most_common = pytest.mark.parametrize("opened_cpu", MOST_COMMON, indirect=True)
+# Without --all the longest tests have the best target, and avx2, which most CPUs have.
+DEFAULT_TARGETS = [
+    pytest.param(each, marks=[] if each in (TARGETS[0], "avx2") else [pytest.mark.all]) for each in TARGETS
+]
+on_default_targets = pytest.mark.parametrize("opened_cpu", DEFAULT_TARGETS, indirect=True)
 
 
 def products(on: On, format_name: str, width: int) -> dict[str, Callable[[Any], Any]]:
@@ -54,7 +56,7 @@ KINDS = [
 ]
 
 
-@on_most_common
+@on_default_targets
 @pytest.mark.parametrize(("format_name", "kind"), KINDS)
 def test_a_row_of_a_product_is_the_same_in_any_batch(cpu: Any, format_name: str, kind: str) -> None:
     """The kernels for one, few and many tokens reduce in one order."""
@@ -152,7 +154,7 @@ class Prompts:
         return np.concatenate([spans[first:last] for _, first, last in parts])
 
 
-@on_most_common
+@on_default_targets
 @pytest.mark.parametrize(
     ("window", "kind"), [(None, "plain"), (70, "plain"), (70, "sinks"), (None, "slopes"), (70, "chunks")]
 )
@@ -185,7 +187,7 @@ def test_attention_of_a_sequence_is_the_same_beside_others(cpu: Any, heads: Head
             assert_same(together, alone)
 
 
-@on_most_common
+@on_default_targets
 @pytest.mark.parametrize("window", [None, 70])
 @pytest.mark.parametrize("heads", COMMON, ids=str)
 def test_attention_of_images_is_the_same_in_any_chunk(cpu: Any, heads: Heads, window: int | None) -> None:
@@ -224,7 +226,7 @@ def test_keys_and_values_are_stored_the_same_alone_and_together(cpu: Any) -> Non
 COMMON_OPS = [case for case in CASES if case.common and not case.rare]
 
 
-@pytest.mark.parametrize("thread_pools", MOST_COMMON, indirect=True)
+@pytest.mark.parametrize("thread_pools", DEFAULT_TARGETS, indirect=True)
 @pytest.mark.parametrize("op", sorted(ops.ALL))
 def test_results_do_not_depend_on_the_number_of_threads(thread_pools: list[GuardedCpu], op: str) -> None:
     """One, two and three threads, on some cases of an op, all of its formats among them; fewer on lesser targets."""
