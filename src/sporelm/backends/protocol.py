@@ -4,7 +4,7 @@ probe; allocate (`tensor`, `allocate_pages`, `allocate_states`); copy (`to_numpy
 weight; give a kernel for a call; compile a program of calls; synchronize.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -82,6 +82,24 @@ class Program(Protocol):
 
     def free(self) -> None:
         """Free its memory. It cannot run after that."""
+
+
+@runtime_checkable
+class AheadCompiler(Protocol):
+    """An optional part of a program: kernels that would be compiled in its first steps can be compiled before them."""
+
+    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
+        """Return functions that compile the kernels of typical steps which are not compiled yet, a short one for each
+        kernel or few. Programs that share kernels return them under the same keys."""
+
+
+def list_compilations(programs: Iterable[Program]) -> dict[Hashable, Callable[[], None]]:
+    """Return the functions of those programs that have kernels to compile ahead (`AheadCompiler`)."""
+    found: dict[Hashable, Callable[[], None]] = {}
+    for program in programs:
+        if isinstance(program, AheadCompiler):
+            found |= {key: each for key, each in program.list_compilations().items() if key not in found}
+    return found
 
 
 class CallTime(NamedTuple):

@@ -1,6 +1,6 @@
 """Programs on a composite back-end: the graph is cut into segments, and each runs on one of its parts (ADR 0050)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Program
+from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Program, list_compilations
 from sporelm.backends.reference_fallback import map_values
 from sporelm.ops import Call, Graph, Value
 from sporelm.ops.op import leaves
@@ -94,6 +94,10 @@ class PartitionedProgram:
             assert isinstance(value.dtype, DType)
             copies[part] = parts[part].upload(np.ascontiguousarray(array, value.dtype.numpy))
         return copies[part]
+
+    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
+        """See `AheadCompiler`."""
+        return list_compilations(segment.program for segment in self.segments)
 
     def free(self) -> None:
         for segment in self.segments:

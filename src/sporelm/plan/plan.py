@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Placement, Program, Progress
+from sporelm.backends.protocol import (
+    Backend,
+    CompositeBackend,
+    Handle,
+    Placement,
+    Program,
+    Progress,
+    list_compilations,
+)
 from sporelm.backends.reference_fallback import check_updates, map_values, substitute_values
 from sporelm.errors import OpError
 from sporelm.ops import Graph, Spec, Symbol, Value
@@ -134,7 +142,8 @@ class Plan:
             self.bucket_programs.clear()
 
     def prepare(self, step_buckets: Iterable[str] | None = None, progress: Progress | None = None) -> None:
-        """Compile the programs of these buckets (default: all) before their first use."""
+        """Compile the programs of these buckets (default: all) before their first use, and their kernels if these
+        would be compiled in the first steps (`AheadCompiler`)."""
         wanted = list(self.step_buckets if step_buckets is None else step_buckets)
         for done, name in enumerate(wanted):
             if progress:
@@ -142,6 +151,13 @@ class Plan:
             self.bucket_program(name)
         if progress:
             progress("compile", len(wanted), len(wanted))
+        compilations = list_compilations(self.bucket_program(name).program for name in wanted)
+        for done, compile_kernels in enumerate(compilations.values()):
+            if progress:
+                progress("compiling kernels", done, len(compilations))
+            compile_kernels()
+        if progress and compilations:
+            progress("compiling kernels", len(compilations), len(compilations))
 
     @property
     def num_calls(self) -> int:

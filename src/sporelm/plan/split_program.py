@@ -1,12 +1,12 @@
 """Programs with fallbacks: segments that the back-end runs, and between them calls that the numpy reference runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, Handle, Program
+from sporelm.backends.protocol import Backend, Handle, Program, list_compilations
 from sporelm.backends.reference_fallback import check_fallback, run_reference, substitute_values
 from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Value
@@ -44,6 +44,10 @@ class SplitProgram:
         for part in self.parts:
             values.update(part.run(values, extents))
         return {name: values[inner] for name, inner in self.outputs.items()}
+
+    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
+        """See `AheadCompiler`."""
+        return list_compilations(self.parts)
 
     def free(self) -> None:
         for part in self.parts:

@@ -79,8 +79,8 @@ def _time_kernel(backend: "OpenClBackend", variant: LaunchVariant, kernel: Any, 
     def launch() -> None:
         cl.enqueue_nd_range_kernel(backend.queue, kernel, sizes, variant.group)
 
-    with backend.compiler.guard_compilation(backend.queue, [variant]):
-        launch()
+    backend.compiler.compile_kernel(backend.queue, variant, kernel)
+    backend.compiler.save_binaries()
     return time_repeats(backend, launch)
 
 

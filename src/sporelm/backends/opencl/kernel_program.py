@@ -9,8 +9,8 @@ many processes, the least recently used files removed first.
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,10 +71,13 @@ def read_source(name: str) -> str:
     return (SOURCES / name).read_text("utf-8")
 
 
-# Held while a driver compiles: in builds, and in launches that make PoCL compile. Threads of several models would
-# compile in one folder, which it does not lock (`pocl_folder`).
+# Held while a driver compiles: in builds, and in empty launches. Threads of several models would compile in one folder,
+# which PoCL does not lock (`pocl_folder`).
 COMPILE_LOCK = RLock()
 POCL_SMALL_GRID = 65535  # with this many work-items in a dimension PoCL compiles a kernel again
+EMPTY_LAYERS = 2  # groups of an empty launch in the third dimension: its work-items return at once (`prelude.h`)
+LOGGED_SECONDS = 1.0  # of compilation in a step
+RECOMPILED_SECONDS = 0.05  # an empty launch that takes so long has compiled a kernel that the binary lacks
 
 
 class LaunchVariant(NamedTuple):
@@ -84,6 +87,15 @@ class LaunchVariant(NamedTuple):
     name: str
     group: tuple[int, ...]
     is_small: bool
+
+    def empty_launch(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return the global size and the group of a launch of this variant that computes nothing.
+
+        The size is the largest of a small grid, or the smallest of a large one.
+        """
+        width, height = (*self.group, 1)[:2]
+        columns = (POCL_SMALL_GRID - 1) // width if self.is_small else -(-POCL_SMALL_GRID // width)
+        return (max(1, columns) * width, height, EMPTY_LAYERS), (width, height, 1)
 
 
 def launch_variant(program: KernelProgram, name: str, sizes: Sequence[int], group: Sequence[int]) -> LaunchVariant:
@@ -98,21 +110,59 @@ class ProgramCompiler:
         self.device, self.context = device, context
         self.binaries = binaries if binaries is not None else ObjectCache()
         self.num_compiled = 0  # from source, not from a binary
-        self.compile_s = 0.0
+        self.seconds: dict[KernelProgram, float] = {}  # spent compiling and saving each program, or loading its binary
         self._programs: dict[KernelProgram, Any] = {}
-        self._unsaved: dict[str, Any] = {}
-        self._launched: set[LaunchVariant] = set()
+        self._unsaved: dict[KernelProgram, Any] = {}
+        self._compiled: set[LaunchVariant] = set()
         has_division = device.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         self._flags = [EXACT_DIVISION] if has_division else []
 
     def kernel(self, program: KernelProgram, name: str) -> Any:
         """Return a new kernel object of a program. Raise BackendError if the driver does not compile it."""
         if program not in self._programs:
-            began = perf_counter()
-            with COMPILE_LOCK:
+            with COMPILE_LOCK, self._time(program):
                 self._programs[program] = self._build(program)
-            self.compile_s += perf_counter() - began
         return cl.Kernel(self._programs[program], name)
+
+    def is_compiled(self, variant: LaunchVariant) -> bool:
+        """Return whether a launch of a variant makes no driver compile."""
+        return variant in self._compiled
+
+    def compile_kernel(self, queue: Any, variant: LaunchVariant, kernel: Any) -> None:
+        """Make the driver compile a kernel for a variant, by a launch that computes nothing, and wait for it.
+
+        Drivers may leave the last step of compilation to the first launch; PoCL does. All arguments of the kernel must
+        be set, to any value. `save_binaries` comes afterwards.
+        """
+        if variant in self._compiled:
+            return
+        sizes, group = variant.empty_launch()
+        with COMPILE_LOCK, self._time(variant.program):
+            began = perf_counter()
+            cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
+            queue.finish()
+            if perf_counter() - began > RECOMPILED_SECONDS and variant.program in self._programs:
+                self._unsaved[variant.program] = self._programs[variant.program]
+        self._compiled.add(variant)
+
+    @contextmanager
+    def log_compilation(self) -> Iterator[None]:
+        """Log the programs that the block of a step compiles, if that takes longer than a second."""
+        before = dict(self.seconds)
+        yield
+        seconds = {program: total - before.get(program, 0.0) for program, total in self.seconds.items()}
+        if sum(seconds.values()) > LOGGED_SECONDS:
+            shown = "; ".join(f"{program} {taken:.1f} s" for program, taken in seconds.items() if taken > 0.0)
+            log.info("device %s compiled in a step: %s (%.1f s)", self.device.label, shown, sum(seconds.values()))
+
+    @contextmanager
+    def _time(self, program: KernelProgram) -> Iterator[None]:
+        """Add the time of the block to that of a program."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[program] = self.seconds.get(program, 0.0) + perf_counter() - began
 
     def flags(self, program: KernelProgram) -> list[str]:
         """Return the options of the driver's compiler."""
@@ -152,7 +202,7 @@ class ProgramCompiler:
             ) from error
         self.num_compiled += 1
         self._warn()
-        self._unsaved[key] = built
+        self._unsaved[program] = built
         return built
 
     def _warn(self) -> None:
@@ -164,33 +214,22 @@ class ProgramCompiler:
                 "OpenCL programs are compiled at every start: %s (SPORE_KERNEL_CACHE names the folder)", refusal
             )
 
-    @contextmanager
-    def guard_compilation(self, queue: Any, variants: Iterable[LaunchVariant]) -> Iterator[None]:
-        """Launch these variants in the block. If PoCL compiles one of them, no other thread compiles meanwhile."""
-        new = set(variants) - self._launched
-        if not new:
-            yield
-            return
-        with COMPILE_LOCK if self.device.is_pocl else nullcontext():
-            yield
-            if self.device.is_pocl:
-                queue.finish()
-            self.save_binaries()
-        self._launched |= new
-
     def save_binaries(self) -> None:
         """Keep the binaries of programs that were compiled from source.
 
-        Called after their first run: some drivers finish a kernel only then, and have the result in the binary.
+        Called after `compile_kernel`: some drivers finish a kernel only then, and have the result in the binary.
         """
-        for key, built in self._unsaved.items():
-            try:
-                (binary,) = built.get_info(cl.program_info.BINARIES)
-            except cl.Error:
-                continue
-            if binary:
-                self.binaries.put(key, binary)
-        self._unsaved.clear()
+        with COMPILE_LOCK:
+            while self._unsaved:
+                program, built = next(iter(self._unsaved.items()))
+                with self._time(program):
+                    try:
+                        (binary,) = built.get_info(cl.program_info.BINARIES)
+                    except cl.Error:
+                        binary = b""
+                    if binary:
+                        self.binaries.put(self.key(program), binary)
+                del self._unsaved[program]
 
 
 def build_program(program: Any, flags: Sequence[str]) -> Any:
@@ -222,8 +261,9 @@ def run_probe(
         target = cl.Buffer(compiler.context, cl.mem_flags.WRITE_ONLY, found.nbytes)
         kernel = compiler.kernel(program, name)
         kernel.set_args(*buffers, target)
-        with compiler.guard_compilation(queue, [launch_variant(program, name, (1,), (1,))]):
-            cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+        compiler.compile_kernel(queue, launch_variant(program, name, (1,), (1,)), kernel)
+        compiler.save_binaries()
+        cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
         cl.enqueue_copy(queue, found, target, is_blocking=True)
     except (BackendError, cl.Error):
         return False

@@ -5,7 +5,8 @@ sizes of launches follow from a step's extents; a step with the same extents as 
 sets no argument.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,13 @@ import pyopencl as cl
 from sporelm.backends.context import Resource
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.opencl.device_storage import DeviceArray, OutputHandle, RoundedRows
-from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, extent_of
-from sporelm.backends.opencl.kernel_program import LaunchVariant, launch_variant
+from sporelm.backends.opencl.kernel_launch import Extents, KernelLaunch, PreparedLaunch, extent_of, global_size
+from sporelm.backends.opencl.kernel_program import KernelProgram, LaunchVariant, launch_variant
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
 from sporelm.backends.opencl.op_lowering import find_lowering
 from sporelm.backends.protocol import Handle, Placement
 from sporelm.errors import UnsupportedOp
-from sporelm.ops import Graph, Value
+from sporelm.ops import Graph, Symbol, Value
 from sporelm.ops.op import leaves
 from sporelm.ops.quantize_rows import RowFormat
 from sporelm.ops.spec import Spec
@@ -30,6 +31,7 @@ from sporelm.tensor.tensor import Tensor
 if TYPE_CHECKING:
     from sporelm.backends.opencl.opencl_backend import OpenClBackend
 
+TOKENS = "tokens"  # the symbol of a step's tokens
 MAX_JOINT_INPUT_BYTES = 1 << 20  # of an input that goes up together with others
 BoundLaunch = tuple[int, Any, tuple[int, ...], tuple[int, ...]]  # its number, kernel, global size and group
 
@@ -39,6 +41,24 @@ def value_bytes(spec: Spec, alignment: int) -> int:
     numbers = int(np.prod(spec.bound, dtype=np.int64))
     nbytes = numbers * spec.dtype.nbytes if isinstance(spec.dtype, DType) else RoundedRows.nbytes(numbers)
     return max(1, -(-nbytes // alignment)) * alignment
+
+
+def list_expected_extents(graph: Graph) -> Iterator[Extents]:
+    """Yield the extents of steps of 1, 2, 4, ... tokens: of one sequence, and of many sequences with a token each."""
+    limits = {
+        extent.name: extent.high
+        for value in graph.inputs.values()
+        for extent in value.shape
+        if isinstance(extent, Symbol)
+    }
+    largest = max(limits.values(), default=1)
+    count = 1
+    while True:
+        yield {name: min(count, limit) for name, limit in limits.items()}
+        yield {name: min(count, limit) if name == TOKENS else 1 for name, limit in limits.items()}
+        if count == largest:
+            return
+        count = min(2 * count, largest)
 
 
 class OpenClProgram(Resource):
@@ -81,8 +101,8 @@ class OpenClProgram(Resource):
         self._prepared: list[PreparedLaunch | None] = [None] * len(self._launches)
         self._bound: list[BoundLaunch] = []  # the launches of a step with the extents of `_last`
         self._last: tuple[int, ...] | None = None
-        self._variants: dict[tuple[int, bool], LaunchVariant] = {}  # of the launches in `_bound` that are new
-        self._launched: set[tuple[int, bool]] = set()  # the launches that have run, by number and `is_small`
+        self._pending: dict[LaunchVariant, int] = {}  # variants in `_bound` that are not compiled, and their launch
+        self._compiled: set[tuple[int, bool]] = set()  # the launches that are compiled, by number and `is_small`
         self._caches = [
             value.storage
             for call in graph.calls
@@ -140,6 +160,38 @@ class OpenClProgram(Resource):
         self._constants.append(self.backend.copy_to_buffer(array))
         return self._constants[-1]
 
+    # ---- compiling
+
+    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
+        """See `AheadCompiler`: a function for each program of kernels."""
+        compiler = self.backend.compiler
+        found: dict[KernelProgram, dict[LaunchVariant, int]] = {}
+        seen: set[tuple[int, bool]] = set()
+        for extents in list_expected_extents(self.graph):
+            for number, launch in enumerate(self._launches):
+                if launch.condition is not None and not launch.condition(extents):
+                    continue
+                sizes = global_size(launch, extents)
+                if not sizes:
+                    continue
+                variant = launch_variant(launch.program, launch.name, sizes, launch.group)
+                if (number, variant.is_small) in seen:
+                    continue
+                seen.add((number, variant.is_small))
+                if not compiler.is_compiled(variant):
+                    found.setdefault(launch.program, {}).setdefault(variant, number)
+        return {
+            (compiler, frozenset(variants)): partial(self.compile_variants, variants) for variants in found.values()
+        }
+
+    @enters_context
+    def compile_variants(self, variants: Mapping[LaunchVariant, int]) -> None:
+        """Compile kernels now. Each variant comes with the number of a launch, whose arguments are used."""
+        compiler = self.backend.compiler
+        for variant, number in variants.items():
+            compiler.compile_kernel(self.backend.queue, variant, self._prepare(number).kernel)
+        compiler.save_binaries()
+
     # ---- running
 
     @enters_context
@@ -193,15 +245,17 @@ class OpenClProgram(Resource):
         """Enqueue the launches of a step."""
         for cache in self._caches:
             cache.pool.check()
-        self._bind(extents)
+        if tuple(extents.values()) != self._last or self._pending:
+            with self.backend.compiler.log_compilation():
+                self._bind(extents)
+                if self._pending:
+                    self.compile_variants(self._pending)
+            self._pending = {}
         self.backend.begin_step()
-        with self.backend.compiler.guard_compilation(self.backend.queue, self._variants.values()):
-            if self.backend.times is not None:
-                self._enqueue_timed()
-            else:
-                self._enqueue_bound()
-        self._launched.update(self._variants)
-        self._variants = {}
+        if self.backend.times is not None:
+            self._enqueue_timed()
+        else:
+            self._enqueue_bound()
 
     def _enqueue_bound(self) -> None:
         queue, event = self.backend.queue, None
@@ -225,28 +279,37 @@ class OpenClProgram(Resource):
         key = tuple(extents.values())
         if key == self._last:
             return
+        compiler = self.backend.compiler
         self._last = None  # a failure below leaves arguments of two steps
-        self._bound, self._variants = [], {}
+        self._bound, self._pending = [], {}
         for number, launch in enumerate(self._launches):
             if launch.condition is not None and not launch.condition(extents):
                 continue
-            prepared = self._prepared[number]
-            if prepared is None:
-                prepared = self._prepared[number] = self._prepare(launch)
+            prepared = self._prepare(number)
             sizes = prepared.bind(extents)
             if sizes:
                 self._bound.append((number, prepared.kernel, sizes, prepared.group))
                 variant = launch_variant(launch.program, launch.name, sizes, prepared.group)
-                if (number, variant.is_small) not in self._launched:
-                    self._variants[number, variant.is_small] = variant
+                if (number, variant.is_small) in self._compiled:
+                    continue
+                if compiler.is_compiled(variant):
+                    self._compiled.add((number, variant.is_small))
+                else:
+                    self._pending.setdefault(variant, number)
         self._last = key
 
-    def _prepare(self, launch: KernelLaunch) -> PreparedLaunch:
+    def _prepare(self, number: int) -> PreparedLaunch:
+        """Return a launch with its kernel, which is built at its first use."""
+        known = self._prepared[number]
+        if known is not None:
+            return known
+        launch = self._launches[number]
         kernel = self.backend.compiler.kernel(launch.program, launch.name)
         self.backend.check_group(launch, kernel)
         arguments = [self._resolve(argument) for argument in launch.arguments]
         resolved = KernelLaunch(launch.program, launch.name, arguments, launch.sizes, launch.group, launch.condition)
-        return PreparedLaunch(resolved, kernel)
+        self._prepared[number] = prepared = PreparedLaunch(resolved, kernel)
+        return prepared
 
     def _resolve(self, argument: Any) -> Any:
         if isinstance(argument, ScratchRegion):
@@ -260,7 +323,7 @@ class OpenClProgram(Resource):
         self._staged = np.empty(0, np.uint8)
         self._joint.clear()
         self._prepared, self._launches, self._bound = [], [], []
-        self._variants = {}
+        self._pending = {}
         self._last = None
         self._arrays.clear()
         self._constants.clear()

@@ -57,13 +57,15 @@ def test_a_device_with_fp16_has_to_get_a_sum_right(opencl: Any) -> None:
     compiler: Any = SimpleNamespace(
         context=opencl.cl_context,
         kernel=lambda program, name: wrong,
-        guard_compilation=opencl.compiler.guard_compilation,
+        compile_kernel=opencl.compiler.compile_kernel,
+        save_binaries=opencl.compiler.save_binaries,
     )
     assert find_half_arithmetic(wide, compiler, opencl.queue) is None
     right: Any = SimpleNamespace(
         context=opencl.cl_context,
         kernel=lambda program, name: opencl.compiler.kernel(replace(program, snippets=("halves/emulated.h",)), name),
-        guard_compilation=opencl.compiler.guard_compilation,
+        compile_kernel=opencl.compiler.compile_kernel,
+        save_binaries=opencl.compiler.save_binaries,
     )
     assert find_half_arithmetic(wide, right, opencl.queue) == "native"
 

@@ -97,7 +97,8 @@ def test_wrong_products_are_detected(opencl: Any) -> None:
     compiler: Any = SimpleNamespace(
         context=opencl.compiler.context,
         kernel=lambda program, name: wrong,
-        guard_compilation=opencl.compiler.guard_compilation,
+        compile_kernel=opencl.compiler.compile_kernel,
+        save_binaries=opencl.compiler.save_binaries,
     )
     assert passes_self_test("emulated", opencl.compiler, opencl.queue)
     assert not passes_self_test("emulated", compiler, opencl.queue)

@@ -1,5 +1,6 @@
 """Programs: compiled once, kept as binaries, compiled again when a binary is damaged; errors of the compiler."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +20,14 @@ import pyopencl.characterize
 
 from sporelm import ops
 from sporelm.backends.opencl import kernel_program as module
-from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.integer_dots import list_dot_snippets
-from sporelm.backends.opencl.kernel_program import SOURCES, ProgramCompiler, kernel_program
+from sporelm.backends.opencl.kernel_program import (
+    SOURCES,
+    LaunchVariant,
+    ProgramCompiler,
+    kernel_program,
+    launch_variant,
+)
 
 PROGRAM = kernel_program("conversion", {"WIDEN": False, "VEC": 4, "LOCAL": 1})
 
@@ -187,26 +193,58 @@ class RecordedLock:
         pass
 
 
-@pytest.mark.parametrize("is_pocl", [True, False])
-def test_only_launches_that_pocl_compiles_for_hold_the_lock(
-    opencl: Any, monkeypatch: pytest.MonkeyPatch, is_pocl: bool
-) -> None:
+def test_only_launches_that_compile_hold_the_lock(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for small grids and once for large ones, not for each number of rows; so do timed launches."""
-    monkeypatch.setattr(OpenClDevice, "is_pocl", is_pocl)
     x = opencl.tensor(np.ones((2, 8), np.float32))
     ops.add(x, x)  # compiles the program
-    opencl.compiler._launched.clear()
+    opencl.compiler._compiled.clear()
     lock = RecordedLock()
     monkeypatch.setattr(module, "COMPILE_LOCK", lock)
-    for rows, expected in ((1, 1), (3, 1), (50, 1), (1 << 17, 2), (4, 2)):
+    for rows, expected in ((1, 2), (3, 2), (50, 2), (1 << 17, 4), (4, 4)):  # for the empty launch and for the binary
         x = opencl.tensor(np.ones((rows, 8), np.float32))
         ops.add(x, x)
-        assert lock.blocks == (expected if is_pocl else 0)
-    opencl.compiler._launched.clear()
+        assert lock.blocks == expected
+    opencl.compiler._compiled.clear()
     opencl.time_calls()
     for _ in range(2):
         ops.add(x, x)
-    assert lock.blocks == (3 if is_pocl else 0)
+    assert lock.blocks == 6
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.cl")), ids=lambda path: path.stem)
+def test_kernels_begin_with_the_return_of_an_empty_launch(path: Path) -> None:
+    """Only local memory comes before it."""
+    bodies = re.split(r"^(?:kernel|#if|#else).*?\{\n", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    kernels = len(re.findall(r"^kernel\b", path.read_text("utf-8"), flags=re.MULTILINE))
+    first = [body.removeprefix("    GROUP_MEMORY\n").startswith("    RETURN_IF_EMPTY_LAUNCH\n") for body in bodies]
+    assert sum(first) == kernels > 0
+
+
+def test_the_launch_of_a_variant_stays_on_its_side_of_the_small_grid() -> None:
+    for group in ((1,), (64,), (16, 4)):
+        for is_small in (True, False):
+            sizes, local = LaunchVariant(PROGRAM, "convert_numbers", group, is_small).empty_launch()
+            assert launch_variant(PROGRAM, "convert_numbers", sizes, group).is_small == is_small
+            assert local == (*group, 1, 1)[:3]
+            assert [size % item for size, item in zip(sizes, local, strict=True)] == [0, 0, 0]
+
+
+def test_a_kernel_that_the_binary_lacks_is_added_to_it(
+    opencl: Any, open_compiler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model with larger grids needs more of a program than the one that compiled it first."""
+    monkeypatch.setattr(module, "RECOMPILED_SECONDS", 0.0)
+    run(opencl, open_compiler())
+    compiler = open_compiler()
+    kernel = compiler.kernel(PROGRAM, "convert_numbers")
+    buffers = [opencl.allocate_buffer(8, "a test") for _ in range(2)]  # a kernel does not keep its arguments alive
+    kernel.set_args(*buffers, np.int32(0))
+    path = compiler.binaries.path(compiler.key(PROGRAM))
+    path.unlink()
+    compiler.compile_kernel(opencl.queue, launch_variant(PROGRAM, "convert_numbers", (1,), (1,)), kernel)
+    compiler.save_binaries()
+    assert path.is_file()
+    assert compiler.num_compiled == 0
 
 
 def test_binaries_are_kept_after_timed_launches(opencl: Any, open_compiler: Any) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 from threading import Barrier, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from sporelm.ops import Spec, Symbol, trace
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
+from unit.backends.opencl.segmented_plan import segmented_plan
 
 
 def test_probe_describes_the_device_and_all_others(opencl: Any) -> None:
@@ -70,21 +72,8 @@ def test_states_are_copied_exported_and_imported(opencl: Any) -> None:
     opencl.free_states(caches)
 
 
-def step_plan(backend: Any) -> Plan:
-    """A plan with small inputs, one that does not go up with them, and an op that the reference runs in the middle."""
-    tokens = Symbol("tokens", 512)
-    specs = {"x": Spec((tokens, 1024), F32), "rows": Spec((Symbol("rows", 4),), I32)}
-
-    def function(x: Any, rows: Any) -> Mapping[str, Any]:
-        chosen = ops.select_rows(ops.add(x, x), rows)
-        first, second = ops.stream(ops.spread_streams(chosen, (chosen,)), index=1), ops.scale(chosen, factor=3.0)
-        return {"sum": ops.add(first, second), "best": ops.argmax(chosen)}
-
-    return Plan(trace(function, specs), backend)
-
-
 def test_steps_of_different_extents_alternate(opencl: Any) -> None:
-    plan = step_plan(opencl)
+    plan = segmented_plan(opencl)
     assert plan.fallback_calls == {"spread_streams": 1, "stream": 1}
     random = np.random.default_rng(0)
     for tokens, rows in ((512, [3, 511]), (1, [0]), (7, [6, 0, 2]), (1, [0]), (512, [1, 2])):
@@ -214,7 +203,7 @@ def test_a_buffer_without_room_is_a_shortage_of_its_purpose(opencl: Any, monkeyp
 def test_a_freed_program_gives_its_memory_back(opencl: Any) -> None:
     """Also while its object is still referenced."""
     before = opencl.allocated_bytes
-    plan = step_plan(opencl)
+    plan = segmented_plan(opencl)
     plan.run({"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}, {"tokens": 3, "rows": 1})
     programs = [program for program in opencl.context.live if isinstance(program, opencl_program.OpenClProgram)]
     assert opencl.allocated_bytes > before
@@ -247,15 +236,16 @@ def test_a_number_beyond_int32_is_an_error() -> None:
     launch = KernelLaunch(
         kernel_program("conversion", {}), "convert", [ScaledExtent(Symbol("n", 9), 1 << 30)], [1], [1]
     )
+    kernel = SimpleNamespace(set_arg=lambda index, value: None)
     with pytest.raises(OpError, match=r"convert: a step has too many numbers \(got 2147483648; allowed 2147483647\)"):
-        PreparedLaunch(launch, None).bind({"n": 2})
+        PreparedLaunch(launch, kernel).bind({"n": 2})
 
 
 def generate_in_thread(folder: Path, barrier: Barrier, results: list[Any]) -> None:
     """Run a plan whose kernels are all compiled here."""
     backend = open_available("opencl")
     backend.compiler.binaries = ObjectCache(folder, 1 << 24)
-    plan = step_plan(backend)
+    plan = segmented_plan(backend)
     barrier.wait()
     x = np.arange(3 * 1024, dtype=np.float32).reshape(3, 1024)
     found = plan.run({"x": x, "rows": np.array([2], np.int32)}, {"tokens": 3, "rows": 1})
@@ -288,7 +278,7 @@ def test_a_failure_in_a_step_is_one_line_with_a_remedy(
     opencl: Any, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception], words: str
 ) -> None:
     """The device is lost while a step is enqueued. Afterwards another step runs as before."""
-    plan = step_plan(opencl)
+    plan = segmented_plan(opencl)
     arrays = {"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}
 
     def fail(*arguments: Any) -> None:

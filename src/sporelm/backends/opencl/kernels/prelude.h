@@ -15,6 +15,10 @@
 #define MULTIPLY_ADD(a, b, c) mad(a, b, c)
 #endif
 
+// A launch with two layers of groups computes nothing: it only makes the driver compile the kernel
+// (`ProgramCompiler.compile_kernel`). Each kernel begins with this, after its local memory.
+#define RETURN_IF_EMPTY_LAUNCH if (get_num_groups(2) > 1) return;
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define floatv JOIN(float, VEC)
