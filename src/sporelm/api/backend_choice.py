@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from sporelm.backends.backend_registry import find_devices, normalize_device
 from sporelm.backends.memory_residency import available_on
+from sporelm.backends.opencl_detection import find_driver_failure
 from sporelm.backends.protocol import Backend
 from sporelm.errors import BackendError, SporeError
 from sporelm.units import in_units
 
-AUTO, HOST = "auto", "cpu"
+AUTO, HOST, OPENCL = "auto", "cpu", "opencl"
 MIN_GAIN = 1.2  # times the host's speed; below that the difference may be noise
 
 
@@ -59,7 +60,7 @@ def choose_backend(
 
     device        "cpu" allows every device; another name only that one
     allows_host   whether the host has the data type that is asked for
-    strict        a device that was found but cannot be used is an error
+    strict        a device that was found but cannot be used is an error, and so is a driver that crashes in its check
 
     Torch on its CPU device and the reference are left out: our own back-end is the one for the CPU. Without other
     devices nothing is measured. Raises BackendError if no candidate is left, or if `strict`.
@@ -67,10 +68,13 @@ def choose_backend(
     device = normalize_device(device)
     is_any = device == HOST
     candidates = [pair for pair in find_devices() if is_any or device in (pair[1], pair[1].partition(":")[0])]
+    failure = find_driver_failure() if is_any or device.partition(":")[0] == OPENCL else None
+    notes = [] if failure is None else [f"{OPENCL} cannot be used: {failure.rstrip('.')}"]
+    if notes and strict:
+        raise _strict_error(notes[0])
     if not candidates and is_any and allows_host:
-        return BackendChoice(HOST, HOST, "the only device that is ready here")
+        return BackendChoice(HOST, HOST, "; ".join(["the only device that is ready here", *notes]))
     seconds: dict[tuple[str, str], float] = {}
-    notes: list[str] = []
     for name, place in ([(HOST, HOST)] if is_any and allows_host else []) + candidates:
         try:
             seconds[name, place], placement = _time_token(open_candidate, name, place, cost_on)
@@ -79,9 +83,7 @@ def choose_backend(
         except SporeError as error:
             problem = f"{label(name, place)} cannot be used: {error}"
             if strict and place != HOST:
-                raise BackendError(
-                    f"the option strict: {problem}. Leave it out, or name a back-end with the option backend"
-                ) from error
+                raise _strict_error(problem) from error
             notes.append(problem)
     if not seconds:
         lacking = "a device other than the CPU, which computes in f32," if is_any else f"a device {device!r}"
@@ -94,6 +96,10 @@ def choose_backend(
     if host is not None and host < MIN_GAIN * seconds[best]:
         best = HOST, HOST
     return BackendChoice(*best, "bandwidth and memory allow at most " + "; ".join(notes))
+
+
+def _strict_error(problem: str) -> BackendError:
+    return BackendError(f"the option strict: {problem}. Leave it out, or name a back-end with the option backend")
 
 
 def _time_token(

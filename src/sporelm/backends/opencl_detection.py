@@ -17,13 +17,11 @@ def list_opencl_candidates(torch_devices: Collection[str] = ()) -> list[str]:
     CPUs are left out, and devices that cannot run the kernels. Devices that torch also lists (`torch_devices`) are left
     out: its back-ends use the vendor's libraries.
     """
-    if find_spec("pyopencl") is None:
+    if find_spec("pyopencl") is None or find_driver_failure() is not None:
         return []
     try:
         from sporelm.backends.opencl.device_selection import can_run, list_opencl_devices
-        from sporelm.backends.opencl.driver_check import check_driver
 
-        check_driver(None)
         devices = list_opencl_devices()
     except BackendError:
         return []
@@ -37,3 +35,18 @@ def list_opencl_candidates(torch_devices: Collection[str] = ()) -> list[str]:
         and not any(vendor in f"{device.name} {device.platform}".lower() for vendor in taken)
         and can_run(device)
     ]
+
+
+def find_driver_failure() -> str | None:
+    """Return why the OpenCL drivers crash or hang, which hides their devices; None if they do not."""
+    if find_spec("pyopencl") is None:
+        return None
+    try:
+        from sporelm.backends.opencl.driver_check import check_driver
+    except BackendError:  # pyopencl does not load
+        return None
+    try:
+        check_driver(None)
+    except BackendError as error:
+        return str(error)
+    return None

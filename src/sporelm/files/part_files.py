@@ -17,7 +17,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import BinaryIO
 
-from sporelm.files.file_lock import is_at, take, try_lock
+from sporelm.backends.file_lock import is_at, take, try_lock
 
 LOCK_NAME = re.compile(r"\.sporelm-([0-9]+-[0-9a-f]{8})\.lock")
 log = logging.getLogger("sporelm")

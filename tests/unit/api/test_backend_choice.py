@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sporelm import LLM, settings
+from sporelm.api import backend_choice
 from sporelm.api.backend_choice import BackendChoice, TokenCost, choose_backend
 from sporelm.api.engine_loader import open_device
 from sporelm.backends import backend_registry, torch_detection
@@ -63,6 +64,8 @@ class Point:
 def devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_registry, "entry_points", lambda group: [Point()])
     monkeypatch.setattr(backend_registry, "list_torch_devices", list)
+    monkeypatch.setattr(backend_registry, "list_opencl_candidates", lambda devices: [])
+    monkeypatch.setattr(backend_choice, "find_driver_failure", lambda: None)
     monkeypatch.setattr(CpuBackend, "measure_limits", lambda self: CPU_RATES)
 
 
@@ -184,6 +187,22 @@ def test_alone_the_host_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None
 
     choice = choose_backend("cpu", refuse, lambda backend: TokenCost(GB))
     assert str(choice) == "backend: cpu (the only device that is ready here)"
+
+
+def test_a_driver_that_crashes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its devices are unknown, so that none is a candidate; `strict` does not go on without them."""
+    monkeypatch.setattr(backend_choice, "find_driver_failure", lambda: "the driver crashed. Update it.")
+    named = "opencl cannot be used: the driver crashed. Update it"
+    assert choose(GB).reason.endswith(named) or named + "; " in choose(GB).reason
+    assert named in choose(GB, allows_host=False).reason
+    for device in ("cpu", "opencl:1"):
+        with pytest.raises(BackendError, match=rf"^the option strict: {named}\. Leave it out"):
+            choose(GB, device=device, strict=True)
+    with pytest.raises(BackendError, match=f"finds no device: {named}"):
+        choose(GB, device="opencl:1")
+    assert choose(GB, device="gpu:0", strict=True).device == "gpu:0"
+    monkeypatch.setattr(Gpu, "devices", [])
+    assert choose(GB).reason == f"the only device that is ready here; {named}"
 
 
 def test_a_model_runs_on_the_choice(story: Path, capsys: pytest.CaptureFixture[str]) -> None:

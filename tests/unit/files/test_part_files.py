@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sporelm.files import file_lock, part_files
+from sporelm.backends import file_lock
+from sporelm.files import part_files
 from sporelm.files.atomic_write import Job, write_beside
 from sporelm.files.part_files import PartFiles, remove_abandoned
 from sporelm.files.store.folder_lock import LOCK, make_scratch_folder

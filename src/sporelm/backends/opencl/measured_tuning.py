@@ -5,9 +5,7 @@
 another driver are not used. The file is data: invalid content is ignored with one warning.
 """
 
-import contextlib
 import hashlib
-import json
 import logging
 from collections.abc import Container
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sporelm import settings
-from sporelm.backends.file_cache import replace_atomically
+from sporelm.backends.measurement_file import MeasurementFile
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GROUPS, DeviceTuning, default_tuning
 from sporelm.backends.opencl.kernel_program import SOURCES
@@ -26,7 +24,6 @@ log = logging.getLogger(__name__)
 logged_messages: set[str] = set()  # messages that were logged already, once a process
 
 LIST_KEY = "sporelm opencl tuning"
-MAX_FILE_BYTES = 1 << 20
 VECTORS = frozenset({2, 4, 8, 16})
 GROUP_SIZES = frozenset(1 << shift for shift in range(11))  # kernels halve a group step by step
 MAX_SLAB_BYTES = 1 << 30
@@ -57,7 +54,7 @@ def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTunin
     defaults = default_tuning(device)
     path = path or settings.OPENCL_TUNING.path
     try:
-        entry = _read(path).get((device.name, device.driver))
+        entry = TUNING_FILE.read(path).get((device.name, device.driver))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"{path} is ignored: {reason} ('spore bench tune --backend opencl' rewrites it)"
@@ -77,35 +74,14 @@ def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTunin
 
 def save_tuning(path: Path, device: OpenClDevice, tuning: DeviceTuning) -> None:
     """Save the tuning parameters of a device, and keep those of others. Raise OSError."""
-    entries: dict[tuple[str, str], dict[str, Any]] = {}
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
-        entries = _read(path)
-    entries[device.name, device.driver] = {
+    entry = {
         "device": device.name,
         "driver": device.driver,
         "kernels": kernels_digest(),
         "measured": date.today().isoformat(),
         "tuning": asdict(tuning),
     }
-    with replace_atomically(path) as part:
-        part.write_text(json.dumps({LIST_KEY: list(entries.values())}, indent=1), "utf-8")
-
-
-def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return entries by device and driver; none if the file is missing. Raise OSError, ValueError, RecursionError."""
-    if not path.exists():
-        return {}
-    with path.open("rb") as file:
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
-    try:
-        values = json.loads(content.decode("utf-8"))
-    except ValueError:
-        raise ValueError("it is not valid JSON") from None
-    if not isinstance(values, dict) or not isinstance(values.get(LIST_KEY), list):
-        raise ValueError(f"it has no list {LIST_KEY!r}")
-    return {(entry["device"], entry["driver"]): entry for entry in map(_check_entry, values[LIST_KEY])}
+    TUNING_FILE.save(path, entry)
 
 
 def _check_entry(entry: Any) -> dict[str, Any]:
@@ -143,3 +119,6 @@ def _tuning_of(numbers: dict[str, Any], defaults: DeviceTuning) -> DeviceTuning:
         name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()
     }
     return replace(defaults, **given)
+
+
+TUNING_FILE = MeasurementFile(LIST_KEY, ("device", "driver"), _check_entry)

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from sporelm.backends.file_lock import is_at, take, try_lock
 from sporelm.errors import ModelNotFound
-from sporelm.files.file_lock import is_at, take, try_lock
 
 LOCK = "lock"
 

@@ -21,8 +21,8 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from sporelm import settings
+from sporelm.backends.file_lock import take
 from sporelm.errors import RequestError, safe_repr
-from sporelm.files.file_lock import take
 from sporelm.files.part_files import PartFiles
 from sporelm.serve.conversations.answer_settings import check_settings
 from sporelm.serve.conversations.conversation_schema import (

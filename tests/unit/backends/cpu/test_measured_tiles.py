@@ -19,8 +19,9 @@ from sporelm.backends.cpu.targets import tiles as tiles_module
 from sporelm.backends.cpu.targets.cpu_target import CpuTarget
 from sporelm.backends.cpu.targets.tiles import FAMILIES, FEW_TOKENS, Tiles, parse_tiles, shipped_tiles
 from sporelm.backends.cpu.tuning import measured_tiles
-from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, MAX_FILE_BYTES, save_tiles, tiles_in_use
+from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, save_tiles, tiles_in_use
 from sporelm.backends.file_cache import ObjectCache
+from sporelm.backends.measurement_file import MAX_FILE_BYTES
 from sporelm.settings import Setting
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sporelm import settings
 from sporelm.backends.file_cache import ObjectCache
-from sporelm.backends.opencl_detection import list_opencl_candidates
+from sporelm.backends.opencl_detection import find_driver_failure, list_opencl_candidates
 from sporelm.backends.protocol import Missing
 from sporelm.errors import BackendError
 
@@ -53,12 +53,18 @@ def test_a_driver_that_dies_is_an_error_in_one_line(
 def test_a_driver_that_dies_is_missing_and_never_chosen(
     unchecked: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`spore doctor` shows the reason; --backend auto goes on without it."""
+    """`spore doctor` and --backend auto show the reason; auto goes on without it."""
     break_driver(tmp_path, monkeypatch, "os.abort()")
     state = OpenClBackend().probe()
     assert isinstance(state, Missing)
     assert "the OpenCL driver ended a process that used it" in state.reason
     assert list_opencl_candidates() == []
+    assert find_driver_failure() == f"{state.reason}."
+
+
+def test_a_driver_that_works_has_no_failure(unchecked: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_check, "_run_child", lambda device: None)
+    assert find_driver_failure() is None
 
 
 def test_the_error_shows_what_the_driver_wrote_last(

@@ -5,9 +5,7 @@ An entry is for one target on one kind of CPU, and for the kernels of that time:
 is data: results do not depend on its content, and invalid content is ignored with one warning.
 """
 
-import contextlib
 import hashlib
-import json
 import logging
 from dataclasses import dataclass
 from datetime import date
@@ -22,13 +20,12 @@ from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit.object_cache import source_digest
 from sporelm.backends.cpu.targets import CpuTarget
 from sporelm.backends.cpu.targets.tiles import FAMILIES, Tiles, fitting_tiles, parse_tiles, shipped_tiles
-from sporelm.backends.file_cache import replace_atomically
+from sporelm.backends.measurement_file import MeasurementFile
 
 log = logging.getLogger(__name__)
 logged_messages: set[str] = set()  # messages that were logged already, once a process
 
 LIST_KEY = "sporelm tiles"
-MAX_FILE_BYTES = 1 << 20  # bytes; a file of a hundred CPUs is smaller
 SHIPPED = "shipped"  # the value of SPORE_CPU_TILES that disables the file
 
 
@@ -53,7 +50,7 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
     if path is None:
         return ActiveTiles(shipped, "shipped (SPORE_CPU_TILES)")
     try:
-        entries = _read(path)
+        entries = TILES_FILE.read(path)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         _warn_once(f"{path} is ignored: {reason} ('spore bench tune' rewrites it; SPORE_CPU_TILES names it)")
@@ -89,36 +86,14 @@ def tiles_path() -> Path | None:
 
 def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
     """Save measured tiles, and keep those of other targets and CPUs. Raise OSError."""
-    entries: dict[tuple[str, str], dict[str, Any]] = {}
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
-        entries = _read(path)
-    key = (target.name, llvm.get_host_cpu_name())
-    entries[key] = dict(zip(("target", "cpu"), key, strict=True)) | {
+    entry = {
+        "target": target.name,
+        "cpu": llvm.get_host_cpu_name(),
         "kernels": kernels_digest(),
         "measured": date.today().isoformat(),
         "tiles": tiles.as_json(),
     }
-    with replace_atomically(path) as part:
-        part.write_text(json.dumps({LIST_KEY: list(entries.values())}, indent=1) + "\n", "utf-8")
-
-
-def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return entries by target and CPU; none if the file is missing. Raise OSError, ValueError, RecursionError."""
-    if not path.exists():
-        return {}
-    if not path.is_file():
-        raise ValueError("it is not a file")
-    with path.open("rb") as file:
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
-    try:
-        values = json.loads(content.decode("utf-8"))
-    except ValueError:
-        raise ValueError("it is not valid JSON") from None
-    if not isinstance(values, dict) or not isinstance(values.get(LIST_KEY), list):
-        raise ValueError(f"it has no list {LIST_KEY!r}")
-    return {(entry["target"], entry["cpu"]): entry for entry in map(_check_entry, values[LIST_KEY])}
+    TILES_FILE.save(path, entry)
 
 
 def _check_entry(entry: Any) -> dict[str, Any]:
@@ -134,6 +109,9 @@ def _check_entry(entry: Any) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"there is no format {min(unknown)!r:.40}")
     return entry
+
+
+TILES_FILE = MeasurementFile(LIST_KEY, ("target", "cpu"), _check_entry)
 
 
 def _warn_once(message: str) -> None:
