@@ -154,7 +154,7 @@ def check_report_options(args: argparse.Namespace) -> None:
 
 def write_conformance_report(args: argparse.Namespace, backend_options: dict[str, str]) -> int:
     """Check the back-end, write the report, and print its verdict. Return the exit code."""
-    from sporelm.evals.conformance.check import count_unsupported
+    from sporelm.evals.conformance.check import count_beyond, count_unsupported, is_compared
     from sporelm.evals.conformance.conformance_report import build_report, write_report
 
     report = build_report(args.backend, backend_options, every_case=args.all)
@@ -164,11 +164,12 @@ def write_conformance_report(args: argparse.Namespace, backend_options: dict[str
         return 0 if report["passes"] else 1
     equal = sum(row["state"] == "equal" for row in report["cases"])
     unsupported = sum(count_unsupported(report["cases"]).values())
-    supported = len(report["cases"]) - unsupported
+    beyond, supported = count_beyond(report["cases"]), sum(map(is_compared, report["cases"]))
     models = sum(row["state"] == "equal" for row in report["models"])
     verdict = "passes" if report["passes"] else "does not pass"
     counts = f"{equal} of {supported} cases and {models} of {len(report['models'])} runs of tiny models"
     lacking = f", {unsupported} cases are unsupported" if unsupported else ""
+    lacking += f", {beyond} cases are not run: their numbers are beyond the number type" if beyond else ""
     print(f"{args.backend} {verdict}: {counts} are equal{lacking}; {args.report} has them all")
     return 0 if report["passes"] else 1
 
@@ -384,7 +385,8 @@ def format_report(report: dict[str, Any]) -> list[str]:
         lines.append(f"{'numa':<{LABEL_WIDTH}}node {node['node']}: cores {node['cores']}{memory}")
     for name, state in report["backends"].items():
         if not state["ready"]:
-            lines.append(f"{name:<13}missing: {name_flags(state['reason'])}")
+            reason = state["reason"].removeprefix(f"back-end {name!r} cannot run here: ")  # the line names it
+            lines.append(f"{name:<13}missing: {name_flags(reason)}")
             continue
         lines.append(f"{name:<13}ready")
         lines += [f"{'':<13}  {key}: {value}" for key, value in state["details"].items()]
@@ -408,7 +410,7 @@ def format_report(report: dict[str, Any]) -> list[str]:
     models = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in store["models"].items())
     lines.append(f"model store  {store['path']}: {models or 'empty; spore pull knows ' + ', '.join(store['known'])}")
     cases = report.get("conformance", [])
-    lines += [format_case(row) for row in cases if row["state"] != "unsupported"]
+    lines += list_case_lines(cases)
     for name in dict.fromkeys(row["backend"] for row in cases):
         lines += summarize_cases(name, [row for row in cases if row["backend"] == name])
     for row in report.get("shapes", []):
@@ -420,17 +422,28 @@ def format_report(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def list_case_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the conformance cases that were compared."""
+    if not rows:
+        return []
+    from sporelm.evals.conformance.check import is_compared
+
+    return [format_case(row) for row in rows if is_compared(row)]
+
+
 def summarize_cases(backend: str, rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines that sum up a back-end's conformance cases: how many are equal, and which ops it lacks."""
-    from sporelm.evals.conformance.check import count_unsupported
+    from sporelm.evals.conformance.check import count_beyond, count_unsupported, is_compared
 
-    lacking = count_unsupported(rows)
-    equal, supported = sum(row["state"] == "equal" for row in rows), len(rows) - sum(lacking.values())
+    lacking, beyond = count_unsupported(rows), count_beyond(rows)
+    equal, supported = sum(row["state"] == "equal" for row in rows), sum(map(is_compared, rows))
     lines = [f"conformance  {backend}: {equal} of {supported} supported cases are equal"]
     if lacking:
         ops = ", ".join(f"{op} ({count})" for op, count in lacking.items())
         reason = "no kernel, and the reference cannot run them on packed weights, caches or states"
         lines.append(f"conformance  {backend}: {sum(lacking.values())} cases are unsupported ({reason}): {ops}")
+    if beyond:
+        lines.append(f"conformance  {backend}: {beyond} cases are not run: their numbers are beyond its number type")
     return lines
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from sporelm.backends.backend_registry import DEVICE_KINDS
 from sporelm.cli import doctor
 from sporelm.cli.main import main
+from sporelm.evals.conformance.check import BEYOND
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,13 @@ def test_unsupported_cases_are_one_line_and_no_failure(
     assert "x: 4 cases are unsupported" in shown
     assert "store_latent (3), wkv6 (1)" in shown
     assert "has no kernel for it" not in shown
+    assert "not run" not in shown
+    rows += [row | {"case": f"linear any block {number}", "state": BEYOND} for number in range(2)]
+    assert main(["doctor", "--conformance", "--backend", "cpu"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "x: 1 of 1 supported cases are equal" in shown
+    assert "x: 2 cases are not run: their numbers are beyond its number type" in shown
+    assert "any block" not in shown
     rows.append(row | {"case": "add 2x7", "state": "differs"})
     assert main(["doctor", "--conformance", "--backend", "cpu"]) == 1
     assert "x: 1 of 2 supported cases are equal" in " ".join(capsys.readouterr().out.split())
@@ -98,3 +108,25 @@ def test_one_back_end_is_shown_alone(capsys: pytest.CaptureFixture[str]) -> None
     assert list(json.loads(capsys.readouterr().out)["backends"]) == ["reference"]
     assert main(["doctor", "--backend", "opnecl"]) == 2
     assert capsys.readouterr().err.startswith("spore: --backend: no such back-end (got 'opnecl'; allowed cpu, ")
+
+
+def test_a_missing_back_end_is_named_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"x": {"ready": False, "reason": "back-end 'x' cannot run here: no such device"}}
+    monkeypatch.setattr(doctor, "probe_backends", lambda *args: state)
+    assert main(["doctor"]) == 0
+    assert "x            missing: no such device\n" in capsys.readouterr().out
+
+
+def test_without_torch_each_of_its_back_ends_has_the_command_that_installs_it() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from sporelm.backends.backend_registry import TORCH_BACKENDS
+from sporelm.cli.doctor import probe_backends
+for name in TORCH_BACKENDS:
+    print(probe_backends({}, name)[name]["reason"])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = found.stdout.splitlines()
+    assert len(lines) > 2
+    assert all(line.startswith("torch is not installed: pip install ") for line in lines), lines

@@ -5,8 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sporelm.evals.conformance import check
 from sporelm.evals.conformance.all_cases import CASES
-from sporelm.evals.conformance.check import check_case, is_within_types, leave_out_beyond
+from sporelm.evals.conformance.check import (
+    BEYOND,
+    check_backends,
+    check_case,
+    count_beyond,
+    is_failure,
+    is_within_types,
+    leave_out_beyond,
+)
 from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import BF16, F16, F32
 
@@ -81,3 +90,16 @@ def test_rows_count_the_results_that_were_not_compared() -> None:
 def test_sums_in_a_narrow_type_have_more_tolerance() -> None:
     assert NumberTypes(F16, F16).tolerance == NumberTypes(F16).tolerance
     assert NumberTypes(F16, F16, 4).tolerance == 4 * 2.0**-11
+
+
+def test_cases_that_are_not_run_have_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a report counts every case."""
+    cases = [next(case for case in CASES if words in str(case)) for words in ("any block", "add")]
+    monkeypatch.setattr(check, "sample_cases", lambda: cases)
+    narrow: Any = open_narrow(F16)
+    monkeypatch.setattr(check, "open_backend", lambda name, **options: narrow if name == "cpu" else narrow._reference)
+    rows = check_backends("cpu")
+    assert [row["case"] for row in rows] == [*map(str, cases)]
+    assert [row["state"] for row in rows] == [BEYOND, "equal"]
+    assert count_beyond(rows) == 1
+    assert not any(map(is_failure, rows))

@@ -18,7 +18,7 @@ KINDS = ("native", "emulated")
 TERMS = 4  # of the sums of the probe
 
 
-def find_half_snippet(kind: str) -> str:
+def get_half_snippet(kind: str) -> str:
     """Return the file of `kernels` with the functions of a kind of arithmetic."""
     return f"halves/{kind}.h"
 
@@ -48,5 +48,5 @@ def probe_inputs() -> tuple[np.ndarray, np.ndarray]:
 def add_probe(compiler: ProgramCompiler, queue: Any, kind: str) -> np.ndarray | None:
     """Return the sums of the probe, or None if it does not compile or run."""
     found = np.empty(16, np.float32)
-    program = kernel_program("half_probe", {"VEC": 4, "LOCAL": 1}, [find_half_snippet(kind)])
+    program = kernel_program("half_probe", {"VEC": 4, "LOCAL": 1}, [get_half_snippet(kind)])
     return found if run_probe(compiler, queue, program, "add_products", probe_inputs(), found) else None

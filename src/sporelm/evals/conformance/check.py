@@ -17,6 +17,7 @@ from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import BF16, F16, F32, DType
 
 HOST_DEVICE = "cpu"
+BEYOND = "beyond type"  # the state of a case whose weights or inputs the number type of results cannot hold
 # The least number that a narrow type holds with all of its bits, and its greatest finite one.
 RANGES = {F16: (2.0**-14, 65504.0), BF16: (2.0**-126, 3.3895313892515355e38)}
 # Cases with weights that a 16-bit type cannot hold: infinite or NaN in F16, subnormal in BF16.
@@ -28,7 +29,7 @@ BEYOND_F16 = ("any block", "values of 1e+15", "scales 1 1e+30", "scales 0.0001 1
 def check_backends(
     only: str | None = None, options: Mapping[str, str] | None = None, *, every_case: bool = False
 ) -> list[dict[str, Any]]:
-    """Run cases on each back-end that can run here; return a row per case.
+    """Run cases on each back-end that can run here; return a row per case, also of those that it cannot run.
 
     only        the only back-end to check
     options     `device` and `dtype` of back-ends that have them
@@ -53,8 +54,9 @@ def check_backends(
         try:
             rows += [
                 check_case(name, case, backend, reference, timed=not every_case)
-                for case in cases
                 if is_within_types(case, backend)
+                else {"backend": name, "case": str(case), "kernel": "none", "state": BEYOND, "error": ""}
+                for case in cases
             ]
         finally:
             backend.close()
@@ -142,7 +144,17 @@ def leave_out_beyond(found: Arrays, expected: Arrays, types: NumberTypes) -> tup
 
 def is_failure(row: Mapping[str, Any]) -> bool:
     """Return whether a row is of a case that the back-end supports, and gets wrong."""
-    return row["state"] not in ("equal", "unsupported")
+    return row["state"] != "equal" and is_compared(row)
+
+
+def is_compared(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has results: its case is supported, and the back-end's number type can hold its numbers."""
+    return row["state"] not in ("unsupported", BEYOND)
+
+
+def count_beyond(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of cases that were not run because the number type of results cannot hold their numbers."""
+    return sum(row["state"] == BEYOND for row in rows)
 
 
 def count_unsupported(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

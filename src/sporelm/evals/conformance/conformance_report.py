@@ -12,7 +12,7 @@ from sporelm import __version__
 from sporelm.backends.backend_registry import HOST_BACKENDS, open_backend
 from sporelm.backends.protocol import Ready
 from sporelm.errors import RequestError, UsageError
-from sporelm.evals.conformance.check import check_backends, count_unsupported, is_failure
+from sporelm.evals.conformance.check import check_backends, count_beyond, count_unsupported, is_compared, is_failure
 from sporelm.evals.conformance.model_checks import check_models
 from sporelm.evals.conformance.op_speed import time_products
 from sporelm.ops import ALL
@@ -86,7 +86,7 @@ def summarize_ops(cases: list[dict[str, Any]], missing: list[str]) -> list[dict[
     """Return a row for each op: its cases, how many are equal, the largest error, and what computes it."""
     rows = []
     for op in sorted(ALL):
-        own = [case for case in cases if case["case"].partition(" ")[0] == op and case["state"] != "unsupported"]
+        own = [case for case in cases if case["case"].partition(" ")[0] == op and is_compared(case)]
         errors = [float(case["error"]) for case in own if case["state"] != "fails"]
         rows.append(
             {
@@ -120,6 +120,8 @@ def render_page(report: Mapping[str, Any]) -> str:
         _table(("", ""), [(key, value) for key, value in report["details"].items()]),
         f"<h2>Ops</h2><p>Without a kernel of their own, computed by the reference: {escape(missing)}.</p>"
         f"<p>Cases that are unsupported, because the reference cannot replace a kernel: {unsupported or 'none'}.</p>",
+        "<p>Cases that were not run, because their weights or inputs are beyond the number type of results: "
+        f"{count_beyond(report['cases']) or 'none'}.</p>",
         _table(
             ("op", "computed by", "cases", "equal", "largest error", "ms", "times the reference's speed"),
             [

@@ -19,7 +19,7 @@ from sporelm.backends.opencl.half_arithmetic import (
     add_probe,
     adds_halves,
     find_half_arithmetic,
-    find_half_snippet,
+    get_half_snippet,
     probe_inputs,
 )
 from sporelm.backends.opencl.kernel_program import SOURCES
@@ -33,7 +33,7 @@ WIDTH, TOKENS = 4096, 16
 
 
 def test_every_kind_has_its_file() -> None:
-    assert {f"halves/{path.name}" for path in (SOURCES / "halves").iterdir()} == set(map(find_half_snippet, KINDS))
+    assert {f"halves/{path.name}" for path in (SOURCES / "halves").iterdir()} == set(map(get_half_snippet, KINDS))
 
 
 def test_emulated_arithmetic_rounds_each_operation(opencl: Any) -> None:

@@ -1,9 +1,9 @@
 // Products of few tokens with packed weights: y = x w^T + bias, or ACT(x w^T) * (x u^T) (GATED).
 // GROUPED: also y_u = x u^T + bias_u and y_v = x v^T + bias_v, whose rows follow those of w; of two weights v has none.
-// A group multiplies BLOCKS times ROWS rows of the weight with TOKENS rows of x; its LOCAL items share the runs of the
-// columns. Blocks come one after the other, so that a CPU reads memory in order.
-// EXPERTS: a row of y is a pair of a token and a slot; `ids` has its expert, whose matrix is multiplied. x has a row for
-// each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
+// A group multiplies BLOCKS times ROWS rows of the weight with TOKENS rows of x; its LOCAL items share the runs of
+// the columns. Blocks come one after the other, so that a CPU reads memory in order.
+// EXPERTS: a row of y is a pair of a token and a slot; `ids` has its expert, whose matrix is multiplied. x has a row
+// for each token, or for each pair (SLOTTED). SORTED: a group has a tile of pairs of one expert (`expert_tiles.cl`).
 // DOTS: x are rows rounded to int8, of `numbers` numbers in all, and are multiplied as integers (dots/rounded_rows.h).
 #ifdef DOTS
 typedef dot_sums sums_of_row;
@@ -32,9 +32,10 @@ static inline void load_run(global const real *x, int left, float16 *low, float1
 
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float *bias, global real *y, int tokens,
-                  int width, int rows, global const int *ids, int slots, global const int *order, global const int2 *tiles,
-                  global const int *num_tiles, WEIGHT(v), global const float *bias_u, global const float *bias_v,
-                  global real *y_u, global real *y_v, int rows_u, int rows_v, ulong numbers) {
+                  int width, int rows, global const int *ids, int slots, global const int *order,
+                  global const int2 *tiles, global const int *num_tiles, WEIGHT(v),
+                  global const float *bias_u, global const float *bias_v, global real *y_u,
+                  global real *y_v, int rows_u, int rows_v, ulong numbers) {
     GROUP_MEMORY
     RETURN_IF_EMPTY_LAUNCH
     int item = get_local_id(0);
@@ -120,11 +121,13 @@ void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float
                 float16 a, b;
                 unpack(PASS(w), place, &a, &b);
 #pragma unroll
-                for (int t = 0; t < TOKENS; t++) sums[r][t] = MULTIPLY_ADD(b, high[t], MULTIPLY_ADD(a, low[t], sums[r][t]));
+                for (int t = 0; t < TOKENS; t++)
+                    sums[r][t] = MULTIPLY_ADD(b, high[t], MULTIPLY_ADD(a, low[t], sums[r][t]));
 #ifdef GATED
                 unpack(PASS(u), place, &a, &b);
 #pragma unroll
-                for (int t = 0; t < TOKENS; t++) others[r][t] = MULTIPLY_ADD(b, high[t], MULTIPLY_ADD(a, low[t], others[r][t]));
+                for (int t = 0; t < TOKENS; t++)
+                    others[r][t] = MULTIPLY_ADD(b, high[t], MULTIPLY_ADD(a, low[t], others[r][t]));
 #endif
             }
         }

@@ -48,7 +48,8 @@ void multiply_tiles(global const real *x, global const real *panels, global cons
                 for (int v = 0; v < VECTORS; v++) {
                     float16 row = LOAD16(w + (size_t)k * PANEL + 16 * v);
 #pragma unroll
-                    for (int t = 0; t < TOKENS; t++) sums[t][v] = MULTIPLY_ADD((float16)LOAD(from[t], k), row, sums[t][v]);
+                    for (int t = 0; t < TOKENS; t++)
+                        sums[t][v] = MULTIPLY_ADD((float16)LOAD(from[t], k), row, sums[t][v]);
                 }
             continue;
         }

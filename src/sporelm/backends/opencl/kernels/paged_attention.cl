@@ -76,8 +76,10 @@ void attend_rows(global const real *q, global const page_t *pages, global const 
     }
     global const real *queries[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        queries[r] = q + ((size_t)(row + min(r / TILE_HEADS, num_tokens - 1)) * heads + first_head + r % TILE_HEADS) * HEAD_DIM;
+    for (int r = 0; r < ROWS; r++) {
+        size_t own_row = row + min(r / TILE_HEADS, num_tokens - 1);
+        queries[r] = q + (own_row * heads + first_head + r % TILE_HEADS) * HEAD_DIM;
+    }
 
     for (int page = low / PAGE; page * PAGE < high; page++) {
         int number = table[(size_t)sequence * columns + page];

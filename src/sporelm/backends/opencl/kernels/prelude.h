@@ -74,7 +74,8 @@ static inline float max16(float16 v) {
 #define PASS(w) w, w##_1, w##_2, w##_3
 #define INDEX16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
-// Sums and maxima of the LOCAL work-items of a group, in one order. All of them must call, with `shared` of LOCAL floats.
+// Sums and maxima of the LOCAL work-items of a group, in one order. All of them must call, with `shared` of LOCAL
+// floats.
 #if LOCAL > 1
 static inline float group_sum(float v, local float *shared) {
     int item = get_local_id(0);

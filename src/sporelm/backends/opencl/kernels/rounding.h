@@ -1,5 +1,6 @@
-// Rounding of GROUP numbers of a row to int8 with one scale, max|x| / 127, ties to even: stored as the numbers that they
-// stand for. A group with NaN or infinity is NaN. `first` is the group's first number among the `numbers` of all rows.
+// Rounding of GROUP numbers of a row to int8 with one scale, max|x| / 127, ties to even: stored as the numbers that
+// they stand for. A group with NaN or infinity is NaN. `first` is the group's first number among the `numbers` of all
+// rows.
 // With CODES integers are stored as well, for products of integers (dots/rounded_rows.h). After room for the numbers as
 // floats there are for each run of 32: 16 bytes of its lower half, of its upper half, and two floats, namely the scale
 // and the sum of its integers times the scale.

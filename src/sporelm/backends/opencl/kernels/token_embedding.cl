@@ -1,5 +1,5 @@
-// The table's row of each id: NaN for an id outside the table, or its first row (FILLS). A part of a larger table has the
-// rows of ids from `first` on, and gives zeros outside (IS_PART).
+// The table's row of each id: NaN for an id outside the table, or its first row (FILLS). A part of a larger table has
+// the rows of ids from `first` on, and gives zeros outside (IS_PART).
 kernel void embed_tokens(global const int *ids, WEIGHT(w), global real *y, int tokens, int vocab, int width,
                          int first) {
     RETURN_IF_EMPTY_LAUNCH

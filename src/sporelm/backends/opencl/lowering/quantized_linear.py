@@ -11,7 +11,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.backends.opencl.device_tuning import DeviceTuning
-from sporelm.backends.opencl.half_arithmetic import find_half_snippet
+from sporelm.backends.opencl.half_arithmetic import get_half_snippet
 from sporelm.backends.opencl.integer_dots import DOT_FORMATS, list_dot_snippets
 from sporelm.backends.opencl.kernel_launch import Extents, ScaledExtent, Size, extent_of
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, num_elements, rows_of
@@ -175,7 +175,7 @@ def make_few_program(emit: LaunchEmitter, x: Any, weights: list[Any], options: d
     """Return the program of a product of few tokens with weights of one format."""
     shared: dict[str, Any] = {"ROWS": count_item_rows(emit, x, weights, options["TOKENS"])}
     shared |= {"BLOCKS": emit.tuning.row_blocks} | make_scale_options(weights[0])
-    snippets = [find_format_snippet(weights[0])]
+    snippets = [get_format_snippet(weights[0])]
     if len(weights) > 1:
         shared |= {"GATED": True, "ACT": f"act_{kind}", "ACTIVATED": "float"}
         snippets.append("activations.h")
@@ -211,7 +211,7 @@ def num_rounded_values(x: Any) -> np.uint64:
     return np.uint64(num_elements(spec_of(x)))
 
 
-def find_format_snippet(weight: Any) -> str:
+def get_format_snippet(weight: Any) -> str:
     """Return the file that unpacks a packed weight."""
     return f"formats/{weight.storage.format.name.lower()}.h"
 
@@ -221,16 +221,16 @@ def make_scale_options(weight: Any) -> dict[str, Any]:
     return {"WIDE_SCALES": weight.storage.format.is_wide}
 
 
-def list_half_snippets(tuning: DeviceTuning, halves: str | None) -> list[str]:
+def list_half_snippets(tuning: DeviceTuning, half_arithmetic: str | None) -> list[str]:
     """Return the file of the arithmetic in half precision that products of many tokens use; [] without."""
-    return [find_half_snippet(halves)] if halves is not None and tuning.half_products else []
+    return [get_half_snippet(half_arithmetic)] if half_arithmetic is not None and tuning.half_products else []
 
 
-def make_tile_options(tuning: DeviceTuning, halves: str | None) -> dict[str, Any]:
+def make_tile_options(tuning: DeviceTuning, half_arithmetic: str | None) -> dict[str, Any]:
     """Return the options of the product of many tokens."""
     group_panels, group_tokens = tuning.tile_group
     return {
-        "HALVES": bool(list_half_snippets(tuning, halves)),
+        "HALVES": bool(list_half_snippets(tuning, half_arithmetic)),
         "TOKENS": tuning.tile_tokens,
         "VECTORS": tuning.tile_vectors,
         "PANEL": 16 * tuning.tile_vectors,
@@ -250,7 +250,7 @@ def _launch_many(emit: LaunchEmitter, numbers: Any, x: Any, weight: Any, bias: A
     slab = max(1, min(tuning.slab_bytes // panel_bytes, -(-rows // panel))) * panel
     panels = emit.scratch(slab * runs * RUN * emit.activation.nbytes)
     unpacking = emit.make_program(
-        "unpack_panels", [find_format_snippet(weight)], {"PANEL": panel} | make_scale_options(weight)
+        "unpack_panels", [get_format_snippet(weight)], {"PANEL": panel} | make_scale_options(weight)
     )
     group_panels, group_tokens = tuning.tile_group
     options = make_tile_options(tuning, emit.half_arithmetic) | {"BIAS": bias is not None}
