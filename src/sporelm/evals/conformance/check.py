@@ -29,7 +29,7 @@ BEYOND_F16 = ("any block", "values of 1e+15", "scales 1 1e+30", "scales 0.0001 1
 def check_backends(
     only: str | None = None, options: Mapping[str, str] | None = None, *, every_case: bool = False
 ) -> list[dict[str, Any]]:
-    """Run cases on each back-end that can run here; return a row per case, also of those that it cannot run.
+    """Run cases on each back-end that can run here; return a row per case, also of cases that it cannot run.
 
     only        the only back-end to check
     options     `device` and `dtype` of back-ends that have them
