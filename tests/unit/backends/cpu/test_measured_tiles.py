@@ -2,26 +2,30 @@
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sporelm import settings
+from sporelm import ops, settings
 from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import Compiler
-from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, linear_few
+from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, linear_few, linear_one
 from sporelm.backends.cpu.targets import tiles as tiles_module
 from sporelm.backends.cpu.targets.cpu_target import CpuTarget
-from sporelm.backends.cpu.targets.tiles import FAMILIES, FEW_TOKENS, Tiles, parse_tiles, shipped_tiles
+from sporelm.backends.cpu.targets.tiles import FAMILIES, FEW_TOKENS, PREFETCH_BYTES, Tiles, parse_tiles, shipped_tiles
 from sporelm.backends.cpu.tuning import measured_tiles
 from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, save_tiles, tiles_in_use
 from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.measurement_file import MAX_FILE_BYTES
+from sporelm.quant import FORMATS as QUANT_FORMATS
+from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.settings import Setting
 
 
@@ -69,6 +73,47 @@ def test_formats_of_16_bits_are_kept() -> None:
     assert parse_tiles(json.loads(json.dumps(tiles.as_json()))) == tiles
 
 
+def test_prefetch_distances_are_of_a_format_its_family_or_what_is_usual() -> None:
+    tiles = parse_tiles(GOOD | {"prefetch_bytes": {"Q6_K": 0, "super": 8192}})
+    formats = (FORMATS["Q6_K"], FORMATS["Q4_K"], FORMATS["Q4_0"])
+    assert [tiles.prefetch_bytes_of(kind) for kind in formats] == [0, 8192, PREFETCH_BYTES]  # type: ignore[arg-type]
+    assert parse_tiles(json.loads(json.dumps(tiles.as_json()))) == tiles
+
+
+def test_a_kind_of_cpu_has_values_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, own = shipped_tiles("avx512-vnni"), shipped_tiles("avx512-vnni", "znver4")
+    assert own == replace(usual, prefetch_bytes=own.prefetch_bytes)
+    assert (usual.prefetch_bytes_of(FORMATS["Q6_K"]), own.prefetch_bytes_of(FORMATS["Q6_K"])) == (32768, 0)  # type: ignore[arg-type]
+    assert shipped_tiles("avx512-vnni", "znver5") == usual
+    use(monkeypatch, "shipped")
+    monkeypatch.setattr(measured_tiles.llvm, "get_host_cpu_name", lambda: "znver4")
+    assert tiles_in_use(replace(targets.select_target("generic"), name="avx512-vnni")).tiles == own
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K"])
+def test_the_prefetch_distance_changes_no_result(path: Path, name: str) -> None:
+    rows, width, form = 40, 768, QUANT_FORMATS[name]
+    random = np.random.default_rng(5)
+    blocks = random.integers(0, 60, (rows * width // form.values, form.nbytes), np.uint8)
+    x = random.standard_normal((1, width), np.float32)
+    target = targets.select_target(None)
+    results, prefetches = [], []
+    for distance in (0, 1024, 32768):
+        save_tiles(path, target, replace(target.tiles, prefetch_bytes=(("block", distance), ("super", distance))))
+        backend = CpuBackend(threads=1)
+        try:
+            weight = backend.pack(StoredTensor("weight", form, (rows, width), blocks))
+            results.append(backend.to_numpy(ops.linear(backend.tensor(x), weight)).copy())
+            text = backend.assembly(linear_one(backend.target, LinearShape(FORMATS[name](backend.target))))
+            prefetches.append(len(re.findall(r"\bprefetch|\bprfm\b", text)))
+        finally:
+            backend.close()
+    assert np.any(results[0])
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+    assert prefetches[0] == 0 < prefetches[1]
+
+
 def test_tiles_of_a_format_come_before_its_family() -> None:
     tiles = parse_tiles({"attention_rows": 4, "few": TILES | {"Q6_K": [1, 6]}, "many": TILES})
     assert tiles.few_of(FORMATS["Q6_K"]) == (1, 6)  # type: ignore[arg-type]
@@ -89,6 +134,8 @@ GOOD = {"attention_rows": 4, "few": TILES, "many": TILES}
         GOOD | {"attention_rows": 0},
         GOOD | {"few_tokens": {"block": 0}},
         GOOD | {"few_tokens": [16]},
+        GOOD | {"prefetch_bytes": {"block": -1}},
+        GOOD | {"prefetch_bytes": {"block": 1 << 20}},
         GOOD | {"wide": "Q8_0"},
         GOOD | {"wide": [8]},
         GOOD | {"attention_rows": 10**30},

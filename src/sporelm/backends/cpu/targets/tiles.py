@@ -4,7 +4,7 @@ A tile is panels (vectors of rows) by tokens. There is one for each family of fo
 one for a single format where that is faster. `spore bench tune` measures them (tile_tuning.py); the tiles measured on
 this machine (measured_tiles.py) precede the shipped ones. `few_tokens` is the number of tokens up to which the
 few-token kernel, which streams the weights past all tokens, is faster than the many-token kernel. `prefetch_bytes` is
-the distance at which the one-token kernel prefetches weights.
+the distance at which the one-token kernel prefetches weights. `cpus` has values that were measured on one kind of CPU.
 """
 
 import json
@@ -142,6 +142,8 @@ def _parse_number(value: Any, minimum: int, maximum: int) -> int:
 
 
 @cache
-def shipped_tiles(target: str) -> Tiles:
-    """Return the shipped tiles of a target."""
-    return parse_tiles(json.loads(Path(__file__).with_name("tiles.json").read_text("utf-8"))[target])
+def shipped_tiles(target: str, cpu: str = "") -> Tiles:
+    """Return the shipped tiles of a target, with the values measured on a CPU of this name (LLVM's) where there are."""
+    values = json.loads(Path(__file__).with_name("tiles.json").read_text("utf-8"))[target]
+    own = values.pop("cpus", {})
+    return parse_tiles(values | own.get(cpu, {}))

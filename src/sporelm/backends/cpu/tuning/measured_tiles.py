@@ -45,7 +45,7 @@ def kernels_digest() -> str:
 
 def tiles_in_use(target: CpuTarget) -> ActiveTiles:
     """Return the tiles measured on this machine for the target, or the shipped ones."""
-    shipped = shipped_tiles(target.name)
+    shipped = shipped_tiles(target.name, llvm.get_host_cpu_name())
     path = tiles_path()
     if path is None:
         return ActiveTiles(shipped, "shipped (SPORE_CPU_TILES)")
