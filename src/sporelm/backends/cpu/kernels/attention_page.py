@@ -177,7 +177,8 @@ def add_page(
         parts = [start + k.lanes * c for c in range(4)]
         ahead = values if following is not None and start == 0 else None
         if len(parts) * k.lanes < PAGE:
-            _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
+            with k.when(span.positions > start):  # the rest of the scores is not visible, whatever it was
+                _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
             continue
         with k.ir.if_else((span.positions > PAGE // 2).raw) as (whole, half):  # the last page is often half empty
             with whole:
@@ -218,12 +219,12 @@ def _scores(
             line = k.opaque(k.at(numbers, d * (PAGE * page.size)))
             if ahead is not None:
                 _prefetch(k, k.at(ahead, d * (PAGE * page.size)), PAGE * page.size)
-            vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(q, d * 4))
-            for r in range(count):
-                x = k.broadcast(k.vf, at, r * q_stride)
-                for c, vector in enumerate(vectors):
-                    sums[r][c].set(k.fma(x, vector, sums[r][c].value))
+            x = [k.broadcast(k.vf, at, r * q_stride) for r in range(count)]
+            for c, part in enumerate(parts):
+                vector = page.load(k, line, part * page.size)
+                for r in range(count):
+                    sums[r][c].set(k.fma(x[r], vector, sums[r][c].value))
         return [[part.value for part in row] for row in sums]
 
     if page.groups:
@@ -282,23 +283,24 @@ def _weighted_values(
             line = k.opaque(k.at(numbers, p * (page.padded * page.size)))
             if following is not None and start == 0:
                 _prefetch(k, k.at(following, p * (page.padded * page.size)), page.padded * page.size)
-            vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(weights, p * 4))
-            for r in range(count):
-                x: dict[int, Val] = {}  # by line
-                for c, part in enumerate(parts):
-                    which = part // BLOCK_VALUES if page.groups else 0
-                    if which not in x:
-                        x[which] = k.broadcast(k.vf, at, (r * lines + which) * 4 * PAGE)
-                    sums[r][c].set(k.fma(x[which], vectors[c], sums[r][c].value))
+            x: dict[tuple[int, int], Val] = {}  # by row and line
+            for c, part in enumerate(parts):
+                vector = page.load(k, line, part * page.size)
+                which = part // BLOCK_VALUES if page.groups else 0
+                for r in range(count):
+                    if (r, which) not in x:
+                        x[r, which] = k.broadcast(k.vf, at, (r * lines + which) * 4 * PAGE)
+                    sums[r][c].set(k.fma(x[r, which], vector, sums[r][c].value))
         for r in range(count):
             for c, part in enumerate(parts):
                 k.store(sums[r][c].value, places[r], 4 * part)
 
 
 def _prefetch(k: Builder, start: Val, size: int) -> None:
+    """Prefetch to the second-level cache, which waits for more lines at once than the first."""
     for at in range(0, size, 64):
-        k.prefetch(start, at)
+        k.prefetch(start, at, 2)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ running maximum (Milakov and Gimelshein 2018), splits of SPLIT positions merged 
 does not depend on the tile, the batch, or the thread that computed a split.
 """
 
+from itertools import pairwise
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
@@ -25,8 +26,10 @@ TILE_TOKENS = 16  # tokens of one sequence that share a pass over its pages
 
 
 def row_groups(group: int, largest: int) -> list[tuple[int, int]]:
-    """Return (first, count) of row groups that fit the registers."""
-    return [(first, min(largest, group - first)) for first in range(0, group, largest)]
+    """Return (first, count) of row groups that fit the registers, of nearly equal size: each converts a page again."""
+    number = -(-group // largest)
+    bounds = [group * at // number for at in range(number + 1)]
+    return [(first, stop - first) for first, stop in pairwise(bounds)]
 
 
 def locate_split(k: Builder, f: Any, item: Val) -> tuple[Val, Val, Val]:
@@ -55,6 +58,7 @@ def attention_split(target: Any, heads: AttentionShape) -> Kernel:
     weighted values, then maximum and sum of weights.
     """
     pages, group = heads.pages, heads.group
+    groups = row_groups(group, target.tiles.attention_rows)
     record = 4 * (pages.padded + 16)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
@@ -74,7 +78,7 @@ def attention_split(target: Any, heads: AttentionShape) -> Kernel:
                 next_page = key_address(k, f, pages, sequence, head, k.min(base + PAGE, stop - 1))
                 following = k.select(base + PAGE < stop, next_page, next_item)
                 span = heads.span(k, f, head, base, k.min(stop - base, PAGE), lambda row: length - 1)
-                for chunk, count in row_groups(group, target.tiles.attention_rows):
+                for chunk, count in groups:
                     here = k.at(q, chunk * 4 * pages.head_dim)
                     values = k.at(keys, pages.half_bytes)
                     add_page(k, rows, chunk, count, here, 4 * pages.head_dim, keys, values, pages, span, following)
@@ -93,7 +97,7 @@ def attention_split(target: Any, heads: AttentionShape) -> Kernel:
         f"attention_split_{heads.name}",
         heads.fields("splits:c parts:p out:p out_stride:i"),
         body,
-        scratch=AttentionRows.nbytes(heads, group, min(group, target.tiles.attention_rows)),
+        scratch=AttentionRows.nbytes(heads, group, max(count for _, count in groups)),
     )
 
 
