@@ -21,8 +21,7 @@ void find_argmax(global const real *x, global int *y, int width) {
         if (isnan(v)) bad = 1.0f;
     }
     most = GROUP_MAX(most);
-    bad = GROUP_MAX(bad);
-    int first = width;
+    int first = bad > 0.0f ? -1 : width;
     for (int c = item; c < width && first == width; c += LOCAL)
         if (LOAD(x, c) == most) first = c;
 #if LOCAL > 1
@@ -32,5 +31,5 @@ void find_argmax(global const real *x, global int *y, int width) {
     if (item == 0)
         for (int i = 1; i < LOCAL; i++) first = min(first, places[i]);
 #endif
-    if (item == 0) y[get_group_id(0)] = bad > 0.0f ? -1 : first;
+    if (item == 0) y[get_group_id(0)] = first;
 }

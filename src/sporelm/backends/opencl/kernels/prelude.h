@@ -75,9 +75,9 @@ static inline float max16(float16 v) {
 #define INDEX16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
 // Sums and maxima of the LOCAL work-items of a group, in one order. All of them must call, with `shared` of LOCAL
-// floats.
+// floats. Always inlined: of a kernel that calls such a function twice, PoCL 3.1 ran groups in one local memory.
 #if LOCAL > 1
-static inline float group_sum(float v, local float *shared) {
+static inline __attribute__((always_inline)) float group_sum(float v, local float *shared) {
     int item = get_local_id(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     shared[item] = v;
@@ -88,7 +88,7 @@ static inline float group_sum(float v, local float *shared) {
     }
     return shared[0];
 }
-static inline float group_max(float v, local float *shared) {
+static inline __attribute__((always_inline)) float group_max(float v, local float *shared) {
     int item = get_local_id(0);
     barrier(CLK_LOCAL_MEM_FENCE);
     shared[item] = v;
