@@ -36,7 +36,7 @@ def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
         try:
             unfinished.close()
         finally:
-            unfinished.close()  # if an interrupt came into the first one
+            unfinished.close()  # again, in case an interrupt cut the first call short
 
 
 def _write_jobs(jobs: Sequence[Job], unfinished: PartFiles, replace: bool) -> None:
@@ -74,7 +74,7 @@ def _open_private(path: str, flags: int) -> int:
 def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:
     """Put every part at its place, where nothing may be; if one cannot be put there, take the earlier ones away.
     Raises FileExistsError for a place that is taken."""
-    moved: list[Path] = []  # without a link from the part
+    moved: list[Path] = []  # places filled by renaming, on file systems without hard links
     try:
         for part, place in zip(parts, places, strict=True):
             try:
@@ -82,13 +82,17 @@ def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:
             except FileExistsError:
                 raise
             except (OSError, AttributeError, NotImplementedError):  # a disk or system without links
-                os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                moved.append(place)
+                moved.append(place)  # recorded first: an interrupt must not leave an empty file
+                try:
+                    os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                except OSError:
+                    moved.pop()
+                    raise
                 part.replace(place)
     except BaseException:
         for part, place in zip(parts, places, strict=True):
             with suppress(OSError):
-                if place in moved or part.samefile(place):
+                if place in moved or (part.stat().st_nlink > 1 and part.samefile(place)):
                     place.unlink()
         raise
 
@@ -103,20 +107,20 @@ def _rename(unfinished: PartFiles, parts: Sequence[Path], places: Sequence[Path]
     try:
         for part, place in zip(parts, places, strict=True):
             if place.exists():
-                kept = old[place] = unfinished.path_aside(place)  # noted before it moves, for an interrupt in between
+                kept = old[place] = unfinished.path_aside(place)  # recorded first: an interrupt must not lose it
                 place.replace(kept)
             placed.append(place)
             part.replace(place)
     except BaseException:
-        _remove(placed)
         for place, kept in old.items():
-            with suppress(OSError):
+            with suppress(OSError):  # one that stays aside is moved back by the next writer
                 kept.replace(place)
+        _remove(place for place in placed if place not in old or old[place].exists())
         raise
     try:
         _remove(old.values())
     finally:
-        _remove(old.values())  # if an interrupt came into the first one
+        _remove(old.values())  # again, in case an interrupt cut the first call short
 
 
 def _remove(files: Iterable[Path]) -> None:

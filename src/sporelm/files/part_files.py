@@ -33,6 +33,7 @@ class PartFiles:
     def __init__(self) -> None:
         self._locks: dict[Path, _FolderLock] = {}
         self._parts: list[Path] = []
+        self._aside: list[Path] = []
 
     def __enter__(self) -> "PartFiles":
         return self
@@ -57,23 +58,28 @@ class PartFiles:
 
         Should the process be killed before that, the next one moves it back.
         """
-        return place.with_name(f".{place.name}.{self._token(place.parent)}.old")
+        aside = place.with_name(f".{place.name}.{self._token(place.parent)}.old")
+        self._aside.append(aside)
+        return aside
 
     def close(self) -> None:
-        """Remove the parts that are still there. Closing again does nothing."""
+        """Remove the parts that are still there. Closing again does nothing.
+
+        Where a file stays aside, because it could not be moved back, the lock file stays: the next writer does it.
+        """
         for part in self._parts:
             with suppress(OSError, ValueError):  # ValueError: a name that cannot exist, with a zero in it
                 part.unlink(missing_ok=True)
         self._parts.clear()
-        for lock in self._locks.values():
-            lock.release()
+        for folder, lock in self._locks.items():
+            lock.release(keeps_file=any(path.parent == folder and path.exists() for path in self._aside))
         self._locks.clear()
 
     def _token(self, folder: Path) -> str:
         """Return the token of this writer in a folder, whose lock it holds from now on."""
         if folder not in self._locks:
             _search_once(folder)
-            self._locks[folder] = _FolderLock(folder)  # known before it is a file, for an interrupt in between
+            self._locks[folder] = _FolderLock(folder)  # recorded first, so that no interrupt leaves the file
         lock = self._locks[folder]
         lock.acquire()
         return lock.token
@@ -85,11 +91,11 @@ class _FolderLock:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.token = ""
-        self._path: Path | None = None  # of a file that is ours, or will be
+        self._path: Path | None = None  # of the file that we made or are about to make
         self._file: BinaryIO | None = None
 
     def acquire(self) -> None:
-        """Create and lock the file, once. Raises OSError."""
+        """Create and lock the file, unless that is done. Raises OSError."""
         while self._file is None:
             self.token = f"{os.getpid()}-{token_hex(4)}"
             self._path = self._folder / f".sporelm-{self.token}.lock"
@@ -100,16 +106,16 @@ class _FolderLock:
                 continue
             if take(file) and is_at(file, self._path):
                 self._file = file
-            else:  # another process took it for abandoned before it was locked
+            else:  # another process removed it as abandoned before we locked it
                 file.close()
                 self.release()
 
-    def release(self) -> None:
-        """Remove the file, if it was created."""
+    def release(self, *, keeps_file: bool = False) -> None:
+        """Unlock the file, and remove it unless it is kept."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._path is not None:
+        if self._path is not None and not keeps_file:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
             self._path = None
@@ -162,6 +168,6 @@ def _roll_back(folder: Path, token: str) -> int:
 
 
 def _search_once(folder: Path) -> None:
-    if folder not in _searched:  # without a lock: to search twice at once does no harm
+    if folder not in _searched:  # no lock needed: searching twice is harmless
         _searched.add(folder)
         remove_abandoned(folder)

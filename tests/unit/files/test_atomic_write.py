@@ -39,11 +39,7 @@ def test_a_link_is_not_a_free_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_links", [True, False])
 def test_one_of_several_writers_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool) -> None:
     if not has_links:
-
-        def refuse(*words: object) -> None:
-            raise PermissionError("no links on this disk")
-
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", raise_permission_error)
     place, begun, done, refused = tmp_path / "a", Barrier(4), [], []
 
     def write(number: int) -> None:
@@ -77,9 +73,13 @@ def test_all_new_files_or_none(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
+def raise_permission_error(*words: object) -> None:
+    raise PermissionError("no links on this disk")
+
+
 class Interrupt:
-    """A profile function that raises KeyboardInterrupt, once, where Python handles signals: at the given one of the
-    points that begin a function of these modules, or follow its call of a built-in function."""
+    """A profile function that raises KeyboardInterrupt once, at the given point. Points are where Python handles
+    signals: entries of functions in these modules, and returns of built-in functions."""
 
     def __init__(self, point: int) -> None:
         self.points_left = point
@@ -95,10 +95,12 @@ class Interrupt:
 
 # A file that was opened, but has no name yet, is closed by the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize(("replace", "has_links"), [(True, True), (False, True), (False, False)])
 def test_an_interrupt_at_any_point_leaves_all_new_files_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool, has_links: bool
 ) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", raise_permission_error)
     monkeypatch.setattr(os, "fsync", lambda number: None)  # for speed
     names, outcomes = ("a", "b"), []
     for point in range(2, 1000):
@@ -125,3 +127,24 @@ def test_an_interrupt_at_any_point_leaves_all_new_files_or_none(
     assert not is_interrupted
     assert True in outcomes
     assert not outcomes[-1]
+
+
+def test_a_file_that_cannot_be_moved_back_comes_back_with_the_next_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("a", "b")
+    for name in names:
+        (tmp_path / name).write_bytes(b"old")
+    move = Path.replace
+
+    def fail(path: Path, target: Path) -> Path:
+        if path.name.endswith(".old") or target == tmp_path / "b":
+            raise PermissionError("a scanner has opened it")
+        return move(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(RequestError, match="cannot be written"):
+            write_beside([Job(tmp_path / name, lambda file: file.write(b"new")) for name in names])
+    assert part_files.remove_abandoned(tmp_path) > 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(names, b"old")
