@@ -26,7 +26,7 @@ IMAGES = ((100, 180), (190, 192), (230, 520))  # positions of images in prompts
 BATCHES = (1, 2, 3, 7, FEW_TOKENS, FEW_TOKENS + 1, 33, 120, 121)
 
 
-# Without --all the longest tests have the best target, and avx2, which most CPUs have.
+# Without --all, the longest tests run on the best target and on avx2, the most common one.
 DEFAULT_TARGETS = [
     pytest.param(each, marks=[] if each in (TARGETS[0], "avx2") else [pytest.mark.all]) for each in TARGETS
 ]

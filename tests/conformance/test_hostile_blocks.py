@@ -51,7 +51,7 @@ COMMON = ("any bytes", "NaN scales")
 
 
 def is_common(target: str, format_name: str, kind: str) -> bool:
-    """Whether the default run has it: on the best target each format and each kind, on the others a little of each."""
+    """Return whether the default run has it: on the best target every format and every kind, on the others a sample."""
     if target == TARGETS[0]:
         return kind in COMMON or format_name in EACH_KIND
     return kind in COMMON and format_name in (EACH_KIND if target == "avx2" else FEW_FORMATS)

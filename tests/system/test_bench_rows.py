@@ -134,7 +134,7 @@ def test_whole_runs_count_their_prompts() -> None:
     assert wanted[1].context == 192
 
 
-def test_each_decoding_sample_is_compared_with_the_memory_of_its_time() -> None:
+def test_each_decode_sample_uses_the_bandwidth_measured_around_it() -> None:
     """Memory halves its speed after the second sample, and so does the engine."""
     work = Workload(weight_bytes=1000, kv_bytes=0, matrix_values=100, output_values=5, integer=True)
     machine = {"stream_bytes_s": 1e9, "int8_dot_ops_s": 1e9}

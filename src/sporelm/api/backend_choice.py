@@ -60,7 +60,7 @@ def choose_backend(
 
     device        "cpu" allows every device; another name only that one
     allows_host   whether the host has the data type that is asked for
-    strict        a device that was found but cannot be used is an error, and so is a driver that crashes in its check
+    strict        an unusable device, or an OpenCL driver that fails its check, is an error
 
     Torch on its CPU device and the reference are left out: our own back-end is the one for the CPU. Without other
     devices nothing is measured. Raises BackendError if no candidate is left, or if `strict`.
@@ -99,7 +99,9 @@ def choose_backend(
 
 
 def _strict_error(problem: str) -> BackendError:
-    return BackendError(f"the option strict: {problem}. Leave it out, or name a back-end with the option backend")
+    return BackendError(
+        f"the option strict: {problem}. Remove the option strict, or name a back-end with the option backend"
+    )
 
 
 def _time_token(

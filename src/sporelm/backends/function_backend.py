@@ -371,12 +371,12 @@ class FunctionBackend(ABC):
             return median(self._read_rates(self._max_measured_bytes()))
 
     def _max_measured_bytes(self) -> int:
-        """Return the largest size of the arrays of a measurement."""
+        """Return the largest size of arrays used in a measurement."""
         free = self.free_bytes()
         return MAX_STREAM_BYTES if free is None else min(MAX_STREAM_BYTES, free // MEMORY_PART)
 
     def _read_rates(self, max_bytes: int) -> list[float]:
-        """Return the bytes a second of several reads of an array of at most `max_bytes`."""
+        """Return the read bandwidth in bytes per second of several reads of an array of at most `max_bytes`."""
         count = STREAM_BYTES // F32.nbytes
         reads = self._times(self._filled((count,), F32).sum)
         while min(reads) < MIN_SECONDS and (larger := GROWTH * count) * F32.nbytes <= max_bytes:

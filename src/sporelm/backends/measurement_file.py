@@ -1,11 +1,12 @@
-"""Files of the user's with measurements of this machine: {"sporelm tiles": [entry, ...]}.
+"""Per-user JSON files with measurements of this machine: {"sporelm tiles": [entry, ...]}.
 
-An entry is an object that two of its fields identify, such as a device and its driver. The file is data: an invalid one
-is an error of the reader, and replaced by the writer. Processes that write at the same time keep one another's entries.
+Two fields of an entry identify it, such as device and driver. Invalid content raises an error when the file is read,
+and is replaced when it is written. Processes that write at the same time do not lose each other's entries.
 """
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +26,19 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class MeasurementFile:
-    """A kind of such files.
+    """The format of one measurement file.
 
     list_key     the key of the list of entries
-    names        the two fields that identify an entry
+    key_fields   the two fields that identify an entry
     check_entry  returns an entry that is valid; raises ValueError
     """
 
     list_key: str
-    names: tuple[str, str]
+    key_fields: tuple[str, str]
     check_entry: Callable[[Any], Entry]
 
     def read(self, path: Path) -> dict[tuple[str, str], Entry]:
-        """Return entries by their two fields; none without a file. Raise OSError, ValueError, RecursionError."""
+        """Return the entries by their key fields, none without a file. Raise OSError, ValueError, RecursionError."""
         if not path.exists():
             return {}
         if not path.is_file():
@@ -55,8 +56,8 @@ class MeasurementFile:
         return {self._key(entry): entry for entry in map(self.check_entry, values[self.list_key])}
 
     def save(self, path: Path, entry: Entry) -> None:
-        """Add an entry to the file, or replace the one with its two fields. Keep the others. Raise OSError."""
-        with lock_file(path):
+        """Add an entry, replacing one with the same key fields, and keep the others. Raise OSError."""
+        with exclusive_access(path):
             entries: dict[tuple[str, str], Entry] = {}
             with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
                 entries = self.read(path)
@@ -65,15 +66,16 @@ class MeasurementFile:
                 part.write_text(json.dumps({self.list_key: list(entries.values())}, indent=1) + "\n", "utf-8")
 
     def _key(self, entry: Entry) -> tuple[str, str]:
-        first, second = self.names
+        first, second = self.key_fields
         return entry[first], entry[second]
 
 
 @contextlib.contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Keep other processes out of such blocks for the same path. Raise OSError after 10 seconds of waiting.
+def exclusive_access(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock for a path during the block. Raise TimeoutError after 10 seconds of waiting.
 
-    File systems without locks are not locked. The lock is a file beside the path, which is gone afterwards.
+    The lock is a file beside the path, which is removed afterwards. On file systems without locks the block runs
+    unprotected.
     """
     lock = path.with_name(path.name + LOCK_SUFFIX)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,9 +86,12 @@ def lock_file(path: Path) -> Iterator[None]:
                 try:
                     yield
                 finally:
-                    with contextlib.suppress(OSError):  # some systems remove no file that is open
-                        lock.unlink()
-                return
+                    if sys.platform != "win32":  # where an open file cannot be removed
+                        lock.unlink(missing_ok=True)
+                break
         if monotonic() > deadline:
-            raise TimeoutError(f"another process has held the lock {lock.name} for {WAIT_SECONDS:g} s")
+            raise TimeoutError(f"{lock.name}: another process has locked it for more than {WAIT_SECONDS:g} s")
         sleep(POLL_SECONDS)
+    if sys.platform == "win32":
+        with contextlib.suppress(OSError):  # another process has opened it
+            lock.unlink()

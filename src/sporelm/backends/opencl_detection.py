@@ -38,7 +38,7 @@ def list_opencl_candidates(torch_devices: Collection[str] = ()) -> list[str]:
 
 
 def find_driver_failure() -> str | None:
-    """Return why the OpenCL drivers crash or hang, which hides their devices; None if they do not."""
+    """Return why the check of the OpenCL drivers failed (crash or hang), which hides all devices; None if it passed."""
     if find_spec("pyopencl") is None:
         return None
     try:

@@ -85,20 +85,20 @@ class Program(Protocol):
 
 
 @runtime_checkable
-class AheadCompiler(Protocol):
-    """An optional part of a program: kernels that would be compiled in its first steps can be compiled before them."""
+class PrecompilableProgram(Protocol):
+    """An optional part of a program: its kernels can be compiled before its first step."""
 
-    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
-        """Return functions that compile the kernels of typical steps which are not compiled yet, a short one for each
-        kernel or few. Programs that share kernels return them under the same keys."""
+    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
+        """Return tasks that compile the kernels of typical steps, by key; each task is short. Kernels that are already
+        compiled are left out. Programs that share kernels use the same keys."""
 
 
-def list_compilations(programs: Iterable[Program]) -> dict[Hashable, Callable[[], None]]:
-    """Return the functions of those programs that have kernels to compile ahead (`AheadCompiler`)."""
+def list_compile_tasks(programs: Iterable[Program]) -> dict[Hashable, Callable[[], None]]:
+    """Collect the compile tasks of all programs, each key once."""
     found: dict[Hashable, Callable[[], None]] = {}
     for program in programs:
-        if isinstance(program, AheadCompiler):
-            found |= {key: each for key, each in program.list_compilations().items() if key not in found}
+        if isinstance(program, PrecompilableProgram):
+            found |= {key: each for key, each in program.list_compile_tasks().items() if key not in found}
     return found
 
 
@@ -323,7 +323,7 @@ class Backend(Protocol):
         where kernels may be far from the peak."""
 
     def measure_stream(self) -> float:
-        """Measure the bytes a second that memory is read at now, the median of several short times."""
+        """Measure the current read bandwidth of memory in bytes per second: the median of several short reads."""
 
     def synchronize(self) -> None:
         """Wait until all work is done."""

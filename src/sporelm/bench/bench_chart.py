@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from sporelm.bench.bench_rows import BenchRow, median_ratio
+from sporelm.bench.bench_rows import BenchRow, compute_median_ratio
 from sporelm.errors import RequestError
 from sporelm.files.atomic_write import Job, write_beside
 
@@ -110,7 +110,7 @@ def build_bars(row: BenchRow) -> list[ChartBar]:
     """Ours first, then the peers' and the limit, as far as they were measured."""
     found = [ChartBar("ours", row.tok_s, f"{row.tok_s:.1f}")]
     for index, peer in enumerate(row.peers):
-        ratio = median_ratio(row.samples, peer.samples)
+        ratio = compute_median_ratio(row.samples, peer.samples)
         found.append(ChartBar(peer_kind(index), peer.tok_s, f"{peer.tok_s:.1f} (ours is {ratio:.2f} x)"))
     if row.limit and row.share is not None:
         reached = f"(reached {row.share:.0%})"

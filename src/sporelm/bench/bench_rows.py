@@ -35,15 +35,15 @@ class PeerFigure:
     @property
     def share(self) -> float | None:
         """The share of the machine's limit that was reached, if limits were measured beside the samples."""
-        return median_ratio(self.samples, self.sample_limits) if self.sample_limits else None
+        return compute_median_ratio(self.samples, self.sample_limits) if self.sample_limits else None
 
 
 @dataclass(frozen=True)
 class BenchRow:
     """One test: all speeds in tokens per second, samples in the order they were taken.
 
-    `sample_limits` are the machine's limits at the time of each sample, where memory limits the test: its speed may
-    change between samples. `limit` is then their median.
+    `sample_limits` are the limits at the time of each sample, where memory bandwidth limits the test, because it can
+    change between samples. `limit` is computed from the median bandwidth.
     """
 
     test: str
@@ -60,9 +60,9 @@ class BenchRow:
 
     @property
     def share(self) -> float | None:
-        """The share of the limit that was reached: the median over the samples, each with its own limit if any."""
+        """The share of the limit that was reached: the median over samples, each with its own limit where measured."""
         if self.sample_limits:
-            return median_ratio(self.samples, self.sample_limits)
+            return compute_median_ratio(self.samples, self.sample_limits)
         return self.tok_s / self.limit.value if self.limit else None
 
     def as_json(self) -> dict[str, Any]:
@@ -85,8 +85,8 @@ class BenchRow:
         return row
 
     def compare(self, peer: PeerFigure) -> dict[str, Any]:
-        """A peer's figure as JSON, with our speed over its own: the median over samples of the same turn."""
-        ratio = round(median_ratio(self.samples, peer.samples), 4)
+        """Return a peer's result as JSON, with our speed divided by its: the median over samples of the same repeat."""
+        ratio = round(compute_median_ratio(self.samples, peer.samples), 4)
         share = None if peer.share is None else round(peer.share, 4)
         return {"name": peer.name, "tok_s": round(peer.tok_s, 3), "ratio": ratio, "share": share}
 
@@ -97,12 +97,12 @@ class BenchRow:
         cells.append(f"{self.limit.kind} {self.limit.value:.1f}" if self.limit else "")
         cells.append(f"{self.share:.0%}" if self.share is not None else "")
         cells.append(", ".join(f"{peer.name} {peer.tok_s:.1f}" for peer in self.peers))
-        cells.append(", ".join(f"{median_ratio(self.samples, peer.samples):.2f}" for peer in self.peers))
+        cells.append(", ".join(f"{compute_median_ratio(self.samples, peer.samples):.2f}" for peer in self.peers))
         return cells
 
 
-def median_ratio(samples: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of the ratios of samples of the same time."""
+def compute_median_ratio(samples: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median ratio of paired samples."""
     return median(sample / other for sample, other in zip(samples, others, strict=True))
 
 

@@ -14,7 +14,7 @@ from sporelm.errors import RequestError, UsageError
 BATCH_PROMPT = 128
 BATCH_TOKENS = 64
 
-LimitFunction = Callable[["BenchCase", float | None], SpeedLimit | None]  # given bytes read a second, if measured
+LimitFunction = Callable[["BenchCase", float | None], SpeedLimit | None]  # given the read bandwidth in bytes/s, or None
 Announce = Callable[[str, int, int], None]  # phase, done, total
 
 
@@ -131,14 +131,14 @@ def choose_context(wanted: Sequence[BenchCase], model_context: int, asked: int |
 
 @dataclass
 class SampleSeries:
-    """Samples of one program, and the bytes a second that memory was read at around each of them."""
+    """Samples of one program, and the read bandwidth in bytes/s around each."""
 
     speeds: list[float] = field(default_factory=list)
-    streams: list[float] = field(default_factory=list)
+    bandwidths: list[float] = field(default_factory=list)
 
-    def limits(self, case: BenchCase, limit: LimitFunction) -> tuple[float, ...]:
+    def compute_limits(self, case: BenchCase, limit: LimitFunction) -> tuple[float, ...]:
         """Return the machine's limit at the time of each sample; empty if memory was not measured."""
-        found = [limit(case, stream) for stream in self.streams]
+        found = [limit(case, bandwidth) for bandwidth in self.bandwidths]
         return tuple(each.value for each in found if each is not None)
 
 
@@ -154,11 +154,11 @@ def measure_cases(
     announce: Announce = lambda phase, done, total: None,
     measure_stream: Callable[[], float] | None = None,
 ) -> list[BenchRow]:
-    """Take `repeat` samples of every case, after one unmeasured run each; the best variant of a peer counts.
+    """Take `repeat` samples of each case after one warm-up run; of a peer, keep the fastest variant.
 
-    Memory may change its speed within a run, so `measure_stream` is called before and after each sample of decoding,
-    and the sample's limit is that of the mean of both. `announce` hears before each sample which one it is, and the
-    median so far.
+    Memory bandwidth can change within a run, so `measure_stream` is called before and after each decode sample; the
+    mean of both gives that sample's limit. `announce` is called before each sample with its label, which has the median
+    so far.
     """
     if repeat < 1:
         raise RequestError(f"--repeat is {repeat}: it must be at least 1")
@@ -176,7 +176,7 @@ def measure_cases(
             if turn == 0:
                 case.sample(engine)
                 continue
-            sampler = StreamedSampler(measure_stream if case.decode else None)
+            sampler = BandwidthSampler(measure_stream if case.decode else None)
             sampler.take(ours[case], partial(case.sample, engine))
             for peer, variants in zip(peers, theirs[case], strict=True):
                 for variant, series in variants.items():
@@ -186,33 +186,33 @@ def measure_cases(
     return [make_row(case, ours[case], limit, list(zip(peers, theirs[case], strict=True))) for case in wanted]
 
 
-class StreamedSampler:
-    """Takes samples in turn, and measures memory before the first and after each of them."""
+class BandwidthSampler:
+    """Takes samples, and measures the read bandwidth before the first and after each."""
 
     def __init__(self, measure_stream: Callable[[], float] | None) -> None:
         self._measure_stream = measure_stream
         self._last = measure_stream() if measure_stream is not None else 0.0
 
     def take(self, series: SampleSeries, sample: Callable[[], float]) -> None:
-        """Add a sample to a series, with the mean of the rates of memory before and after it."""
+        """Add a sample to a series, with the mean read bandwidth before and after it."""
         series.speeds.append(sample())
         if self._measure_stream is not None:
             before, self._last = self._last, self._measure_stream()
-            series.streams.append(mean((before, self._last)))
+            series.bandwidths.append(mean((before, self._last)))
 
 
 def make_row(
     case: BenchCase, ours: SampleSeries, limit: LimitFunction, theirs: Sequence[tuple[LlamaPeer, VariantSamples]]
 ) -> BenchRow:
     """Return the row of a case."""
-    middle = median(ours.streams) if ours.streams else None
+    bandwidth = median(ours.bandwidths) if ours.bandwidths else None
     peers = tuple(pick_best_variant(case, peer, variants, limit) for peer, variants in theirs)
-    samples, limits = tuple(ours.speeds), ours.limits(case, limit)
-    return BenchRow(case.test, case.batch, case.depth, samples, limit(case, middle), peers, limits)
+    samples, limits = tuple(ours.speeds), ours.compute_limits(case, limit)
+    return BenchRow(case.test, case.batch, case.depth, samples, limit(case, bandwidth), peers, limits)
 
 
 def pick_best_variant(case: BenchCase, peer: LlamaPeer, variants: VariantSamples, limit: LimitFunction) -> PeerFigure:
     """Return the peer's variant with the highest median."""
     best = max(variants, key=lambda variant: median(variants[variant].speeds))
     series = variants[best]
-    return PeerFigure(f"{peer.name} {best.name}", tuple(series.speeds), series.limits(case, limit))
+    return PeerFigure(f"{peer.name} {best.name}", tuple(series.speeds), series.compute_limits(case, limit))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sporelm.backends.protocol import Missing, Ready
     from sporelm.bench import BenchCase, BenchRow
     from sporelm.bench.bench_rows import SpeedLimit
+    from sporelm.bench.roofline import Workload
 
 
 def make_parser() -> Parser:
@@ -113,15 +114,19 @@ def run(args: argparse.Namespace) -> int:
     llm = trace_options.open_traced_model(args, max_batch=max(case.batch for case in selected), adapters=adapters)
     try:
         peers = [open_peer(folder, path, llm.threads) for folder in args.peer]
-        # Measured before and after; the better counts, because a busy moment would give a limit that can be exceeded.
-        # Memory, which may change its speed, is measured around each sample of decoding too.
+        # Measured before and after the run; the higher value counts, because a limit measured while the machine was
+        # busy could be exceeded. Read bandwidth is also measured around each decode sample.
         with ProgressLine() as progress:
             progress("the machine's limits", 0, 1)
             before = llm.backend.measure_limits()
 
         def limit(case: "BenchCase", stream: float | None) -> "SpeedLimit":
             rates = machine()
-            return limit_of(llm, case, rates if stream is None else rates | {"stream_bytes_s": stream})
+            return workload().limit(case, rates if stream is None else rates | {"stream_bytes_s": stream})
+
+        @cache
+        def workload() -> "Workload":
+            return workload_of(llm)
 
         @cache
         def machine() -> dict[str, float]:
@@ -171,13 +176,13 @@ def read_context_length(path: Path) -> int:
         source.close()
 
 
-def limit_of(llm: "LLM", case: "BenchCase", machine: dict[str, float]) -> "SpeedLimit":
+def workload_of(llm: "LLM") -> "Workload":
+    """Return what a step of the model reads and computes."""
     from sporelm.bench.roofline import compute_workload
     from sporelm.ops.canonical_pages import KV_TYPES
 
     kind = KV_TYPES[llm.kv]
-    work = compute_workload(llm.config, llm.model_bytes, kind.nbytes / kind.values, llm.expert_bytes)
-    return work.limit(case, machine)
+    return compute_workload(llm.config, llm.model_bytes, kind.nbytes / kind.values, llm.expert_bytes)
 
 
 def render(found: Sequence["BenchRow"], args: argparse.Namespace) -> str:

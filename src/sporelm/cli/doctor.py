@@ -154,7 +154,7 @@ def check_report_options(args: argparse.Namespace) -> None:
 
 def write_conformance_report(args: argparse.Namespace, backend_options: dict[str, str]) -> int:
     """Check the back-end, write the report, and print its verdict. Return the exit code."""
-    from sporelm.evals.conformance.check import count_beyond, count_unsupported, is_compared
+    from sporelm.evals.conformance.check import count_out_of_range, count_unsupported, is_compared
     from sporelm.evals.conformance.conformance_report import build_report, write_report
 
     report = build_report(args.backend, backend_options, every_case=args.all)
@@ -164,12 +164,12 @@ def write_conformance_report(args: argparse.Namespace, backend_options: dict[str
         return 0 if report["passes"] else 1
     equal = sum(row["state"] == "equal" for row in report["cases"])
     unsupported = sum(count_unsupported(report["cases"]).values())
-    beyond, supported = count_beyond(report["cases"]), sum(map(is_compared, report["cases"]))
+    skipped, compared = count_out_of_range(report["cases"]), sum(map(is_compared, report["cases"]))
     models = sum(row["state"] == "equal" for row in report["models"])
     verdict = "passes" if report["passes"] else "does not pass"
-    counts = f"{equal} of {supported} cases and {models} of {len(report['models'])} runs of tiny models"
+    counts = f"{equal} of {compared} cases and {models} of {len(report['models'])} runs of tiny models"
     lacking = f", {unsupported} cases are unsupported" if unsupported else ""
-    lacking += f", {beyond} cases are not run: their numbers are beyond the number type" if beyond else ""
+    lacking += f", {skipped} cases were skipped (values out of range for the data type)" if skipped else ""
     print(f"{args.backend} {verdict}: {counts} are equal{lacking}; {args.report} has them all")
     return 0 if report["passes"] else 1
 
@@ -433,17 +433,17 @@ def list_case_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def summarize_cases(backend: str, rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines that sum up a back-end's conformance cases: how many are equal, and which ops it lacks."""
-    from sporelm.evals.conformance.check import count_beyond, count_unsupported, is_compared
+    from sporelm.evals.conformance.check import count_out_of_range, count_unsupported, is_compared
 
-    lacking, beyond = count_unsupported(rows), count_beyond(rows)
-    equal, supported = sum(row["state"] == "equal" for row in rows), sum(map(is_compared, rows))
-    lines = [f"conformance  {backend}: {equal} of {supported} supported cases are equal"]
+    lacking, skipped = count_unsupported(rows), count_out_of_range(rows)
+    equal, compared = sum(row["state"] == "equal" for row in rows), sum(map(is_compared, rows))
+    lines = [f"conformance  {backend}: {equal} of {compared} supported cases are equal"]
     if lacking:
         ops = ", ".join(f"{op} ({count})" for op, count in lacking.items())
         reason = "no kernel, and the reference cannot run them on packed weights, caches or states"
         lines.append(f"conformance  {backend}: {sum(lacking.values())} cases are unsupported ({reason}): {ops}")
-    if beyond:
-        lines.append(f"conformance  {backend}: {beyond} cases are not run: their numbers are beyond its number type")
+    if skipped:
+        lines.append(f"conformance  {backend}: {skipped} cases were skipped: values out of range for its data type")
     return lines
 
 

@@ -8,7 +8,7 @@ from sporelm.cli.terminal_layout import terminal_width
 
 BAR_WIDTH = 24
 MIN_INTERVAL_SECONDS = 0.05
-MAX_COUNTED = 1000  # a total up to this counts items, which are shown; larger ones are bytes or parts
+COUNTED_PHASES = {"compiling kernels"}  # whose items are shown; other totals are bytes or parts
 
 
 class ProgressLine:
@@ -40,7 +40,7 @@ class ProgressLine:
         self.phase, self.drawn_at = phase, now
         share = min(1.0, done / total) if total > 0 else 1.0
         filled = round(share * BAR_WIDTH)
-        title = f"{phase} {done}/{total}" if 1 < total <= MAX_COUNTED else phase
+        title = f"{phase} {done}/{total}" if phase in COUNTED_PHASES and total > 1 else phase
         line = f"{title} [{'#' * filled}{' ' * (BAR_WIDTH - filled)}] {share:4.0%}"
         columns = terminal_width(sys.stderr)
         if columns is not None and len(line) >= columns:  # a wrapped line could not be overwritten

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Program, list_compilations
+from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Program, list_compile_tasks
 from sporelm.backends.reference_fallback import map_values
 from sporelm.ops import Call, Graph, Value
 from sporelm.ops.op import leaves
@@ -95,9 +95,9 @@ class PartitionedProgram:
             copies[part] = parts[part].upload(np.ascontiguousarray(array, value.dtype.numpy))
         return copies[part]
 
-    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
-        """See `AheadCompiler`."""
-        return list_compilations(segment.program for segment in self.segments)
+    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
+        """See `PrecompilableProgram`."""
+        return list_compile_tasks(segment.program for segment in self.segments)
 
     def free(self) -> None:
         for segment in self.segments:

@@ -14,7 +14,7 @@ from sporelm.backends.protocol import (
     Placement,
     Program,
     Progress,
-    list_compilations,
+    list_compile_tasks,
 )
 from sporelm.backends.reference_fallback import check_updates, map_values, substitute_values
 from sporelm.errors import OpError
@@ -142,8 +142,8 @@ class Plan:
             self.bucket_programs.clear()
 
     def prepare(self, step_buckets: Iterable[str] | None = None, progress: Progress | None = None) -> None:
-        """Compile the programs of these buckets (default: all) before their first use, and their kernels if these
-        would be compiled in the first steps (`AheadCompiler`)."""
+        """Compile the programs of these buckets (default: all) now, and their kernels where these can be compiled
+        before the first step (`PrecompilableProgram`)."""
         wanted = list(self.step_buckets if step_buckets is None else step_buckets)
         for done, name in enumerate(wanted):
             if progress:
@@ -151,13 +151,13 @@ class Plan:
             self.bucket_program(name)
         if progress:
             progress("compile", len(wanted), len(wanted))
-        compilations = list_compilations(self.bucket_program(name).program for name in wanted)
-        for done, compile_kernels in enumerate(compilations.values()):
+        compile_tasks = list_compile_tasks(self.bucket_program(name).program for name in wanted)
+        for done, compile_kernels in enumerate(compile_tasks.values()):
             if progress:
-                progress("compiling kernels", done, len(compilations))
+                progress("compiling kernels", done, len(compile_tasks))
             compile_kernels()
-        if progress and compilations:
-            progress("compiling kernels", len(compilations), len(compilations))
+        if progress and compile_tasks:
+            progress("compiling kernels", len(compile_tasks), len(compile_tasks))
 
     @property
     def num_calls(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, Handle, Program, list_compilations
+from sporelm.backends.protocol import Backend, Handle, Program, list_compile_tasks
 from sporelm.backends.reference_fallback import check_fallback, run_reference, substitute_values
 from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Value
@@ -45,9 +45,9 @@ class SplitProgram:
             values.update(part.run(values, extents))
         return {name: values[inner] for name, inner in self.outputs.items()}
 
-    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
-        """See `AheadCompiler`."""
-        return list_compilations(self.parts)
+    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
+        """See `PrecompilableProgram`."""
+        return list_compile_tasks(self.parts)
 
     def free(self) -> None:
         for part in self.parts:

@@ -196,7 +196,7 @@ def test_a_driver_that_crashes_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert choose(GB).reason.endswith(named) or named + "; " in choose(GB).reason
     assert named in choose(GB, allows_host=False).reason
     for device in ("cpu", "opencl:1"):
-        with pytest.raises(BackendError, match=rf"^the option strict: {named}\. Leave it out"):
+        with pytest.raises(BackendError, match=rf"^the option strict: {named}\. Remove the option strict"):
             choose(GB, device=device, strict=True)
     with pytest.raises(BackendError, match=f"finds no device: {named}"):
         choose(GB, device="opencl:1")

@@ -10,7 +10,7 @@ import pytest
 
 from sporelm.backends import measurement_file
 from sporelm.backends.file_lock import try_lock
-from sporelm.backends.measurement_file import LOCK_SUFFIX, MeasurementFile, lock_file
+from sporelm.backends.measurement_file import LOCK_SUFFIX, MeasurementFile, exclusive_access
 
 KIND = MeasurementFile("entries", ("device", "driver"), dict)
 NUM_PROCESSES, NUM_ENTRIES = 3, 40
@@ -34,7 +34,7 @@ def needs_locks(tmp_path: Path) -> None:
     (tmp_path / "probe").unlink()
 
 
-def test_processes_keep_the_entries_of_one_another(tmp_path: Path, needs_locks: None) -> None:
+def test_concurrent_processes_keep_each_others_entries(tmp_path: Path, needs_locks: None) -> None:
     path = tmp_path / "folder" / "file.json"
     commands = [
         [sys.executable, "-c", PROGRAM, str(path), str(number), str(NUM_ENTRIES)] for number in range(NUM_PROCESSES)
@@ -56,7 +56,7 @@ def test_processes_keep_the_entries_of_one_another(tmp_path: Path, needs_locks: 
 def test_a_save_waits_for_another(tmp_path: Path, needs_locks: None) -> None:
     path = tmp_path / "file.json"
     saving = Thread(target=KIND.save, args=(path, {"device": "second", "driver": "1"}))
-    with lock_file(path):
+    with exclusive_access(path):
         saving.start()
         saving.join(0.1)
         assert not path.exists()
@@ -70,7 +70,10 @@ def test_a_lock_that_is_never_released_is_an_error(
 ) -> None:
     monkeypatch.setattr(measurement_file, "WAIT_SECONDS", 0.05)
     path = tmp_path / "file.json"
-    with lock_file(path), pytest.raises(OSError, match=r"another process has held the lock file.json.lock for 0.05 s"):
+    with (
+        exclusive_access(path),
+        pytest.raises(OSError, match=r"file.json.lock: another process has locked it for more than 0.05 s"),
+    ):
         KIND.save(path, {"device": "a", "driver": "1"})
 
 

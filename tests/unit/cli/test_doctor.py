@@ -11,7 +11,7 @@ import pytest
 from sporelm.backends.backend_registry import DEVICE_KINDS
 from sporelm.cli import doctor
 from sporelm.cli.main import main
-from sporelm.evals.conformance.check import BEYOND
+from sporelm.evals.conformance.check import OUT_OF_RANGE
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_unsupported_cases_are_one_line_and_no_failure(
     assert "store_latent (3), wkv6 (1)" in shown
     assert "has no kernel for it" not in shown
     assert "beyond its number type" not in shown
-    rows += [row | {"case": f"linear any block {number}", "state": BEYOND} for number in range(2)]
+    rows += [row | {"case": f"linear any block {number}", "state": OUT_OF_RANGE} for number in range(2)]
     assert main(["doctor", "--conformance", "--backend", "cpu"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "x: 1 of 1 supported cases are equal" in shown
-    assert "x: 2 cases are not run: their numbers are beyond its number type" in shown
+    assert "x: 2 cases were skipped: values out of range for its data type" in shown
     assert "any block" not in shown
     rows.append(row | {"case": "add 2x7", "state": "differs"})
     assert main(["doctor", "--conformance", "--backend", "cpu"]) == 1
@@ -117,7 +117,7 @@ def test_a_missing_back_end_is_named_once(monkeypatch: pytest.MonkeyPatch, capsy
     assert "x            missing: no such device\n" in capsys.readouterr().out
 
 
-def test_without_torch_each_of_its_back_ends_has_the_command_that_installs_it() -> None:
+def test_torch_backends_name_the_install_command_when_torch_is_missing() -> None:
     code = """
 import sys
 sys.modules["torch"] = None

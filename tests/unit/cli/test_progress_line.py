@@ -34,6 +34,11 @@ def test_bytes_are_a_percentage(stderr: Terminal) -> None:
     assert stderr.getvalue() == f"\rload [{'#' * 12}{' ' * 12}]  50%"
 
 
+def test_samples_of_a_benchmark_are_not_counted_twice(stderr: Terminal) -> None:
+    ProgressLine()("tg128: sample 2 of 5", 3, 12)
+    assert stderr.getvalue() == f"\rtg128: sample 2 of 5 [{'#' * 6}{' ' * 18}]  25%"
+
+
 def test_a_narrow_terminal_has_no_bar(stderr: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_line, "terminal_width", lambda stream: 40)
     ProgressLine()("compiling kernels", 12, 40)

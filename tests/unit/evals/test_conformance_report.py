@@ -12,7 +12,7 @@ import pytest
 from sporelm.backends.backend_registry import open_backend
 from sporelm.cli.main import main
 from sporelm.evals.conformance import conformance_report, model_checks
-from sporelm.evals.conformance.check import BEYOND
+from sporelm.evals.conformance.check import OUT_OF_RANGE
 from sporelm.evals.conformance.conformance_report import check_report_path, render_page, summarize_ops, write_report
 from sporelm.evals.conformance.model_checks import KINDS, compare_logits, run_model
 from sporelm.evals.conformance.op_speed import FORMAT_NAMES, time_products
@@ -45,7 +45,7 @@ def make_report(**changes: Any) -> dict[str, Any]:
         {"backend": "x", "case": "add 2x7", "kernel": "own", "state": "differs", "error": "1.0e-01"},
         {"backend": "x", "case": "rope <half>", "kernel": "own", "state": "fails", "error": "TypeError: <b> & more"},
         {"backend": "x", "case": "store_latent 1", "kernel": "reference", "state": "unsupported", "error": "no kernel"},
-        *({"backend": "x", "case": f"add {n}", "kernel": "none", "state": BEYOND, "error": ""} for n in range(3)),
+        *({"backend": "x", "case": f"add {n}", "kernel": "none", "state": OUT_OF_RANGE, "error": ""} for n in range(3)),
     ]
     report = {
         "backend": "x",
@@ -79,7 +79,7 @@ def test_the_page_is_well_formed_and_says_everything() -> None:
         "50%",
         "2.00",
         "store_latent (1)",
-        "beyond the number type of results: 3.",
+        "data type: 3.",
     ):
         assert words in tags.text
     assert "<script" not in page

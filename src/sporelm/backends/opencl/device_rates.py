@@ -43,7 +43,7 @@ def measure_peak_rates(backend: "OpenClBackend") -> Mapping[str, float]:
 
 
 def measure_stream(backend: "OpenClBackend") -> float:
-    """Return the bytes a second that the device reads now: the median of several times."""
+    """Return the current read bandwidth of the device in bytes per second: the median of several reads."""
     return STREAM_BYTES / median(_time_reads(backend))
 
 

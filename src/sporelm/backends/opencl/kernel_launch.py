@@ -60,7 +60,7 @@ def size_of(size: Size, extents: Extents) -> int:
     return size.value(extents) if isinstance(size, ScaledExtent) else size(extents)
 
 
-def global_size(launch: KernelLaunch, extents: Extents) -> tuple[int, ...]:
+def compute_global_size(launch: KernelLaunch, extents: Extents) -> tuple[int, ...]:
     """Return the global size of a launch in a step; empty if there is nothing to do."""
     sizes = [size_of(size, extents) for size in launch.sizes]
     if 0 in sizes:
@@ -78,13 +78,13 @@ class PreparedLaunch:
         for index, argument in enumerate(launch.arguments):
             if isinstance(argument, ScaledExtent):
                 self._varying.append((index, argument))
-                kernel.set_arg(index, np.int32(0))  # until `bind`: an empty launch needs a value
+                kernel.set_arg(index, np.int32(0))  # until `bind`: a dummy launch needs a value
             else:
                 kernel.set_arg(index, argument)
 
     def bind(self, extents: Extents) -> tuple[int, ...]:
         """Set the numbers of a step, and return its global size; empty if there is nothing to do."""
-        sizes = global_size(self.launch, extents)
+        sizes = compute_global_size(self.launch, extents)
         if not sizes:
             return ()
         for index, amount in self._varying:

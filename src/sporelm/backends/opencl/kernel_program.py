@@ -71,13 +71,13 @@ def read_source(name: str) -> str:
     return (SOURCES / name).read_text("utf-8")
 
 
-# Held while a driver compiles: in builds, and in empty launches. Threads of several models would compile in one folder,
-# which PoCL does not lock (`pocl_folder`).
+# Held during builds and dummy launches: PoCL does not lock the cache folder that the threads of a process share
+# (`pocl_folder`).
 COMPILE_LOCK = RLock()
-POCL_SMALL_GRID = 65535  # with this many work-items in a dimension PoCL compiles a kernel again
-EMPTY_LAYERS = 2  # groups of an empty launch in the third dimension: its work-items return at once (`prelude.h`)
+POCL_LARGE_GRID = 65535  # from this many work-items in a dimension on, PoCL compiles another version of a kernel
+DUMMY_GROUPS = 2  # in the third dimension of a dummy launch, whose work-items return at once (`prelude.h`)
 LOGGED_SECONDS = 1.0  # of compilation in a step
-RECOMPILED_SECONDS = 0.05  # an empty launch that takes so long has compiled a kernel that the binary lacks
+RECOMPILE_THRESHOLD_SECONDS = 0.05  # heuristic: a slower dummy launch has compiled, and the binary is saved again
 
 
 class LaunchVariant(NamedTuple):
@@ -88,19 +88,19 @@ class LaunchVariant(NamedTuple):
     group: tuple[int, ...]
     is_small: bool
 
-    def empty_launch(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return the global size and the group of a launch of this variant that computes nothing.
+    def compute_dummy_size(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return the global and local size of a dummy launch of this variant.
 
-        The size is the largest of a small grid, or the smallest of a large one.
+        The grid is the largest small one or the smallest large one.
         """
         width, height = (*self.group, 1)[:2]
-        columns = (POCL_SMALL_GRID - 1) // width if self.is_small else -(-POCL_SMALL_GRID // width)
-        return (max(1, columns) * width, height, EMPTY_LAYERS), (width, height, 1)
+        columns = (POCL_LARGE_GRID - 1) // width if self.is_small else -(-POCL_LARGE_GRID // width)
+        return (max(1, columns) * width, height, DUMMY_GROUPS), (width, height, 1)
 
 
 def launch_variant(program: KernelProgram, name: str, sizes: Sequence[int], group: Sequence[int]) -> LaunchVariant:
     """Return the variant of a launch with these work-items in each dimension."""
-    return LaunchVariant(program, name, tuple(group), max(sizes) < POCL_SMALL_GRID)
+    return LaunchVariant(program, name, tuple(group), max(sizes) < POCL_LARGE_GRID)
 
 
 class ProgramCompiler:
@@ -110,7 +110,7 @@ class ProgramCompiler:
         self.device, self.context = device, context
         self.binaries = binaries if binaries is not None else ObjectCache()
         self.num_compiled = 0  # from source, not from a binary
-        self.seconds: dict[KernelProgram, float] = {}  # spent compiling and saving each program, or loading its binary
+        self.seconds: dict[KernelProgram, float] = {}  # time spent to compile, load or save each program
         self._programs: dict[KernelProgram, Any] = {}
         self._unsaved: dict[KernelProgram, Any] = {}
         self._compiled: set[LaunchVariant] = set()
@@ -125,39 +125,45 @@ class ProgramCompiler:
         return cl.Kernel(self._programs[program], name)
 
     def is_compiled(self, variant: LaunchVariant) -> bool:
-        """Return whether a launch of a variant makes no driver compile."""
+        """Return whether the kernel is already compiled for this variant."""
         return variant in self._compiled
 
     def compile_kernel(self, queue: Any, variant: LaunchVariant, kernel: Any) -> None:
-        """Make the driver compile a kernel for a variant, by a launch that computes nothing, and wait for it.
+        """Compile a kernel for a variant with a dummy launch, and wait for it.
 
-        Drivers may leave the last step of compilation to the first launch; PoCL does. All arguments of the kernel must
-        be set, to any value. `save_binaries` comes afterwards.
+        Some drivers, such as PoCL, finish compiling only at the first launch. All arguments must be set, to any value.
+        Call `save_binaries` afterwards.
         """
         if variant in self._compiled:
             return
-        sizes, group = variant.empty_launch()
+        sizes, group = variant.compute_dummy_size()
+        queue.finish()  # the time of earlier launches is not that of compiling
         with COMPILE_LOCK, self._time(variant.program):
             began = perf_counter()
             cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
             queue.finish()
-            if perf_counter() - began > RECOMPILED_SECONDS and variant.program in self._programs:
+            if perf_counter() - began > RECOMPILE_THRESHOLD_SECONDS and variant.program in self._programs:
                 self._unsaved[variant.program] = self._programs[variant.program]
         self._compiled.add(variant)
 
     @contextmanager
     def log_compilation(self) -> Iterator[None]:
-        """Log the programs that the block of a step compiles, if that takes longer than a second."""
+        """Log the programs compiled in the block if they take longer than LOGGED_SECONDS in total."""
         before = dict(self.seconds)
-        yield
+        try:
+            yield
+        finally:
+            self._log_since(before)
+
+    def _log_since(self, before: Mapping[KernelProgram, float]) -> None:
         seconds = {program: total - before.get(program, 0.0) for program, total in self.seconds.items()}
         if sum(seconds.values()) > LOGGED_SECONDS:
             shown = "; ".join(f"{program} {taken:.1f} s" for program, taken in seconds.items() if taken > 0.0)
-            log.info("device %s compiled in a step: %s (%.1f s)", self.device.label, shown, sum(seconds.values()))
+            log.info("%s: kernels compiled during a step, %.1f s: %s", self.device.label, sum(seconds.values()), shown)
 
     @contextmanager
     def _time(self, program: KernelProgram) -> Iterator[None]:
-        """Add the time of the block to that of a program."""
+        """Add the duration of the block to the compile time of a program."""
         began = perf_counter()
         try:
             yield
@@ -217,7 +223,7 @@ class ProgramCompiler:
     def save_binaries(self) -> None:
         """Keep the binaries of programs that were compiled from source.
 
-        Called after `compile_kernel`: some drivers finish a kernel only then, and have the result in the binary.
+        Call it after `compile_kernel`: some drivers finish a kernel only then, and include it in the binary.
         """
         with COMPILE_LOCK:
             while self._unsaved:

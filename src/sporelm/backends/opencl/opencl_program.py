@@ -15,7 +15,7 @@ import pyopencl as cl
 from sporelm.backends.context import Resource
 from sporelm.backends.device_context import enters_context
 from sporelm.backends.opencl.device_storage import DeviceArray, OutputHandle, RoundedRows
-from sporelm.backends.opencl.kernel_launch import Extents, KernelLaunch, PreparedLaunch, extent_of, global_size
+from sporelm.backends.opencl.kernel_launch import Extents, KernelLaunch, PreparedLaunch, compute_global_size, extent_of
 from sporelm.backends.opencl.kernel_program import KernelProgram, LaunchVariant, launch_variant
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
 from sporelm.backends.opencl.op_lowering import find_lowering
@@ -31,7 +31,7 @@ from sporelm.tensor.tensor import Tensor
 if TYPE_CHECKING:
     from sporelm.backends.opencl.opencl_backend import OpenClBackend
 
-TOKENS = "tokens"  # the symbol of a step's tokens
+TOKENS = "tokens"  # name of the symbol for the number of tokens of a step
 MAX_JOINT_INPUT_BYTES = 1 << 20  # of an input that goes up together with others
 BoundLaunch = tuple[int, Any, tuple[int, ...], tuple[int, ...]]  # its number, kernel, global size and group
 
@@ -43,8 +43,8 @@ def value_bytes(spec: Spec, alignment: int) -> int:
     return max(1, -(-nbytes // alignment)) * alignment
 
 
-def list_expected_extents(graph: Graph) -> Iterator[Extents]:
-    """Yield the extents of steps of 1, 2, 4, ... tokens: of one sequence, and of many sequences with a token each."""
+def iterate_expected_extents(graph: Graph) -> Iterator[Extents]:
+    """Yield the extents of steps of 1, 2, 4, ... tokens: of sequences with a token each, and of one sequence."""
     limits = {
         extent.name: extent.high
         for value in graph.inputs.values()
@@ -101,8 +101,8 @@ class OpenClProgram(Resource):
         self._prepared: list[PreparedLaunch | None] = [None] * len(self._launches)
         self._bound: list[BoundLaunch] = []  # the launches of a step with the extents of `_last`
         self._last: tuple[int, ...] | None = None
-        self._pending: dict[LaunchVariant, int] = {}  # variants in `_bound` that are not compiled, and their launch
-        self._compiled: set[tuple[int, bool]] = set()  # the launches that are compiled, by number and `is_small`
+        self._pending: dict[LaunchVariant, int] = {}  # variants in `_bound` to compile, and a launch of each
+        self._compiled: set[tuple[int, bool]] = set()  # compiled launches: number, `is_small`
         self._caches = [
             value.storage
             for call in graph.calls
@@ -162,16 +162,16 @@ class OpenClProgram(Resource):
 
     # ---- compiling
 
-    def list_compilations(self) -> Mapping[Hashable, Callable[[], None]]:
-        """See `AheadCompiler`: a function for each program of kernels."""
+    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
+        """Return a compile task for each OpenCL program (`PrecompilableProgram`)."""
         compiler = self.backend.compiler
-        found: dict[KernelProgram, dict[LaunchVariant, int]] = {}
+        launches: dict[KernelProgram, dict[LaunchVariant, int]] = {}
         seen: set[tuple[int, bool]] = set()
-        for extents in list_expected_extents(self.graph):
+        for extents in iterate_expected_extents(self.graph):
             for number, launch in enumerate(self._launches):
                 if launch.condition is not None and not launch.condition(extents):
                     continue
-                sizes = global_size(launch, extents)
+                sizes = compute_global_size(launch, extents)
                 if not sizes:
                     continue
                 variant = launch_variant(launch.program, launch.name, sizes, launch.group)
@@ -179,14 +179,14 @@ class OpenClProgram(Resource):
                     continue
                 seen.add((number, variant.is_small))
                 if not compiler.is_compiled(variant):
-                    found.setdefault(launch.program, {}).setdefault(variant, number)
+                    launches.setdefault(launch.program, {}).setdefault(variant, number)
         return {
-            (compiler, frozenset(variants)): partial(self.compile_variants, variants) for variants in found.values()
+            (compiler, frozenset(variants)): partial(self.compile_variants, variants) for variants in launches.values()
         }
 
     @enters_context
     def compile_variants(self, variants: Mapping[LaunchVariant, int]) -> None:
-        """Compile kernels now. Each variant comes with the number of a launch, whose arguments are used."""
+        """Compile kernels now, each variant with the arguments of the launch whose number is given."""
         compiler = self.backend.compiler
         for variant, number in variants.items():
             compiler.compile_kernel(self.backend.queue, variant, self._prepare(number).kernel)
@@ -299,7 +299,7 @@ class OpenClProgram(Resource):
         self._last = key
 
     def _prepare(self, number: int) -> PreparedLaunch:
-        """Return a launch with its kernel, which is built at its first use."""
+        """Return the prepared launch of this number; create its kernel on first use."""
         known = self._prepared[number]
         if known is not None:
             return known

@@ -17,7 +17,7 @@ from sporelm.ops.number_types import NumberTypes
 from sporelm.tensor.dtype import BF16, F16, F32, DType
 
 HOST_DEVICE = "cpu"
-BEYOND = "beyond type"  # the state of a case whose weights or inputs the number type of results cannot hold
+OUT_OF_RANGE = "out of range"  # the state of a case whose weights or inputs do not fit the back-end's data type
 # The least number that a narrow type holds with all of its bits, and its greatest finite one.
 RANGES = {F16: (2.0**-14, 65504.0), BF16: (2.0**-126, 3.3895313892515355e38)}
 # Cases with weights that a 16-bit type cannot hold: infinite or NaN in F16, subnormal in BF16.
@@ -29,7 +29,7 @@ BEYOND_F16 = ("any block", "values of 1e+15", "scales 1 1e+30", "scales 0.0001 1
 def check_backends(
     only: str | None = None, options: Mapping[str, str] | None = None, *, every_case: bool = False
 ) -> list[dict[str, Any]]:
-    """Run cases on each back-end that can run here; return a row per case, also of cases that it cannot run.
+    """Run cases on each back-end that can run here; return a row per case, also of skipped ones.
 
     only        the only back-end to check
     options     `device` and `dtype` of back-ends that have them
@@ -55,7 +55,7 @@ def check_backends(
             rows += [
                 check_case(name, case, backend, reference, timed=not every_case)
                 if is_within_types(case, backend)
-                else {"backend": name, "case": str(case), "kernel": "none", "state": BEYOND, "error": ""}
+                else {"backend": name, "case": str(case), "kernel": "none", "state": OUT_OF_RANGE, "error": ""}
                 for case in cases
             ]
         finally:
@@ -143,18 +143,18 @@ def leave_out_beyond(found: Arrays, expected: Arrays, types: NumberTypes) -> tup
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is of a case that the back-end supports, and gets wrong."""
+    """Return whether a compared case disagrees with the reference."""
     return row["state"] != "equal" and is_compared(row)
 
 
 def is_compared(row: Mapping[str, Any]) -> bool:
-    """Return whether a row has results: its case is supported, and the back-end's number type can hold its numbers."""
-    return row["state"] not in ("unsupported", BEYOND)
+    """Return whether a case was compared: it is supported, and its values fit the back-end's data type."""
+    return row["state"] not in ("unsupported", OUT_OF_RANGE)
 
 
-def count_beyond(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of cases that were not run because the number type of results cannot hold their numbers."""
-    return sum(row["state"] == BEYOND for row in rows)
+def count_out_of_range(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of cases skipped because their values do not fit the data type."""
+    return sum(row["state"] == OUT_OF_RANGE for row in rows)
 
 
 def count_unsupported(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

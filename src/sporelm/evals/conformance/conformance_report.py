@@ -12,7 +12,13 @@ from sporelm import __version__
 from sporelm.backends.backend_registry import HOST_BACKENDS, open_backend
 from sporelm.backends.protocol import Ready
 from sporelm.errors import RequestError, UsageError
-from sporelm.evals.conformance.check import check_backends, count_beyond, count_unsupported, is_compared, is_failure
+from sporelm.evals.conformance.check import (
+    check_backends,
+    count_out_of_range,
+    count_unsupported,
+    is_compared,
+    is_failure,
+)
 from sporelm.evals.conformance.model_checks import check_models
 from sporelm.evals.conformance.op_speed import time_products
 from sporelm.ops import ALL
@@ -120,8 +126,8 @@ def render_page(report: Mapping[str, Any]) -> str:
         _table(("", ""), [(key, value) for key, value in report["details"].items()]),
         f"<h2>Ops</h2><p>Without a kernel of their own, computed by the reference: {escape(missing)}.</p>"
         f"<p>Cases that are unsupported, because the reference cannot replace a kernel: {unsupported or 'none'}.</p>",
-        "<p>Cases that were not run, because their weights or inputs are beyond the number type of results: "
-        f"{count_beyond(report['cases']) or 'none'}.</p>",
+        "<p>Cases that were skipped because their weights or inputs do not fit the back-end's data type: "
+        f"{count_out_of_range(report['cases']) or 'none'}.</p>",
         _table(
             ("op", "computed by", "cases", "equal", "largest error", "ms", "times the reference's speed"),
             [

@@ -77,7 +77,7 @@ def save_folder(
             jobs += [Job(folder / name, text_writer(text)) for name, text in texts.items()]
             for place in _list_folders(folder, [job.path for job in jobs]):
                 if not place.exists():
-                    made.append(place)  # before it is made, for an interrupt in between
+                    made.append(place)  # recorded first, so that no interrupt leaves it behind
                 _make_folder(place)
             try:
                 write_beside(jobs, replace=force)
@@ -97,7 +97,7 @@ def _list_folders(folder: Path, files: Sequence[Path]) -> list[Path]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder, which may be there already. Raises RequestError."""
+    """Create a folder unless it exists. Raises RequestError."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as reason:

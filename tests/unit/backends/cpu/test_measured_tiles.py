@@ -19,7 +19,14 @@ from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, linear_few, linear_one
 from sporelm.backends.cpu.targets import tiles as tiles_module
 from sporelm.backends.cpu.targets.cpu_target import CpuTarget
-from sporelm.backends.cpu.targets.tiles import FAMILIES, FEW_TOKENS, PREFETCH_BYTES, Tiles, parse_tiles, shipped_tiles
+from sporelm.backends.cpu.targets.tiles import (
+    DEFAULT_PREFETCH_BYTES,
+    FAMILIES,
+    FEW_TOKENS,
+    Tiles,
+    parse_tiles,
+    shipped_tiles,
+)
 from sporelm.backends.cpu.tuning import measured_tiles
 from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, save_tiles, tiles_in_use
 from sporelm.backends.file_cache import ObjectCache
@@ -43,10 +50,11 @@ def use(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 
 def other(tiles: Tiles) -> Tiles:
-    """Tiles that differ in every part."""
+    """Return tiles that differ in every part that is measured."""
     rows = 3 if tiles.attention_rows != 3 else 2
     few = dict.fromkeys((*FAMILIES, "Q4_K"), (2, 3))
-    return Tiles(rows, tuple(few.items()), (("block", (2, 1)), ("super", (2, 1)), ("float", (2, 1))))
+    many = (("block", (2, 1)), ("super", (2, 1)), ("float", (2, 1)))
+    return Tiles(rows, tuple(few.items()), many, prefetch_bytes=tiles.prefetch_bytes)
 
 
 @pytest.mark.parametrize("name", json.loads((Path(tiles_module.__file__).parent / "tiles.json").read_text("utf-8")))
@@ -73,14 +81,14 @@ def test_formats_of_16_bits_are_kept() -> None:
     assert parse_tiles(json.loads(json.dumps(tiles.as_json()))) == tiles
 
 
-def test_prefetch_distances_are_of_a_format_its_family_or_what_is_usual() -> None:
+def test_prefetch_distance_falls_back_from_format_to_family_to_default() -> None:
     tiles = parse_tiles(GOOD | {"prefetch_bytes": {"Q6_K": 0, "super": 8192}})
     formats = (FORMATS["Q6_K"], FORMATS["Q4_K"], FORMATS["Q4_0"])
-    assert [tiles.prefetch_bytes_of(kind) for kind in formats] == [0, 8192, PREFETCH_BYTES]  # type: ignore[arg-type]
+    assert [tiles.prefetch_bytes_of(kind) for kind in formats] == [0, 8192, DEFAULT_PREFETCH_BYTES]  # type: ignore[arg-type]
     assert parse_tiles(json.loads(json.dumps(tiles.as_json()))) == tiles
 
 
-def test_a_kind_of_cpu_has_values_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_tiles_have_overrides_per_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, own = shipped_tiles("avx512-vnni"), shipped_tiles("avx512-vnni", "znver4")
     assert own == replace(usual, prefetch_bytes=own.prefetch_bytes)
     assert (usual.prefetch_bytes_of(FORMATS["Q6_K"]), own.prefetch_bytes_of(FORMATS["Q6_K"])) == (32768, 0)  # type: ignore[arg-type]
@@ -91,7 +99,7 @@ def test_a_kind_of_cpu_has_values_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K"])
-def test_the_prefetch_distance_changes_no_result(path: Path, name: str) -> None:
+def test_prefetch_distance_does_not_change_results(path: Path, name: str) -> None:
     rows, width, form = 40, 768, QUANT_FORMATS[name]
     random = np.random.default_rng(5)
     blocks = random.integers(0, 60, (rows * width // form.values, form.nbytes), np.uint8)

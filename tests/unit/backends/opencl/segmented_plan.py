@@ -9,7 +9,7 @@ from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
 
 
-def segmented_plan(backend: Any) -> Plan:
+def build_segmented_plan(backend: Any) -> Plan:
     """A plan with small inputs, one that does not go up with them, and an op that the reference runs in the middle."""
     tokens = Symbol("tokens", 512)
     specs = {"x": Spec((tokens, 1024), F32), "rows": Spec((Symbol("rows", 4),), I32)}

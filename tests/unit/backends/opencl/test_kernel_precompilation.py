@@ -1,4 +1,4 @@
-"""Kernels are compiled when a model is loaded: with progress, interruptible, and without another one in its steps."""
+"""Kernels are compiled when a model is loaded, with progress; an interrupt ends it, and later steps compile nothing."""
 
 import logging
 from pathlib import Path
@@ -13,12 +13,12 @@ pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
 from sporelm import ops
 from sporelm.backends.opencl import kernel_program
-from sporelm.backends.opencl.kernel_program import POCL_SMALL_GRID
-from sporelm.backends.opencl.opencl_program import list_expected_extents
+from sporelm.backends.opencl.kernel_program import POCL_LARGE_GRID
+from sporelm.backends.opencl.opencl_program import iterate_expected_extents
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
-from unit.backends.opencl.segmented_plan import segmented_plan
+from unit.backends.opencl.segmented_plan import build_segmented_plan
 
 PHASE = "compiling kernels"
 
@@ -27,7 +27,7 @@ PHASE = "compiling kernels"
 def plan(opencl: Any, tmp_path: Path) -> Any:
     """A plan of several segments on a back-end without compiled programs."""
     opencl.compiler.binaries = ObjectCache(tmp_path / "binaries", 1 << 24)
-    made = segmented_plan(opencl)
+    made = build_segmented_plan(opencl)
     yield made
     made.close()
 
@@ -38,7 +38,7 @@ def run(plan: Any, tokens: int, rows: int) -> dict[str, np.ndarray]:
     return {name: array.copy() for name, array in found.items()}
 
 
-def test_steps_of_any_extents_compile_nothing_after_preparation(plan: Any, opencl: Any) -> None:
+def test_no_step_compiles_after_prepare(plan: Any, opencl: Any) -> None:
     seen: list[tuple[str, int, int]] = []
     compiler = opencl.compiler
     before = compiler.num_compiled  # when the device was opened
@@ -61,11 +61,11 @@ def test_kernels_for_large_grids_are_compiled_too(opencl: Any) -> None:
     opencl.compiler._compiled.clear()
     plan.prepare()
     vectors = 512 * 16 * 256 // opencl.tuning.vector
-    assert {variant.is_small for variant in opencl.compiler._compiled} == {True, vectors < POCL_SMALL_GRID}
+    assert {variant.is_small for variant in opencl.compiler._compiled} == {True, vectors < POCL_LARGE_GRID}
     plan.close()
 
 
-def test_empty_launches_change_no_results(plan: Any, opencl: Any) -> None:
+def test_dummy_launches_do_not_change_results(plan: Any, opencl: Any) -> None:
     before = run(plan, 5, 2)
     handles = plan.launch(
         {"x": np.ones((5, 1024), np.float32), "rows": np.zeros(2, np.int32)}, {"tokens": 5, "rows": 2}
@@ -78,7 +78,7 @@ def test_empty_launches_change_no_results(plan: Any, opencl: Any) -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_an_interrupt_keeps_what_is_compiled_and_compiles_no_more(plan: Any, opencl: Any) -> None:
+def test_interrupted_compilation_keeps_finished_programs(plan: Any, opencl: Any) -> None:
     def interrupt(phase: str, done: int, total: int) -> None:
         if phase == PHASE and done == 1:
             raise KeyboardInterrupt
@@ -103,8 +103,8 @@ def test_a_long_compilation_in_a_step_is_logged(
     monkeypatch.setattr(kernel_program, "LOGGED_SECONDS", 0.0)
     run(plan, 2, 2)
     assert len(caplog.messages) == 2, "one for each segment"
-    assert f"device {opencl.device.label} compiled in a step: elementwise.cl (" in caplog.messages[0]
-    assert caplog.messages[0].endswith(" s)")
+    assert f"{opencl.device.label}: kernels compiled during a step, " in caplog.messages[0]
+    assert caplog.messages[0].endswith(" s")
     caplog.clear()
     run(plan, 3, 3)
     assert not caplog.messages
@@ -113,5 +113,5 @@ def test_a_long_compilation_in_a_step_is_logged(
 def test_expected_steps_have_one_sequence_or_many() -> None:
     specs = {"a": Spec((Symbol("tokens", 6),), I32), "b": Spec((Symbol("sequences", 2),), I32)}
     graph = trace(lambda a, b: {"a": a, "b": b}, specs)
-    found = [(each["tokens"], each["sequences"]) for each in list_expected_extents(graph)]
+    found = [(each["tokens"], each["sequences"]) for each in iterate_expected_extents(graph)]
     assert found == [(1, 1), (1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (6, 2), (6, 1)]

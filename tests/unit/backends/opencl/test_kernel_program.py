@@ -200,7 +200,7 @@ def test_only_launches_that_compile_hold_the_lock(opencl: Any, monkeypatch: pyte
     opencl.compiler._compiled.clear()
     lock = RecordedLock()
     monkeypatch.setattr(module, "COMPILE_LOCK", lock)
-    for rows, expected in ((1, 2), (3, 2), (50, 2), (1 << 17, 4), (4, 4)):  # for the empty launch and for the binary
+    for rows, expected in ((1, 2), (3, 2), (50, 2), (1 << 17, 4), (4, 4)):  # for the dummy launch and for the binary
         x = opencl.tensor(np.ones((rows, 8), np.float32))
         ops.add(x, x)
         assert lock.blocks == expected
@@ -212,18 +212,18 @@ def test_only_launches_that_compile_hold_the_lock(opencl: Any, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.cl")), ids=lambda path: path.stem)
-def test_kernels_begin_with_the_return_of_an_empty_launch(path: Path) -> None:
+def test_kernels_begin_with_the_dummy_launch_check(path: Path) -> None:
     """Only local memory comes before it."""
     bodies = re.split(r"^(?:kernel|#if|#else).*?\{\n", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     kernels = len(re.findall(r"^kernel\b", path.read_text("utf-8"), flags=re.MULTILINE))
-    first = [body.removeprefix("    GROUP_MEMORY\n").startswith("    RETURN_IF_EMPTY_LAUNCH\n") for body in bodies]
+    first = [body.removeprefix("    GROUP_MEMORY\n").startswith("    RETURN_IF_DUMMY_LAUNCH\n") for body in bodies]
     assert sum(first) == kernels > 0
 
 
-def test_the_launch_of_a_variant_stays_on_its_side_of_the_small_grid() -> None:
+def test_dummy_launch_has_the_grid_class_of_its_variant() -> None:
     for group in ((1,), (64,), (16, 4)):
         for is_small in (True, False):
-            sizes, local = LaunchVariant(PROGRAM, "convert_numbers", group, is_small).empty_launch()
+            sizes, local = LaunchVariant(PROGRAM, "convert_numbers", group, is_small).compute_dummy_size()
             assert launch_variant(PROGRAM, "convert_numbers", sizes, group).is_small == is_small
             assert local == (*group, 1, 1)[:3]
             assert [size % item for size, item in zip(sizes, local, strict=True)] == [0, 0, 0]
@@ -233,7 +233,7 @@ def test_a_kernel_that_the_binary_lacks_is_added_to_it(
     opencl: Any, open_compiler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model with larger grids needs more of a program than the one that compiled it first."""
-    monkeypatch.setattr(module, "RECOMPILED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "RECOMPILE_THRESHOLD_SECONDS", 0.0)
     run(opencl, open_compiler())
     compiler = open_compiler()
     kernel = compiler.kernel(PROGRAM, "convert_numbers")

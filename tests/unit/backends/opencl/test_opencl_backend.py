@@ -34,7 +34,7 @@ from sporelm.ops import Spec, Symbol, trace
 from sporelm.ops.canonical_pages import KV_TYPES
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, I32
-from unit.backends.opencl.segmented_plan import segmented_plan
+from unit.backends.opencl.segmented_plan import build_segmented_plan
 
 
 def test_probe_describes_the_device_and_all_others(opencl: Any) -> None:
@@ -73,7 +73,7 @@ def test_states_are_copied_exported_and_imported(opencl: Any) -> None:
 
 
 def test_steps_of_different_extents_alternate(opencl: Any) -> None:
-    plan = segmented_plan(opencl)
+    plan = build_segmented_plan(opencl)
     assert plan.fallback_calls == {"spread_streams": 1, "stream": 1}
     random = np.random.default_rng(0)
     for tokens, rows in ((512, [3, 511]), (1, [0]), (7, [6, 0, 2]), (1, [0]), (512, [1, 2])):
@@ -203,7 +203,7 @@ def test_a_buffer_without_room_is_a_shortage_of_its_purpose(opencl: Any, monkeyp
 def test_a_freed_program_gives_its_memory_back(opencl: Any) -> None:
     """Also while its object is still referenced."""
     before = opencl.allocated_bytes
-    plan = segmented_plan(opencl)
+    plan = build_segmented_plan(opencl)
     plan.run({"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}, {"tokens": 3, "rows": 1})
     programs = [program for program in opencl.context.live if isinstance(program, opencl_program.OpenClProgram)]
     assert opencl.allocated_bytes > before
@@ -245,7 +245,7 @@ def generate_in_thread(folder: Path, barrier: Barrier, results: list[Any]) -> No
     """Run a plan whose kernels are all compiled here."""
     backend = open_available("opencl")
     backend.compiler.binaries = ObjectCache(folder, 1 << 24)
-    plan = segmented_plan(backend)
+    plan = build_segmented_plan(backend)
     barrier.wait()
     x = np.arange(3 * 1024, dtype=np.float32).reshape(3, 1024)
     found = plan.run({"x": x, "rows": np.array([2], np.int32)}, {"tokens": 3, "rows": 1})
@@ -278,7 +278,7 @@ def test_a_failure_in_a_step_is_one_line_with_a_remedy(
     opencl: Any, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception], words: str
 ) -> None:
     """The device is lost while a step is enqueued. Afterwards another step runs as before."""
-    plan = segmented_plan(opencl)
+    plan = build_segmented_plan(opencl)
     arrays = {"x": np.ones((3, 1024), np.float32), "rows": np.zeros(1, np.int32)}
 
     def fail(*arguments: Any) -> None:

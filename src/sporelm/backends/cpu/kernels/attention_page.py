@@ -177,7 +177,7 @@ def add_page(
         parts = [start + k.lanes * c for c in range(4)]
         ahead = values if following is not None and start == 0 else None
         if len(parts) * k.lanes < PAGE:
-            with k.when(span.positions > start):  # the rest of the scores is not visible, whatever it was
+            with k.when(span.positions > start):  # skipped scores are masked, so their old values do not matter
                 _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
             continue
         with k.ir.if_else((span.positions > PAGE // 2).raw) as (whole, half):  # the last page is often half empty
@@ -298,7 +298,7 @@ def _weighted_values(
 
 
 def _prefetch(k: Builder, start: Val, size: int) -> None:
-    """Prefetch to the second-level cache, which waits for more lines at once than the first."""
+    """Prefetch to the second-level cache: measured faster than to the first (docs/lab.md, 2026-11-28)."""
     for at in range(0, size, 64):
         k.prefetch(start, at, 2)
 

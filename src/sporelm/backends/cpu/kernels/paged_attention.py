@@ -25,10 +25,13 @@ SPLIT = 256  # positions
 TILE_TOKENS = 16  # tokens of one sequence that share a pass over its pages
 
 
-def row_groups(group: int, largest: int) -> list[tuple[int, int]]:
-    """Return (first, count) of row groups that fit the registers, of nearly equal size: each converts a page again."""
-    number = -(-group // largest)
-    bounds = [group * at // number for at in range(number + 1)]
+def split_rows(num_rows: int, max_rows: int) -> list[tuple[int, int]]:
+    """Split rows into as few groups as fit the registers, of nearly equal size; return (first, count) of each.
+
+    Every group converts the page again.
+    """
+    num_groups = -(-num_rows // max_rows)
+    bounds = [num_rows * at // num_groups for at in range(num_groups + 1)]
     return [(first, stop - first) for first, stop in pairwise(bounds)]
 
 
@@ -58,7 +61,7 @@ def attention_split(target: Any, heads: AttentionShape) -> Kernel:
     weighted values, then maximum and sum of weights.
     """
     pages, group = heads.pages, heads.group
-    groups = row_groups(group, target.tiles.attention_rows)
+    groups = split_rows(group, target.tiles.attention_rows)
     record = 4 * (pages.padded + 16)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:

@@ -32,8 +32,8 @@ PanelSums = Sequence[Sequence[Var | StoredVector]]  # [token][panel], f32 or i32
 
 
 class Prefetch(NamedTuple):
-    """The prefetch of a panel: `near` bytes ahead, and past its end in the panel read next, `following` bytes from this
-    one. None if `near` is 0."""
+    """Where to prefetch: `near` bytes ahead in this panel and, past its end, in the panel read next, which is
+    `following` bytes away. No prefetch if `near` is 0."""
 
     following: Val
     near: int

@@ -164,8 +164,7 @@ def prefetch_distances(k: Builder, shape: LinearShape, f: Any, places: list[Pane
 
 
 def limit_prefetch(target: Any, shape: LinearShape, distances: list[Val]) -> list[Prefetch]:
-    """Return what one token prefetches, given the distances to the panels read next: at most so far ahead that it stays
-    in the nearest cache until it is read."""
+    """Return the prefetch of each panel for the one-token kernel, given the distances to the panels read next."""
     return [Prefetch(distance, target.tiles.prefetch_bytes_of(shape.format)) for distance in distances]
 
 

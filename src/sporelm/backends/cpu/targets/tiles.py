@@ -4,7 +4,8 @@ A tile is panels (vectors of rows) by tokens. There is one for each family of fo
 one for a single format where that is faster. `spore bench tune` measures them (tile_tuning.py); the tiles measured on
 this machine (measured_tiles.py) precede the shipped ones. `few_tokens` is the number of tokens up to which the
 few-token kernel, which streams the weights past all tokens, is faster than the many-token kernel. `prefetch_bytes` is
-the distance at which the one-token kernel prefetches weights. `cpus` has values that were measured on one kind of CPU.
+how far ahead the one-token kernel prefetches weights (0: not at all). `cpus` overrides values for a CPU model, by its
+LLVM name.
 """
 
 import json
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 TileSize = tuple[int, int]  # panels, tokens
-PREFETCH_BYTES = 4096  # the distance of formats without a measured one
-PREFETCH_CHOICES = (0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10)
+DEFAULT_PREFETCH_BYTES = 4096  # for formats without a measured distance
+MAX_PREFETCH_BYTES = 32 << 10
 FEW_TOKENS = 16  # tokens up to which the few-token kernel is used where nothing else was measured
 FAMILIES = ("block", "super", "float")
 # Numbers of panels, then of tokens, which divide a block of many; panels of many are gate's and up's
@@ -59,7 +60,7 @@ class Tiles:
     def prefetch_bytes_of(self, kind: TiledFormat) -> int:
         """Return the distance at which the one-token kernel prefetches weights; 0 for no prefetch."""
         by_name = dict(self.prefetch_bytes)
-        return by_name.get(kind.name, by_name.get(kind.family, PREFETCH_BYTES))
+        return by_name.get(kind.name, by_name.get(kind.family, DEFAULT_PREFETCH_BYTES))
 
     def of(self, kernel: str) -> tuple[tuple[str, TileSize], ...]:
         """Return the tiles of the kernel "few" or "many"."""
@@ -104,7 +105,7 @@ def parse_tiles(values: Mapping[str, Any]) -> Tiles:
         raise ValueError(f"tiles must have {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
     few, many = (_parse_by_name(values[key], *TILE_CHOICES[key]) for key in ("few", "many"))
     few_tokens = _parse_numbers(values, "few_tokens", 1, MAX_TOKENS)
-    prefetch_bytes = _parse_numbers(values, "prefetch_bytes", 0, max(PREFETCH_CHOICES))
+    prefetch_bytes = _parse_numbers(values, "prefetch_bytes", 0, MAX_PREFETCH_BYTES)
     wide = values.get("wide", [])
     if not isinstance(wide, list) or not all(isinstance(name, str) for name in wide):
         raise ValueError("wide is a list of formats")
@@ -116,7 +117,7 @@ def _parse_numbers(values: Mapping[str, Any], key: str, minimum: int, maximum: i
     """Parse numbers by name; none if the key is missing."""
     by_name = values.get(key, {})
     if not isinstance(by_name, Mapping) or not all(isinstance(name, str) for name in by_name):
-        raise ValueError(f"{key} must map names of formats to integers")
+        raise ValueError(f"{key} must map format or family names to integers (got {by_name!r:.80})")
     return tuple((name, _parse_number(number, minimum, maximum)) for name, number in by_name.items())
 
 
@@ -143,7 +144,7 @@ def _parse_number(value: Any, minimum: int, maximum: int) -> int:
 
 @cache
 def shipped_tiles(target: str, cpu: str = "") -> Tiles:
-    """Return the shipped tiles of a target, with the values measured on a CPU of this name (LLVM's) where there are."""
+    """Return the shipped tiles of a target, with the overrides for a CPU model (LLVM's name), if any."""
     values = json.loads(Path(__file__).with_name("tiles.json").read_text("utf-8"))[target]
-    own = values.pop("cpus", {})
-    return parse_tiles(values | own.get(cpu, {}))
+    by_cpu = values.pop("cpus", {})
+    return parse_tiles(values | by_cpu.get(cpu, {}))

@@ -7,7 +7,7 @@ is data: results do not depend on its content, and invalid content is ignored wi
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
         when = f"the kernels have changed since tiles were measured here {entry['measured']}"
         return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures again")
     tiles = parse_tiles(entry["tiles"])
+    if not tiles.prefetch_bytes:
+        tiles = replace(tiles, prefetch_bytes=shipped.prefetch_bytes)
     if not _fits_target(target, tiles):
         _warn_once(f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures again)")
         return ActiveTiles(shipped, f"shipped; {path} is ignored: its tiles do not fit this target")
@@ -85,10 +87,16 @@ def tiles_path() -> Path | None:
 
 
 def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
-    """Save measured tiles, and keep those of other targets and CPUs. Raise OSError."""
+    """Save measured tiles, and keep those of other targets and CPUs. Raise OSError.
+
+    Shipped prefetch distances are left out: they were not measured here, and later versions may ship better ones.
+    """
+    cpu = llvm.get_host_cpu_name()
+    if tiles.prefetch_bytes == shipped_tiles(target.name, cpu).prefetch_bytes:
+        tiles = replace(tiles, prefetch_bytes=())
     entry = {
         "target": target.name,
-        "cpu": llvm.get_host_cpu_name(),
+        "cpu": cpu,
         "kernels": kernels_digest(),
         "measured": date.today().isoformat(),
         "tiles": tiles.as_json(),

@@ -14,7 +14,7 @@ ROW_BYTES = 4096 + 64  # bytes from one row of activations to the next, in other
 
 
 def stream(target: Any, ahead: int) -> Kernel:
-    """Read memory once, prefetched `ahead` bytes before, or not at all if 0. An item is one block of 4 KB."""
+    """Read memory once, prefetching `ahead` bytes in advance (0: no prefetch). An item is a 4 KB block."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide = 4 * k.lanes

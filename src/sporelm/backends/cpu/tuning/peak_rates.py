@@ -14,7 +14,7 @@ from sporelm.backends.cpu.targets.tiles import TileSize
 from sporelm.backends.cpu.tuning.peak_kernels import BLOCK, CHAINS, ROW_BYTES, WORDS, dots, fmas, stream
 
 STREAM_BYTES = 256 << 20  # exceeds any cache
-STREAM_PREFETCHES = (0, 2048)  # bytes ahead that the measurement of reads prefetches; the faster counts
+STREAM_PREFETCHES = (0, 2048)  # prefetch distances tried when read bandwidth is measured; the faster counts
 TURNS = 200_000
 DOT_OPERATIONS = 1 << 28  # in 32-bit lanes, of one measurement
 L1_BYTES = 8 << 10  # bytes of weights that the products of a measurement multiply, which the nearest cache holds
@@ -72,14 +72,14 @@ def measure_peak_rates(
 
 
 def measure_stream(compiler: Compiler, thread_pool: ThreadPool) -> float:
-    """Return the bytes a second that all threads read now: the median of several short measurements."""
+    """Return the current read bandwidth of all threads in bytes per second: the median of several reads."""
     return STREAM_BYTES / median(_time_reads(compiler, thread_pool, perf_counter))
 
 
 def _time_reads(compiler: Compiler, thread_pool: ThreadPool, clock: Callable[[], float]) -> list[float]:
-    """Return the seconds that each of several reads of STREAM_BYTES of memory takes, with the better prefetch.
+    """Return the seconds that each of several reads of STREAM_BYTES takes, with the faster prefetch distance.
 
-    Weights lie in large pages, so this memory does too.
+    The memory uses large pages, as weights do.
     """
     memory = Region(STREAM_BYTES + 4096, huge=True)
     memory.array[::4096] = 1
@@ -96,7 +96,7 @@ def _time_entry(
     entry: KernelEntry, compiler: Compiler, thread_pool: ThreadPool, clock: Callable[[], float]
 ) -> list[float]:
     """Return the seconds of several runs of an entry."""
-    cells = CellTable()  # which the table refers to, as to the regions
+    cells = CellTable()  # the table refers to it and to the regions: both stay alive
     own: list[Region] = []
     table = assemble([entry], compiler, cells, own, thread_pool.threads)
     return _times(lambda: thread_pool.run(table), clock)

@@ -1,7 +1,7 @@
 // Functions of numbers with parameters that tensors hold.
 
 kernel void scale_numbers(global const real *x, global const float *factor, global real *y, int n) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     if (i < n) STORE(y, i, LOAD(x, i) * factor[0]);
 }
@@ -9,7 +9,7 @@ kernel void scale_numbers(global const real *x, global const float *factor, glob
 // xIELU; the parameters have a number for each layer.
 kernel void apply_xielu(global const real *x, global const float *alpha_p, global const float *alpha_n,
                         global const float *beta, global const float *eps, global real *y, int n, int layer) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     if (i >= n) return;
     float v = LOAD(x, i), slope = beta[layer];

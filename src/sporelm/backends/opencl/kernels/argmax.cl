@@ -2,7 +2,7 @@
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void find_argmax(global const real *x, global int *y, int width) {
     GROUP_MEMORY
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int item = get_local_id(0);
     x += (size_t)get_group_id(0) * width;
     float most = -INFINITY, bad = 0.0f;

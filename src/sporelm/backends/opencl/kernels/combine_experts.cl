@@ -1,7 +1,7 @@
 // The sum of each token's rows, each times its weight, in their order, and a bias: y[token] = sum w[slot] x[slot].
 kernel void combine_rows(global const real *x, global const float *weights, global const float *bias, global real *y,
                          int tokens, int slots, int width) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     if (i >= tokens * width) return;
     int token = i / width, column = i % width;

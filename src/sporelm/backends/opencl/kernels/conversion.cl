@@ -6,7 +6,7 @@ kernel void convert_numbers(
     global const float *x, global half *y, int n
 #endif
 ) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     if (i >= n) return;
 #ifdef WIDEN

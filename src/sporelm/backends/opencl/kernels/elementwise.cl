@@ -23,7 +23,7 @@ static inline floatv fun_clamped_swiglu(floatv x, floatv z, float a, float b) {
 #endif
 
 kernel void map_numbers(global const real *x, global const real *z, global real *y, int n, float a, float b) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0) * VEC;
     if (i + VEC <= n) {
         STOREV(y + i, FUNCTION(LOADV(x + i), SECONDV(i), a, b));

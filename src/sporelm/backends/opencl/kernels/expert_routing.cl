@@ -6,7 +6,7 @@
 kernel void route_tokens(global const real *logits, global const float *selection_bias, global const float *factors,
                          global float *choices, global float *scores, global float *weights, global int *ids,
                          int tokens, float epsilon, float scale, float near_limit) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int token = get_global_id(0);
     if (token >= tokens) return;
     logits += (size_t)token * EXPERTS;

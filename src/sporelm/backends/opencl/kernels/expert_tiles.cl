@@ -3,7 +3,7 @@
 // first place. num_tiles[0]: how many there are.
 kernel void sort_pairs(global const int *ids, global int *offsets, global int *order, global int2 *tiles,
                        global int *num_tiles, int pairs, int experts) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     if (get_global_id(0)) return;
     for (int e = 0; e <= experts; e++) offsets[e] = 0;
     for (int i = 0; i < pairs; i++) offsets[ids[i] + 1]++;

@@ -37,7 +37,7 @@ void multiply_few(global const real *x, WEIGHT(w), WEIGHT(u), global const float
                   global const float *bias_u, global const float *bias_v, global real *y_u,
                   global real *y_v, int rows_u, int rows_v, ulong numbers) {
     GROUP_MEMORY
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int item = get_local_id(0);
     int first = get_group_id(0) * OWN_ROWS;
 #ifdef GROUPED

@@ -6,7 +6,7 @@
 kernel __attribute__((reqd_work_group_size(GROUP_TOKENS, GROUP_PANELS, 1)))
 void multiply_tiles(global const real *x, global const real *panels, global const float *bias, global real *y,
                     int tokens, int width, int depth, int first, int rows, int y_width) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int token = get_global_id(0) * TOKENS;
     int panel = get_global_id(1);
     if (token >= tokens || panel * PANEL >= rows) return;

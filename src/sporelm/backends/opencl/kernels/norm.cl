@@ -6,7 +6,7 @@ void norm_rows(global const real *x, global const real *residual, global const f
                global const float *bias, global real *y, global real *total, global real *rounded, int width,
                int period, float eps, ulong numbers) {
     GROUP_MEMORY
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     size_t row = get_group_id(0);
     int item = get_local_id(0);
     int whole = width / VEC * VEC;

@@ -11,7 +11,7 @@ void attend_rows(global const real *q, global const page_t *pages, global const 
                  global const int *table, global const float *sinks, global const float *slopes,
                  global const int *spans, global real *y, int sequences, int columns, int heads, int kv_heads,
                  float scale, float softcap) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int item = get_local_id(0);
     int tile = get_group_id(0);
     int group_size = heads / kv_heads;

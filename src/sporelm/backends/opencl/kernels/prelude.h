@@ -15,9 +15,9 @@
 #define MULTIPLY_ADD(a, b, c) mad(a, b, c)
 #endif
 
-// A launch with two layers of groups computes nothing: it only makes the driver compile the kernel
-// (`ProgramCompiler.compile_kernel`). Each kernel begins with this, after its local memory.
-#define RETURN_IF_EMPTY_LAUNCH if (get_num_groups(2) > 1) return;
+// A launch with two groups in the third dimension computes nothing; it makes the driver compile the kernel
+// (`ProgramCompiler.compile_kernel`). Each kernel begins with this check, after its local memory.
+#define RETURN_IF_DUMMY_LAUNCH if (get_num_groups(2) > 1) return;
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -74,8 +74,8 @@ static inline float max16(float16 v) {
 #define PASS(w) w, w##_1, w##_2, w##_3
 #define INDEX16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
-// Sums and maxima of the LOCAL work-items of a group, in one order. All of them must call, with `shared` of LOCAL
-// floats. Always inlined: of a kernel that calls such a function twice, PoCL 3.1 ran groups in one local memory.
+// Sum and maximum over the LOCAL work-items of a group, in a fixed order. All of them must call it, with `shared` of
+// LOCAL floats. Always inlined: PoCL 3.1 gives wrong results if a kernel calls such a function twice (docs/lab.md).
 #if LOCAL > 1
 static inline __attribute__((always_inline)) float group_sum(float v, local float *shared) {
     int item = get_local_id(0);

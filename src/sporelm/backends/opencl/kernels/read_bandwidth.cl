@@ -1,6 +1,6 @@
 // Reads memory as fast as the device can: each item adds up COUNT vectors of 16 numbers, one group after the other.
 kernel void sum_stream(global const float *x, global float *y, int items) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     float16 sum = 0.0f;
     for (int c = 0; c < COUNT; c++) {

@@ -39,7 +39,7 @@ static inline void rotate_head(global const real *x, float *head, global const i
 #ifndef STORE_KV
 kernel void rotate_heads(global const real *x, global const int *positions, global const float *table,
                          global const int *streams, global real *y, int tokens, int heads) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     if (i >= tokens * heads) return;
     float head[HEAD_DIM];
@@ -52,7 +52,7 @@ kernel void rotate_and_store(global const real *q, global const real *k, global 
                              global const int *positions, global const float *table, global const int *streams,
                              global const int *slots, global page_t *pages, global real *y, int tokens, int q_heads,
                              int kv_heads) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     int heads = q_heads + 2 * kv_heads;
     if (i >= tokens * heads) return;

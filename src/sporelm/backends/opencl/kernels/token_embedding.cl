@@ -2,7 +2,7 @@
 // the rows of ids from `first` on, and gives zeros outside (IS_PART).
 kernel void embed_tokens(global const int *ids, WEIGHT(w), global real *y, int tokens, int vocab, int width,
                          int first) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int runs = (width + 31) / 32;
     int i = get_global_id(0);
     if (i >= tokens * runs) return;

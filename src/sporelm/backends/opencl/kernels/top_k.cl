@@ -8,7 +8,7 @@ static inline ulong key_of(float v, uint index) {
 
 kernel __attribute__((reqd_work_group_size(LOCAL, 1, 1)))
 void find_greatest(global const real *x, global float *values, global int *ids, int width, int k) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int item = get_local_id(0);
     size_t row = get_group_id(0);
     x += row * width;

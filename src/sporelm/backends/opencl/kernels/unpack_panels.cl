@@ -1,6 +1,6 @@
 // Rows of a weight as numbers: panels of PANEL rows, panels[panel][column][row]; rows beyond the last are zeros.
 kernel void unpack_panels(WEIGHT(w), global real *panels, int first, int rows, int runs, int count) {
-    RETURN_IF_EMPTY_LAUNCH
+    RETURN_IF_DUMMY_LAUNCH
     int i = get_global_id(0);
     if (i >= count) return;
     int panel = i / runs, run = i % runs;
