@@ -48,6 +48,12 @@ class KernelProgram:
     snippets: tuple[str, ...] = ()
 
     @property
+    def has_dummy_launches(self) -> bool:
+        """Whether its kernels return from dummy launches: not with several work-items in a group, which may meet at
+        barriers (`prelude.h`)."""
+        return dict(self.options).get("LOCAL", "1") == "1"
+
+    @property
     def source(self) -> str:
         """Return the whole source."""
         macros = "".join(f"#define {name} {value}\n" for name, value in self.options)
@@ -135,6 +141,9 @@ class ProgramCompiler:
         Call `save_binaries` afterwards.
         """
         if variant in self._compiled:
+            return
+        if not variant.program.has_dummy_launches:
+            self._compiled.add(variant)
             return
         sizes, group = variant.compute_dummy_size()
         queue.finish()  # the time of earlier launches is not that of compiling

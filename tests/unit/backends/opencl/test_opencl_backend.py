@@ -372,6 +372,18 @@ def test_no_group_is_larger_than_the_device_allows(monkeypatch: pytest.MonkeyPat
     assert max(groups) == 16
 
 
+def test_groups_that_meet_at_barriers_have_no_dummy_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PoCL 3.1 crashes where work-items return before a barrier."""
+    assert kernel_program("norm", {"LOCAL": 1}).has_dummy_launches
+    assert not kernel_program("norm", {"LOCAL": 64}).has_dummy_launches
+    monkeypatch.setattr(opencl_backend, "tuning_in_use", lambda device: ActiveTuning(GPU_DEFAULTS, "defaults"))
+    backend = open_available("opencl")
+    x = np.random.default_rng(0).standard_normal((121, 7)).astype(np.float32)
+    normed = ops.rms_norm(backend.tensor(x), backend.tensor(np.ones(7, np.float32)), eps=1e-5).numpy()
+    backend.close()
+    np.testing.assert_allclose(normed, x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5), rtol=1e-5)
+
+
 def test_a_group_that_a_kernel_does_not_allow_is_an_error(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = opencl.tensor(np.ones((2, 8), np.float32))
     monkeypatch.setattr(opencl_backend.cl, "Kernel", lambda *arguments: SmallKernel(*arguments))
