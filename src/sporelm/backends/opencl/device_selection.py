@@ -20,7 +20,6 @@ MIN_VERSION = (1, 2)  # of OpenCL: images are not used, sub-buffers and fills ar
 MIN_GROUP_SIZE = 16  # work-items in a work-group
 MIN_LOCAL_BYTES = 16 << 10  # of local memory: OpenCL's minimum in a full profile is 32 KiB
 MIN_ALLOC_BYTES = 64 << 20  # of one buffer
-POCL_PLATFORM = "Portable Computing Language"
 MAX_DRIVER_FILES = 4  # that an error lists
 FULL_PROFILE = "FULL_PROFILE"
 FP16_EXTENSION = "cl_khr_fp16"
@@ -56,11 +55,6 @@ class OpenClDevice:
     def shares_host_memory(self) -> bool:
         """Return whether its memory is the host's, as that of integrated GPUs and of CPUs is."""
         return bool(self.device.host_unified_memory)
-
-    @property
-    def is_pocl(self) -> bool:
-        """Return whether its driver is PoCL, which compiles kernels in their first launches too."""
-        return self.platform == POCL_PLATFORM
 
     @property
     def max_group_size(self) -> int:
