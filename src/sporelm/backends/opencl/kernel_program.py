@@ -9,7 +9,7 @@ many processes, the least recently used files removed first.
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -77,7 +77,7 @@ def read_source(name: str) -> str:
     return (SOURCES / name).read_text("utf-8")
 
 
-# Held during builds and dummy launches: PoCL does not lock the cache folder that the threads of a process share
+# Held during builds and first launches: PoCL does not lock the cache folder that the threads of a process share
 # (`pocl_folder`).
 COMPILE_LOCK = RLock()
 POCL_LARGE_GRID = 65535  # from this many work-items in a dimension on, PoCL compiles another version of a kernel
@@ -138,12 +138,9 @@ class ProgramCompiler:
         """Compile a kernel for a variant with a dummy launch, and wait for it.
 
         Some drivers, such as PoCL, finish compiling only at the first launch. All arguments must be set, to any value.
-        Call `save_binaries` afterwards.
+        Call `save_binaries` afterwards. A variant without dummy launches is compiled in `guard_first_launches`.
         """
-        if variant in self._compiled:
-            return
-        if not variant.program.has_dummy_launches:
-            self._compiled.add(variant)
+        if variant in self._compiled or not variant.program.has_dummy_launches:
             return
         sizes, group = variant.compute_dummy_size()
         queue.finish()  # the time of earlier launches is not that of compiling
@@ -154,6 +151,21 @@ class ProgramCompiler:
             if perf_counter() - began > RECOMPILE_THRESHOLD_SECONDS and variant.program in self._programs:
                 self._unsaved[variant.program] = self._programs[variant.program]
         self._compiled.add(variant)
+
+    @contextmanager
+    def guard_first_launches(self, queue: Any, variants: Iterable[LaunchVariant]) -> Iterator[None]:
+        """Launch these variants in the block. No other thread compiles while one of them has its first launch."""
+        new = [variant for variant in variants if variant not in self._compiled]
+        if not new:
+            yield
+            return
+        with COMPILE_LOCK:
+            yield
+            queue.finish()
+            programs = {variant.program for variant in new} & self._programs.keys()
+            self._unsaved |= {program: self._programs[program] for program in programs}
+            self.save_binaries()
+        self._compiled.update(new)
 
     @contextmanager
     def log_compilation(self) -> Iterator[None]:
@@ -232,7 +244,8 @@ class ProgramCompiler:
     def save_binaries(self) -> None:
         """Keep the binaries of programs that were compiled from source.
 
-        Call it after `compile_kernel`: some drivers finish a kernel only then, and include it in the binary.
+        Call it after `compile_kernel` or a first launch: some drivers finish a kernel only then, and include it in the
+        binary.
         """
         with COMPILE_LOCK:
             while self._unsaved:

@@ -250,12 +250,13 @@ class OpenClProgram(Resource):
                 self._bind(extents)
                 if self._pending:
                     self.compile_variants(self._pending)
-            self._pending = {}
         self.backend.begin_step()
-        if self.backend.times is not None:
-            self._enqueue_timed()
-        else:
-            self._enqueue_bound()
+        with self.backend.compiler.guard_first_launches(self.backend.queue, self._pending):
+            if self.backend.times is not None:
+                self._enqueue_timed()
+            else:
+                self._enqueue_bound()
+        self._pending = {}
 
     def _enqueue_bound(self) -> None:
         queue, event = self.backend.queue, None

@@ -19,6 +19,7 @@ from available import open_available
 from opencl_faults import fault
 from sporelm import ops
 from sporelm.backends.file_cache import ObjectCache
+from sporelm.backends.opencl import kernel_program as kernel_program_module
 from sporelm.backends.opencl import opencl_backend, opencl_program
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
@@ -382,6 +383,30 @@ def test_groups_that_meet_at_barriers_have_no_dummy_launches(monkeypatch: pytest
     normed = ops.rms_norm(backend.tensor(x), backend.tensor(np.ones(7, np.float32)), eps=1e-5).numpy()
     backend.close()
     np.testing.assert_allclose(normed, x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5), rtol=1e-5)
+
+
+def test_first_launches_without_a_dummy_hold_the_lock_and_complete_the_binary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PoCL finishes compiling there, in a cache folder that the threads of a process share without locks."""
+    monkeypatch.setattr(opencl_backend, "tuning_in_use", lambda device: ActiveTuning(GPU_DEFAULTS, "defaults"))
+    backend = open_available("opencl")
+    backend.compiler.binaries = ObjectCache(tmp_path / "binaries", 1 << 24)
+    x, scale = backend.tensor(np.ones((3, 8), np.float32)), backend.tensor(np.ones(8, np.float32))
+    enqueue, owned, saved = cl.enqueue_nd_range_kernel, [], []
+
+    def watch(*arguments: Any) -> Any:
+        owned.append(kernel_program_module.COMPILE_LOCK._is_owned())  # type: ignore[attr-defined]
+        saved.extend(path.stat().st_mtime_ns for path in (tmp_path / "binaries").glob("cl-*"))
+        return enqueue(*arguments)
+
+    monkeypatch.setattr(opencl_backend.cl, "enqueue_nd_range_kernel", watch)
+    for _ in range(2):
+        ops.rms_norm(x, scale, eps=1e-5).numpy()
+    backend.close()
+    assert owned == [True, False]
+    assert len(saved) == 2
+    assert saved[0] < saved[1]
 
 
 def test_a_group_that_a_kernel_does_not_allow_is_an_error(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
