@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from sporelm.backends.cpu.formats import FORMATS, IntegerPanels
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import parse_fields
-from sporelm.backends.cpu.kernels.many_token_linear import count_panel_tiles, linear_many
+from sporelm.backends.cpu.kernels.many_token_linear import TOKENS_PER_BLOCK, count_panel_tiles, linear_many
 from sporelm.backends.cpu.kernels.quantized_linear import LinearShape, linear_few
 from sporelm.backends.cpu.targets.cpu_target import SIGNED
 from sporelm.backends.cpu.targets.target_selection import select_target
@@ -36,6 +36,7 @@ from sporelm.backends.cpu.tuning.tuning_runs import (
 LEVELS = {"L1": 8 << 10, "L2": 192 << 10}  # bytes of weights
 TILES: tuple[TileSize, ...] = ((1, 8), (2, 2), (2, 4), (4, 2))
 CLASSES = {"4-bit": 15, "5-bit": 31, "6-bit": 63, "8-bit": SIGNED}
+MAX_OUTPUTS = 1 << 15  # of a run's products, a token
 TURN_VECTORS = 1 << 20  # vectors of weights that a run reads
 
 
@@ -98,22 +99,20 @@ def list_formats(
     for name in names:
         kind: Any = FORMATS[name](target)
         shape, panel = LinearShape(kind), kind.panel_bytes(width)
-        panels = max(1, (TURN_BYTES if is_stream else LEVELS["L2"]) // panel // 24) * 24  # a multiple of every tile's
+        nbytes = TURN_BYTES if is_stream else LEVELS["L2"]
+        panels = min(max(1, nbytes // panel // 24) * 24, MAX_OUTPUTS // target.lanes // 24 * 24)  # a multiple of tiles'
         fields = linear_fields(kind, width, panels, memory)
-        kernels = (
-            (linear_few(target, shape), panels),
-            (linear_many(target, shape), count_panel_tiles(shape, target, [panels])),
-        )
+        few, many = linear_few(target, shape), linear_many(target, shape)
+        tiles = count_panel_tiles(shape, target, [panels])
         for count in tokens:
-            for kernel, items in kernels:
+            for kernel, items in ((few, panels), (many, tiles * -(-count // TOKENS_PER_BLOCK))):
                 run = TimedKernel(
                     compiler, kernel, fields | {"tokens": count}, items, memory, 1, panels * panel * is_stream
                 )
-                many = "many" in kernel.name
-                tile = target.tiles.many_of(kind) if many else target.tiles.few_of(kind)
+                tile = target.tiles.few_of(kind) if kernel is few else target.tiles.many_of(kind)
                 products = panels * target.lanes * width * count
-                where = f"{count} tokens"
-                yield Measurement(f"{name} {'many' if many else 'few'}", "x".join(map(str, tile)), where, run, products)
+                label = f"{name} {'few' if kernel is few else 'many'}"
+                yield Measurement(label, "x".join(map(str, tile)), f"{count} tokens", run, products)
 
 
 def measure(measurements: list[Measurement], repeat: int) -> list[dict[str, Any]]:
@@ -137,9 +136,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=12)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    compiler, memory = Compiler(select_target()), TuningMemory()
     names = [name for name in args.format.split(",") if issubclass(FORMATS[name], IntegerPanels)]
     tokens = [int(number) for number in args.tokens.split(",")]
+    compiler, memory = Compiler(select_target()), TuningMemory(max(tokens), max(args.width, MAX_OUTPUTS))
     instructions = list(list_instructions(compiler, memory))
     formats = list(list_formats(compiler, memory, names, tokens, args.width, is_stream=args.stream))
     rows = measure(instructions + formats, args.repeat)

@@ -1,4 +1,8 @@
-"""Benchmark runs of the engine: random prompts, greedy sampling, no end of text."""
+"""Benchmark runs of the engine: random prompts, greedy sampling, no end of text.
+
+A run forgets the prefixes of the one before, and writes to the same KV pages: a page's first write is slow on systems
+that provide memory only then.
+"""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -61,6 +65,7 @@ def run_batch(
     engine: Engine, prompts: Sequence[list[int]], n: int, sequences: Sequence[KvSequence | None], adapter_id: int = 0
 ) -> list[Request]:
     """Continue all prompts by n tokens in one batch, and return the requests."""
+    engine.kv_cache.pages.uncache_all()
     pairs = zip(prompts, sequences, strict=True)
     requests = [Request(prompt, max_tokens=n, sequence=sequence, adapter_id=adapter_id) for prompt, sequence in pairs]
     for request in requests:

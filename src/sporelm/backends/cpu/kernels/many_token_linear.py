@@ -16,17 +16,18 @@ TOKENS_PER_BLOCK = 120  # tokens an item, a multiple of every tile
 
 
 def linear_many(target: Any, shape: LinearShape) -> Kernel:
-    """Multiply blocks of tokens. Items are panel tiles times token blocks, token blocks innermost."""
+    """Multiply blocks of tokens. Items are token blocks times panel tiles, panel tiles innermost, so that tiles read a
+    block of activations from the second-level cache."""
     tile = LinearTile(shape, target)
     panels, tokens = tile.chunk.panels, tile.chunk.tokens
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         align_spills(k, shape)
-        token_blocks = (f.tokens + (TOKENS_PER_BLOCK - 1)) // TOKENS_PER_BLOCK
+        panel_tiles = tile.count_items(f)
         sums = k.at(scratch, tile.unpacked)
         with k.range(first, last) as item:
-            place = tile.locate(k, f, item // token_blocks)
-            start = item % token_blocks * TOKENS_PER_BLOCK
+            place = tile.locate(k, f, item % panel_tiles)
+            start = item // panel_tiles * TOKENS_PER_BLOCK
             stop = k.min(f.tokens, start + TOKENS_PER_BLOCK)
             with k.range((stop - start + (tokens - 1)) * panels) as line:
                 k.store(k.const(k.vf, 0), sums, line * tile.vector, align=tile.vector)
@@ -54,6 +55,14 @@ class LinearTile:
         lines = TOKENS_PER_BLOCK + self.tokens
         self.widened = self.unpacked + lines * self.row  # offset in scratch, after the partial sums
         self.scratch = self.widened + lines * self.chunk.widened_bytes
+
+    def count_items(self, f: Any) -> Val:
+        """Return the number of panel tiles of the segments (`count_panel_tiles` in a kernel)."""
+        group = self.panels // 2 if self.shape.gated else self.panels
+        total = (f.panels0 + (group - 1)) // group
+        for s in range(1, 1 if self.shape.gated else self.shape.segments):
+            total = total + (getattr(f, f"panels{s}") + (group - 1)) // group
+        return total
 
     def locate(self, k: Builder, f: Any, tile: Val) -> dict[str, Any]:
         """Return the addresses of the tile's panels; one past a segment's end repeats its last, and is not written."""

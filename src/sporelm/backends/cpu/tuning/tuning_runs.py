@@ -56,13 +56,14 @@ CLOCK = _clock()
 
 
 class TuningMemory:
-    """The memory that all runs share."""
+    """The memory that all runs share, for rows of `columns` numbers."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, rows: int = many_token_linear.TOKENS_PER_BLOCK, columns: int = max(FEW_WIDTH, MANY_WIDTH)
+    ) -> None:
         self.weights = Region(STREAM_BYTES + 4096, huge=True)
         self.weights.array[:] = FILL
-        tokens, columns = many_token_linear.TOKENS_PER_BLOCK, max(FEW_WIDTH, MANY_WIDTH)
-        self.floats, self.rounded, self.out = (Region(4 * tokens * columns) for _ in range(3))
+        self.floats, self.rounded, self.out = (Region(4 * rows * columns) for _ in range(3))
         self.floats.array.view(np.float32)[:] = 1
         self.rounded.array[:] = ROW_FILL
         self.scratch = Region(SCRATCH_BYTES)
