@@ -89,6 +89,36 @@ class ModelShape:
 
 
 @dataclass(frozen=True)
+class GemmaModelShape(ModelShape):
+    """Gemma 3's: head norms, a norm after attention and after the MLP, and a window in five layers of six."""
+
+    window: int = 512
+
+    @property
+    def architecture(self) -> str:
+        return "gemma3"
+
+    @property
+    def suffix(self) -> str:
+        return f"-n{self.window}"
+
+    def metadata(self) -> dict[str, int | float | list[int]]:
+        return super().metadata() | {"attention.sliding_window": self.window}
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for name, extents in super().tensors().items():
+            found[name] = extents
+            layer, _, part = name.rpartition(".weight")[0].rpartition(".")
+            if part in ("attn_q", "attn_k"):
+                found[f"{layer}.{part}_norm.weight"] = (self.head_dim,)
+            if part in ("attn_output", "ffn_down"):
+                norm = "post_attention_norm" if part == "attn_output" else "post_ffw_norm"
+                found[f"{layer}.{norm}.weight"] = (self.width,)
+        return found
+
+
+@dataclass(frozen=True)
 class DeltaNetModelShape(ModelShape):
     """Qwen3.5's: gated delta nets, whose heads have 128 numbers, but for one layer of gated attention in four, which
     rotates a quarter of each head."""
@@ -201,6 +231,7 @@ SHAPES = {
     "smollm2-135m": ModelShape(30, 576, 1536, 9, 3, 64, 49_152, 8192, 100_000.0, tied=True),
     "smollm2-360m": ModelShape(32, 960, 2560, 15, 5, 64, 49_152, 8192, 100_000.0, tied=True),
     "smollm2-1.7b": ModelShape(24, 2048, 8192, 32, 32, 64, 49_152, 8192, 130_000.0, tied=True),
+    "gemma-270m": GemmaModelShape(18, 640, 2048, 4, 1, 256, 262_144, 32_768, 1_000_000.0, tied=True),
     "tinyllama-1.1b": ModelShape(22, 2048, 5632, 32, 4, 64, 32_000, 2048, 10_000.0),
     "llama-1b": ModelShape(16, 2048, 8192, 32, 8, 64, 32_768, 131_072, 500_000.0),
     "llama-3b": ModelShape(28, 3072, 8192, 24, 8, 128, 128_256, 131_072, 500_000.0, tied=True),
@@ -212,6 +243,7 @@ SHAPES = {
     "qwen-7b": ModelShape(28, 3584, 18_944, 28, 4, 128, 152_064, 32_768, 1_000_000.0),
     # Large enough for a choice, small enough for tests.
     "tiny-moe": ModelShape(2, 256, 256, 4, 2, 64, 512, 2048, 10_000.0, experts=6, used=2),
+    "tiny-gemma": GemmaModelShape(6, 256, 512, 2, 1, 256, 512, 2048, 1_000_000.0, tied=True),
     "tiny-delta": DeltaNetModelShape(4, 256, 256, 2, 1, 64, 512, 2048, 10_000.0, key_heads=1, value_heads=2),
     "tiny-latent": LatentModelShape(2, 256, 512, 4, 1, 192, 512, 2048, 10_000.0, False, 6, 2, rank=256, expert_ffn=256),
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,

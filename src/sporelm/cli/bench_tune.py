@@ -1,4 +1,4 @@
-"""`spore bench tune`: measure which tiles of kernels are fastest on the CPU or an OpenCL device, and save them."""
+"""`spore bench tune`: measure how kernels are fastest on the CPU or an OpenCL device, and save it."""
 
 import argparse
 import json
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def make_parser() -> Parser:
     parser = Parser(
         "bench tune",
-        "Measure which register tiles (panels of rows by tokens) of the CPU kernels are fastest on this machine, and "
-        "save them for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in use). These tiles change the "
-        "speed, not the results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: "
+        "Measure which register tiles (panels of rows by tokens) of the CPU kernels are fastest on this machine, how "
+        "far they prefetch, whether they multiply 16 bits, and up to how many tokens the kernel for few is used. Save "
+        "it for later starts (SPORE_CPU_TILES; 'spore doctor' shows what is in use). This changes the speed, not the "
+        "results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: "
         "the tile sizes, vector widths and work-group sizes of an OpenCL device (SPORE_OPENCL_TUNING); they also "
         "change the order of sums, so the last bits of results.",
         "[options]",
@@ -41,7 +42,9 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--format", metavar="F,..", help="for cpu: number formats to measure; default: all formats and attention"
     )
-    parser.add_argument("--quick", action="store_true", help="for cpu: one format of each kind, and fewer samples")
+    parser.add_argument(
+        "--quick", action="store_true", help="for cpu: only tiles, of one format of each kind, with fewer samples"
+    )
     options.add_json(parser)
     options.add_help(parser)
     return parser
@@ -124,7 +127,7 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
 def as_json(tuning: "TuningResult") -> dict[str, Any]:
     """Return the target, its tiles in the form of tiles.json, and the rows of the table."""
     rows = [
-        {"name": row.name, "kernel": row.kernel, "before": list(row.before), "after": list(row.after)}
+        {"name": row.name, "choice": row.choice, "before": list(row.before), "after": list(row.after)}
         | {"before_us": round(row.before_s * 1e6, 2), "after_us": round(row.after_s * 1e6, 2)}
         | {"gain": round(row.gain, 3)}
         for row in tuning.rows
@@ -133,10 +136,10 @@ def as_json(tuning: "TuningResult") -> dict[str, Any]:
 
 
 def as_table(tuning: "TuningResult") -> str:
-    """Return a table: tiles as panels x tokens (for attention rows), times in microseconds."""
-    headings = ("format", "kernel", "before", "after", "before us", "after us", "gain")
+    """Return a table: tiles as panels x tokens, other choices as a number, times in microseconds."""
+    headings = ("format", "choice", "before", "after", "before us", "after us", "gain")
     rows = [headings, *(format_cells(row) for row in tuning.rows)]
-    lines = [f"{row[0]:<10}{row[1]:<7}" + "".join(f"{cell:>10}" for cell in row[2:]) for row in rows]
+    lines = [f"{row[0]:<10}{row[1]:<11}" + "".join(f"{cell:>10}" for cell in row[2:]) for row in rows]
     width = terminal_width()
     return "\n".join(lines if width is None or max(map(len, lines)) <= width else format_table(rows, width))
 
@@ -145,4 +148,4 @@ def format_cells(row: "TileComparison") -> tuple[str, ...]:
     """Return a row of the table."""
     tiles = ("x".join(map(str, tile)) for tile in (row.before, row.after))
     gain = f"{row.gain:.3f}" if row.after != row.before else "-"
-    return (row.name, row.kernel, *tiles, f"{row.before_s * 1e6:.1f}", f"{row.after_s * 1e6:.1f}", gain)
+    return (row.name, row.choice, *tiles, f"{row.before_s * 1e6:.1f}", f"{row.after_s * 1e6:.1f}", gain)

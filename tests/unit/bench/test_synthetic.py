@@ -10,7 +10,7 @@ import pytest
 
 from sporelm import settings
 from sporelm.bench import synthetic
-from sporelm.bench.model_shapes import SHAPES, DeltaNetModelShape, LatentModelShape, ModelShape
+from sporelm.bench.model_shapes import SHAPES, DeltaNetModelShape, GemmaModelShape, LatentModelShape, ModelShape
 from sporelm.bench.synthetic import (
     PortableRandom,
     draw_normals,
@@ -57,14 +57,16 @@ def test_the_shape_of_the_issue() -> None:
 def test_shapes_are_possible(name: str) -> None:
     shape = SHAPES[name]
     assert shape.heads % shape.kv_heads == 0
-    delta = isinstance(shape, DeltaNetModelShape)
-    assert shape.heads * shape.head_dim == shape.width or shape.experts or delta
+    delta, gemma = isinstance(shape, DeltaNetModelShape), isinstance(shape, GemmaModelShape)
+    assert shape.heads * shape.head_dim == shape.width or shape.experts or delta or gemma
     assert shape.used <= shape.experts
     assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "at most as many tokens as invented words"
     if isinstance(shape, LatentModelShape):
         assert len(shape.tensors()) == 15 * shape.layers - 4 + 3
         return
-    tensors = 14 - 3 / 4 if delta else 9 + 3 * bool(shape.experts)  # of a layer; of attention there is one in four
+    tensors = (
+        14 - 3 / 4 if delta else 9 + 3 * bool(shape.experts) + 4 * gemma
+    )  # of a layer; of attention there is one in four
     assert len(shape.tensors()) == tensors * shape.layers + 3 - shape.tied
 
 
@@ -142,6 +144,18 @@ def test_latent_attention_is_described() -> None:
     check_shapes(source, map_tensors(source, params))
     assert get_latent(source.config) == LatentAttentionShape(kv_lora_rank=256, qk_rope_head_dim=64, v_head_dim=128)
     assert source.config.head_dim == 192
+    source.close()
+
+
+def test_windows_and_norms_of_gemma_are_described() -> None:
+    path = synthetic_file("synthetic:tiny-gemma:q4_k_m")
+    assert path.name == "tiny-gemma-l6-w256-f512-h2-k1-d256-v512-n512-q4_k_m-r1.gguf"
+    source = open_model(path)
+    params = build(source.config).params()
+    check_shapes(source, map_tensors(source, params))
+    assert source.config.window == 512
+    names = {param.name for param in params}
+    assert {f"layers.0.{norm}.weight" for norm in ("attn_post_norm", "ffn_post_norm", "attn_q_norm")} <= names
     source.close()
 
 

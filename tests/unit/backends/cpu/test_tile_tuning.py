@@ -1,6 +1,7 @@
 """Tuning: what is tried, how a tile is chosen, what counts as a spill, and one short measurement. Nothing of speed."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,13 +9,25 @@ import pytest
 from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.kernels import many_token_linear
-from sporelm.backends.cpu.targets.tiles import FAMILIES, TileSize, registers
+from sporelm.backends.cpu.targets.tiles import FAMILIES, TileSize, parse_tiles, registers
 from sporelm.backends.cpu.tuning import tile_tuning
-from sporelm.backends.cpu.tuning.tile_tuning import Scores, candidates, choose_tiles, compile_kernel, race, tune_tiles
+from sporelm.backends.cpu.tuning.tile_tuning import (
+    Scores,
+    can_be_wide,
+    candidates,
+    choose_crossover,
+    choose_tiles,
+    compile_kernel,
+    number_in_use,
+    race,
+    tune_tiles,
+    with_choice,
+)
 from sporelm.backends.cpu.tuning.tuning_runs import (
     TuningMemory,
     attention_workloads,
     count_hot_spills,
+    crossover_workloads,
     few_token_workloads,
     many_token_workloads,
 )
@@ -63,6 +76,31 @@ def test_a_family_goes_with_the_most_of_its_formats() -> None:
     assert choose_tiles(BEFORE, measured) == dict(BEFORE) | {"block": (1, 4)} | dict.fromkeys(BLOCKS[most:], (2, 2))
 
 
+def test_the_crossover_is_where_the_many_token_kernel_becomes_faster() -> None:
+    times = [(4, 1.0, 2.0), (8, 2.0, 2.5), (16, 4.0, 3.0), (32, 8.0, 5.0)]
+    chosen, means = choose_crossover(64, times)
+    assert chosen == 8
+    assert means == pytest.approx({4: 37.5**0.25, 8: 30**0.25, 16: 40**0.25, 32: 64**0.25, 64: 64**0.25})
+    assert choose_crossover(12, times)[0] == 12, "the same kernel for each number of tokens"
+    assert choose_crossover(4, [(4, 1.0, 2.0), (8, 2.0, 2.01)])[0] == 4, "hardly faster"
+
+
+def test_a_choice_changes_one_format(target: Any) -> None:
+    name, kind, other = "Q8_0", FORMATS["Q8_0"], FORMATS["Q4_0"]
+    assert with_choice(target, "wide", name, (1,)).tiles.wide.count(name) == 1
+    assert name not in with_choice(target, "wide", name, (0,)).tiles.wide
+    for choice, number in (("prefetch", "prefetch_bytes_of"), ("few_tokens", "few_tokens_of")):
+        changed = with_choice(target, choice, name, (96,)).tiles
+        assert number_in_use(changed, choice, name) == (96,)
+        assert getattr(changed, number)(other) == getattr(target.tiles, number)(other)
+        assert parse_tiles(changed.as_json()) == changed
+    family = with_choice(target, "prefetch", name, (target.tiles.prefetch_bytes_of(kind),)).tiles
+    assert (
+        dict(family.prefetch_bytes).get(name, dict(family.prefetch_bytes)["block"])
+        == number_in_use(target.tiles, "prefetch", name)[0]
+    )
+
+
 @pytest.mark.parametrize("kernel", ["few", "many", "rows"])
 def test_candidates_are_tiles_that_kernels_can_have(target: Any, kernel: str) -> None:
     for name, kind in FORMATS.items():
@@ -73,7 +111,7 @@ def test_candidates_are_tiles_that_kernels_can_have(target: Any, kernel: str) ->
             continue
         assert found[0] == (target.tiles.few_of(kind) if kernel == "few" else target.tiles.many_of(kind))
         for tile in found:
-            tiles = tile_tuning.with_tile(target, kernel, name, tile).tiles
+            tiles = with_choice(target, kernel, name, tile).tiles
             assert (tiles.few_of(kind) if kernel == "few" else tiles.many_of(kind)) == tile
             assert (
                 kernel == "few" or tile in found[:2] or many_token_linear.TOKENS_PER_BLOCK % tile[1] == tile[0] % 2 == 0
@@ -132,7 +170,7 @@ def test_spills_count_in_the_innermost_loops() -> None:
 
 def test_a_tile_too_large_for_the_registers_spills(target: Any) -> None:
     def spills(tile: TileSize) -> int:
-        found = tile_tuning.with_tile(target, "many", "Q4_0", tile)
+        found = with_choice(target, "many", "Q4_0", tile)
         return count_hot_spills(
             compile_kernel(next(many_token_workloads(found, "Q4_0", TuningMemory())).kernel, found)[0]
         )
@@ -146,6 +184,7 @@ def test_work_stays_within_its_memory(target: Any) -> None:
     works = [*attention_workloads(target, arena)]
     for name in FORMATS:
         works += [*few_token_workloads(target, name, arena), *many_token_workloads(target, name, arena)]
+        works += [work for _, pair in crossover_workloads(target, name, arena) for work in pair]
     rows = {arena.floats.address: arena.floats.array.size, arena.rounded.address: arena.rounded.array.size}
     for work in works:
         fields = work.fields
@@ -170,13 +209,29 @@ def test_a_short_measurement_of_one_format(monkeypatch: pytest.MonkeyPatch) -> N
         shares.append(done / total)
 
     tuning = tune_tiles(target, ["q4_0"], progress, quick=True)
-    assert [(row.name, row.kernel) for row in tuning.rows] == [("Q4_0", "few"), ("Q4_0", "many")]
+    choices = ["few", "many", "prefetch", "few_tokens"]
+    assert [(row.name, row.choice) for row in tuning.rows] == [("Q4_0", choice) for choice in choices]
+    assert [row.after for row in tuning.rows[2:]] == [
+        number_in_use(tuning.tiles, choice, "Q4_0") for choice in choices[2:]
+    ]
     assert all(row.before_s > 0 and row.after_s > 0 for row in tuning.rows)
     assert tuning.rows[0].after == tuning.tiles.few_of(FORMATS["Q4_0"])  # type: ignore[arg-type]
     assert tuning.tiles.attention_rows == target.tiles.attention_rows
     assert {"measuring Q4_0 few", "measuring Q4_0 many"} <= told.keys()
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
+
+
+def test_products_of_16_bits_are_measured_where_a_target_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = targets.select_target("generic")
+    target = replace(target, tiles=replace(target.tiles, wide=("Q8_0",)))
+    monkeypatch.setattr(tile_tuning, "fitting_tiles", lambda target, kernel, family: [])
+    monkeypatch.setattr(tile_tuning, "QUICK_ROUNDS", ((1, 1.0),))
+    tuning = tune_tiles(target, ["q8_0"], quick=True)
+    assert tuning.rows[0].choice == "wide"
+    assert tuning.rows[0].after == number_in_use(tuning.tiles, "wide", "Q8_0")
+    assert not can_be_wide(target, "Q4_0")
+    assert not can_be_wide(targets.select_target("generic"), "Q8_0")
 
 
 def test_an_unknown_format_is_named_with_those_there_are() -> None:

@@ -3,6 +3,9 @@
 For each format and kernel the tiles whose sums the registers could hold are compiled. Candidates that spill in inner
 loops are dropped, the others run in turn, and slow ones stop early. A family of formats gets the tile that is best for
 most of its formats. A format gets its own tile only if that is clearly faster: within `CLEAR_SPEEDUP` nothing changes.
+
+Then, for each format, whether products are of 16 bits, how far one token's product prefetches, and up to how many
+tokens the few-token kernel is used.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,10 +19,12 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-from sporelm.backends.cpu.formats import FORMATS
+from sporelm.backends.cpu.formats import FORMATS, IntegerPanels
+from sporelm.backends.cpu.formats.panels import BlockPanels
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.jit.emission import optimize, target_machine
 from sporelm.backends.cpu.targets import CpuTarget
+from sporelm.backends.cpu.targets.cpu_target import SIGNED
 from sporelm.backends.cpu.targets.tiles import ATTENTION_ROWS, FAMILIES, Tiles, TileSize, fitting_tiles
 from sporelm.backends.cpu.tuning.tuning_runs import (
     TimedKernel,
@@ -27,6 +32,7 @@ from sporelm.backends.cpu.tuning.tuning_runs import (
     TuningWorkload,
     attention_workloads,
     count_hot_spills,
+    crossover_workloads,
     few_token_workloads,
     many_token_workloads,
 )
@@ -45,13 +51,18 @@ ROUNDS = (
 )  # samples of each candidate, and the slowdown against the best up to which it continues
 QUICK_ROUNDS = ((3, 1.15), (7, 1.0))
 ATTENTION = "attention"
+NUMBERS: dict[str, Sequence[int]] = {"rows": ATTENTION_ROWS, "wide": (0, 1), "prefetch": (0, 4096, 8192, 32768)}
 
 
 class TileComparison(NamedTuple):
-    """One format (or attention) and kernel: the tiles before and after, and their times (weighted geometric means)."""
+    """One format (or attention) and choice: the values before and after, and their times (weighted geometric means).
+
+    choice  few, many: a tile of this kernel; rows: query rows of attention; wide: 1 for products of 16 bits; prefetch:
+            bytes; few_tokens: tokens up to which the few-token kernel is used
+    """
 
     name: str
-    kernel: str  # few, many, or rows
+    choice: str
     before: tuple[int, ...]
     after: tuple[int, ...]
     before_s: float
@@ -80,26 +91,36 @@ def tune_tiles(
 ) -> TuningResult:
     """Return the best tiles of a target for some formats, all when None; target.tiles are those in use.
 
-    quick: one format stands for its family, with fewer samples. Raise RequestError for an unknown format.
+    quick: one format stands for its family, with fewer samples, and only tiles are chosen. Raise RequestError for an
+    unknown format.
     """
     names = _check_formats(formats) if formats else quick_formats() if quick else list(FORMATS)
-    bench = _TileBenchmark(target, QUICK_ROUNDS if quick else ROUNDS, progress, 2 * len(names) + (formats is None))
-    tiles, rows = target.tiles, []
+    is_whole = not quick or formats is not None
+    of_16_bits = [name for name in names if is_whole and can_be_wide(target, name)]
+    integers = [name for name in names if is_whole and issubclass(FORMATS[name], IntegerPanels)]
+    stages = len(of_16_bits) + (2 + is_whole) * len(names) + len(integers) + (formats is None)
+    bench = _TileBenchmark(target, QUICK_ROUNDS if quick else ROUNDS, progress, stages)
+    rows = [bench.choose_number("wide", name) for name in of_16_bits]
     for kernel in ("few", "many"):
+        tiles = bench.target.tiles
         scores = {name: bench.scores(kernel, name) for name in names}
         weighed = {name: bench.weighed(kernel, name, times) for name, times in scores.items()}
         found = tiles.changed(kernel, choose_tiles(tiles.of(kernel), weighed, whole=quick and not formats))
         for name, by_tile in scores.items():
             before, after = (_tile(each, kernel, name) for each in (tiles, found))
             rows.append(TileComparison(name, kernel, before, after, by_tile[before], by_tile[after]))
-        tiles = found
+        bench.target = replace(bench.target, tiles=found)
+    rows += [bench.choose_number("prefetch", name) for name in integers]
+    rows += [bench.choose_few_tokens(name) for name in names if is_whole]
     if formats is None:
-        by_rows = bench.scores("rows", ATTENTION)
-        old = (tiles.attention_rows,)
-        new = _fastest(bench.weighed("rows", ATTENTION, by_rows), old)
-        rows.append(TileComparison(ATTENTION, "rows", old, new, by_rows[old], by_rows[new]))
-        tiles = replace(tiles, attention_rows=new[0])
-    return TuningResult(target, tiles, tuple(rows))
+        rows.append(bench.choose_number("rows", ATTENTION))
+    return TuningResult(target, bench.target.tiles, tuple(rows))
+
+
+def can_be_wide(target: CpuTarget, name: str) -> bool:
+    """Return whether a format has bytes of eight bits, which such a target may multiply faster as 16 bits."""
+    kind = FORMATS[name](target)
+    return bool(target.tiles.wide) and isinstance(kind, BlockPanels) and kind.largest >= SIGNED
 
 
 def _check_formats(formats: Iterable[str]) -> list[str]:
@@ -158,6 +179,23 @@ def _fastest(times: Scores, before: tuple[int, ...]) -> tuple[int, ...]:
     return before if times.get(before, inf) <= times[best] * CLEAR_SPEEDUP else best
 
 
+def choose_crossover(before: int, times: Sequence[tuple[int, float, float]]) -> tuple[int, dict[int, float]]:
+    """Return up to how many tokens the few-token kernel is used, and the mean seconds of each choice.
+
+    `times` has numbers of tokens, in order, with the seconds of the few-token and of the many-token kernel. The number
+    before stays unless another is clearly faster for one of them.
+    """
+
+    def seconds(limit: int) -> list[float]:
+        return [few if tokens <= limit else many for tokens, few, many in times]
+
+    limits = sorted({before, *(tokens for tokens, _, _ in times)})
+    scores = {limit: exp(sum(map(log, seconds(limit))) / len(times)) for limit in limits}
+    best = min(limits, key=scores.__getitem__)
+    gains = [old / new for old, new in zip(seconds(before), seconds(best), strict=True)]
+    return (best if max(gains) > CLEAR_SPEEDUP else before), scores
+
+
 def _as_tile(tile: tuple[int, ...]) -> TileSize:
     panels, tokens = tile
     return panels, tokens
@@ -168,21 +206,49 @@ def _tile(tiles: Tiles, kernel: str, name: str) -> TileSize:
     return tiles.few_of(kind) if kernel == "few" else tiles.many_of(kind)
 
 
-def with_tile(target: CpuTarget, kernel: str, name: str, tile: tuple[int, ...]) -> CpuTarget:
-    """Return the target with one tile of a format changed."""
-    if kernel == "rows":
-        return replace(target, tiles=replace(target.tiles, attention_rows=tile[0]))
-    by_name = dict(target.tiles.of(kernel)) | {name: _as_tile(tile)}
-    return replace(target, tiles=target.tiles.changed(kernel, by_name))
+def with_choice(target: CpuTarget, choice: str, name: str, value: tuple[int, ...]) -> CpuTarget:
+    """Return the target with one choice of a format changed."""
+    tiles = target.tiles
+    if choice in ("few", "many"):
+        changed = tiles.changed(choice, dict(tiles.of(choice)) | {name: _as_tile(value)})
+    elif choice == "rows":
+        changed = replace(tiles, attention_rows=value[0])
+    elif choice == "wide":
+        others = [each for each in tiles.wide if each != name]
+        changed = replace(tiles, wide=(*others, name) if value[0] else tuple(others))
+    elif choice == "prefetch":
+        changed = replace(tiles, prefetch_bytes=_set_number(tiles.prefetch_bytes, name, value[0]))
+    else:
+        changed = replace(tiles, few_tokens=_set_number(tiles.few_tokens, name, value[0]))
+    return replace(target, tiles=changed)
 
 
-def candidates(target: CpuTarget, kernel: str, name: str) -> list[tuple[int, ...]]:
-    """Return the tiles in use, the format's own and its family's, then tiles whose sums fit the registers."""
-    if kernel == "rows":
-        return list(dict.fromkeys([(target.tiles.attention_rows,), *((rows,) for rows in ATTENTION_ROWS)]))
+def _set_number(numbers: Sequence[tuple[str, int]], name: str, number: int) -> tuple[tuple[str, int], ...]:
+    """Return the numbers by format or family with that of one format, which is left out where its family has it."""
+    by_name = dict(numbers)
+    by_name.pop(name, None)
+    return tuple((by_name if by_name.get(FORMATS[name].family) == number else by_name | {name: number}).items())
+
+
+def candidates(target: CpuTarget, choice: str, name: str) -> list[tuple[int, ...]]:
+    """Return the values to try, those in use first: the format's own and, of tiles, its family's.
+
+    Only tiles with sums that fit the registers are tried.
+    """
+    if choice not in ("few", "many"):
+        return list(dict.fromkeys([number_in_use(target.tiles, choice, name), *((n,) for n in NUMBERS[choice])]))
     family = FORMATS[name].family
-    in_use = [_tile(target.tiles, kernel, name), dict(target.tiles.of(kernel))[family]]
-    return list(dict.fromkeys([*in_use, *fitting_tiles(target, kernel, family)]))
+    in_use = [_tile(target.tiles, choice, name), dict(target.tiles.of(choice))[family]]
+    return list(dict.fromkeys([*in_use, *fitting_tiles(target, choice, family)]))
+
+
+def number_in_use(tiles: Tiles, choice: str, name: str) -> tuple[int]:
+    """Return the number in use of a choice that is not a tile."""
+    if choice == "rows":
+        return (tiles.attention_rows,)
+    if choice == "wide":
+        return (int(name in tiles.wide),)
+    return ((tiles.prefetch_bytes_of if choice == "prefetch" else tiles.few_tokens_of)(FORMATS[name]),)
 
 
 def compile_kernel(kernel: Kernel, target: CpuTarget) -> tuple[str, Callable[[], bytes]]:
@@ -204,51 +270,88 @@ class _TileBenchmark:
         self.spilling: set[tuple[str, str, tuple[int, ...]]] = set()
         self._progress, self._stages, self._stage = progress, stages, 0
 
-    def scores(self, kernel: str, name: str) -> Scores:
+    def choose_number(self, choice: str, name: str) -> TileComparison:
+        """Choose a number by its times, and use it from now on."""
+        times = self.scores(choice, name)
+        before = number_in_use(self.target.tiles, choice, name)
+        after = _fastest(self.weighed(choice, name, times), before)
+        if after != before:
+            self.target = with_choice(self.target, choice, name, after)
+        return TileComparison(name, choice, before, after, times[before], times[after])
+
+    def choose_few_tokens(self, name: str) -> TileComparison:
+        """Choose up to how many tokens the few-token kernel is used, and use it from now on."""
+        before = number_in_use(self.target.tiles, "few_tokens", name)
+        self._tell(f"{name} few_tokens", 0)
+        with TemporaryDirectory(prefix="sporelm") as folder:
+            compiler = Compiler(self.target, ObjectCache(Path(folder) / "kernels"))
+            works: dict[tuple[int, ...], list[TimedKernel]] = {
+                (tokens, number): [work.run(compiler, self.arena)]
+                for tokens, pair in crossover_workloads(self.target, name, self.arena)
+                for number, work in enumerate(pair)
+            }
+        times = race(works, works, self.rounds[:2])
+        counts = sorted({key[0] for key in works})
+        chosen, scores = choose_crossover(
+            before[0], [(tokens, times[tokens, 0], times[tokens, 1]) for tokens in counts]
+        )
+        if chosen != before[0]:
+            self.target = with_choice(self.target, "few_tokens", name, (chosen,))
+        self._end_stage(f"{name} few_tokens")
+        return TileComparison(name, "few_tokens", before, (chosen,), scores[before[0]], scores[chosen])
+
+    def scores(self, choice: str, name: str) -> Scores:
         """Return the seconds of each candidate that ran."""
-        found = candidates(self.target, kernel, name)
-        keep = set(found[:1] if kernel == "rows" else found[:2])
+        found, is_tile = candidates(self.target, choice, name), choice in ("few", "many")
+        keep = set(found[: 1 + is_tile])
         runs: dict[tuple[int, ...], list[TimedKernel]] = {}
         full: set[int] = set()  # panels for which no further tokens fit
         with TemporaryDirectory(prefix="sporelm") as folder:
             objects = ObjectCache(Path(folder) / "kernels")
-            for number, tile in enumerate(found):
-                self._tell(f"{name} {kernel}", number / len(found))
-                if tile in keep or tile[0] not in full:
-                    made = self._runs(kernel, name, tile, objects, tile in keep)
-                    runs |= {tile: made} if made else {}
-                    full |= set() if made or kernel == "rows" else {tile[0]}
+            for number, value in enumerate(found):
+                self._tell(f"{name} {choice}", number / len(found))
+                if value in keep or value[0] not in full:
+                    made = self._runs(choice, name, value, objects, not is_tile or value in keep)
+                    runs |= {value: made} if made else {}
+                    full |= {value[0]} if is_tile and not made else set()
         times = race(runs, keep, self.rounds)
-        self._stage += 1
-        self._tell(f"{name} {kernel}", 0)
+        self._end_stage(f"{name} {choice}")
         return times
 
-    def weighed(self, kernel: str, name: str, times: Scores) -> Scores:
+    def _end_stage(self, what: str) -> None:
+        self._stage += 1
+        self._tell(what, 0)
+
+    def weighed(self, choice: str, name: str, times: Scores) -> Scores:
         """Return times for the selection: a tile that spills must be clearly faster than one that does not."""
         return {
-            tile: time * (CLEAR_SPEEDUP if (kernel, name, tile) in self.spilling else 1) for tile, time in times.items()
+            tile: time * (CLEAR_SPEEDUP if (choice, name, tile) in self.spilling else 1) for tile, time in times.items()
         }
 
     def _runs(
-        self, kernel: str, name: str, tile: tuple[int, ...], objects: ObjectCache, needed: bool
+        self, choice: str, name: str, tile: tuple[int, ...], objects: ObjectCache, needed: bool
     ) -> list[TimedKernel]:
         """Return the runs of a candidate; none if its inner loops spill much, unless it is needed."""
-        target = with_tile(self.target, kernel, name, tile)
+        target = with_choice(self.target, choice, name, tile)
         compiler = Compiler(target, objects)
-        work = list(self._list_workloads(kernel, target, name))
+        work = list(self._list_workloads(choice, target, name))
         for each in {each.kernel.name: each.kernel for each in work}.values():
             text, code = compile_kernel(each, target)
             spills = count_hot_spills(text)
-            if spills > MAX_SPILLS * prod(tile) and not needed:
+            if not needed and spills > MAX_SPILLS * prod(tile):
                 return []
-            self.spilling |= {(kernel, name, tile)} if spills else set()
+            self.spilling |= {(choice, name, tile)} if spills and choice in ("few", "many", "rows") else set()
             objects.put(compiler.key(each), code())
         return [each.run(compiler, self.arena) for each in work]
 
-    def _list_workloads(self, kernel: str, target: CpuTarget, name: str) -> Iterable[TuningWorkload]:
-        if kernel == "rows":
+    def _list_workloads(self, choice: str, target: CpuTarget, name: str) -> Iterable[TuningWorkload]:
+        if choice == "rows":
             return attention_workloads(target, self.arena)
-        return (few_token_workloads if kernel == "few" else many_token_workloads)(target, name, self.arena)
+        if choice == "prefetch":
+            return [next(iter(few_token_workloads(target, name, self.arena)))]  # of one token
+        few = few_token_workloads(target, name, self.arena)
+        many = many_token_workloads(target, name, self.arena)
+        return {"few": few, "many": many}.get(choice) or [*few, *many]
 
     def _tell(self, what: str, share: float) -> None:
         if self._progress:
