@@ -3,8 +3,9 @@
 Usage: PYTHONPATH=src python3 bench/gpu/model.py [--models 8b,1b,30b-a3b] [--formats bf16,q4_0,q4_k,fp8]
        [--figures load,decode,prefill,streams,idle,ngram] [--batch-invariant] [--kv f16] [--json]
 
-load      seconds to check and copy the weights from the host's memory, to allocate the caches, and until the third
-          token of the first request: kernels are compiled and the first graphs captured by then
+load      seconds to check and copy the weights from the host's memory, to prepare (allocate the caches, compile the
+          kernels, and capture the graphs of decoding and of short prompts), and until the third token of the first
+          request
 decode    one stream, tokens a second. `share` is the bytes that a step reads (packed weights without the embedding
           table, keys and values), as a part of the card's read bandwidth in this run
 prefill   a prompt of --prompt tokens until its first token. `share` is the operations of the layers' matrices a second,
@@ -125,7 +126,7 @@ class ModelBench:
         """Return the seconds until the model decodes, and its bytes."""
         seconds = run_requests(opened.engine, [opened.random_ids(PROMPT)], 3)
         row = {"s": opened.load_s + opened.prepare_s + seconds, "weights s": opened.load_s}
-        row |= {"caches s": opened.prepare_s, "first tokens s": seconds}
+        row |= {"prepare s": opened.prepare_s, "first tokens s": seconds}
         return row | {"GB": opened.step_work.weight_bytes / 1e9, "streams that fit": self.count_fitting(opened)}
 
     def count_fitting(self, opened: RandomModel) -> int:

@@ -244,7 +244,7 @@ class RandomModel:
     """An engine on a model with random weights. Close it to free the device's memory.
 
     load_s      seconds to check the tensors and to copy them to the device
-    prepare_s   seconds to trace the model and to allocate the caches
+    prepare_s   seconds to trace the model, to allocate the caches, and to compile kernels and capture graphs
     """
 
     def __init__(

@@ -481,34 +481,38 @@ class FunctionProgram(Resource):
         """See `Program.run`. An argument that ops read on the host may be given as a handle: the step is padded then
         (ADR 0045), and the functions get it on the device."""
         self.check()
+        with self.backend.on_device():
+            return {name: self.backend.to_output(stored) for name, stored in self.run_calls(arrays).items()}
+
+    def run_calls(self, arrays: Mapping[str, Handle]) -> dict[str, Any]:
+        """Run all calls, inside a block of `on_device`. Return the outputs as the functions returned them."""
         backend = self.backend
-        with backend.on_device():
-            values = self._constants.copy()
-            for slot, cache in self._caches:
-                values[slot] = backend.unwrap(cache)
-            for name, (device, host) in self._inputs.items():
-                array = arrays[name]
-                if device:
-                    values[device] = backend.copy_in(array) if isinstance(array, np.ndarray) else array
-                if host:
-                    values[host] = array
-            for call in self._calls:
-                function, options = call.function, call.call.options
-                args: Sequence[Any]
-                if call.is_nested:
-                    args = _values_in(values, call.arguments)
-                else:
-                    args = [values[slot] for slot in call.arguments]
-                if backend.times is None:
-                    results = function(*args, **options)
-                    results = results if type(results) is tuple else (results,)  # a named tuple is one result
-                else:
-                    results = backend.timed(call.call, partial(call_with, function, args, options))
-                for slot, result in zip(call.results, results, strict=True):
-                    values[slot] = result
-                for slot in call.ending:
-                    values[slot] = None
-            return {name: backend.to_output(values[slot]) for name, slot in self._outputs.items()}
+        values = self._constants.copy()
+        for slot, cache in self._caches:
+            values[slot] = backend.unwrap(cache)
+        for name, (device, host) in self._inputs.items():
+            array = arrays[name]
+            if device:
+                values[device] = backend.copy_in(array) if isinstance(array, np.ndarray) else array
+            if host:
+                values[host] = array
+        for call in self._calls:
+            function, options = call.function, call.call.options
+            args: Sequence[Any]
+            if call.is_nested:
+                args = _values_in(values, call.arguments)
+            else:
+                args = [values[slot] for slot in call.arguments]
+            if backend.times is None:
+                results = function(*args, **options)
+                results = results if type(results) is tuple else (results,)  # a named tuple is one result
+            else:
+                results = backend.timed(call.call, partial(call_with, function, args, options))
+            for slot, result in zip(call.results, results, strict=True):
+                values[slot] = result
+            for slot in call.ending:
+                values[slot] = None
+        return {name: values[slot] for name, slot in self._outputs.items()}
 
     @enters_context
     def free(self) -> None:

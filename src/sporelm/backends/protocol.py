@@ -84,21 +84,34 @@ class Program(Protocol):
         """Free its memory. It cannot run after that."""
 
 
+class WarmupStep(NamedTuple):
+    """The inputs of a step that changes no page and no state of a sequence. A program may run it before the first
+    request, to compile kernels and to capture graphs for steps of these shapes."""
+
+    arrays: Mapping[str, Handle]
+    extents: Mapping[str, int]
+
+
+CompileTasks = Mapping[Hashable, Callable[[], None]]  # by key: programs that share kernels use the same keys
+
+
 @runtime_checkable
 class PrecompilableProgram(Protocol):
     """An optional part of a program: its kernels can be compiled before its first step."""
 
-    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
-        """Return tasks that compile the kernels of typical steps, by key; each task is short. Kernels that are already
-        compiled are left out. Programs that share kernels use the same keys."""
+    def list_compile_tasks(self, warmup_steps: Sequence[WarmupStep] = ()) -> CompileTasks:
+        """Return tasks that compile the kernels of typical steps, and of these; each task is short. Kernels that are
+        already compiled are left out."""
 
 
-def list_compile_tasks(programs: Iterable[Program]) -> dict[Hashable, Callable[[], None]]:
+def list_compile_tasks(
+    programs: Iterable[Program], warmup_steps: Sequence[WarmupStep] = ()
+) -> dict[Hashable, Callable[[], None]]:
     """Collect the compile tasks of all programs, each key once."""
     found: dict[Hashable, Callable[[], None]] = {}
     for program in programs:
         if isinstance(program, PrecompilableProgram):
-            found |= {key: each for key, each in program.list_compile_tasks().items() if key not in found}
+            found |= {key: each for key, each in program.list_compile_tasks(warmup_steps).items() if key not in found}
     return found
 
 

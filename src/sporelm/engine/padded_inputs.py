@@ -1,7 +1,7 @@
 """The inputs of a step padded to buckets, for devices that replay few shapes, as with CUDA graphs (ADR 0045)."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +84,7 @@ class PaddedInputs:
         longest = max(each.position + len(each.tokens) for each in step.sequences)
         columns = round_up(self.columns, count_pages(longest))
         padded = PaddedArrays.padding(decodes, blocks, block, columns, self.dump_page, self.dump_state)
-        tokens, positions, slots, lengths, pages, states, counts = padded
+        tokens, positions, slots, lengths, pages, states, _ = padded
         first_rows = [0] * len(step.sequences)
         for row, index in enumerate(singles):
             _, ids, position, page_table, _, _, state_slot, *_ = step.sequences[index]
@@ -99,14 +99,30 @@ class PaddedInputs:
             each = step.sequences[index]
             first_rows[index] = decodes + number * block
             number += self._fill_chunk(padded, each, decodes, number)
-        rows = output_rows(step, first_rows)
+        return *self._list_arrays(padded, output_rows(step, first_rows)), first_rows
+
+    def iterate_padding(self) -> Iterator[tuple[dict[str, np.ndarray], Extents]]:
+        """Yield the arrays and extents of steps in which each row is a padded one: of decoding with each number of
+        pages, and of one chunk of each number of blocks; the largest first, so that smaller ones reuse their memory.
+        """
+        shapes = [(0, blocks, count_pages(blocks * self.buckets.row_block)) for blocks in self.blocks if blocks]
+        shapes += [(decodes, 0, columns) for columns in self.columns for decodes in self.decodes if decodes]
+        for decodes, blocks, num_pages in reversed(shapes):
+            columns = round_up(self.columns, min(num_pages, self.columns[-1]))
+            padded = PaddedArrays.padding(
+                decodes, blocks, self.buckets.row_block, columns, self.dump_page, self.dump_state
+            )
+            yield self._list_arrays(padded, range(max(1, decodes)))
+
+    def _list_arrays(self, padded: PaddedArrays, rows: Sequence[int]) -> tuple[dict[str, np.ndarray], Extents]:
+        """Return the arrays of a step with these output rows by name, and its extents by symbol."""
         outputs = np.zeros(round_up(self.outputs, max(1, len(rows))), np.int32)
         outputs[: len(rows)] = rows
-        starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
-        arrays = {"tokens": tokens, "positions": positions, "slots": slots, "starts": starts, "lengths": lengths}
-        arrays |= {"pages": pages, "rows": outputs, "states": states}
-        extents = {"tokens": len(tokens), "sequences": len(lengths), "starts": len(starts), "rows": len(outputs)}
-        return arrays, extents | {"columns": columns}, first_rows
+        starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(padded.counts, dtype=np.int32)])
+        arrays = {name: array for name, array in padded._asdict().items() if name != "counts"}
+        arrays |= {"starts": starts, "rows": outputs}
+        extents = {"tokens": len(padded.tokens), "sequences": len(padded.lengths), "starts": len(starts)}
+        return arrays, extents | {"rows": len(outputs), "columns": padded.pages.shape[1]}
 
     def _fill_chunk(self, padded: PaddedArrays, scheduled: ScheduledSequence, decodes: int, number: int) -> int:
         """Fill the blocks of a chunk, from block `number` on; return how many there are."""

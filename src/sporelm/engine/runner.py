@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.context import Context
-from sporelm.backends.protocol import Backend, Fetch, Handle, Progress, SlotWriter
+from sporelm.backends.protocol import Backend, Fetch, Handle, Progress, SlotWriter, WarmupStep
 from sporelm.backends.reference_fallback import substitute_values
 from sporelm.engine.engine_config import EngineConfig
 from sporelm.engine.kv.page_allocator import count_pages
@@ -159,10 +159,11 @@ class Runner:
             self.padded_inputs, self.specs = padded, specs
 
     def prepare(self, progress: Progress | None = None) -> None:
-        """Compile all programs now rather than when a step first needs one. Does nothing if eager."""
+        """Compile all programs now rather than when a step first needs one, and capture graphs for the steps of
+        decoding and of short prompts. Does nothing if eager."""
         if self.plan is not None:
             began = perf_counter()
-            self.plan.prepare(None, progress)
+            self.plan.prepare(None, progress, self._list_warmup_steps())
             self.compile_s += perf_counter() - began
 
     def prepare_images(self) -> None:
@@ -258,9 +259,7 @@ class Runner:
         arrays: Mapping[str, Handle]
         if self.padded_inputs is not None:
             arrays, extents, first_rows = self.padded_inputs.fill(step)
-            # On the device, also for ops that read them on the host in steps of exact extents.
-            host_arguments = ("starts", "lengths", "states") if self.states else ("starts", "lengths")
-            arrays |= {name: self.backend.upload(arrays[name]) for name in host_arguments}
+            arrays |= self._upload_host_arguments(arrays)
         else:
             arrays, extents = self.inputs.fill(step)
             first_rows = None
@@ -285,7 +284,8 @@ class Runner:
             weights = self.lora_runtime.weights
             plan = self.lora_runtime.plan(forward, self.specs["tokens"].shape[0], extra_specs)
         if plan is not None and self.is_async:
-            arrays = {**arrays, **sampled_inputs(step, previous, first_rows, extents["tokens"])}
+            num_sampled = 1 if first_rows is None else extents["rows"]
+            arrays = {**arrays, **sampled_inputs(step, previous, first_rows, extents["tokens"], num_sampled)}
             extents = {**extents, "sampled": len(arrays[SAMPLED])}
         self.filled_at = perf_counter()
         if plan is None:
@@ -300,6 +300,22 @@ class Runner:
             plan.bucket_program(plan.find_bucket(extents))
             self.compile_s += perf_counter() - began
         return plan.launch(arrays, extents)
+
+    def _upload_host_arguments(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Handle]:
+        """Return the arguments on the device that ops read on the host in steps of exact extents."""
+        names = ("starts", "lengths", "states") if self.states else ("starts", "lengths")
+        return {name: self.backend.upload(arrays[name]) for name in names}
+
+    def _list_warmup_steps(self) -> list[WarmupStep]:
+        """Return steps in which each row is a padded one, if inputs are padded."""
+        steps = []
+        for padding, extents in self.padded_inputs.iterate_padding() if self.padded_inputs is not None else ():
+            arrays = {**padding, **self._upload_host_arguments(padding)}
+            if self.is_async:
+                arrays |= sampled_inputs(Step([], []), None, (), extents["tokens"], extents["rows"])
+                extents["sampled"] = extents["rows"]
+            steps.append(WarmupStep(arrays, extents))
+        return steps
 
     def _image_specs(self) -> dict[str, Spec]:
         """Return the specs of the inputs that steps with images have besides."""
@@ -408,9 +424,12 @@ def run_calls(graph: Graph, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sampled_inputs(
-    step: Step, previous: PreviousTokens | None, first_rows: Sequence[int] | None, num_rows: int
+    step: Step, previous: PreviousTokens | None, first_rows: Sequence[int] | None, num_rows: int, num_sampled: int = 1
 ) -> dict[str, Handle]:
-    """Return the inputs SOURCES and SAMPLED: for each row of a step with an UNKNOWN id, the sampled row that has it."""
+    """Return the inputs SOURCES and SAMPLED: for each row of a step with an UNKNOWN id, the sampled row that has it.
+
+    num_sampled   rows of SAMPLED if there is no step in flight
+    """
     sources = np.full(num_rows, -1, np.int32)
     row = 0
     for index, scheduled in enumerate(step.sequences):
@@ -419,7 +438,7 @@ def sampled_inputs(
             first = row if first_rows is None else first_rows[index]
             sources[first + len(scheduled.tokens) - 1] = previous.rows[scheduled.request_id]
         row += len(scheduled.tokens)
-    return {SOURCES: sources, SAMPLED: np.zeros(1, np.int32) if previous is None else previous.handle}
+    return {SOURCES: sources, SAMPLED: np.zeros(num_sampled, np.int32) if previous is None else previous.handle}
 
 
 def spread_rows(values: NDArray[np.int32], step: Step, first_rows: Sequence[int], num_rows: int) -> NDArray[np.int32]:

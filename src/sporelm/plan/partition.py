@@ -1,6 +1,6 @@
 """Programs on a composite back-end: the graph is cut into segments, and each runs on one of its parts (ADR 0050)."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, CompositeBackend, Handle, Program, list_compile_tasks
+from sporelm.backends.protocol import (
+    Backend,
+    CompileTasks,
+    CompositeBackend,
+    Handle,
+    Program,
+    WarmupStep,
+    list_compile_tasks,
+)
 from sporelm.backends.reference_fallback import map_values
 from sporelm.ops import Call, Graph, Value
 from sporelm.ops.op import leaves
@@ -95,8 +103,8 @@ class PartitionedProgram:
             copies[part] = parts[part].upload(np.ascontiguousarray(array, value.dtype.numpy))
         return copies[part]
 
-    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
-        """See `PrecompilableProgram`."""
+    def list_compile_tasks(self, warmup_steps: Sequence[WarmupStep] = ()) -> CompileTasks:
+        """See `PrecompilableProgram`. Warm-up steps are not used: segments have other inputs than the graph."""
         return list_compile_tasks(segment.program for segment in self.segments)
 
     def free(self) -> None:

@@ -1,6 +1,6 @@
 """Plan: a traced graph compiled for a back-end, with one program per step bucket (one token, few, many)."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -14,6 +14,7 @@ from sporelm.backends.protocol import (
     Placement,
     Program,
     Progress,
+    WarmupStep,
     list_compile_tasks,
 )
 from sporelm.backends.reference_fallback import check_updates, map_values, substitute_values
@@ -141,9 +142,17 @@ class Plan:
                 bucket.program.free()
             self.bucket_programs.clear()
 
-    def prepare(self, step_buckets: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+    def prepare(
+        self,
+        step_buckets: Iterable[str] | None = None,
+        progress: Progress | None = None,
+        warmup_steps: Sequence[WarmupStep] = (),
+    ) -> None:
         """Compile the programs of these buckets (default: all) now, and their kernels where these can be compiled
-        before the first step (`PrecompilableProgram`)."""
+        before the first step (`PrecompilableProgram`).
+
+        warmup_steps   programs that capture their launches do so for steps of these shapes
+        """
         wanted = list(self.step_buckets if step_buckets is None else step_buckets)
         for done, name in enumerate(wanted):
             if progress:
@@ -151,7 +160,7 @@ class Plan:
             self.bucket_program(name)
         if progress:
             progress("compile", len(wanted), len(wanted))
-        compile_tasks = list_compile_tasks(self.bucket_program(name).program for name in wanted)
+        compile_tasks = list_compile_tasks((self.bucket_program(name).program for name in wanted), warmup_steps)
         for done, compile_kernels in enumerate(compile_tasks.values()):
             if progress:
                 progress("compiling kernels", done, len(compile_tasks))

@@ -1,12 +1,12 @@
 """Programs with fallbacks: segments that the back-end runs, and between them calls that the numpy reference runs."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from sporelm.backends.protocol import Backend, Handle, Program, list_compile_tasks
+from sporelm.backends.protocol import Backend, CompileTasks, Handle, Program, WarmupStep, list_compile_tasks
 from sporelm.backends.reference_fallback import check_fallback, run_reference, substitute_values
 from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Value
@@ -45,8 +45,8 @@ class SplitProgram:
             values.update(part.run(values, extents))
         return {name: values[inner] for name, inner in self.outputs.items()}
 
-    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
-        """See `PrecompilableProgram`."""
+    def list_compile_tasks(self, warmup_steps: Sequence[WarmupStep] = ()) -> CompileTasks:
+        """See `PrecompilableProgram`. Warm-up steps are not used: segments have other inputs than the graph."""
         return list_compile_tasks(self.parts)
 
     def free(self) -> None:

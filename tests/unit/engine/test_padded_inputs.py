@@ -95,6 +95,26 @@ def test_shapes_are_few() -> None:
     assert round_up((0, 1, 2, 4), 3) == 4
 
 
+def test_padding_has_the_shapes_of_steps_and_uses_only_the_dump_page() -> None:
+    inputs = PaddedInputs(LIMITS, BUCKETS)
+    steps = list(inputs.iterate_padding())
+    sizes = [
+        (extents["columns"], extents["tokens"]) for _, extents in steps if extents["tokens"] == extents["sequences"]
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {tokens for _, tokens in sizes} == {1, 2, 4, 6}
+    for arrays, extents in steps:
+        assert (arrays["slots"] // PAGE == DUMP).all()
+        assert (arrays["pages"] == DUMP).all()
+        assert (arrays["states"] == DUMP_STATE).all()
+        assert extents["columns"] in inputs.columns
+        assert arrays["rows"].max() < extents["tokens"]
+    step = Step([ScheduledSequence(number, [1], 2 * PAGE, (0, 1, 2), 1, state_slot=0) for number in range(3)], [])
+    arrays, extents, _ = inputs.fill(step)
+    prepared = [({name: array.shape for name, array in padding.items()}, each) for padding, each in steps]
+    assert ({name: array.shape for name, array in arrays.items()}, extents) in prepared
+
+
 def test_unknown_tokens_and_adapters_go_to_the_rows_of_their_sequences() -> None:
     step = Step(
         [

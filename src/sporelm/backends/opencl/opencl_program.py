@@ -5,7 +5,7 @@ sizes of launches follow from a step's extents; a step with the same extents as 
 sets no argument.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from sporelm.backends.opencl.kernel_launch import Extents, KernelLaunch, Prepare
 from sporelm.backends.opencl.kernel_program import KernelProgram, LaunchVariant, launch_variant
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, ScratchRegion
 from sporelm.backends.opencl.op_lowering import find_lowering
-from sporelm.backends.protocol import Handle, Placement
+from sporelm.backends.protocol import CompileTasks, Handle, Placement, WarmupStep
 from sporelm.errors import UnsupportedOp
 from sporelm.ops import Graph, Symbol, Value
 from sporelm.ops.op import leaves
@@ -162,8 +162,8 @@ class OpenClProgram(Resource):
 
     # ---- compiling
 
-    def list_compile_tasks(self) -> Mapping[Hashable, Callable[[], None]]:
-        """Return a compile task for each OpenCL program (`PrecompilableProgram`)."""
+    def list_compile_tasks(self, warmup_steps: Sequence[WarmupStep] = ()) -> CompileTasks:
+        """Return a compile task for each OpenCL program (`PrecompilableProgram`). No step is run for it."""
         compiler = self.backend.compiler
         launches: dict[KernelProgram, dict[LaunchVariant, int]] = {}
         seen: set[tuple[int, bool]] = set()
