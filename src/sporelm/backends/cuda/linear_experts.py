@@ -21,7 +21,6 @@ from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
 from sporelm.backends.cuda.quantized_linear import (
-    INTERPRETED_ROWS,
     MIN_PROGRAMS,
     THREADS,
     TILE_BLOCKS,
@@ -30,6 +29,7 @@ from sporelm.backends.cuda.quantized_linear import (
     activation_values,
     add_few_products,
     add_tile_products,
+    choose_interpreted_rows,
 )
 from sporelm.backends.cuda.row_views import view_rows
 from sporelm.backends.torch.linear_experts import local_experts
@@ -175,7 +175,7 @@ def _multiply_few(
 def _choose_rows(stored: Tensor | Planes, rows: int, pairs: int, matrices: int) -> int:
     """Return the rows of a program: the more, the more bytes are in flight; the fewer, the more programs."""
     if IS_INTERPRETED:
-        return INTERPRETED_ROWS
+        return choose_interpreted_rows(rows, matrices * THREADS * VECTOR_BYTES)
     is_simple = isinstance(stored, Planes) and stored.extra is None and not stored.format.has_offsets
     count = MAX_READS if is_simple else MAX_READS_OF_MANY_PARTS
     while count > matrices and rows * pairs * matrices < count * 2 * MIN_PROGRAMS:

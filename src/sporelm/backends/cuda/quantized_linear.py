@@ -49,7 +49,8 @@ MAX_SPLITS = 8
 MANY_TOKENS = 192  # rows from which on planes are dequantized first: that costs as much as 30 rows of a product
 SCRATCH_VALUES = 1 << 26  # of a matrix that are dequantized to memory at a time
 MAX_SUMS = 16  # of a thread for few tokens
-INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each program
+MIN_INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each program
+INTERPRETED_VALUES = 1 << 19  # of a tile there, at most: half of what Triton allows
 THREADS = 128  # of a program for few tokens
 VECTOR_BYTES = 16  # that a thread reads at once
 TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
@@ -236,12 +237,18 @@ def split_columns(programs: int, columns: int, step: int) -> ColumnSplit:
 def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int) -> int:
     """Return the rows of a program: the more, the less often x is read; the fewer, the more programs."""
     if IS_INTERPRETED:
-        return INTERPRETED_ROWS
+        return choose_interpreted_rows(rows, tokens * matrices * THREADS * VECTOR_BYTES)
     is_simple = isinstance(stored, Planes) and stored.format.is_simple
     for count in (8, 4, 2) if is_simple else (4, 2):  # with more, others use too many registers
         if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= MAX_SUMS:
             return count // matrices
     return 1
+
+
+def choose_interpreted_rows(rows: int, row_values: int, least: int = MIN_INTERPRETED_ROWS) -> int:
+    """Return the rows of a program under Triton's interpreter: an eighth of the matrix, so that small ones take several
+    programs too, unless tiles with `row_values` for each row would be too large."""
+    return max(least, min(triton.next_power_of_2(rows) // 8, INTERPRETED_VALUES // row_values))
 
 
 def multiply_few(
@@ -436,7 +443,8 @@ def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor |
         columns, unit = stored.codes.shape[1] // BLOCK_WORDS, TILE_BLOCKS
     else:
         columns, unit = width, 64
-    tiles = triton.cdiv(rows, TILE_ROWS)
+    tile_rows = choose_interpreted_rows(rows, 2 * tile_tokens, TILE_ROWS) if IS_INTERPRETED else TILE_ROWS
+    tiles = triton.cdiv(rows, tile_rows)
     segments = split_columns(tiles, columns, unit * 4)
     grid_tokens = triton.cdiv(tokens, tile_tokens)
     splits = segments.splits if tiles * grid_tokens * 2 <= MIN_PROGRAMS else 1
@@ -453,7 +461,7 @@ def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor |
         segments.splits // splits,
     )
     grid = (tiles, grid_tokens, splits)
-    sizes: dict[str, Any] = {"TOKENS": tile_tokens, "ROWS": TILE_ROWS, "num_warps": 4}
+    sizes: dict[str, Any] = {"TOKENS": tile_tokens, "ROWS": tile_rows, "num_warps": 4}
     if isinstance(stored, Planes):
         constants = plane_constants(stored.format) | sizes
         launch(tile_kernel, grid, *plane_args(stored), *common, **constants, BLOCKS=unit, num_stages=2)
