@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--products", default=",".join(PRODUCTS))
     parser.add_argument("--rows", default="")
     parser.add_argument("--compute-rows", type=int, default=256, help="rows from which the matmul rate is the limit")
-    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32"), help="of activations")
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32", "fp8"), help="of activations")
     parser.add_argument("--batch-invariant", action="store_true")
     args = parser.parse_args()
     harness.check_device(args)

@@ -18,7 +18,8 @@ idle      decoding one stream, and 64: the part of the time in which no kernel r
 ngram     text that repeats: decoding with n-gram speculation over decoding without. The model's layers add zeros, so
           that nearly all drafts are right: the most that speculation can give
 
-1b is Llama 3.2, 8b Llama 3.1, 30b-a3b Qwen 3. In fp8 the head is bf16, else it has the format of the layers.
+1b is Llama 3.2, 8b Llama 3.1, 30b-a3b Qwen 3. In fp8 the head is bf16, else it has the format of the layers. With
+--dtype fp8 rows that FP8 weights multiply are rounded to FP8 as well (w8a8).
 """
 
 import argparse
@@ -69,7 +70,7 @@ class ModelBench:
     def __init__(self, args: argparse.Namespace, report: harness.Report, limits: Limits, name: str, form: str) -> None:
         self.args, self.report, self.limits = args, report, limits
         self.shape, self.form = MODEL_SHAPES[name], form
-        self.label = f"{name} {form}" + " invariant" * args.batch_invariant
+        self.label = f"{name} {form}" + " w8a8" * (args.dtype == FP8) + " invariant" * args.batch_invariant
         is_fp8 = form == FP8 and limits.fp8_flops
         self.flops = limits.fp8_flops if is_fp8 else limits.bf16_flops
         self.context = max(args.prompt + 64, args.stream_prompt + args.stream_tokens, 512)
@@ -261,7 +262,7 @@ def main() -> int:
     parser.add_argument("--models", help="8b,1b,30b-a3b by default")
     parser.add_argument("--formats", help="bf16,q4_0,q4_k,fp8 by default")
     parser.add_argument("--figures", default=",".join(FIGURES))
-    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32"), help="of activations")
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32", "fp8"), help="of activations")
     parser.add_argument("--kv", default="f16", choices=("f16", "bf16", "fp8"))
     parser.add_argument("--batch-invariant", action="store_true")
     parser.add_argument("--tokens", type=int, default=128, help="decoded by one stream")

@@ -71,7 +71,7 @@ def make_parser() -> Parser:
         "--dtype",
         choices=options.DTYPE_CHOICES,
         metavar="TYPE",
-        help="data type of activations: auto, f32, f16 or bf16, for back-ends that have a choice",
+        help="data type of activations: auto, f32, f16, bf16 or fp8, for back-ends that have a choice",
     )
     options.add_help(parser)
     return parser

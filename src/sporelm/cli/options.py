@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_PROMPT_BYTES = 64 << 20  # far beyond what a context holds
 MAX_TEXT_BYTES = 1 << 30  # of a text to measure, whose tokens are all in memory
 KV_CHOICES = ("f16", "bf16", "f32", "fp8", "q8_0")  # the keys of KV_TYPES, without importing numpy
-DTYPE_CHOICES = ("auto", "f32", "f16", "bf16")  # DTYPE_OPTIONS, without importing numpy
+DTYPE_CHOICES = ("auto", "f32", "f16", "bf16", "fp8")  # DTYPE_OPTIONS, without importing numpy
 MODEL_HELP = "a .gguf file, a Hugging Face folder, hf:owner/name[:file] or a stored name; default: smollm2"
 
 
@@ -94,7 +94,8 @@ def add_device(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
         choices=DTYPE_CHOICES,
         default="auto",
         metavar="TYPE",
-        help="data type of activations: auto, f32, f16 or bf16; cpu and reference compute in f32; default: auto",
+        help="data type of activations: auto, f32, f16, bf16 or fp8 (cuda: bf16, and rows that FP8 weights multiply in "
+        "FP8); cpu and reference compute in f32; default: auto",
     )
     if computes:
         parser.add_argument(

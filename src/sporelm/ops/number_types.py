@@ -10,7 +10,7 @@ from sporelm.tensor.dtype import BF16, F16, F32, DType
 
 # Half the distance from 1 to the next number: the relative error of one rounding to nearest.
 UNIT_ROUNDOFF: dict[DType, float] = {F32: 2.0**-24, F16: 2.0**-11, BF16: 2.0**-8}
-DTYPE_OPTIONS = ("auto", "f32", "f16", "bf16")  # the values of --dtype
+DTYPE_OPTIONS = ("auto", "f32", "f16", "bf16", "fp8")  # the values of --dtype
 ORDER_TOLERANCE = 1e-5  # of float32 sums of the same numbers in another order
 ROUNDINGS = 3  # of a result: of the op, and of the two values that a fused gated product has inside
 

@@ -1,7 +1,8 @@
 """Products with weight matrices of any number format.
 
-A format states its activation numbers: "float", "int8/32" or "int8/256". For the latter, each group of 32 or 256 values
-of a row is rounded to int8 with one float32 scale, as integer dot products need. The numpy reference does the same.
+A format states its activation numbers: "float", "int8/32", "int8/256" or "e4m3/128". For "int8/...", each group of 32
+or 256 values of a row is rounded to int8 with one float32 scale, as integer dot products need; for "e4m3/128" each
+group of 128 values to FP8. The numpy reference does the same.
 """
 
 from typing import Any

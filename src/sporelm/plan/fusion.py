@@ -149,7 +149,7 @@ def share_quantized_rows(graph: Graph) -> Graph:
     """Round x once for all products with int8 activations: one quantize_rows per distinct x and kind, right after x."""
     wanted: dict[int, list[str]] = {}
     for call in graph.calls:
-        kind = _int8_activation(call)
+        kind = _rounded_activation(call)
         if kind is not None and kind not in wanted.setdefault(id(call.args[0]), []):
             wanted[id(call.args[0])].append(kind)
     rounded: dict[tuple[int, str], Value] = {}
@@ -164,7 +164,7 @@ def share_quantized_rows(graph: Graph) -> Graph:
 
     define(graph.inputs.values())
     for call in graph.calls:
-        if (kind := _int8_activation(call)) is not None:
+        if (kind := _rounded_activation(call)) is not None:
             call = Call(call.op, (rounded[id(call.args[0]), kind], *call.args[1:]), call.options, call.results)
         calls.append(call)
         define(call.results)
@@ -180,8 +180,8 @@ def _bias_of(call: Call) -> Any:
     return call.args[-1] if len(call.args) > call.op.required else None
 
 
-def _int8_activation(call: Call) -> str | None:
-    """Return the kind of int8 rows that a product's weights multiply, or None if x stays float32."""
+def _rounded_activation(call: Call) -> str | None:
+    """Return the kind of rounded rows that a product's weights multiply, or None if x stays float32."""
     if call.op not in PRODUCTS or not isinstance(call.args[0], Value):
         return None
     weights = tuple(leaves(call.args[1 : 1 + PRODUCTS[call.op]]))

@@ -1,7 +1,7 @@
 """Number formats: how values are packed into blocks of bytes, and how to pack and unpack them. One file per format."""
 
 from sporelm.quant.bf16 import BF16
-from sporelm.quant.f8_e4m3 import F8_E4M3, F8_E4M3_32, F8_E4M3_64, F8_E4M3_128
+from sporelm.quant.f8_e4m3 import F8_E4M3, F8_E4M3_32, F8_E4M3_64, F8_E4M3_128, F8_E4M3_128_W8A8
 from sporelm.quant.f8_e5m2 import F8_E5M2, F8_E5M2_32, F8_E5M2_64, F8_E5M2_128
 from sporelm.quant.f16 import F16
 from sporelm.quant.f32 import F32
@@ -49,6 +49,7 @@ __all__ = [
     "F8_E4M3_32",
     "F8_E4M3_64",
     "F8_E4M3_128",
+    "F8_E4M3_128_W8A8",
     "F8_E5M2",
     "F8_E5M2_32",
     "F8_E5M2_64",

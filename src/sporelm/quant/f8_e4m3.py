@@ -37,3 +37,9 @@ class F8_E4M3_64(ScaledE4M3, QuantFormat, values=64, nbytes=68, activation="floa
 
 class F8_E4M3_128(ScaledE4M3, QuantFormat, values=128, nbytes=132, activation="float", words=((0, 4),)):
     """Groups of 128."""
+
+
+class F8_E4M3_128_W8A8(
+    ScaledE4M3, QuantFormat, values=128, nbytes=132, activation="e4m3/128", words=((0, 4),), is_stored=False
+):
+    """F8_E4M3_128 that multiplies rows of x rounded to E4M3 too (8-bit weights and activations, with `--dtype fp8`)."""

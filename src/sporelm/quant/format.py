@@ -26,8 +26,8 @@ class QuantFormat:
     values       numbers per block
     nbytes       bytes per block
     activation   the activation type that `linear` uses with such a weight: "float", "int8/32" (int8 with one scale per
-                 32 values) or "int8/256". "float" is also used while no back-end has integer kernels for the format:
-                 back-ends then widen the weight
+                 32 values), "int8/256" or "e4m3/128" (FP8 with one scale per 128 values). "float" is also used while no
+                 back-end has integer kernels for the format: back-ends then widen the weight
     words        (offset, width) of each number in a block that is wider than a byte
     can_weigh    whether `quantize` uses weights; other formats have only one way to quantize a block
     can_quantize whether `quantize` is implemented
@@ -51,7 +51,9 @@ class QuantFormat:
         activation: str = "int8/32",
         words: tuple[tuple[int, int], ...] = ((0, 2),),
         can_weigh: bool = False,
+        is_stored: bool = True,
     ) -> None:
+        """`is_stored`: whether files have it; others are not registered: back-ends pack weights in them on request."""
         cls.name = cls.__name__
         cls.ggml_id = ggml_id
         cls.values = values
@@ -60,6 +62,8 @@ class QuantFormat:
         cls.words = words
         cls.can_weigh = can_weigh
         cls.can_quantize = "quantize" in vars(cls)
+        if not is_stored:
+            return
         if cls.name in (FORMATS | FOLDER_FORMATS) or any(other.ggml_id == ggml_id for other in FORMATS.values()):
             raise OpError(f"number format {cls.name} ({ggml_id}) is already registered")
         (FOLDER_FORMATS if ggml_id == NOT_GGML else FORMATS)[cls.name] = cls

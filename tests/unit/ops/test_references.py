@@ -11,7 +11,7 @@ from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import OpError
 from sporelm.models.rotary import rope_table
-from sporelm.ops.quantize_rows import ROW_FORMATS
+from sporelm.ops.quantize_rows import E4M3_128, ROW_FORMATS
 from sporelm.quant import (
     BF16,
     F16,
@@ -171,7 +171,7 @@ def test_linear_on_int8_activations(number_format: type[QuantFormat], run: int, 
 
 def test_every_format_says_which_activations_it_multiplies() -> None:
     kinds = {name: number_format.activation for name, number_format in FORMATS.items()}
-    assert set(kinds.values()) == {"float", *ROW_FORMATS}
+    assert set(kinds.values()) == {"float", *ROW_FORMATS} - {E4M3_128.name}
     # as llama.cpp's vec_dot_type: super-blocks by rows of 256, other blocks by rows of 32
     for name, kind in kinds.items():
         values = FORMATS[name].values

@@ -20,8 +20,8 @@ from sporelm.backends.cuda.formats.plane_format import BLOCK_WORDS
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
+from sporelm.backends.cuda.product_splits import MIN_PROGRAMS
 from sporelm.backends.cuda.quantized_linear import (
-    MIN_PROGRAMS,
     THREADS,
     TILE_BLOCKS,
     TILE_ROWS,
@@ -176,7 +176,7 @@ def _choose_rows(stored: Tensor | Planes, rows: int, pairs: int, matrices: int) 
     """Return the rows of a program: the more, the more bytes are in flight; the fewer, the more programs."""
     if IS_INTERPRETED:
         return choose_interpreted_rows(rows, matrices * THREADS * VECTOR_BYTES)
-    is_simple = isinstance(stored, Planes) and stored.extra is None and not stored.format.has_offsets
+    is_simple = isinstance(stored, Planes) and stored.format.is_simple and stored.table is None
     count = MAX_READS if is_simple else MAX_READS_OF_MANY_PARTS
     while count > matrices and rows * pairs * matrices < count * 2 * MIN_PROGRAMS:
         count //= 2

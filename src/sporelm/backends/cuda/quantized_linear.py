@@ -8,7 +8,7 @@ tiles multiply any number of rows, and add up in one order.
 Weights with the same input x become the rows of one matrix at their first use (`join_rows`).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -34,18 +34,18 @@ from sporelm.backends.cuda.formats.plane_format import (
     super_number,
     thread_column,
 )
+from sporelm.backends.cuda.fp8_linear import multiply_fp8
+from sporelm.backends.cuda.fp8_rows import Fp8Rows
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
+from sporelm.backends.cuda.product_splits import FEW_TOKENS, MIN_PROGRAMS, add_splits, split_columns, write_tile
 from sporelm.backends.cuda.quantize_rows import quantize_rows
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 from sporelm.ops.quantize_rows import ROW_FORMATS
 
-FEW_TOKENS = 2  # rows of x that are multiplied without tensor cores: the arithmetic for more takes longer than reading
 FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
-MIN_PROGRAMS = 264  # two for each multiprocessor of a large GPU: with fewer, the columns are split
-MAX_SPLITS = 8
 MANY_TOKENS = 192  # rows from which on planes are dequantized first: that costs as much as 30 rows of a product
 SCRATCH_VALUES = 1 << 26  # of a matrix that are dequantized to memory at a time
 MAX_SUMS = 16  # of a thread for few tokens
@@ -196,44 +196,6 @@ def _write_products(y, bias, out, tokens, rows, TOKENS: tl.constexpr, ROWS: tl.c
         store_narrow(out + (split * tokens + token) * rows + row, y, inside)
 
 
-@triton.jit
-def add_splits_kernel(
-    partial, bias, out, rows, splits, KIND: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Add up the partial sums of BLOCK results of a token in order, and finish them as `_write_products` does."""
-    token, tokens = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = row < rows
-    width = 2 * rows if KIND != "" else rows
-    y = tl.zeros((BLOCK,), tl.float32)
-    up = tl.zeros((BLOCK,), tl.float32)
-    for split in range(splits):
-        place = partial + (split * tokens + token) * width + row
-        y += tl.load(place, mask=inside, other=0.0)
-        if KIND != "":
-            up += tl.load(place + rows, mask=inside, other=0.0)
-    if KIND != "":
-        y = apply_activation(y, KIND) * up
-    if bias is not None:
-        y += load_wide(bias + row, inside)
-    store_narrow(out + token * rows + row, y, inside)
-
-
-class ColumnSplit(NamedTuple):
-    """How the columns of a product are split over programs."""
-
-    size: int  # of each split
-    splits: int
-
-
-def split_columns(programs: int, columns: int, step: int) -> ColumnSplit:
-    """Split columns into whole steps, so that there are programs enough."""
-    steps = triton.cdiv(columns, step)
-    wanted = min(MAX_SPLITS, triton.cdiv(MIN_PROGRAMS, programs), steps)
-    size = triton.cdiv(steps, wanted) * step
-    return ColumnSplit(size, triton.cdiv(columns, size))
-
-
 def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int) -> int:
     """Return the rows of a program: the more, the less often x is read; the fewer, the more programs."""
     if IS_INTERPRETED:
@@ -245,10 +207,10 @@ def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int)
     return 1
 
 
-def choose_interpreted_rows(rows: int, row_values: int, least: int = MIN_INTERPRETED_ROWS) -> int:
+def choose_interpreted_rows(rows: int, row_values: int, min_rows: int = MIN_INTERPRETED_ROWS) -> int:
     """Return the rows of a program under Triton's interpreter: an eighth of the matrix, so that small ones take several
     programs too, unless tiles with `row_values` for each row would be too large."""
-    return max(least, min(triton.next_power_of_2(rows) // 8, INTERPRETED_VALUES // row_values))
+    return max(min_rows, min(triton.next_power_of_2(rows) // 8, INTERPRETED_VALUES // row_values))
 
 
 def multiply_few(
@@ -297,22 +259,8 @@ def multiply_few(
             num_warps=4,
         )
     if chosen.splits > 1:
-        _add_splits(partial, bias, out, kind)
+        add_splits(partial, bias, out, kind)
     return out
-
-
-def _add_splits(partial: Tensor, bias: Tensor | None, out: Tensor, kind: str = "") -> None:
-    """Write the sums of partial sums [splits, tokens, rows]."""
-    tokens, rows = out.shape
-    block = min(1024, triton.next_power_of_2(rows))
-    launch(
-        add_splits_kernel,
-        (tokens, triton.cdiv(rows, block)),
-        *(partial, bias, out, rows, len(partial)),
-        KIND=kind,
-        BLOCK=block,
-        num_warps=4,
-    )
 
 
 # ---- tiles
@@ -399,7 +347,7 @@ def tile_kernel(
                 LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED, ROWS, BLOCKS,
             )  # fmt: skip
         y += total
-    _write_tile(y, bias, out, row, token, tokens, rows)
+    write_tile(y, bias, out, row, token, tokens, rows)
 
 
 @triton.jit
@@ -423,16 +371,7 @@ def plain_tile_kernel(
             right = tl.load(x_rows + column[:, None], mask=inside[:, None], other=0.0)
             total = dot(left, right, total)
         y += total
-    _write_tile(y, bias, out, row, token, tokens, rows)
-
-
-@triton.jit
-def _write_tile(y, bias, out, row, token, tokens, rows):
-    """Write products [rows, tokens] as rows of tokens: results, or partial sums of one of the splits."""
-    if bias is not None:
-        y += load_wide(bias + row, row < rows)[:, None]
-    place = (tl.program_id(2).to(tl.int64) * tokens + token)[None, :] * rows + row[:, None]
-    store_narrow(out + place, y, (token < tokens)[None, :] & (row < rows)[:, None])
+    write_tile(y, bias, out, row, token, tokens, rows)
 
 
 def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
@@ -468,16 +407,19 @@ def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor |
     else:
         launch(plain_tile_kernel, grid, stored, *common, **sizes, COLUMNS=unit, num_stages=3)
     if splits > 1:
-        _add_splits(partial, bias, out)
+        add_splits(partial, bias, out)
     return out
 
 
 # ---- any number of tokens
 
 
-def multiply_rows(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
+def multiply_rows(x: Tensor | Fp8Rows, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias by the kernel for this number of rows x."""
     tokens = len(x)
+    if isinstance(x, Fp8Rows):
+        assert isinstance(stored, Planes)
+        return multiply_fp8(x, stored, rows, bias)
     if STEP.is_batch_invariant:
         return multiply_tiles(x, stored, rows, bias)
     if _uses_few(x, stored):
@@ -506,33 +448,46 @@ def _uses_few(x: Tensor, stored: Tensor | Planes) -> bool:
     return len(x) <= limit and not STEP.is_batch_invariant
 
 
-def activation_values(x: Tensor | RoundedRows, weight: CudaWeight) -> Tensor:
+def activation_values(x: Tensor | RoundedRows | Fp8Rows, weight: CudaWeight) -> Tensor:
     """Return the numbers of x that a weight multiplies, in its activation type, as whole rows.
 
     They are float numbers for quantized formats too: whole multiples of the scales of their groups.
     """
+    rounded = round_activations(x, weight)
+    return rounded.values if isinstance(rounded, Fp8Rows) else rounded
+
+
+def round_activations(x: Tensor | RoundedRows | Fp8Rows, weight: CudaWeight) -> Tensor | Fp8Rows:
+    """Return what `activation_values` does, or rows in FP8 for tensor cores."""
     if isinstance(x, Tensor) and weight.activation in ROW_FORMATS:
         x = quantize_rows(x, activation=weight.activation)
+    if isinstance(x, Fp8Rows):
+        return x
     values = x if isinstance(x, Tensor) else x.values
     return values.to(weight.dtype).contiguous()
 
 
 @launches(ops.linear)
-def linear(x: Tensor | RoundedRows, weight: CudaWeight, bias: Tensor | None = None) -> Tensor:
-    values = activation_values(x, weight)
-    return multiply_rows(weight.sort_columns(values), weight.stored, weight.shape[0], bias)
+def linear(x: Tensor | RoundedRows | Fp8Rows, weight: CudaWeight, bias: Tensor | None = None) -> Tensor:
+    values = round_activations(x, weight)
+    return multiply_rows(sort_columns(values, weight), weight.stored, weight.shape[0], bias)
+
+
+def sort_columns(x: Tensor | Fp8Rows, weight: CudaWeight) -> Tensor | Fp8Rows:
+    """Return columns of x in the order of a weight's stored ones. Weights that multiply rows in FP8 have their own."""
+    return x if isinstance(x, Fp8Rows) else weight.sort_columns(x)
 
 
 @launches(ops.linear_group)
 def linear_group(
-    x: Tensor | RoundedRows, weights: tuple[CudaWeight, ...], biases: tuple[Any, ...] = ()
+    x: Tensor | RoundedRows | Fp8Rows, weights: tuple[CudaWeight, ...], biases: tuple[Any, ...] = ()
 ) -> tuple[Tensor, ...]:
-    values = activation_values(x, weights[0])
+    values = round_activations(x, weights[0])
     joined = join_rows(weights)
     given = biases or [None] * len(weights)
     if joined is None:
         return tuple(
-            multiply_rows(weight.sort_columns(values), weight.stored, weight.shape[0], bias)
+            multiply_rows(sort_columns(values, weight), weight.stored, weight.shape[0], bias)
             for weight, bias in zip(weights, given, strict=True)
         )
     products = multiply_rows(values, joined.stored, sum(joined.sizes)).split(joined.sizes, dim=1)
@@ -540,15 +495,16 @@ def linear_group(
 
 
 @launches(ops.linear_silu_mul)
-def linear_silu_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight) -> Tensor:
+def linear_silu_mul(x: Tensor | RoundedRows | Fp8Rows, gate: CudaWeight, up: CudaWeight) -> Tensor:
     return linear_activate_mul(x, gate, up, kind="silu")
 
 
 @launches(ops.linear_activate_mul)
-def linear_activate_mul(x: Tensor | RoundedRows, gate: CudaWeight, up: CudaWeight, *, kind: str) -> Tensor:
-    values = activation_values(x, gate)
+def linear_activate_mul(x: Tensor | RoundedRows | Fp8Rows, gate: CudaWeight, up: CudaWeight, *, kind: str) -> Tensor:
+    values = round_activations(x, gate)
     joined = join_rows((gate, up))
     rows = gate.shape[0]
-    if joined is not None and _uses_few(values, joined.stored):
+    if joined is not None and not isinstance(values, Fp8Rows) and _uses_few(values, joined.stored):
         return multiply_few(values, joined.stored, rows, kind=kind, second=rows)
-    return activate_mul(*linear_group(RoundedRows(values), (gate, up)), kind=kind)
+    rounded = RoundedRows(values) if isinstance(values, Tensor) else values
+    return activate_mul(*linear_group(rounded, (gate, up)), kind=kind)

@@ -41,7 +41,6 @@ from sporelm.tensor.tensor import Tensor
 
 STORED_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 WEIGHT_STORAGE = ("auto", "packed", "dense")
-DTYPE_CHOICES = ("auto", *ACTIVATION_TYPES)
 SHORTAGE_PHRASES = ("out of memory", "can't allocate memory")  # in the messages of RuntimeErrors
 MAX_STREAMS, MAX_TOKENS = 256, 8192  # of a step on an accelerator
 ACCELERATOR_TRAITS = DeviceTraits(
@@ -78,6 +77,7 @@ class TorchBackend(FunctionBackend):
     )
     functions: Mapping[str, Callable[..., Any]] = op_functions()
     padded_ops: Collection[str] = ("attention", "latent_attention", "add_lora")
+    dtype_choices: tuple[str, ...] = ("auto", *ACTIVATION_TYPES)
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class TorchBackend(FunctionBackend):
         batch_invariant: bool = False,
     ) -> None:
         super().__init__()
-        for name, value, allowed in (("dtype", dtype, DTYPE_CHOICES), ("weights", weights, WEIGHT_STORAGE)):
+        for name, value, allowed in (("dtype", dtype, self.dtype_choices), ("weights", weights, WEIGHT_STORAGE)):
             if value not in allowed:
                 raise BackendError(
-                    f"{name}: not supported by torch (got {value!r}; allowed {', '.join(allowed)}). Change the option "
-                    f"{name}."
+                    f"{name}: not supported by {self.name} (got {value!r}; allowed {', '.join(allowed)}). Change the "
+                    f"option {name}."
                 )
         self.threads, self.requested_device, self.batch_invariant = threads, device, batch_invariant
         self._requested_dtype, self._requested_weights = dtype, weights
@@ -119,7 +119,7 @@ class TorchBackend(FunctionBackend):
         dtype = self._requested_dtype
         if dtype == "auto":
             dtype = "f32" if is_cpu else "bf16" if _has_bf16(device) else "f16"
-        self.activation, self.activation_type = ACTIVATION_TYPES[dtype]
+        self.activation, self.activation_type = ACTIVATION_TYPES["bf16" if dtype == "fp8" else dtype]
         self.packs_weights = self._requested_weights == "packed" or (self._requested_weights == "auto" and not is_cpu)
         self.traits = HOST_TRAITS if is_cpu else ACCELERATOR_TRAITS
         self.step_buckets = {"any": self.traits.token_budget}

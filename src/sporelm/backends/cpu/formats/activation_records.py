@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sporelm.errors import UnsupportedOp
 from sporelm.ops.quantize_rows import INT8_32, INT8_256
 
 # 32 values: int8 q[32], then f32 scale, f32 scale * sum(q), i32 -8 * sum(q[:16]), i32 -8 * sum(q)
@@ -22,6 +23,11 @@ RECORDS = {INT8_32.name: RECORD, INT8_256.name: SUPER_RECORD}
 def records_bytes(width: int, kind: Any) -> int:
     """Return the bytes of a row of `width` values. Records of 32 are even in number, as two may form a group of
     weights."""
+    if kind.name not in RECORDS:
+        raise UnsupportedOp(
+            f"quantize_rows: not supported by cpu (got {kind.name}; allowed {', '.join(RECORDS)}). Use the back-end "
+            "cuda."
+        )
     count = width // kind.values
     if kind is INT8_32:
         count += count % 2

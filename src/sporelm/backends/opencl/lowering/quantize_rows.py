@@ -6,14 +6,18 @@ from sporelm import ops
 from sporelm.backends.opencl.kernel_launch import ScaledExtent
 from sporelm.backends.opencl.launch_emitter import LaunchEmitter, columns_of, num_elements, rows_of
 from sporelm.backends.opencl.op_lowering import lowers
+from sporelm.errors import UnsupportedOp
 from sporelm.ops import Call
-from sporelm.ops.quantize_rows import INT8_32, ROW_FORMATS
+from sporelm.ops.quantize_rows import E4M3_128, INT8_32, ROW_FORMATS
 from sporelm.ops.spec import spec_of
 
 
 def rounded_group(call: Call) -> int:
-    """Return the numbers that share a scale in a call of quantize_rows."""
-    return ROW_FORMATS[call.options.get("activation", INT8_32.name)].values
+    """Return the numbers that share a scale in a call of quantize_rows. Raise UnsupportedOp for rows in FP8."""
+    kind = ROW_FORMATS[call.options.get("activation", INT8_32.name)]
+    if kind is E4M3_128:
+        raise UnsupportedOp(f"quantize_rows: not supported by opencl (got {kind.name}). Use the back-end cuda.")
+    return kind.values
 
 
 @lowers(ops.quantize_rows)
