@@ -36,7 +36,7 @@ from sporelm.backends.cpu.tuning.tuning_runs import (
 LEVELS = {"L1": 8 << 10, "L2": 192 << 10}  # bytes of weights
 TILES: tuple[TileSize, ...] = ((1, 8), (2, 2), (2, 4), (4, 2))
 CLASSES = {"4-bit": 15, "5-bit": 31, "6-bit": 63, "8-bit": SIGNED}
-MAX_OUTPUTS = 1 << 15  # of a run's products, a token
+MAX_OUTPUTS = 1 << 15  # output columns of a run
 TURN_VECTORS = 1 << 20  # vectors of weights that a run reads
 
 

@@ -93,7 +93,7 @@ KERNEL_CACHE_BYTES = setting(
 CPU_TILES = setting(
     "SPORE_CPU_TILES",
     default=lambda: str(Path(user_folder("cache")) / "tiles.json"),
-    doc="File of the register tiles that `spore bench tune` measured on this machine; `shipped` uses only the tiles of "
+    doc="File of the kernel settings that `spore bench tune` measured on this machine; `shipped` uses only those of "
     "the program.",
 )
 OPENCL_TUNING = setting(

@@ -1,8 +1,9 @@
 """Shapes of models, for measuring speed without their weights: what a step costs depends on these numbers alone.
 
 The numbers are those in the config.json of the models named; llama-1b is Llama 3.2 1B with a vocabulary of 32768 and an
-output matrix of its own. Those without experts are run as Llama: the biases of Qwen 2.5 and any scaling of the rotary
-base are left out. A name that ends in -4l is cut to four layers, so that a small file shows what a layer costs.
+output matrix of its own. Those without experts are run as Llama, or as Gemma 3: the biases of Qwen 2.5 and any scaling
+of the rotary base are left out. A name that ends in -4l is cut to four layers, so that a small file shows what a layer
+costs.
 """
 
 from dataclasses import dataclass, replace
@@ -90,7 +91,10 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class GemmaModelShape(ModelShape):
-    """Gemma 3's: head norms, a norm after attention and after the MLP, and a window in five layers of six."""
+    """Gemma 3: QK-norm, norms after attention and after the MLP, and sliding-window attention in five of six layers.
+
+    window  tokens that such a layer sees
+    """
 
     window: int = 512
 

@@ -1,4 +1,4 @@
-"""`spore bench tune`: measure how kernels are fastest on the CPU or an OpenCL device, and save it."""
+"""`spore bench tune`: measure the fastest kernel settings of the CPU or of an OpenCL device, and save them."""
 
 import argparse
 import json
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 def make_parser() -> Parser:
     parser = Parser(
         "bench tune",
-        "Measure which register tiles (panels of rows by tokens) of the CPU kernels are fastest on this machine, how "
-        "far they prefetch, whether they multiply 16 bits, and up to how many tokens the kernel for few is used. Save "
-        "it for later starts (SPORE_CPU_TILES; 'spore doctor' shows what is in use). This changes the speed, not the "
-        "results. Takes some minutes on one core; run it on an idle machine. With --backend opencl: "
+        "Measure the fastest settings of the CPU kernels on this machine, for each number format: register tiles "
+        "(panels of rows by tokens), 8- or 16-bit products, prefetch distance, and the number of tokens up to which "
+        "the few-token kernel is used. They are saved for later starts (SPORE_CPU_TILES; 'spore doctor' shows those in "
+        "use), and change the speed, not the results. Takes some minutes on one core; run it on an idle machine. With "
+        "--backend opencl: "
         "the tile sizes, vector widths and work-group sizes of an OpenCL device (SPORE_OPENCL_TUNING); they also "
         "change the order of sums, so the last bits of results.",
         "[options]",
@@ -43,7 +44,9 @@ def make_parser() -> Parser:
         "--format", metavar="F,..", help="for cpu: number formats to measure; default: all formats and attention"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="for cpu: only tiles, of one format of each kind, with fewer samples"
+        "--quick",
+        action="store_true",
+        help="for cpu: fewer samples, only tiles; without --format, of one format of each family",
     )
     options.add_json(parser)
     options.add_help(parser)
@@ -127,7 +130,7 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
 def as_json(tuning: "TuningResult") -> dict[str, Any]:
     """Return the target, its tiles in the form of tiles.json, and the rows of the table."""
     rows = [
-        {"name": row.name, "choice": row.choice, "before": list(row.before), "after": list(row.after)}
+        {"name": row.name, "kernel": row.choice, "before": list(row.before), "after": list(row.after)}
         | {"before_us": round(row.before_s * 1e6, 2), "after_us": round(row.after_s * 1e6, 2)}
         | {"gain": round(row.gain, 3)}
         for row in tuning.rows

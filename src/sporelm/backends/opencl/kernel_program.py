@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import pyopencl as cl
 
 from sporelm.backends.file_cache import ObjectCache
+from sporelm.backends.log_once import warn_once
 from sporelm.backends.opencl.device_selection import OpenClDevice, one_line
 from sporelm.errors import BackendError
 
 log = logging.getLogger(__name__)
-logged_refusals: set[str] = set()  # that were logged already, once a process
 SOURCES = Path(__file__).parent / "kernels"
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 LANGUAGE = "-cl-std=CL1.2"
@@ -235,10 +235,9 @@ class ProgramCompiler:
     def _warn(self) -> None:
         """Log once per process why the program just compiled is not kept."""
         refusal = self.binaries.refusal
-        if refusal and refusal not in logged_refusals:
-            logged_refusals.add(refusal)
-            log.warning(
-                "OpenCL programs are compiled at every start: %s (SPORE_KERNEL_CACHE names the folder)", refusal
+        if refusal:
+            warn_once(
+                log, f"OpenCL programs are compiled at every start: {refusal} (SPORE_KERNEL_CACHE names the folder)"
             )
 
     def save_binaries(self) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from sporelm import settings
+from sporelm.backends.log_once import warn_once
 from sporelm.backends.measurement_file import MeasurementFile
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GROUPS, DeviceTuning, default_tuning
 from sporelm.backends.opencl.kernel_program import SOURCES
 
 log = logging.getLogger(__name__)
-logged_messages: set[str] = set()  # messages that were logged already, once a process
 
 LIST_KEY = "sporelm opencl tuning"
 VECTORS = frozenset({2, 4, 8, 16})
@@ -57,10 +57,7 @@ def tuning_in_use(device: OpenClDevice, path: Path | None = None) -> ActiveTunin
         entry = TUNING_FILE.read(path).get((device.name, device.driver))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        message = f"{path} is ignored: {reason} ('spore bench tune --backend opencl' rewrites it)"
-        if message not in logged_messages:
-            logged_messages.add(message)
-            log.warning("%s", message)
+        warn_once(log, f"{path} is ignored: {reason} ('spore bench tune --backend opencl' rewrites it)")
         return ActiveTuning(defaults, f"defaults; {path} is ignored: {reason}")
     remedy = f"run 'spore bench tune --backend opencl --device {device.number}' to measure this machine"
     if entry is None:

@@ -30,6 +30,7 @@ from sporelm.backends.cpu.targets.tiles import (
 from sporelm.backends.cpu.tuning import measured_tiles
 from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, save_tiles, tiles_in_use
 from sporelm.backends.file_cache import ObjectCache
+from sporelm.backends.log_once import warn_once
 from sporelm.backends.measurement_file import MAX_FILE_BYTES
 from sporelm.quant import FORMATS as QUANT_FORMATS
 from sporelm.quant.stored_tensor import StoredTensor
@@ -41,7 +42,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file of measured tiles, in a folder that does not exist yet."""
     file = tmp_path / "user" / "tiles.json"
     use(monkeypatch, str(file))
-    monkeypatch.setattr(measured_tiles, "logged_messages", set())
+    warn_once.cache_clear()
     return file
 
 

@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 from sporelm.backends.cpu.jit.emission import native_triple, optimize, target_machine
 from sporelm.backends.cpu.jit.kernel import Traceable
 from sporelm.backends.cpu.jit.object_cache import ObjectCache, source_digest
+from sporelm.backends.log_once import warn_once
 from sporelm.ops.expert_routing import MAX_EXPERTS
 from sporelm.ops.gated_lru import SHARPNESS
 from sporelm.ops.paged_attention import PAGE
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 # Numbers that kernels take from the references of ops.
 OP_CONSTANTS = {"PAGE": PAGE, "MAX_EXPERTS": MAX_EXPERTS, "SHARPNESS": SHARPNESS, "NO_SLOT": NO_SLOT}
 OP_CONSTANTS |= {"MAX_DECAY": MAX_DECAY, "MIN_LENGTH": MIN_LENGTH}
-logged_messages: set[str] = set()  # what was logged, once per process
 
 
 class Compiler:
@@ -77,9 +77,8 @@ class Compiler:
     def _warn(self) -> None:
         """Log once per process why the code just compiled is not cached."""
         refusal = self.cache.refusal
-        if refusal and refusal not in logged_messages:
-            logged_messages.add(refusal)
-            log.warning("kernels are compiled at every start: %s (SPORE_KERNEL_CACHE names the folder)", refusal)
+        if refusal:
+            warn_once(log, f"kernels are compiled at every start: {refusal} (SPORE_KERNEL_CACHE names the folder)")
 
     def symbol(self, name: str) -> int:
         """Return the native address of another function of a loaded module."""

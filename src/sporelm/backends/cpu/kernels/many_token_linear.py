@@ -16,14 +16,14 @@ TOKENS_PER_BLOCK = 120  # tokens an item, a multiple of every tile
 
 
 def linear_many(target: Any, shape: LinearShape) -> Kernel:
-    """Multiply blocks of tokens. Items are token blocks times panel tiles, panel tiles innermost, so that tiles read a
-    block of activations from the second-level cache."""
+    """Multiply blocks of tokens. An item is one panel tile of one token block; panel tiles are innermost, so that
+    consecutive items reuse a block's activations from the cache."""
     tile = LinearTile(shape, target)
     panels, tokens = tile.chunk.panels, tile.chunk.tokens
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         align_spills(k, shape)
-        panel_tiles = tile.count_items(f)
+        panel_tiles = tile.count_panel_tiles(f)
         sums = k.at(scratch, tile.unpacked)
         with k.range(first, last) as item:
             place = tile.locate(k, f, item % panel_tiles)
@@ -56,27 +56,34 @@ class LinearTile:
         self.widened = self.unpacked + lines * self.row  # offset in scratch, after the partial sums
         self.scratch = self.widened + lines * self.chunk.widened_bytes
 
-    def count_items(self, f: Any) -> Val:
-        """Return the number of panel tiles of the segments (`count_panel_tiles` in a kernel)."""
-        group = self.panels // 2 if self.shape.gated else self.panels
-        total = (f.panels0 + (group - 1)) // group
-        for s in range(1, 1 if self.shape.gated else self.shape.segments):
-            total = total + (getattr(f, f"panels{s}") + (group - 1)) // group
-        return total
+    @property
+    def group(self) -> int:
+        """Return the panels of a tile that have outputs of their own."""
+        return self.panels // 2 if self.shape.gated else self.panels
+
+    def count_panel_tiles(self, f: Any) -> Val:
+        """Return the number of panel tiles of all segments, computed in the kernel."""
+        return sum((self._segment_tiles(f, s) for s in range(1, self._segments)), self._segment_tiles(f, 0))
+
+    @property
+    def _segments(self) -> int:
+        """Return the number of segments with outputs of their own."""
+        return 1 if self.shape.gated else self.shape.segments
+
+    def _segment_tiles(self, f: Any, segment: int) -> Val:
+        return (getattr(f, f"panels{segment}") + (self.group - 1)) // self.group
 
     def locate(self, k: Builder, f: Any, tile: Val) -> dict[str, Any]:
         """Return the addresses of the tile's panels; one past a segment's end repeats its last, and is not written."""
-        group = self.panels // 2 if self.shape.gated else self.panels
+        group = self.group
         names = ["weight", "out", "panels", "out_stride", *(["bias"] if self.shape.bias else [])]
         chosen = {name: getattr(f, f"{name}0") for name in names}
-        index = tile * group
-        if not self.shape.gated:
-            start = (f.panels0 + (group - 1)) // group
-            for s in range(1, self.shape.segments):
-                past = tile >= start
-                chosen = {name: k.select(past, getattr(f, f"{name}{s}"), value) for name, value in chosen.items()}
-                index = k.select(past, (tile - start) * group, index)
-                start = start + (getattr(f, f"panels{s}") + (group - 1)) // group
+        index, start = tile * group, self._segment_tiles(f, 0)
+        for s in range(1, self._segments):
+            past = tile >= start
+            chosen = {name: k.select(past, getattr(f, f"{name}{s}"), value) for name, value in chosen.items()}
+            index = k.select(past, (tile - start) * group, index)
+            start = start + self._segment_tiles(f, s)
         weights = [chosen["weight"], f.weight1] if self.shape.gated else [chosen["weight"]]
         last = chosen["panels"] - 1
         where = [k.min(index + p, last) for p in range(group)]

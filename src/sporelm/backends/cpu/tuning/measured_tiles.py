@@ -20,13 +20,15 @@ from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit.object_cache import source_digest
 from sporelm.backends.cpu.targets import CpuTarget
 from sporelm.backends.cpu.targets.tiles import FAMILIES, Tiles, fitting_tiles, parse_tiles, shipped_tiles
+from sporelm.backends.log_once import warn_once
 from sporelm.backends.measurement_file import MeasurementFile
 
 log = logging.getLogger(__name__)
-logged_messages: set[str] = set()  # messages that were logged already, once a process
 
 LIST_KEY = "sporelm tiles"
 SHIPPED = "shipped"  # the value of SPORE_CPU_TILES that disables the file
+
+BY_FORMAT: tuple[str, ...] = ("few_tokens", "wide", "prefetch_bytes")  # fields of `Tiles` that a file may leave out
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
         entries = TILES_FILE.read(path)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        _warn_once(f"{path} is ignored: {reason} ('spore bench tune' rewrites it; SPORE_CPU_TILES names it)")
+        warn_once(log, f"{path} is ignored: {reason} ('spore bench tune' rewrites it; SPORE_CPU_TILES names it)")
         return ActiveTiles(shipped, f"shipped; {path} is ignored: {reason}")
     entry = entries.get((target.name, llvm.get_host_cpu_name()))
     if entry is None:
@@ -62,10 +64,12 @@ def tiles_in_use(target: CpuTarget) -> ActiveTiles:
         when = f"the kernels have changed since tiles were measured here {entry['measured']}"
         return ActiveTiles(shipped, f"shipped; {when}: 'spore bench tune' measures again")
     tiles = parse_tiles(entry["tiles"])
-    if not tiles.prefetch_bytes:
-        tiles = replace(tiles, prefetch_bytes=shipped.prefetch_bytes)
+    unmeasured = {name: getattr(shipped, name) for name in BY_FORMAT if not getattr(tiles, name)}
+    tiles = replace(tiles, **unmeasured)
     if not _fits_target(target, tiles):
-        _warn_once(f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures again)")
+        warn_once(
+            log, f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures again)"
+        )
         return ActiveTiles(shipped, f"shipped; {path} is ignored: its tiles do not fit this target")
     return ActiveTiles(tiles, f"measured here {entry['measured']} ({path})")
 
@@ -89,11 +93,14 @@ def tiles_path() -> Path | None:
 def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
     """Save measured tiles, and keep those of other targets and CPUs. Raise OSError.
 
-    Shipped prefetch distances are left out: they were not measured here, and later versions may ship better ones.
+    Of the values by format that are no tiles, those equal to the shipped ones are left out: later versions may ship
+    better ones.
     """
     cpu = llvm.get_host_cpu_name()
-    if tiles.prefetch_bytes == shipped_tiles(target.name, cpu).prefetch_bytes:
-        tiles = replace(tiles, prefetch_bytes=())
+    shipped = shipped_tiles(target.name, cpu)
+    same = [name for name in BY_FORMAT if set(getattr(tiles, name)) == set(getattr(shipped, name))]
+    left_out: dict[str, Any] = dict.fromkeys(same, ())
+    tiles = replace(tiles, **left_out)
     entry = {
         "target": target.name,
         "cpu": cpu,
@@ -120,10 +127,3 @@ def _check_entry(entry: Any) -> dict[str, Any]:
 
 
 TILES_FILE = MeasurementFile(LIST_KEY, ("target", "cpu"), _check_entry)
-
-
-def _warn_once(message: str) -> None:
-    """Log a message, once a process."""
-    if message not in logged_messages:
-        logged_messages.add(message)
-        log.warning("%s", message)

@@ -4,8 +4,8 @@ For each format and kernel the tiles whose sums the registers could hold are com
 loops are dropped, the others run in turn, and slow ones stop early. A family of formats gets the tile that is best for
 most of its formats. A format gets its own tile only if that is clearly faster: within `CLEAR_SPEEDUP` nothing changes.
 
-Then, for each format, whether products are of 16 bits, how far one token's product prefetches, and up to how many
-tokens the few-token kernel is used.
+For each format it also chooses 8- or 16-bit products (before the tiles), the prefetch distance of the one-token kernel,
+and the number of tokens up to which the few-token kernel is used (after them).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +51,12 @@ ROUNDS = (
 )  # samples of each candidate, and the slowdown against the best up to which it continues
 QUICK_ROUNDS = ((3, 1.15), (7, 1.0))
 ATTENTION = "attention"
-NUMBERS: dict[str, Sequence[int]] = {"rows": ATTENTION_ROWS, "wide": (0, 1), "prefetch": (0, 4096, 8192, 32768)}
+UNTILED = ("wide", "prefetch")  # choices other than tiles: kernels that spill are not dropped
+NUMBER_CANDIDATES: dict[str, Sequence[int]] = {
+    "rows": ATTENTION_ROWS,
+    "wide": (0, 1),
+    "prefetch": (0, 4096, 8192, 32768),
+}
 
 
 class TileComparison(NamedTuple):
@@ -91,16 +96,16 @@ def tune_tiles(
 ) -> TuningResult:
     """Return the best tiles of a target for some formats, all when None; target.tiles are those in use.
 
-    quick: one format stands for its family, with fewer samples, and only tiles are chosen. Raise RequestError for an
+    quick: fewer samples, only tiles, and without `formats` one format for each family. Raise RequestError for an
     unknown format.
     """
     names = _check_formats(formats) if formats else quick_formats() if quick else list(FORMATS)
-    is_whole = not quick or formats is not None
-    of_16_bits = [name for name in names if is_whole and can_be_wide(target, name)]
-    integers = [name for name in names if is_whole and issubclass(FORMATS[name], IntegerPanels)]
-    stages = len(of_16_bits) + (2 + is_whole) * len(names) + len(integers) + (formats is None)
+    is_whole = not quick
+    wide_candidates = [name for name in names if is_whole and can_be_wide(target, name)]
+    integer_formats = [name for name in names if is_whole and issubclass(FORMATS[name], IntegerPanels)]
+    stages = len(wide_candidates) + (2 + is_whole) * len(names) + len(integer_formats) + (formats is None)
     bench = _TileBenchmark(target, QUICK_ROUNDS if quick else ROUNDS, progress, stages)
-    rows = [bench.choose_number("wide", name) for name in of_16_bits]
+    rows = [bench.choose_number("wide", name) for name in wide_candidates]
     for kernel in ("few", "many"):
         tiles = bench.target.tiles
         scores = {name: bench.scores(kernel, name) for name in names}
@@ -110,7 +115,7 @@ def tune_tiles(
             before, after = (_tile(each, kernel, name) for each in (tiles, found))
             rows.append(TileComparison(name, kernel, before, after, by_tile[before], by_tile[after]))
         bench.target = replace(bench.target, tiles=found)
-    rows += [bench.choose_number("prefetch", name) for name in integers]
+    rows += [bench.choose_number("prefetch", name) for name in integer_formats]
     rows += [bench.choose_few_tokens(name) for name in names if is_whole]
     if formats is None:
         rows.append(bench.choose_number("rows", ATTENTION))
@@ -118,7 +123,10 @@ def tune_tiles(
 
 
 def can_be_wide(target: CpuTarget, name: str) -> bool:
-    """Return whether a format has bytes of eight bits, which such a target may multiply faster as 16 bits."""
+    """Return whether a format has 8-bit weights and the target may multiply them faster as 16-bit numbers.
+
+    Such targets have formats in `wide`.
+    """
     kind = FORMATS[name](target)
     return bool(target.tiles.wide) and isinstance(kind, BlockPanels) and kind.largest >= SIGNED
 
@@ -183,7 +191,7 @@ def choose_crossover(before: int, times: Sequence[tuple[int, float, float]]) -> 
     """Return up to how many tokens the few-token kernel is used, and the mean seconds of each choice.
 
     `times` has numbers of tokens, in order, with the seconds of the few-token and of the many-token kernel. The number
-    before stays unless another is clearly faster for one of them.
+    before stays unless the counts that change kernel are clearly faster together.
     """
 
     def seconds(limit: int) -> list[float]:
@@ -192,8 +200,9 @@ def choose_crossover(before: int, times: Sequence[tuple[int, float, float]]) -> 
     limits = sorted({before, *(tokens for tokens, _, _ in times)})
     scores = {limit: exp(sum(map(log, seconds(limit))) / len(times)) for limit in limits}
     best = min(limits, key=scores.__getitem__)
-    gains = [old / new for old, new in zip(seconds(before), seconds(best), strict=True)]
-    return (best if max(gains) > CLEAR_SPEEDUP else before), scores
+    ratios = [log(old / new) for old, new in zip(seconds(before), seconds(best), strict=True) if old != new]
+    is_faster = bool(ratios) and sum(ratios) > len(ratios) * log(CLEAR_SPEEDUP)
+    return (best if is_faster else before), scores
 
 
 def _as_tile(tile: tuple[int, ...]) -> TileSize:
@@ -236,7 +245,9 @@ def candidates(target: CpuTarget, choice: str, name: str) -> list[tuple[int, ...
     Only tiles with sums that fit the registers are tried.
     """
     if choice not in ("few", "many"):
-        return list(dict.fromkeys([number_in_use(target.tiles, choice, name), *((n,) for n in NUMBERS[choice])]))
+        return list(
+            dict.fromkeys([number_in_use(target.tiles, choice, name), *((n,) for n in NUMBER_CANDIDATES[choice])])
+        )
     family = FORMATS[name].family
     in_use = [_tile(target.tiles, choice, name), dict(target.tiles.of(choice))[family]]
     return list(dict.fromkeys([*in_use, *fitting_tiles(target, choice, family)]))
@@ -285,13 +296,13 @@ class _TileBenchmark:
         self._tell(f"{name} few_tokens", 0)
         with TemporaryDirectory(prefix="sporelm") as folder:
             compiler = Compiler(self.target, ObjectCache(Path(folder) / "kernels"))
-            works: dict[tuple[int, ...], list[TimedKernel]] = {
+            runs: dict[tuple[int, ...], list[TimedKernel]] = {
                 (tokens, number): [work.run(compiler, self.arena)]
                 for tokens, pair in crossover_workloads(self.target, name, self.arena)
                 for number, work in enumerate(pair)
             }
-        times = race(works, works, self.rounds[:2])
-        counts = sorted({key[0] for key in works})
+        times = race(runs, runs, self.rounds[:2])
+        counts = sorted({key[0] for key in runs})
         chosen, scores = choose_crossover(
             before[0], [(tokens, times[tokens, 0], times[tokens, 1]) for tokens in counts]
         )
@@ -311,7 +322,7 @@ class _TileBenchmark:
             for number, value in enumerate(found):
                 self._tell(f"{name} {choice}", number / len(found))
                 if value in keep or value[0] not in full:
-                    made = self._runs(choice, name, value, objects, not is_tile or value in keep)
+                    made = self._runs(choice, name, value, objects, value in keep or choice in UNTILED)
                     runs |= {value: made} if made else {}
                     full |= {value[0]} if is_tile and not made else set()
         times = race(runs, keep, self.rounds)

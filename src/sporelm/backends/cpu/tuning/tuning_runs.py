@@ -38,6 +38,7 @@ MANY_TOKENS = (
     (many_token_linear.TOKENS_PER_BLOCK, 2),
     (32, 1),
 )  # tokens and their weight: a full block, and the end of a prompt
+CROSSOVER_PANELS = 48  # about as many as a thread claims at once; a multiple of every tile's
 CROSSOVER_TOKENS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, many_token_linear.TOKENS_PER_BLOCK)
 HEADS = ((64, 4), (128, 4))  # dimension, query heads a kv head
 ATTENTION_TOKENS, POSITIONS = 64, 576
@@ -156,17 +157,13 @@ def crossover_workloads(
     kind = FORMATS[name](target)
     shape = quantized_linear.LinearShape(kind)
     panel = kind.panel_bytes(FEW_WIDTH)
-    most = FEW_WIDTH // target.lanes  # outputs of as many columns as rows have fit the memory
-    panels = max(1, min(TURN_BYTES // panel, most) // 12) * 12
+    panels = CROSSOVER_PANELS
     fields = linear_fields(kind, FEW_WIDTH, panels, arena)
     few, many = quantized_linear.linear_few(target, shape), many_token_linear.linear_many(target, shape)
     tiles = many_token_linear.count_panel_tiles(shape, target, [panels])
     for tokens in CROSSOVER_TOKENS:
-        given, nbytes = fields | {"tokens": tokens}, panels * panel
-        yield (
-            tokens,
-            (TuningWorkload(few, given, panels, 1, nbytes), TuningWorkload(many, given, tiles, 1, nbytes)),
-        )
+        own, nbytes = fields | {"tokens": tokens}, panels * panel
+        yield tokens, (TuningWorkload(few, own, panels, 1, nbytes), TuningWorkload(many, own, tiles, 1, nbytes))
 
 
 def linear_fields(kind: Any, width: int, panels: int, arena: TuningMemory) -> dict[str, Any]:
