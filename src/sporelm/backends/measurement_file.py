@@ -1,7 +1,7 @@
 """Per-user JSON files with measurements of this machine: {"sporelm tiles": [entry, ...]}.
 
 Two fields of an entry identify it, such as device and driver. Invalid content raises an error when the file is read,
-and is replaced when it is written. Processes that write at the same time do not lose each other's entries.
+and is renamed when it is written. Processes that write at the same time do not lose each other's entries.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from errno import EEXIST
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -18,6 +19,7 @@ from sporelm.backends.file_lock import is_at, take
 
 MAX_FILE_BYTES = 1 << 20  # bytes; a file of a hundred devices is smaller
 LOCK_SUFFIX = ".lock"
+BACKUP_SUFFIX = ".bak"
 WAIT_SECONDS = 10.0  # for another process that writes the file, which takes milliseconds
 POLL_SECONDS = 0.01
 
@@ -56,18 +58,41 @@ class MeasurementFile:
         return {self._key(entry): entry for entry in map(self.check_entry, values[self.list_key])}
 
     def save(self, path: Path, entry: Entry) -> None:
-        """Add an entry, replacing one with the same key fields, and keep the others. Raise OSError."""
+        """Add an entry, replacing one with the same key fields, and keep the others. Raise OSError.
+
+        A file with other content is renamed to end in BACKUP_SUFFIX, links are followed.
+        """
+        path = _check_kind(path.resolve())
         with exclusive_access(path):
             entries: dict[tuple[str, str], Entry] = {}
-            with contextlib.suppress(OSError, ValueError, RecursionError):  # a damaged file is replaced
+            is_foreign = False
+            try:
                 entries = self.read(path)
+            except (ValueError, RecursionError):
+                is_foreign = True
             entries[self._key(entry)] = entry
             with replace_atomically(path) as part:
                 part.write_text(json.dumps({self.list_key: list(entries.values())}, indent=1) + "\n", "utf-8")
+                if path.exists():
+                    part.chmod(path.stat().st_mode & 0o777)
+                if is_foreign:
+                    path.replace(path.with_name(path.name + BACKUP_SUFFIX))
+
+    def check_writable(self, path: Path) -> None:
+        """Raise OSError if `save` could not write a file: known before measuring for minutes."""
+        with replace_atomically(_check_kind(path.resolve()), keep=False):
+            pass
 
     def _key(self, entry: Entry) -> tuple[str, str]:
         first, second = self.key_fields
         return entry[first], entry[second]
+
+
+def _check_kind(path: Path) -> Path:
+    """Return a path that has a regular file or none. Raise OSError."""
+    if path.exists() and not path.is_file():
+        raise OSError(EEXIST, "it is not a regular file")
+    return path
 
 
 @contextlib.contextmanager

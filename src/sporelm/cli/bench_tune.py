@@ -2,7 +2,10 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
@@ -65,20 +68,22 @@ def run(args: argparse.Namespace) -> None:
 
     from sporelm.backends.cpu import targets
     from sporelm.backends.cpu.tuning import measured_tiles, tile_tuning
-    from sporelm.backends.file_cache import replace_atomically
     from sporelm.cli.progress_line import ProgressLine
 
     path = measured_tiles.tiles_path()
     if path is None:
         raise RequestError("SPORE_CPU_TILES is 'shipped', which disables measured tiles: unset it, or name a file")
-    with replace_atomically(path, keep=False):
-        pass  # fails now if it cannot be written: measuring takes minutes
+    if args.target is not None and args.target not in targets.available_targets():
+        allowed = ", ".join(targets.available_targets())
+        raise UsageError(f"--target: not supported on this CPU (got {args.target!r}; allowed {allowed}). Change it.")
     chosen = targets.select_target(args.target)
-    target = replace(chosen, tiles=measured_tiles.tiles_in_use(chosen).tiles)
-    formats = args.format.split(",") if args.format is not None else None
-    with ProgressLine() as progress:
-        tuning = tile_tuning.tune_tiles(target, formats, progress, quick=args.quick)
-    measured_tiles.save_tiles(path, chosen, tuning.tiles)
+    formats = [name.strip() for name in args.format.split(",")] if args.format is not None else None
+    with require_writable("SPORE_CPU_TILES", path):
+        measured_tiles.TILES_FILE.check_writable(path)
+        target = replace(chosen, tiles=measured_tiles.tiles_in_use(chosen).tiles)
+        with ProgressLine() as progress:
+            tuning = tile_tuning.tune_tiles(target, formats, progress, quick=args.quick)
+        measured_tiles.save_tiles(path, chosen, tuning.tiles)
     if args.json:
         print(json.dumps(as_json(tuning) | {"file": str(path)}, indent=2))
     else:
@@ -86,13 +91,23 @@ def run(args: argparse.Namespace) -> None:
         print(f"saved for {target.name} in {path}")
 
 
+@contextmanager
+def require_writable(setting: str, path: Path) -> Iterator[None]:
+    """Raise RequestError that names the setting where the block cannot write the file."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(
+            f"{setting}: cannot be written (got {path}: {error.strerror or error}). Set it to another file."
+        ) from error
+
+
 def tune_opencl(device: str | None, *, is_json: bool) -> None:
     """Measure an OpenCL device, save its numbers, and print them."""
     from sporelm import settings
-    from sporelm.backends.file_cache import replace_atomically
     from sporelm.backends.opencl import OpenClBackend
     from sporelm.backends.opencl.kernel_tuning import tune_device
-    from sporelm.backends.opencl.measured_tuning import save_tuning
+    from sporelm.backends.opencl.measured_tuning import TUNING_FILE, save_tuning
     from sporelm.backends.protocol import Missing
     from sporelm.cli.progress_line import ProgressLine
 
@@ -102,15 +117,11 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
         raise RequestError(f"back-end 'opencl' cannot run here: {state.reason}")
     path = settings.OPENCL_TUNING.path
     try:
-        with replace_atomically(path, keep=False):
-            pass  # fails now if it cannot be written: measuring takes minutes
-        with ProgressLine() as progress:
-            tuning, rows = tune_device(backend, progress)
-        save_tuning(path, backend.device, tuning)
-    except OSError as error:
-        raise RequestError(
-            f"SPORE_OPENCL_TUNING: cannot be written (got {path}: {error.strerror or error}). Set it to another file."
-        ) from error
+        with require_writable("SPORE_OPENCL_TUNING", path):
+            TUNING_FILE.check_writable(path)
+            with ProgressLine() as progress:
+                tuning, rows = tune_device(backend, progress)
+            save_tuning(path, backend.device, tuning)
     finally:
         backend.close()
     if is_json:

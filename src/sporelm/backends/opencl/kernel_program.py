@@ -9,7 +9,7 @@ many processes, the least recently used files removed first.
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -83,7 +83,7 @@ COMPILE_LOCK = RLock()
 POCL_LARGE_GRID = 65535  # from this many work-items in a dimension on, PoCL compiles another version of a kernel
 DUMMY_GROUPS = 2  # in the third dimension of a dummy launch, whose work-items return at once (`prelude.h`)
 LOGGED_SECONDS = 1.0  # of compilation in a step
-RECOMPILE_THRESHOLD_SECONDS = 0.05  # heuristic: a slower dummy launch has compiled, and the binary is saved again
+RECOMPILE_THRESHOLD_SECONDS = 0.05  # heuristic: a slower first launch has compiled, and the binary is saved again
 
 
 class LaunchVariant(NamedTuple):
@@ -134,38 +134,39 @@ class ProgramCompiler:
         """Return whether the kernel is already compiled for this variant."""
         return variant in self._compiled
 
+    def is_precompiled(self, variant: LaunchVariant) -> bool:
+        """Return whether nothing is left to compile before this variant is launched."""
+        is_built = not variant.program.has_dummy_launches and variant.program in self._programs
+        return is_built or variant in self._compiled
+
     def compile_kernel(self, queue: Any, variant: LaunchVariant, kernel: Any) -> None:
         """Compile a kernel for a variant with a dummy launch, and wait for it.
 
         Some drivers, such as PoCL, finish compiling only at the first launch. All arguments must be set, to any value.
-        Call `save_binaries` afterwards. A variant without dummy launches is compiled in `guard_first_launches`.
+        Call `save_binaries` afterwards. A variant without dummy launches is compiled in `guard_first_launch`.
         """
         if variant in self._compiled or not variant.program.has_dummy_launches:
             return
         sizes, group = variant.compute_dummy_size()
+        with self.guard_first_launch(queue, variant):
+            cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
+
+    @contextmanager
+    def guard_first_launch(self, queue: Any, variant: LaunchVariant) -> Iterator[None]:
+        """Launch a variant for the first time in the block, and wait for it. No other thread compiles meanwhile.
+
+        Call `save_binaries` afterwards.
+        """
         queue.finish()  # the time of earlier launches is not that of compiling
         with COMPILE_LOCK, self._time(variant.program):
             began = perf_counter()
-            cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
-            queue.finish()
+            try:
+                yield
+            finally:
+                queue.finish()  # a driver may still compile, also if the launch failed
             if perf_counter() - began > RECOMPILE_THRESHOLD_SECONDS and variant.program in self._programs:
                 self._unsaved[variant.program] = self._programs[variant.program]
         self._compiled.add(variant)
-
-    @contextmanager
-    def guard_first_launches(self, queue: Any, variants: Iterable[LaunchVariant]) -> Iterator[None]:
-        """Launch these variants in the block. No other thread compiles while one of them has its first launch."""
-        new = [variant for variant in variants if variant not in self._compiled]
-        if not new:
-            yield
-            return
-        with COMPILE_LOCK:
-            yield
-            queue.finish()
-            programs = {variant.program for variant in new} & self._programs.keys()
-            self._unsaved |= {program: self._programs[program] for program in programs}
-            self.save_binaries()
-        self._compiled.update(new)
 
     @contextmanager
     def log_compilation(self) -> Iterator[None]:

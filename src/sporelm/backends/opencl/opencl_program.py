@@ -6,6 +6,7 @@ sets no argument.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +179,7 @@ class OpenClProgram(Resource):
                 if (number, variant.is_small) in seen:
                     continue
                 seen.add((number, variant.is_small))
-                if not compiler.is_compiled(variant):
+                if not compiler.is_precompiled(variant):
                     launches.setdefault(launch.program, {}).setdefault(variant, number)
         return {
             (compiler, frozenset(variants)): partial(self.compile_variants, variants) for variants in launches.values()
@@ -245,33 +246,48 @@ class OpenClProgram(Resource):
         """Enqueue the launches of a step."""
         for cache in self._caches:
             cache.pool.check()
-        if tuple(extents.values()) != self._last or self._pending:
-            with self.backend.compiler.log_compilation():
-                self._bind(extents)
-                if self._pending:
-                    self.compile_variants(self._pending)
-        self.backend.begin_step()
-        with self.backend.compiler.guard_first_launches(self.backend.queue, self._pending):
-            if self.backend.times is not None:
-                self._enqueue_timed()
-            else:
-                self._enqueue_bound()
+        if tuple(extents.values()) == self._last and not self._pending:
+            self._enqueue_bound({})
+            return
+        with self.backend.compiler.log_compilation():
+            self._bind(extents)
+            if self._pending:
+                self.compile_variants(self._pending)
+            first = {
+                number: variant
+                for variant, number in self._pending.items()
+                if not self.backend.compiler.is_compiled(variant)
+            }
+            self._enqueue_bound(first)
+            if first:
+                self.backend.compiler.save_binaries()
         self._pending = {}
 
-    def _enqueue_bound(self) -> None:
+    def _enqueue_bound(self, first: Mapping[int, LaunchVariant]) -> None:
+        """Enqueue the bound launches. `first` has the first launches of variants that compile in them, by number."""
+        self.backend.begin_step()
+        if self.backend.times is not None:
+            self._enqueue_timed(first)
+            return
         queue, event = self.backend.queue, None
-        for _, kernel, sizes, group in self._bound:
-            event = cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
+        for number, kernel, sizes, group in self._bound:
+            if number in first:
+                with self.backend.compiler.guard_first_launch(queue, first[number]):
+                    event = cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
+            else:
+                event = cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
         queue.flush()
         self.backend.last_launch = event
 
-    def _enqueue_timed(self) -> None:
+    def _enqueue_timed(self, first: Mapping[int, LaunchVariant]) -> None:
         """Enqueue launch by launch, and record the time of each."""
         for number, kernel, sizes, group in self._bound:
             call = self.graph.calls[self._owners[number]]
 
-            def launch(kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
-                self.backend.last_launch = cl.enqueue_nd_range_kernel(self.backend.queue, kernel, sizes, group)
+            def launch(number: int = number, kernel: Any = kernel, sizes: Any = sizes, group: Any = group) -> None:
+                compiler, queue = self.backend.compiler, self.backend.queue
+                with compiler.guard_first_launch(queue, first[number]) if number in first else nullcontext():
+                    self.backend.last_launch = cl.enqueue_nd_range_kernel(queue, kernel, sizes, group)
 
             self.backend.time_launch(call, self._launches[number].name, launch)
 

@@ -31,7 +31,7 @@ from sporelm.backends.cpu.tuning import measured_tiles
 from sporelm.backends.cpu.tuning.measured_tiles import LIST_KEY, save_tiles, tiles_in_use
 from sporelm.backends.file_cache import ObjectCache
 from sporelm.backends.log_once import warn_once
-from sporelm.backends.measurement_file import MAX_FILE_BYTES
+from sporelm.backends.measurement_file import BACKUP_SUFFIX, MAX_FILE_BYTES
 from sporelm.quant import FORMATS as QUANT_FORMATS
 from sporelm.quant.stored_tensor import StoredTensor
 from sporelm.settings import Setting
@@ -274,6 +274,29 @@ def test_a_damaged_file_is_ignored_with_one_line_and_mended(
     assert "\n" not in record.message
     save_tiles(path, target, other(target.tiles))
     assert tiles_in_use(target).tiles == other(target.tiles)
+    assert path.with_name(path.name + BACKUP_SUFFIX).read_bytes() == DAMAGED[damage]
+
+
+def test_a_link_is_followed_and_the_mode_kept(path: Path) -> None:
+    target = targets.select_target("generic")
+    path.parent.mkdir()
+    own = path.with_name("own.json")
+    save_tiles(own, target, target.tiles)
+    own.chmod(0o640)
+    path.symlink_to(own)
+    save_tiles(path, target, other(target.tiles))
+    assert path.is_symlink()
+    assert tiles_in_use(target).tiles == other(target.tiles)
+    assert own.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_not_a_regular_file_is_not_replaced(path: Path) -> None:
+    target = targets.select_target("generic")
+    path.mkdir(parents=True)
+    for write in (measured_tiles.TILES_FILE.check_writable, lambda path: save_tiles(path, target, target.tiles)):
+        with pytest.raises(OSError, match="not a regular file"):
+            write(path)
+    assert path.is_dir()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")

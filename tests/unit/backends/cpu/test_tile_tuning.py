@@ -18,6 +18,7 @@ from sporelm.backends.cpu.tuning.tile_tuning import (
     choose_crossover,
     choose_tiles,
     compile_kernel,
+    confirm_best,
     number_in_use,
     race,
     tune_tiles,
@@ -139,6 +140,17 @@ def test_the_race_drops_the_slow_and_keeps_what_it_must() -> None:
     assert found == pytest.approx(times)
     asked = {tile: work[0].num_calls for tile, work in runs.items()}
     assert asked == {(1, 1): 15, (1, 2): 15, (1, 3): 6, (1, 4): 15}
+
+
+def test_the_best_is_raced_a_second_time_against_what_is_in_use() -> None:
+    runs: dict[Any, Any] = {tile: [FakeRun(time)] for tile, time in {(1, 1): 1.0, (1, 2): 0.9, (1, 3): 2.0}.items()}
+    rounds = ((5, 1.5),)
+    assert confirm_best(runs, (1, 1), {(1, 1): 1.0, (1, 2): 0.5, (1, 3): 2.0}, rounds) == pytest.approx(
+        {(1, 1): 1.0, (1, 2): 0.9, (1, 3): 2.0}
+    )
+    disturbed = {(1, 1): 3.0, (1, 2): 2.9, (1, 3): 2.0}
+    assert confirm_best(runs, (1, 1), disturbed, rounds)[1, 3] == pytest.approx(6.0)
+    assert confirm_best(runs, (1, 2), {(1, 1): 1.0, (1, 2): 0.5}, rounds) == {(1, 1): 1.0, (1, 2): 0.5}
 
 
 X86 = """

@@ -11,9 +11,12 @@ from sporelm.backends.file_cache import ObjectCache
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
+from available import open_available
 from sporelm import ops
-from sporelm.backends.opencl import kernel_program
+from sporelm.backends.opencl import kernel_program, opencl_backend
+from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
 from sporelm.backends.opencl.kernel_program import POCL_LARGE_GRID
+from sporelm.backends.opencl.measured_tuning import ActiveTuning
 from sporelm.backends.opencl.opencl_program import iterate_expected_extents
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
@@ -36,6 +39,22 @@ def run(plan: Any, tokens: int, rows: int) -> dict[str, np.ndarray]:
     x = np.arange(tokens * 1024, dtype=np.float32).reshape(tokens, 1024)
     found = plan.run({"x": x, "rows": np.zeros(rows, np.int32)}, {"tokens": tokens, "rows": rows})
     return {name: array.copy() for name, array in found.items()}
+
+
+def test_programs_without_dummy_launches_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their kernels may finish compiling at first launches, which `prepare` cannot do."""
+    monkeypatch.setattr(opencl_backend, "tuning_in_use", lambda device: ActiveTuning(GPU_DEFAULTS, "defaults"))
+    backend = open_available("opencl")
+    plan = build_segmented_plan(backend)
+    phases: list[str] = []
+    for _ in range(2):
+        plan.prepare(progress=lambda phase, done, total: phases.append(phase))
+        phases.append("end")
+    plan.close()
+    backend.close()
+    first, second = " ".join(phases).split("end")[:2]
+    assert "compiling kernels" in first
+    assert "compiling kernels" not in second
 
 
 def test_no_step_compiles_after_prepare(plan: Any, opencl: Any) -> None:

@@ -24,7 +24,7 @@ from sporelm.backends.opencl import opencl_backend, opencl_program
 from sporelm.backends.opencl.device_selection import OpenClDevice
 from sporelm.backends.opencl.device_tuning import GPU_DEFAULTS
 from sporelm.backends.opencl.kernel_launch import KernelLaunch, PreparedLaunch, ScaledExtent
-from sporelm.backends.opencl.kernel_program import kernel_program
+from sporelm.backends.opencl.kernel_program import ProgramCompiler, kernel_program
 from sporelm.backends.opencl.measured_tuning import ActiveTuning
 from sporelm.backends.protocol import Ready
 from sporelm.errors import BackendError, ContextError, MemoryShortage, OpError, UnsupportedOp
@@ -385,28 +385,31 @@ def test_groups_that_meet_at_barriers_have_no_dummy_launches(monkeypatch: pytest
     np.testing.assert_allclose(normed, x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5), rtol=1e-5)
 
 
-def test_first_launches_without_a_dummy_hold_the_lock_and_complete_the_binary(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_first_launches_without_a_dummy_hold_the_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """PoCL finishes compiling there, in a cache folder that the threads of a process share without locks."""
     monkeypatch.setattr(opencl_backend, "tuning_in_use", lambda device: ActiveTuning(GPU_DEFAULTS, "defaults"))
     backend = open_available("opencl")
     backend.compiler.binaries = ObjectCache(tmp_path / "binaries", 1 << 24)
     x, scale = backend.tensor(np.ones((3, 8), np.float32)), backend.tensor(np.ones(8, np.float32))
-    enqueue, owned, saved = cl.enqueue_nd_range_kernel, [], []
+    enqueue, owned = cl.enqueue_nd_range_kernel, []
 
     def watch(*arguments: Any) -> Any:
         owned.append(kernel_program_module.COMPILE_LOCK._is_owned())  # type: ignore[attr-defined]
-        saved.extend(path.stat().st_mtime_ns for path in (tmp_path / "binaries").glob("cl-*"))
         return enqueue(*arguments)
 
     monkeypatch.setattr(opencl_backend.cl, "enqueue_nd_range_kernel", watch)
     for _ in range(2):
         ops.rms_norm(x, scale, eps=1e-5).numpy()
-    backend.close()
     assert owned == [True, False]
-    assert len(saved) == 2
-    assert saved[0] < saved[1]
+    monkeypatch.setattr(kernel_program_module, "RECOMPILE_THRESHOLD_SECONDS", 60.0)
+    binaries = backend.compiler.binaries
+    backend.compiler = ProgramCompiler(backend.device, backend.cl_context, binaries)
+    backend.time_calls()
+    monkeypatch.setattr(binaries, "put", lambda *arguments: pytest.fail("a complete binary is not saved again"))
+    ops.rms_norm(x, scale, eps=1e-5).numpy()
+    assert owned == [True, False, True], "timed launches too"
+    assert backend.compiler.num_compiled == 0
+    backend.close()
 
 
 def test_a_group_that_a_kernel_does_not_allow_is_an_error(opencl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
