@@ -176,7 +176,7 @@ def _choose_rows(stored: Tensor | Planes, rows: int, pairs: int, matrices: int) 
     """Return the rows of a program: the more, the more bytes are in flight; the fewer, the more programs."""
     if IS_INTERPRETED:
         return choose_interpreted_rows(rows, matrices * THREADS * VECTOR_BYTES)
-    is_simple = isinstance(stored, Planes) and stored.format.is_simple and stored.table is None
+    is_simple = isinstance(stored, Planes) and stored.format.is_simple
     count = MAX_READS if is_simple else MAX_READS_OF_MANY_PARTS
     while count > matrices and rows * pairs * matrices < count * 2 * MIN_PROGRAMS:
         count //= 2

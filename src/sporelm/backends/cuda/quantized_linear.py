@@ -49,6 +49,7 @@ FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
 MANY_TOKENS = 192  # rows from which on planes are dequantized first: that costs as much as 30 rows of a product
 SCRATCH_VALUES = 1 << 26  # of a matrix that are dequantized to memory at a time
 MAX_SUMS = 16  # of a thread for few tokens
+MAX_SUMS_OF_BITS = 4  # likewise, of formats of one bit: a thread multiplies 128 weights of a row at a time
 MIN_INTERPRETED_ROWS = 16  # of a program: Triton's interpreter takes time for each program
 INTERPRETED_VALUES = 1 << 19  # of a tile there, at most: half of what Triton allows
 THREADS = 128  # of a program for few tokens
@@ -201,8 +202,9 @@ def _choose_rows(stored: Tensor | Planes, rows: int, tokens: int, matrices: int)
     if IS_INTERPRETED:
         return choose_interpreted_rows(rows, tokens * matrices * THREADS * VECTOR_BYTES)
     is_simple = isinstance(stored, Planes) and stored.format.is_simple
+    max_sums = MAX_SUMS_OF_BITS if isinstance(stored, Planes) and stored.format.bits == 1 else MAX_SUMS
     for count in (8, 4, 2) if is_simple else (4, 2):  # with more, others use too many registers
-        if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= MAX_SUMS:
+        if rows * matrices >= count * 2 * MIN_PROGRAMS and tokens * count <= max_sums:
             return count // matrices
     return 1
 

@@ -24,12 +24,14 @@ class StepContext(local):
     @contextmanager
     def begin(self, row_block: int, is_batch_invariant: bool) -> Iterator[None]:
         """Begin a step: nothing is shared with the one before, whose inputs may lie in the same memory."""
+        before = self.row_block, self.is_batch_invariant
         self.row_block, self.is_batch_invariant = row_block, is_batch_invariant
         self._shared.clear()
         try:
             yield
         finally:
             self._shared.clear()
+            self.row_block, self.is_batch_invariant = before
 
     def share(
         self, name: str, inputs: tuple[Any, ...], options: tuple[Any, ...], compute: Callable[[], Shared]

@@ -119,7 +119,9 @@ def record_products(name: str, tokens: int) -> list[Any]:
     return list(products.values())
 
 
-@pytest.mark.parametrize(("name", "card"), [*on_each_card("Q4_K"), ("Q4_0", 90), ("Q6_K", 86), ("bfloat16", 90)])
+@pytest.mark.parametrize(
+    ("name", "card"), [*on_each_card("Q4_K"), ("Q4_0", 90), ("Q6_K", 86), ("bfloat16", 90), ("IQ4_NL", 86)]
+)
 def test_few_pairs_read_weights_16_bytes_at_once(name: str, card: int) -> None:
     require_compiler()
     for launch in record_products(name, 1):

@@ -192,6 +192,22 @@ def test_tiles_use_tensor_cores(name: str, tokens: int, card: int) -> None:
     assert any("128" in each.split()[0] for each in code.instructions("LDG") + code.instructions("LDGSTS"))
 
 
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "card"), [("Q1_0", 90), pytest.param("IQ4_XS", 86, marks=pytest.mark.all), ("NF4", 86)]
+)
+def test_gates_of_few_tokens_use_no_stack(name: str, tokens: int, card: int) -> None:
+    require_compiler()
+    import torch
+
+    from sporelm.backends.cuda.quantized_linear import linear_silu_mul
+
+    x = torch.empty(tokens, 4096, dtype=torch.bfloat16)
+    gate, up = (empty_weight(name, 14336, 4096) for _ in range(2))
+    [launch] = record_launches(lambda: linear_silu_mul(x, gate, up))
+    assert compile_launch(launch, card).stack_bytes == 0
+
+
 @pytest.mark.parametrize("card", [90])
 def test_gates_and_splits_fit(card: int) -> None:
     require_compiler()

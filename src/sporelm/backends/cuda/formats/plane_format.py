@@ -106,7 +106,8 @@ class PlaneFormat:
     @property
     def is_simple(self) -> bool:
         """Whether a thread of a kernel has registers left to multiply more rows."""
-        return not (self.extra_bits or self.has_offsets or self.codebook is not None)
+        has_table = self.table is not None or self.codebook is not None
+        return not (self.extra_bits or self.has_offsets or has_table or self.bits == 1)
 
     def make_table(self, device: torch.device) -> Tensor | None:
         """Return the table on a device."""
