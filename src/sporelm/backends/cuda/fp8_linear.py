@@ -21,7 +21,7 @@ BAND = 8  # tiles of rows of the weight whose programs run beside each other, so
 
 
 @triton.jit
-def fp8_tile_kernel(
+def fp8_gemm_kernel(
     codes, scales, x, x_scales, bias, out, tokens, rows, width, groups, segment_groups, segments,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, BAND: tl.constexpr,
 ):  # fmt: skip
@@ -55,7 +55,7 @@ def fp8_tile_kernel(
     write_tile(y, bias, out, row, token, tokens, rows)
 
 
-def multiply_fp8(x: Fp8Rows, stored: Planes, rows: int, bias: Tensor | None = None) -> Tensor:
+def run_fp8_gemm(x: Fp8Rows, stored: Planes, rows: int, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias on FP8 tensor cores. In batch-invariant steps the order of a result's sum depends on
     the matrix's shape only."""
     (tokens, width), groups = x.shape, x.scales.shape[1]
@@ -70,7 +70,7 @@ def multiply_fp8(x: Fp8Rows, stored: Planes, rows: int, bias: Tensor | None = No
     out = torch.empty(tokens, rows, dtype=x.dtype, device=x.codes.device)
     partial = out if splits == 1 else torch.empty(splits, tokens, rows, dtype=torch.float32, device=x.codes.device)
     launch(
-        fp8_tile_kernel,
+        fp8_gemm_kernel,
         (tiles, 1, splits),
         *(stored.codes.view(torch.float8_e4m3fn), stored.scales, x.codes, x.scales),
         *(None if splits > 1 else bias, partial, tokens, rows, width, groups),

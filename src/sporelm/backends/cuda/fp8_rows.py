@@ -83,12 +83,12 @@ def quantize_fp8_kernel(
         tl.store(scales + row * (width // GROUP) + group, scale, mask=group * GROUP < width)
 
 
-def quantize_fp8_rows(x: Tensor, is_multiplied_in_tiles: bool) -> Fp8Rows | RoundedRows:
+def quantize_fp8_rows(x: Tensor, is_for_gemm: bool) -> Fp8Rows | RoundedRows:
     """Round rows to E4M3: to codes for products in tiles, else to the numbers that they stand for."""
     rows = view_rows(x)
     tokens, width = rows.shape
     programs = triton.cdiv(width // GROUP, GROUPS)
-    if is_multiplied_in_tiles:
+    if is_for_gemm:
         codes = torch.empty(tokens, width, dtype=torch.uint8, device=x.device)
         scales = torch.empty(tokens, width // GROUP, dtype=torch.float32, device=x.device)
         args = (rows, codes, scales)
@@ -101,7 +101,7 @@ def quantize_fp8_rows(x: Tensor, is_multiplied_in_tiles: bool) -> Fp8Rows | Roun
             quantize_fp8_kernel,
             (tokens * programs,),
             *(*args, rows.stride(0), width, programs),
-            AS_VALUES=not is_multiplied_in_tiles,
+            AS_VALUES=not is_for_gemm,
             GROUPS=GROUPS,
             GROUP=GROUP,
             num_warps=4,

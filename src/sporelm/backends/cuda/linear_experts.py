@@ -27,8 +27,8 @@ from sporelm.backends.cuda.quantized_linear import (
     TILE_ROWS,
     VECTOR_BYTES,
     activation_values,
-    add_few_products,
-    add_tile_products,
+    add_gemm_products,
+    add_gemv_products,
     choose_interpreted_rows,
 )
 from sporelm.backends.cuda.row_views import view_rows
@@ -36,7 +36,7 @@ from sporelm.backends.torch.linear_experts import local_experts
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 
-MAX_FEW_PAIRS = 64  # that are multiplied without tensor cores: each reads its matrix, in the cache or not
+MAX_GEMV_PAIRS = 64  # that are multiplied without tensor cores: each reads its matrix, in the cache or not
 MAX_READS = 8  # of a thread for few pairs at a time, of 16 bytes each
 MAX_READS_OF_MANY_PARTS = 4  # likewise, of formats with extra bits or offsets, which take more registers
 MAX_TILE_PAIRS = 64
@@ -46,11 +46,11 @@ PLAIN_COLUMNS = 64  # of a tile of those
 COMBINED_BLOCK = 512  # columns of a program
 
 
-# ---- few pairs
+# ---- GEMV: few pairs
 
 
 @triton.jit
-def few_pairs_kernel(
+def expert_gemv_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     up_codes, up_extra, up_scales, up_supers,
     x, ids, bias, out, rows, width, row_pairs,
@@ -74,13 +74,13 @@ def few_pairs_kernel(
     sums = tl.zeros((1, ROWS, BLOCKS, 4), tl.float32)
     up_sums = tl.zeros((1, ROWS, BLOCKS, 4), tl.float32)
     for start in range(0, last, BLOCKS):
-        sums = add_few_products(
+        sums = add_gemv_products(
             sums, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
             x_rows, row, is_token, start + column, last, width,
             LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED,
         )  # fmt: skip
         if KIND != "":
-            up_sums = add_few_products(
+            up_sums = add_gemv_products(
                 up_sums, up_codes, up_extra, up_scales, up_supers, table, num_words, num_scales, num_supers, magic,
                 x_rows, row, is_token, start + column, last, width,
                 LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED,
@@ -93,11 +93,11 @@ def few_pairs_kernel(
 
 
 @triton.jit
-def plain_few_pairs_kernel(
+def float_expert_gemv_kernel(
     weight, up, x, ids, bias, out, rows, width, row_pairs,
     ROWS: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Do what `few_pairs_kernel` does for matrices of float numbers. A thread reads VECTOR of a row at once."""
+    """Do what `expert_gemv_kernel` does for matrices of float numbers. A thread reads VECTOR of a row at once."""
     pair = tl.program_id(1)
     first = tl.load(ids + pair).to(tl.int64) * rows
     row = (first + tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1))[:, None, None]
@@ -129,7 +129,7 @@ def _write_pair(y, up, first, bias, out, pair, rows, ROWS: tl.constexpr, KIND: t
     store_narrow(out + pair.to(tl.int64) * rows + row, y, row < rows)
 
 
-def _multiply_few(
+def _run_gemv(
     x: Tensor, stored: Tensor | Planes, up: Tensor | Planes | None, ids: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
     """Write the products of each pair by itself to out [pairs, rows]."""
@@ -147,7 +147,7 @@ def _multiply_few(
     common = (x, ids.int().contiguous(), bias, out, rows, width, pairs // len(x))
     if isinstance(stored, Planes):
         launch(
-            few_pairs_kernel,
+            expert_gemv_kernel,
             grid,
             *plane_args(stored),
             *_second_planes(up),
@@ -160,7 +160,7 @@ def _multiply_few(
         )
     else:
         launch(
-            plain_few_pairs_kernel,
+            float_expert_gemv_kernel,
             grid,
             *(stored, up),
             *common,
@@ -188,11 +188,11 @@ def _second_planes(up: Tensor | Planes | None) -> tuple[Tensor | None, ...]:
     return (up.codes, up.extra, up.scales, up.supers) if isinstance(up, Planes) else (None,) * 4
 
 
-# ---- tiles
+# ---- grouped GEMM: tiles on tensor cores
 
 
 @triton.jit
-def pair_tile_kernel(
+def grouped_gemm_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     up_codes, up_extra, up_scales, up_supers,
     x, order, places, bias, out, rows, width, row_pairs,
@@ -216,13 +216,13 @@ def pair_tile_kernel(
     y = tl.zeros((ROWS, PAIRS), tl.float32)
     up_y = tl.zeros((ROWS, PAIRS), tl.float32)
     for start in range(0, last, BLOCKS):
-        y = add_tile_products(
+        y = add_gemm_products(
             y, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
             x_rows, source, start, last, width,
             LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED, ROWS, BLOCKS,
         )  # fmt: skip
         if KIND != "":
-            up_y = add_tile_products(
+            up_y = add_gemm_products(
                 up_y, up_codes, up_extra, up_scales, up_supers, table, num_words, num_scales, num_supers, magic,
                 x_rows, source, start, last, width,
                 LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED, ROWS, BLOCKS,
@@ -231,11 +231,11 @@ def pair_tile_kernel(
 
 
 @triton.jit
-def plain_pair_tile_kernel(
+def float_grouped_gemm_kernel(
     weight, up, x, order, places, bias, out, rows, width, row_pairs,
     PAIRS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Do what `pair_tile_kernel` does for matrices of float numbers, COLUMNS columns at a time."""
+    """Do what `grouped_gemm_kernel` does for matrices of float numbers, COLUMNS columns at a time."""
     tile = tl.program_id(1)
     expert = tl.load(places + tile)
     if expert < 0:
@@ -285,7 +285,7 @@ def _tile_pairs(pairs: int, experts: int, stored: Tensor | Planes) -> int:
     return min(max(triton.next_power_of_2(triton.cdiv(pairs, experts)), 16), most)
 
 
-def _multiply_tiles(
+def _run_grouped_gemm(
     x: Tensor, stored: Tensor | Planes, up: Tensor | Planes | None, ids: Tensor, bias: Tensor | None, out: Tensor,
     experts: int,
 ) -> None:  # fmt: skip
@@ -302,7 +302,7 @@ def _multiply_tiles(
     if isinstance(stored, Planes):
         constants = plane_constants(stored.format) | sizes
         launch(
-            pair_tile_kernel,
+            grouped_gemm_kernel,
             grid,
             *plane_args(stored),
             *_second_planes(up),
@@ -312,24 +312,24 @@ def _multiply_tiles(
             num_stages=2,
         )
     else:
-        launch(plain_pair_tile_kernel, grid, stored, up, *common, **sizes, COLUMNS=PLAIN_COLUMNS, num_stages=3)
+        launch(float_grouped_gemm_kernel, grid, stored, up, *common, **sizes, COLUMNS=PLAIN_COLUMNS, num_stages=3)
 
 
 # ---- any number of pairs
 
 
-def _uses_few(ids: Tensor, experts: int) -> bool:
+def _uses_gemv(ids: Tensor, experts: int) -> bool:
     """Return whether so few pairs share an expert that each pair may read its expert's matrix separately."""
     tokens, k = ids.shape
     is_spread = tokens == 1 or tokens * k <= experts // 2
-    return is_spread and tokens * k <= MAX_FEW_PAIRS and not STEP.is_batch_invariant
+    return is_spread and tokens * k <= MAX_GEMV_PAIRS and not STEP.is_batch_invariant
 
 
 def _is_fused(gate: CudaWeight, ids: Tensor) -> bool:
     """Return whether one launch multiplies by gates and by `up`. Large tiles of planes would take too many registers;
     in invariant steps they would round otherwise than small ones."""
     experts = gate.shape[0]
-    if isinstance(gate.stored, Tensor) or _uses_few(ids, experts):
+    if isinstance(gate.stored, Tensor) or _uses_gemv(ids, experts):
         return True
     return _tile_pairs(ids.numel(), experts, gate.stored) <= MAX_GATED_TILE_PAIRS and not STEP.is_batch_invariant
 
@@ -346,10 +346,10 @@ def _multiply_pairs(
     flat = out.view(-1, rows)
     second = None if up is None else up.stored
     given = None if bias is None else bias.contiguous()
-    if _uses_few(ids, experts):
-        _multiply_few(values, weight.stored, second, ids, given, flat)
+    if _uses_gemv(ids, experts):
+        _run_gemv(values, weight.stored, second, ids, given, flat)
     else:
-        _multiply_tiles(values, weight.stored, second, ids, given, flat, experts)
+        _run_grouped_gemm(values, weight.stored, second, ids, given, flat, experts)
     return out
 
 

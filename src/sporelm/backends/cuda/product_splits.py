@@ -10,7 +10,7 @@ from sporelm.backends.cuda.activation import apply_activation
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import load_wide, store_narrow
 
-FEW_TOKENS = 2  # rows of x that are multiplied without tensor cores: the arithmetic for more takes longer than reading
+MAX_GEMV_TOKENS = 2  # multiplied without tensor cores: the arithmetic for more takes longer than reading
 MIN_PROGRAMS = 264  # two for each multiprocessor of a large GPU: with fewer, the columns are split
 MAX_SPLITS = 8
 

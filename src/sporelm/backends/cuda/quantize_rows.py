@@ -10,7 +10,7 @@ from sporelm.backends.cuda.fp8_rows import Fp8Rows, quantize_fp8_rows
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.cuda.product_splits import FEW_TOKENS
+from sporelm.backends.cuda.product_splits import MAX_GEMV_TOKENS
 from sporelm.backends.cuda.row_views import view_pairs
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
@@ -52,8 +52,8 @@ def quantize_rows_kernel(x, out, x_stride, width, blocks, GROUP: tl.constexpr, B
 def quantize_rows(x: Tensor, *, activation: str = "int8/32") -> RoundedRows | Fp8Rows:
     """Return rows rounded by groups: as the numbers that a product multiplies, or in FP8 for tensor cores."""
     if activation == E4M3_128.name:
-        is_few = len(x) <= FEW_TOKENS and not STEP.is_batch_invariant
-        return quantize_fp8_rows(x, is_multiplied_in_tiles=x.dim() == 2 and not is_few)
+        is_few = len(x) <= MAX_GEMV_TOKENS and not STEP.is_batch_invariant
+        return quantize_fp8_rows(x, is_for_gemm=x.dim() == 2 and not is_few)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return RoundedRows(out)

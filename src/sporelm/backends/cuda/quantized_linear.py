@@ -34,19 +34,19 @@ from sporelm.backends.cuda.formats.plane_format import (
     super_number,
     thread_column,
 )
-from sporelm.backends.cuda.fp8_linear import multiply_fp8
+from sporelm.backends.cuda.fp8_linear import run_fp8_gemm
 from sporelm.backends.cuda.fp8_rows import Fp8Rows
 from sporelm.backends.cuda.launch import launch
 from sporelm.backends.cuda.numbers import IS_INTERPRETED, dot, load_wide, store_narrow
 from sporelm.backends.cuda.op_kernels import launches
-from sporelm.backends.cuda.product_splits import FEW_TOKENS, MIN_PROGRAMS, add_splits, split_columns, write_tile
+from sporelm.backends.cuda.product_splits import MAX_GEMV_TOKENS, MIN_PROGRAMS, add_splits, split_columns, write_tile
 from sporelm.backends.cuda.quantize_rows import quantize_rows
 from sporelm.backends.torch.quantize_rows import RoundedRows
 from sporelm.backends.torch.step_context import STEP
 from sporelm.ops.quantize_rows import ROW_FORMATS
 
-FEW_TOKENS_PLAIN = 8  # likewise, of weights that are not quantized
-MANY_TOKENS = 192  # rows from which on planes are dequantized first: that costs as much as 30 rows of a product
+MAX_FLOAT_GEMV_TOKENS = 8  # likewise, of weights that are not quantized
+MIN_DEQUANTIZED_TOKENS = 192  # from which on planes are dequantized first: that costs as much as 30 rows of a product
 SCRATCH_VALUES = 1 << 26  # of a matrix that are dequantized to memory at a time
 MAX_SUMS = 16  # of a thread for few tokens
 MAX_SUMS_OF_BITS = 4  # likewise, of formats of one bit: a thread multiplies 128 weights of a row at a time
@@ -57,11 +57,11 @@ VECTOR_BYTES = 16  # that a thread reads at once
 TILE_ROWS, TILE_BLOCKS = 64, 2  # of weights in a program with tiles
 
 
-# ---- few tokens
+# ---- GEMV: few tokens
 
 
 @triton.jit
-def add_few_products(
+def add_gemv_products(
     sums, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x_rows, row, is_token, block, last, width,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
@@ -117,7 +117,7 @@ def add_few_products(
 
 
 @triton.jit
-def few_tokens_kernel(
+def gemv_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x, bias, out, tokens, rows, width, second, split_blocks,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
@@ -142,7 +142,7 @@ def few_tokens_kernel(
     first = tl.program_id(1) * split_blocks
     last = tl.minimum(first + split_blocks, num_words // 16)
     for start in range(first, last, BLOCKS):
-        sums = add_few_products(
+        sums = add_gemv_products(
             sums, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
             x_rows, row, is_token, start + column, last, width,
             LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED,
@@ -152,11 +152,11 @@ def few_tokens_kernel(
 
 
 @triton.jit
-def plain_few_tokens_kernel(
+def float_gemv_kernel(
     weight, x, bias, out, tokens, rows, width, second, split_columns,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, THREADS: tl.constexpr, VECTOR: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Do what `few_tokens_kernel` does for a matrix of float numbers. A thread reads VECTOR of a row at once."""
+    """Do what `gemv_kernel` does for a matrix of float numbers. A thread reads VECTOR of a row at once."""
     MATRICES: tl.constexpr = 2 if KIND != "" else 1
     token = tl.arange(0, TOKENS)[:, None, None, None]
     member = tl.arange(0, MATRICES * ROWS)[None, :, None, None]
@@ -215,7 +215,7 @@ def choose_interpreted_rows(rows: int, row_values: int, min_rows: int = MIN_INTE
     return max(min_rows, min(triton.next_power_of_2(rows) // 8, INTERPRETED_VALUES // row_values))
 
 
-def multiply_few(
+def run_gemv(
     x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None, kind: str = "", second: int = 0
 ) -> Tensor:
     """Return x @ weight.T + bias for few rows x; with a kind activate(x @ gate.T) * (x @ up.T), where `up` begins
@@ -241,7 +241,7 @@ def multiply_few(
     if isinstance(stored, Planes):
         constants = plane_constants(stored.format) | sizes
         launch(
-            few_tokens_kernel,
+            gemv_kernel,
             (programs, chosen.splits),
             *plane_args(stored),
             *common,
@@ -251,7 +251,7 @@ def multiply_few(
         )
     else:
         launch(
-            plain_few_tokens_kernel,
+            float_gemv_kernel,
             (programs, chosen.splits),
             stored,
             *common,
@@ -265,11 +265,11 @@ def multiply_few(
     return out
 
 
-# ---- tiles
+# ---- GEMM: tiles on tensor cores
 
 
 @triton.jit
-def add_tile_products(
+def add_gemm_products(
     total, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x_rows, source, start, last, width,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
@@ -283,7 +283,7 @@ def add_tile_products(
     word = tl.arange(0, 4)[None, None, :] * 4
     lane = tl.arange(0, 4)[None, None, None, :]
     inner = tl.arange(0, COLUMNS)
-    spread = 1 + (magic & 1)  # as in add_few_products
+    spread = 1 + (magic & 1)  # as in add_gemv_products
     block = start + tl.arange(0, BLOCKS)[None, :, None]
     inside = block < last
     where = tl.expand_dims(source * num_words + (block * 16 + word), 3) + lane
@@ -321,7 +321,7 @@ def add_tile_products(
 
 
 @triton.jit
-def tile_kernel(
+def gemm_kernel(
     codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
     x, bias, out, tokens, rows, width, segment_blocks, segments,
     LEVEL: tl.constexpr, STEPS: tl.constexpr, BITS: tl.constexpr, GROUP_FIELDS: tl.constexpr,
@@ -343,7 +343,7 @@ def tile_kernel(
         total = tl.zeros((ROWS, TOKENS), tl.float32)
         last = tl.minimum((segment + 1) * segment_blocks, num_blocks)
         for start in range(segment * segment_blocks, last, BLOCKS):
-            total = add_tile_products(
+            total = add_gemm_products(
                 total, codes, extra, scales, supers, table, num_words, num_scales, num_supers, magic,
                 x_rows, source, start, last, width,
                 LEVEL, STEPS, BITS, GROUP_FIELDS, GROUP_BLOCKS, SUPER_BLOCKS, HAS_OFFSETS, IS_LIFTED, ROWS, BLOCKS,
@@ -353,11 +353,11 @@ def tile_kernel(
 
 
 @triton.jit
-def plain_tile_kernel(
+def float_gemm_kernel(
     weight, x, bias, out, tokens, rows, width, segment_columns, segments,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Do what `tile_kernel` does for a matrix of float numbers, `COLUMNS` columns at a time."""
+    """Do what `gemm_kernel` does for a matrix of float numbers, `COLUMNS` columns at a time."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     weight_rows = weight + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * width
     token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
@@ -376,7 +376,7 @@ def plain_tile_kernel(
     write_tile(y, bias, out, row, token, tokens, rows)
 
 
-def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
+def run_gemm(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight.T + bias in tiles. The order of a result's sum depends on the matrix's shape only."""
     tokens, width = x.shape
     tile_tokens = 16 if tokens <= 16 else 32 if tokens <= 32 else 64 if tokens <= 64 else 128
@@ -405,9 +405,9 @@ def multiply_tiles(x: Tensor, stored: Tensor | Planes, rows: int, bias: Tensor |
     sizes: dict[str, Any] = {"TOKENS": tile_tokens, "ROWS": tile_rows, "num_warps": 4}
     if isinstance(stored, Planes):
         constants = plane_constants(stored.format) | sizes
-        launch(tile_kernel, grid, *plane_args(stored), *common, **constants, BLOCKS=unit, num_stages=2)
+        launch(gemm_kernel, grid, *plane_args(stored), *common, **constants, BLOCKS=unit, num_stages=2)
     else:
-        launch(plain_tile_kernel, grid, stored, *common, **sizes, COLUMNS=unit, num_stages=3)
+        launch(float_gemm_kernel, grid, stored, *common, **sizes, COLUMNS=unit, num_stages=3)
     if splits > 1:
         add_splits(partial, bias, out)
     return out
@@ -421,23 +421,23 @@ def multiply_rows(x: Tensor | Fp8Rows, stored: Tensor | Planes, rows: int, bias:
     tokens = len(x)
     if isinstance(x, Fp8Rows):
         assert isinstance(stored, Planes)
-        return multiply_fp8(x, stored, rows, bias)
+        return run_fp8_gemm(x, stored, rows, bias)
     if STEP.is_batch_invariant:
-        return multiply_tiles(x, stored, rows, bias)
-    if _uses_few(x, stored):
-        return multiply_few(x, stored, rows, bias)
+        return run_gemm(x, stored, rows, bias)
+    if _uses_gemv(x, stored):
+        return run_gemv(x, stored, rows, bias)
     if isinstance(stored, Tensor):
         return _add_bias(torch_linear(x, stored.to(x.dtype)), bias)
-    if tokens < MANY_TOKENS:
-        return multiply_tiles(x, stored, rows, bias)
-    return _add_bias(_multiply_written_out(x, stored, rows), bias)
+    if tokens < MIN_DEQUANTIZED_TOKENS:
+        return run_gemm(x, stored, rows, bias)
+    return _add_bias(_multiply_dequantized(x, stored, rows), bias)
 
 
 def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y.add_(bias)
 
 
-def _multiply_written_out(x: Tensor, planes: Planes, rows: int) -> Tensor:
+def _multiply_dequantized(x: Tensor, planes: Planes, rows: int) -> Tensor:
     """Dequantize some rows at a time to memory, in the activation type, and multiply by them with torch's matmul."""
     step = max(1, SCRATCH_VALUES // planes.width)
     parts = [planes.narrow(start, min(step, rows - start)) for start in range(0, rows, step)]
@@ -445,8 +445,8 @@ def _multiply_written_out(x: Tensor, planes: Planes, rows: int) -> Tensor:
     return products[0] if len(products) == 1 else torch.cat(products, dim=1)
 
 
-def _uses_few(x: Tensor, stored: Tensor | Planes) -> bool:
-    limit = FEW_TOKENS_PLAIN if isinstance(stored, Tensor) else FEW_TOKENS
+def _uses_gemv(x: Tensor, stored: Tensor | Planes) -> bool:
+    limit = MAX_FLOAT_GEMV_TOKENS if isinstance(stored, Tensor) else MAX_GEMV_TOKENS
     return len(x) <= limit and not STEP.is_batch_invariant
 
 
@@ -506,7 +506,7 @@ def linear_activate_mul(x: Tensor | RoundedRows | Fp8Rows, gate: CudaWeight, up:
     values = round_activations(x, gate)
     joined = join_rows((gate, up))
     rows = gate.shape[0]
-    if joined is not None and not isinstance(values, Fp8Rows) and _uses_few(values, joined.stored):
-        return multiply_few(values, joined.stored, rows, kind=kind, second=rows)
+    if joined is not None and not isinstance(values, Fp8Rows) and _uses_gemv(values, joined.stored):
+        return run_gemv(values, joined.stored, rows, kind=kind, second=rows)
     rounded = RoundedRows(values) if isinstance(values, Tensor) else values
     return activate_mul(*linear_group(rounded, (gate, up)), kind=kind)

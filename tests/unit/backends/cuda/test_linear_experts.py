@@ -159,6 +159,6 @@ def test_pairs_are_sorted_by_two_launches() -> None:
     x, shares = torch.empty(300, 256, dtype=torch.bfloat16), torch.empty(300, 4)
     launches = record_launches(lambda: combine_experts(linear_experts(x, weight, ids), shares))
     names = [launch.kernel.fn.__name__ for launch in launches]
-    assert names == ["count_pairs_kernel", "sort_pairs_kernel", "pair_tile_kernel", "combine_experts_kernel"]
+    assert names == ["count_pairs_kernel", "sort_pairs_kernel", "grouped_gemm_kernel", "combine_experts_kernel"]
     for launch in launches:
         assert compile_launch(launch, 90).stack_bytes == 0
