@@ -154,7 +154,7 @@ def test_other_backends_refuse_rows_in_fp8() -> None:
 
 
 @pytest.mark.parametrize("card", FP8_CARDS)
-@pytest.mark.parametrize("tokens", [16, 64, 4096])
+@pytest.mark.parametrize("tokens", [pytest.param(16, marks=pytest.mark.all), 64, 4096])
 def test_tiles_use_fp8_tensor_cores(tokens: int, card: int) -> None:
     require_compiler()
     import torch

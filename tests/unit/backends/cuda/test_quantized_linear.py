@@ -192,9 +192,10 @@ def test_tiles_use_tensor_cores(name: str, tokens: int, card: int) -> None:
     assert any("128" in each.split()[0] for each in code.instructions("LDG") + code.instructions("LDGSTS"))
 
 
-@pytest.mark.parametrize("tokens", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "card"), [("Q1_0", 90), pytest.param("IQ4_XS", 86, marks=pytest.mark.all), ("NF4", 86)]
+    ("name", "tokens", "card"),
+    [("Q1_0", 2, 90)]
+    + [pytest.param(*each, marks=pytest.mark.all) for each in (("Q1_0", 1, 90), ("IQ4_XS", 2, 86), ("NF4", 2, 86))],
 )
 def test_gates_of_few_tokens_use_no_stack(name: str, tokens: int, card: int) -> None:
     require_compiler()
