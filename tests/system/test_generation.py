@@ -362,7 +362,11 @@ def test_a_closed_model_says_so(story: Path) -> None:
 def test_measurements_run_what_they_say(llm: LLM) -> None:
     with Recorder(llm) as recorder:
         assert llm.bench_prefill(100) > 0
-    assert sum(step.num_tokens for step in recorder.steps) == 100
+        pages = llm.engine.kv_cache.pages
+        written = set(pages.cached)
+        assert llm.bench_prefill(100) > 0
+        assert set(pages.cached) == written, "runs write to the same pages"
+    assert sum(step.num_tokens for step in recorder.steps) == 200
     with Recorder(llm) as recorder:
         assert llm.bench_decode(9) > 0
     assert [step.num_tokens for step in recorder.steps] == [1] * 9

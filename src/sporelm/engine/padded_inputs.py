@@ -103,11 +103,12 @@ class PaddedInputs:
 
     def iterate_padding(self) -> Iterator[tuple[dict[str, np.ndarray], Extents]]:
         """Yield the arrays and extents of steps in which each row is a padded one: of decoding with each number of
-        pages, and of one chunk of each number of blocks; the largest first, so that smaller ones reuse their memory.
+        pages, and of one chunk of each number of blocks; the most rows first, so that smaller ones reuse their memory.
         """
         shapes = [(0, blocks, count_pages(blocks * self.buckets.row_block)) for blocks in self.blocks if blocks]
         shapes += [(decodes, 0, columns) for columns in self.columns for decodes in self.decodes if decodes]
-        for decodes, blocks, num_pages in reversed(shapes):
+        shapes.sort(key=lambda shape: (shape[0] + shape[1] * self.buckets.row_block, shape[2]), reverse=True)
+        for decodes, blocks, num_pages in shapes:
             columns = round_up(self.columns, min(num_pages, self.columns[-1]))
             padded = PaddedArrays.padding(
                 decodes, blocks, self.buckets.row_block, columns, self.dump_page, self.dump_state

@@ -146,7 +146,7 @@ def fuse_rope_store(graph: Graph) -> Graph:
 
 @rule("quantize_rows")
 def share_quantized_rows(graph: Graph) -> Graph:
-    """Round x once for all products with int8 activations: one quantize_rows per distinct x and kind, right after x."""
+    """Round x once for all products that share it: one quantize_rows per distinct x and row format, right after x."""
     wanted: dict[int, list[str]] = {}
     for call in graph.calls:
         kind = _rounded_activation(call)

@@ -290,7 +290,7 @@ def test_a_link_is_followed_and_the_mode_kept(path: Path) -> None:
     assert own.stat().st_mode & 0o777 == 0o640
 
 
-def test_what_is_not_a_regular_file_is_not_replaced(path: Path) -> None:
+def test_only_regular_files_are_replaced(path: Path) -> None:
     target = targets.select_target("generic")
     path.mkdir(parents=True)
     for write in (measured_tiles.TILES_FILE.check_writable, lambda path: save_tiles(path, target, target.tiles)):

@@ -93,8 +93,7 @@ def tiles_path() -> Path | None:
 def save_tiles(path: Path, target: CpuTarget, tiles: Tiles) -> None:
     """Save measured tiles, and keep those of other targets and CPUs. Raise OSError.
 
-    Of the values by format that are no tiles, those equal to the shipped ones are left out: later versions may ship
-    better ones.
+    Fields of BY_FORMAT that equal the shipped ones are left out: later versions may ship better values.
     """
     cpu = llvm.get_host_cpu_name()
     shipped = shipped_tiles(target.name, cpu)
