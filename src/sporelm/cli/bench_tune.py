@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
     with require_writable("SPORE_CPU_TILES", path):
         measured_tiles.TILES_FILE.check_writable(path)
         target = replace(chosen, tiles=measured_tiles.tiles_in_use(chosen).tiles)
-        with ProgressLine() as progress:
+        with report_interrupt(), ProgressLine() as progress:
             tuning = tile_tuning.tune_tiles(target, formats, progress, quick=args.quick)
         measured_tiles.save_tiles(path, chosen, tuning.tiles)
     if args.json:
@@ -89,6 +90,16 @@ def run(args: argparse.Namespace) -> None:
     else:
         print(as_table(tuning))
         print(f"saved for {target.name} in {path}")
+
+
+@contextmanager
+def report_interrupt() -> Iterator[None]:
+    """Say on Ctrl-C that the measurements are lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: nothing was saved", file=sys.stderr)
+        raise
 
 
 @contextmanager
@@ -119,7 +130,7 @@ def tune_opencl(device: str | None, *, is_json: bool) -> None:
     try:
         with require_writable("SPORE_OPENCL_TUNING", path):
             TUNING_FILE.check_writable(path)
-            with ProgressLine() as progress:
+            with report_interrupt(), ProgressLine() as progress:
                 tuning, rows = tune_device(backend, progress)
             save_tuning(path, backend.device, tuning)
     finally:
