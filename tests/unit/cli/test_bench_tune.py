@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sporelm import settings
 from sporelm.backends.cpu.tuning import tile_tuning
 from sporelm.cli import bench_tune
 from sporelm.errors import RequestError, UsageError
@@ -18,7 +19,8 @@ def run(*arguments: str) -> None:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of measured settings."""
     found = tmp_path / "tiles.json"
-    monkeypatch.setenv("SPORE_CPU_TILES", str(found))
+    monkeypatch.delenv("SPORE_CPU_TILES", raising=False)
+    monkeypatch.setattr(settings, "CPU_TILES", settings.Setting("SPORE_CPU_TILES", lambda: str(found), ""))
     return found
 
 
